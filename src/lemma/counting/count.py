@@ -170,54 +170,33 @@ def _recount(
     subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
 ) -> int | None:
     """Read a quantity off the module at other sizes; None if it can be run neither without memory nor within limits."""
-    symbols = {name: sizes.get(name, size) for name, size in subject.symbols.items()}
-    input_sizes = {name: sizes.get(name, size) for name, size in subject.input_sizes.items()}
-    resized = replace(subject, symbols=symbols, input_sizes=input_sizes)
     with unchanged_random_state():
-        return SubjectCounter(resized, conventions, limits, expected).measure_requested(name)
+        return SubjectCounter(subject.resize(sizes), conventions, limits, expected).measure_requested(name)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A way to read a quantity, or one of its summands, off a module.
+    """A way to read a quantity, or one of its summands, off a module."""
 
-    Attributes:
-        key: its name in the cache.
-        read: readings at sizes that are probed: shapes of tensors, or amounts.
-        read_requested: readings at the sizes asked for, where the formulas expect this total; by default those of
-            `read`.
-        read_pinned: readings with some sizes as large as asked for; by default those of `read`.
-        needs_run: whether the module is run, so that sizes of its inputs are symbols too.
-        scale: what a number that was read counts.
-        note: what is written next to its parts.
-    """
-
-    key: str
-    read: Read
-    read_requested: Callable[[int], Readings] | None = None
-    read_pinned: Read | None = None
-    needs_run: bool = True
-    reads_shapes: bool = False
-    scale: int | Fraction = 1
-    note: str = ""
+    key: str  # its name in the cache
+    read: Read  # at sizes that are probed
+    read_requested: Callable[[int], Readings] | None = None  # at those asked for, where formulas expect this total
+    read_pinned: Read | None = None  # with some sizes as large as asked for
+    needs_run: bool = True  # sizes of its inputs are symbols, too
+    reads_shapes: bool = False  # of tensors, where other readings are amounts
+    scale: int | Fraction = 1  # what a number that was read counts
+    note: str = ""  # what is written next to its parts
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Formulas of a measurement, compared with the module at the sizes asked for.
-
-    Attributes:
-        missed: totals there of groups without a formula, or with one that does not hold.
-        unproved: why nothing could be read there; else empty.
-        only_at: sizes at which alone the formulas hold.
-        multiples: numbers that sizes must be multiples of for the formulas to hold.
-    """
+    """Formulas of a measurement, compared with the module at the sizes asked for."""
 
     fit: FitResult
-    missed: Mapping[PathGroup, int]
-    unproved: str = ""
-    only_at: Sizes = field(default_factory=dict)
-    multiples: Sizes = field(default_factory=dict)
+    missed: Mapping[PathGroup, int]  # totals there of groups without a formula, or with one that does not hold
+    unproved: str = ""  # why nothing could be read there
+    only_at: Sizes = field(default_factory=dict)  # sizes at which alone the formulas hold
+    multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of for the formulas to hold
 
     @property
     def is_final(self) -> bool:
@@ -228,8 +207,7 @@ class Attempt:
 class SubjectCounter:
     """Counts the quantities of one subject; what was read is cached on disk where the subject has an identity.
 
-    Attributes:
-        expected: what is expected at the sizes asked for, where no formula is fitted.
+    `expected` is about how much there is at the sizes asked for, where no formula is fitted.
     """
 
     def __init__(self, subject: Subject, conventions: Conventions, limits: CountLimits, expected: int = 0) -> None:
