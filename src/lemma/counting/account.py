@@ -17,15 +17,24 @@ from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
 from lemma.report.text import display_width, format_table, keep_together, text_width, wrap
 
 NO_FORMULA = "what follows no formula"
-TITLES = {
-    "parameters": "parameters",
-    "active": "active parameters",
-    "flops": "forward FLOPs",
-    "backward": "backward FLOPs",
-    "activations": "activation bytes",
-    "cache": "state or cache bytes",
-    "optimizer": "optimizer bytes",
+QUANTITY_KINDS = {  # title, unit, and what is counted; the convention of FLOPs can be chosen
+    "parameters": ("parameters", "numbers", "a tied tensor counts once"),
+    "active": (
+        "active parameters",
+        "numbers",
+        "parameters that take part for one token, tables of embeddings in full",
+    ),
+    "flops": ("forward FLOPs", "FLOPs", ""),
+    "backward": ("backward FLOPs", "FLOPs", ""),
+    "activations": (
+        "activation bytes",
+        "bytes",
+        "storages saved for backward on a CPU, each once, parameters left out; loss not included",
+    ),
+    "cache": ("state or cache bytes", "bytes", "the state after reading the batch"),
+    "optimizer": ("optimizer bytes", "bytes", "AdamW's state"),
 }
+TITLES = {name: title for name, (title, _, _) in QUANTITY_KINDS.items()}
 TreeRow = tuple[int, str, str, str, str, str]  # depth, name, shape, formula, number and note
 
 
@@ -71,12 +80,11 @@ class Quantity:
     groups: tuple[Part, ...]  # the parts that have a formula
     convention: str = ""  # what is counted, and how
     refused: Mapping[str, str] = field(default_factory=dict)  # paths that follow no formula, with the reason
-    measured: Mapping[str, int] = field(default_factory=dict)  # amounts of such paths, read off at `measured_at`
+    measured: Mapping[str, int] = field(default_factory=dict)  # amounts of such paths, read off at `compared_at`
     only_at: Sizes = field(default_factory=dict)  # where alone the formula holds, such as a batch of one
     multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of for the formula to hold
     derived: Sizes = field(default_factory=dict)  # sizes that no polynomial gives, by their letter in the formula
     rules: Mapping[str, DerivedSize] = field(default_factory=dict)  # of derived sizes, where they are known
-    measured_at: Sizes = field(default_factory=dict)  # the sizes asked for, if something was measured there
     remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
     compared_at: Sizes = field(default_factory=dict)  # where the formula was compared with the module
     recount: Callable[[Sizes, int], int | None] | None = field(default=None, repr=False, compare=False)
@@ -173,8 +181,8 @@ class Quantity:
 
     def evaluate(self, sizes: Sizes) -> int | None:
         """Return the number by formula and measurement, proved or not; None if a part is not known at these sizes."""
-        fixed = [*self.only_at.items(), *self.measured_at.items()]
-        is_elsewhere = any(sizes.get(name) != size for name, size in fixed)
+        fixed = {**self.only_at, **(self.compared_at if self.measured else {})}
+        is_elsewhere = any(sizes.get(name) != size for name, size in fixed.items())
         is_between = any(sizes.get(name, 0) % step for name, step in self.multiples.items())
         unread = self.derived.keys() - {*self.rules, *sizes}
         if is_elsewhere or is_between or unread or self.refused.keys() - self.measured.keys():

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import torch
 
 from lemma.counting import measure
-from lemma.counting.account import Account, Part, Quantity
+from lemma.counting.account import QUANTITY_KINDS, Account, Part, Quantity
 from lemma.counting.derived import DerivedSize, DerivedSizeFinder
 from lemma.counting.fit import (
     SUM_ONLY,
@@ -51,24 +51,8 @@ from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
-UNITS = {
-    "parameters": "numbers",
-    "active": "numbers",
-    "flops": "FLOPs",
-    "backward": "FLOPs",
-    "activations": "bytes",
-    "cache": "bytes",
-    "optimizer": "bytes",
-}
-QUANTITIES = tuple(UNITS)
+QUANTITIES = tuple(QUANTITY_KINDS)
 STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
-CONVENTIONS = {
-    "parameters": "a tied tensor counts once",
-    "active": "parameters that take part for one token, tables of embeddings in full",
-    "activations": "storages saved for backward on a CPU, each once, parameters left out; loss not included",
-    "cache": "the state after reading the batch",
-    "optimizer": "AdamW's state",
-}
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
 STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
@@ -136,7 +120,7 @@ def count(
         except MemoryError:
             failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
             reason = "it takes more memory than there is"
-        counted[name] = Quantity(name, UNITS[name], (), "", {"": f"no formula: {reason}"})
+        counted[name] = Quantity(name, QUANTITY_KINDS[name][1], (), "", {"": f"no formula: {reason}"})
     if failures.keys() >= counted.keys():
         raise next(iter(failures.values()))
     derived = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}
@@ -501,10 +485,11 @@ class SubjectCounter:
                     refused[path] = f"no polynomial of {', '.join(sizes)} as far as the sizes asked for"
                 elif group not in fit.failures:
                     refused[path] = "no formula, since it is there at the sizes asked for only"
-        if UNITS[name] == "FLOPs":
+        _, unit, convention = QUANTITY_KINDS[name]
+        if unit == "FLOPs":
             parts = [part for part in parts if part.each]
         unproved = next((attempt.unproved for _, attempt in fitted if attempt.unproved), "")
-        notes = [CONVENTIONS.get(name, str(self.conventions))]
+        notes = [convention or str(self.conventions)]
         notes += [f"not compared with a run at the sizes asked for: {unproved}"] if unproved else []
         for derived_name in derived:  # each has the same letter in all quantities
             used_letters = {*self.subject.sizes(True), *self._letters.values()}
@@ -513,7 +498,7 @@ class SubjectCounter:
         symbols = {derived_name: symbol(self._letters[derived_name]) for derived_name in derived}
         return Quantity(
             name,
-            UNITS[name],
+            unit,
             tuple(part.substitute(symbols) for part in parts) if symbols else tuple(parts),
             "; ".join(notes),
             refused,
@@ -522,7 +507,6 @@ class SubjectCounter:
             multiples,
             {self._letters[derived_name]: size for derived_name, size in derived.items()},
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
-            sizes if measured else {},
             tuple(self._remarks(name)),
             sizes,
             partial(_recount, self.subject, self.conventions, self.limits, name),
