@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
-    from lemma.checking.identity_report import IdentityReport
+    from lemma.checking.identities.base import IdentityReport
     from lemma.checking.marking import StudentMarks
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
