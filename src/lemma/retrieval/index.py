@@ -37,8 +37,7 @@ from lemma.files import (
     progress_counter,
     read_checked_json,
     read_json,
-    with_checksum,
-    write_atomically,
+    write_checked_json,
 )
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import write_lock
@@ -119,8 +118,7 @@ class IndexHeader:
             raise RunError(f"{path} is damaged: it has unexpected fields. Remove {folder}.") from None
 
     def write(self, folder: Path) -> None:
-        content = json.dumps(with_checksum(asdict(self)), indent=1, ensure_ascii=False)
-        write_atomically(folder / HEADER_FILE, content + "\n")
+        write_checked_json(folder / HEADER_FILE, asdict(self))
 
 
 @dataclass(frozen=True, eq=False)
