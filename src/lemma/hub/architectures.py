@@ -195,14 +195,8 @@ def native_architecture(spec: ModelSpec) -> Architecture:
     raise RunError(message)
 
 
-ZERO_FILLED = {
-    "bias",
-    "query_key_value_bias",
-    "attention_output_bias",
-    "feed_forward_bias",
-    "output_bias",
-    "segments",
-}
+BIASED_PARTS = ("query_key_value", "attention_output", "feed_forward")
+ZERO_FILLED = {"bias", *(f"{part}_bias" for part in BIASED_PARTS), "output_bias", "segments"}
 """Settings whose tensors are written as zeros where a spec does not have them."""
 
 
@@ -233,10 +227,9 @@ def _comparable(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(spec, Decoder):
         settings["key_value_heads"] = spec.key_value_heads or spec.heads
         settings["value_width"] = None if spec.value_width == spec.query_width else spec.value_width
-        settings["scaled_embedding"] = positions.scaled if spec.scaled_embedding is None else spec.scaled_embedding
-        bias = settings.pop("bias")
-        for name in ("query_key_value_bias", "attention_output_bias", "feed_forward_bias"):
-            settings[name] = bias if settings[name] is None else settings[name]
+        settings["scaled_embedding"] = spec.has_scaled_embedding
+        del settings["bias"]
+        settings |= {f"{part}_bias": spec.has_bias(part) for part in BIASED_PARTS}
     return settings
 
 
