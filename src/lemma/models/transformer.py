@@ -32,25 +32,16 @@ INITIAL_STD = 0.02  # of embeddings and outputs
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Settings of a layer; its attention says how wide it is and whether it has biases.
-
-    Attributes:
-        inner: units of the feed-forward layer.
-        source: it also attends to a source, which is as wide as the hidden states.
-        gated: the feed-forward layer has a gate.
-        parallel: attention and feed-forward read the same vectors and add to them at once (Wang & Komatsuzaki 2021).
-        norm_bias: norms have a bias; as attention if unset.
-        feed_forward_bias: the feed-forward layer has biases; as attention if unset.
-    """
+    """Settings of a layer; its attention says how wide it is, and whether it has biases if others are unset."""
 
     attention: AttentionShape
-    inner: int
+    inner: int  # units of the feed-forward layer
     activation: str = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_place: Literal["pre", "post"] = "pre"
-    source: bool = False
+    source: bool = False  # it also attends to a source, which is as wide as the hidden states
     gated: bool = False
-    parallel: bool = False
+    parallel: bool = False  # attention and feed-forward read the same vectors (Wang & Komatsuzaki 2021)
     norm_bias: bool | None = None
     feed_forward_bias: bool | None = None
     norm_epsilon: float = 1e-5
