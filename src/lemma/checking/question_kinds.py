@@ -49,6 +49,10 @@ class Assessment:
     error: str = ""  # why the answer cannot be read
     is_diagnosed: bool = False  # whether the mistake behind a wrong answer was looked for
 
+    @property
+    def needs_diagnosis(self) -> bool:
+        return self.fraction < 1 and not (self.error or self.is_diagnosed)
+
 
 @dataclass(frozen=True)
 class EarlierAnswer:
