@@ -21,7 +21,6 @@ from lemma.checking.check_number import NumberQuestion
 from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, has_symbols, read_question
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
-from lemma.checking.numbers import WrittenNumber, read_number
 from lemma.checking.read_formula import read_formula, substitute
 from lemma.checking.sheets import SheetQuestion, prefix_lines
 from lemma.counting.account import Account, Part
@@ -29,6 +28,7 @@ from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, 
 from lemma.counting.subject import resolve_subject
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError, SpecError
+from lemma.report.numbers import WrittenNumber, read_number
 
 MAX_MARKING_STEPS = 40_000  # of work for one answer, see `work_limit`: a class hands in many
 NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
