@@ -153,15 +153,14 @@ class ExpressionQuestion(PreparedQuestion):
     def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
         """Mark an answer without the earlier ones."""
         question, result = self.question, self.compare(answer, diagnose)
-
-        def reject(reason: str, mistake: str) -> Assessment:
-            return Assessment(0.0, reason, reason, result.right_answer, (mistake,), result.value, is_diagnosed=True)
-
+        error = mistake = ""
         if result.is_bare_number:
-            reason = "Not right: a formula is asked for, not a number."
-            return reject(reason, "a number in place of a formula")
-        if result.is_equal and question.kind == "number" and not self._is_close(result.value, result.expected):
-            return reject(f"Not right: {text} is rounded too far.", "rounded too far")
+            error, mistake = "a formula is asked for, not a number", "a number in place of a formula"
+        elif result.is_equal and question.kind == "number" and not self._is_close(result.value, result.expected):
+            error, mistake = f"{text} is rounded too far", "rounded too far"
+        if error:
+            reason = f"Not right: {error}."
+            return Assessment(0.0, reason, reason, result.right_answer, (mistake,), result.value, is_diagnosed=True)
         hint = "Right." if result.is_equal else "Not right."
         if not result.is_equal and result.value != result.expected:
             hint = f"Not right: {'too large' if result.value > result.expected else 'too small'}{self.at_sizes}."
