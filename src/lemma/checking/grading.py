@@ -160,14 +160,12 @@ class ClassMarks(Result):
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
-        """Points by student, verdicts by question, the most frequent mistakes."""
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
         return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks()]
 
     def details(self) -> list[Block]:
-        """The same, and all answers of every student."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -231,7 +229,6 @@ class ClassMarks(Result):
         return [Heading("To be looked at"), Items(self.notes)] if self.notes else []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, the mistakes included."""
         students: list[dict[str, Any]] = []
         for marks in self.students:
             answers = [{**mark.to_dict(), "mistakes": mark.mistakes} for mark in marks.marks]

@@ -144,8 +144,7 @@ class Mark:
         return tuple(note for note in (*self.reason.splitlines(), solution) if note)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without the mistakes."""
-        return {name: value for name, value in asdict(self).items() if name != "mistakes"}
+        return {name: value for name, value in asdict(self).items() if name != "mistakes"}  # those are the teacher's
 
 
 def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
@@ -204,7 +203,6 @@ class StudentMarks(Result):
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
-        """A line for each answer, and its remarks below it."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]
@@ -230,7 +228,6 @@ class StudentMarks(Result):
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row for each question."""
         names = ("id", "answer", "verdict", "points", "of", "reason")
         return [{name: escape_spreadsheet_cell(getattr(mark, name)) for name in names} for mark in self.marks]
 

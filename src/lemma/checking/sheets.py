@@ -119,11 +119,6 @@ class SheetQuestion(Spec):
             _check_choice("lines", cell.canonical(name), cell.gradients)
 
     @property
-    def counted_quantity(self) -> str:
-        """The quantity of the model that the answer is compared with."""
-        return self.quantity if self.kind == "number" else self.kind
-
-    @property
     def conventions(self) -> Conventions:
         return Conventions(self.multiply_add, self.causal)
 
@@ -183,7 +178,6 @@ def prefix_lines(error: InputError, label: str) -> InputError:
 
 def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> tuple[str, ...]:
     """Return the ids of the questions that a question builds on; refuse those that nothing can follow from."""
-    sources: list[SheetQuestion] = []
     if question.value:
         if not earlier:
             raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
@@ -196,17 +190,16 @@ def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> 
             raise InputError(f"value: '{question.value}' names no earlier question, such as {earlier[-1].id}.")
     else:
         by_name = {other.id.casefold(): other for other in earlier}
-        for name in question.builds_on:
-            if name.casefold() not in by_name:
-                raise InputError(f"builds_on: there is no question {name} before it.")
-            sources.append(by_name[name.casefold()])
+        if missing := [name for name in question.builds_on if name.casefold() not in by_name]:
+            raise InputError(f"builds_on: there is no question {missing[0]} before it.")
+        sources = [by_name[name.casefold()] for name in question.builds_on]
     for source in sources:
         if question.value:
             fits, expected = source.kind != "gradient", "one that asks for a formula or a number"
         elif question.kind == "gradient":
             fits, expected = source.cell == question.cell, f"one about gradients of the cell {question.cell}"
         else:
-            quantity = question.counted_quantity
+            quantity = question.quantity if question.kind == "number" else question.kind
             fits = source.kind == quantity != question.kind and source.model == question.model and len(sources) == 1
             expected = f"one question for the formula of the {quantity} of {question.model}, and here a number"
         if not fits:

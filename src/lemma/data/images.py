@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import CAPTIONS, IMAGES, emoji_text, fetch_corpus
+from lemma.data.corpora import CAPTIONS, IMAGES, fetch_corpus
 from lemma.data.splits import SPLITS, ExampleFile, Splits, hash_to_int, prepare_examples, split_files
 from lemma.data.store import encode_splits, load_or_train_tokenizer
 from lemma.data.tables import TABLE_SUFFIXES, Column, DataTable, read_table
@@ -39,8 +39,9 @@ from lemma.files import (
     remove_atomically,
     text_hash,
     verify_file,
-    with_checksum,
+    write_checked_json,
 )
+from lemma.optional import import_optional
 from lemma.spec.base import exists
 from lemma.spec.data import ImagesSpec
 
@@ -76,13 +77,7 @@ Pixels = UInt8[np.ndarray, "3 side side"]
 
 def import_pillow() -> Any:
     """Return Pillow's module of images; without Pillow, raise an error that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError(
-            "images are read by Pillow, which is not installed. Install it: pip install 'lemma-lm[images]'"
-        ) from None
-    return Image
+    return import_optional("PIL.Image", "Pillow", "reading images", "'lemma-lm[images]'")
 
 
 def decode_image(path: Path, side: int, *, crop_margins: bool = False) -> Pixels:
@@ -227,7 +222,7 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         advance = progress_counter(progress, "drawing images", len(names))
         with atomic_new_folder(folder) as temporary:
             for name in names:
-                text = emoji_text(Path(name).stem)
+                text = "".join(chr(int(point, 16)) for point in Path(name).stem.split("-"))
                 image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
                 if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
                     position = (FONT_SIZE, FONT_SIZE)
@@ -389,13 +384,11 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
                 captions.setdefault(path, {})[caption] = None
             else:
                 missing[name] = None
-        notes += [
-            *_count_note((f"line {line}" for line in table.skipped_lines), "captions are empty", "caption is empty"),
-            *_count_note(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
-            *_count_note(
-                missing, "images of the table are not in the folder", "image of the table is not in the folder"
-            ),
-        ]
+        empty = [f"line {line}" for line in table.skipped_lines]
+        notes += _count_note(empty, "captions are empty", "caption is empty")
+        notes += _count_note(outside, "paths lead out of the folder, and were not read", "path leads out of the folder")
+        plural = "images of the table are not in the folder"
+        notes += _count_note(missing, plural, "image of the table is not in the folder")
         if not captions:
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
@@ -478,9 +471,7 @@ class CaptionedImages:
     pixels: UInt8[np.ndarray, "images 3 side side"]
     rows: TokenRows  # the tokens of all captions
     caption_bounds: Int64[np.ndarray, " images_and_one"]  # image i owns the captions bounds[i] to bounds[i + 1]
-    caption_ids: Int64[
-        np.ndarray, " captions"
-    ]  # equal for equal captions, whether the tokenizer knows the words or not
+    caption_ids: Int64[np.ndarray, " captions"]  # equal for equal captions, also of words the tokenizer does not know
     images: tuple[ImageFile, ...] = field(default=(), repr=False)
 
     @property
@@ -575,15 +566,9 @@ def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
     """Return the pixels of the images that can be read, and the indices of the others with the reason."""
-    key = [
-        DECODING_VERSION,
-        side,
-        listing.is_builtin,
-        import_pillow().__version__,
-        *(image.hash for image in listing.images),
-    ]
+    hashes = [image.hash for image in listing.images]
+    key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
-    num_images = len(listing.images)
 
     def decode() -> tuple[np.ndarray, dict[int, str]]:
         remove_atomically(folder)  # a damaged one
@@ -599,11 +584,11 @@ def _decode_cached(
                     else:
                         file.write(pixels.tobytes())  # not through a map: its touched pages would count as memory
                     advance(sizes[index])
-            header = with_checksum({"broken": errors, "file": file_checksum(temporary / "pixels.bin")})
-            (temporary / "pixels.json").write_text(json.dumps(header), encoding="utf-8")
-        return _load_pixels(folder, side, num_images)
+            header = {"broken": errors, "file": file_checksum(temporary / "pixels.bin")}
+            write_checked_json(temporary / "pixels.json", header)
+        return _load_pixels(folder, side, len(paths))
 
-    return cached(folder, lambda: _load_pixels(folder, side, num_images), decode)
+    return cached(folder, lambda: _load_pixels(folder, side, len(hashes)), decode)
 
 
 def _load_pixels(folder: Path, side: int, num_images: int) -> tuple[np.ndarray, dict[int, str]]:

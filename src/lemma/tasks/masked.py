@@ -22,7 +22,7 @@ from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.transformer import EncoderModel
 from lemma.report.progress import Observer
 from lemma.report.result import to_plain
-from lemma.report.statistics import NamedValues, format_named_values, protocol_values
+from lemma.report.statistics import NamedValues, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.models import SPECIAL_TOKENS, Encoder
 from lemma.spec.recipe import Recipe
@@ -154,9 +154,6 @@ class MaskedScore(Score):
         if self.follows_loss is not None:
             values |= {"next_sentence_loss": self.follows_loss, "next_sentence_accuracy": self.follows_accuracy}
         return to_plain({**values, "tokens": self.tokens, "windows": self.rows, "protocol": self.protocol})
-
-    def __str__(self) -> str:
-        return format_named_values(self._lines())
 
     def _lines(self) -> NamedValues:
         lines: NamedValues = []

@@ -195,9 +195,6 @@ class PairsScore(Score):
         values = {"perplexity": self.perplexity, "loss": self.loss, "tokens": self.tokens}
         return to_plain(values | ({"protocol": self.protocol} if self.protocol else {}))
 
-    def __str__(self) -> str:
-        return format_named_values(self._lines())
-
     def _lines(self) -> NamedValues:
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
         return [*lines, ("tokens", f"{self.tokens:,}"), *protocol_values(self.protocol)]
