@@ -92,11 +92,6 @@ def _indent_json(values: Any, line: str) -> str:
     return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
 
-def drop_unset(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def split_settings(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Separate KEY=VALUE settings from the other arguments."""
     from lemma.spec.base import parse_settings
