@@ -258,7 +258,9 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
 @contextmanager
 def _force_sdpa(model: nn.Module) -> Iterator[None]:
     """Disable the implementations of attention that skip PyTorch's fused kernel."""
-    configs = {id(config): config for config in (getattr(module, "config", None) for module in model.modules())}
+    configs: dict[int, Any] = {
+        id(config): config for config in (getattr(module, "config", None) for module in model.modules())
+    }
     implementations = [(config, getattr(config, "_attn_implementation", "sdpa")) for config in configs.values()]
     changed = [(config, implementation) for config, implementation in implementations if implementation != "sdpa"]
     shortcut = torch.backends.mha.get_fastpath_enabled()
