@@ -1166,6 +1166,20 @@ class Check:
 check = Check()
 
 
+def describe_cell(cell: CellLike) -> str:
+    """Describe a function whose gradients can be checked, with every name and its shape."""
+    from lemma.checking.gradients import describe_cell as describe
+
+    return describe(cell)
+
+
+def describe_worked(case: Any) -> str:
+    """List the names that can be claimed of a worked case, with shapes and meanings but no values."""
+    from lemma.checking.worked.check import describe_worked as describe
+
+    return describe(case)
+
+
 def study(
     name: str | Path,
     *,

@@ -85,11 +85,9 @@ def gradient(
 
     A function of your own is a TOML file: forward, loss, answers, [sizes] and [inputs].
     """
-    from lemma.api import check
+    from lemma.api import check, describe_cell
 
     if names:
-        from lemma.checking.gradients import describe_cell
-
         return typer.echo(describe_cell(cell))
     example = "gradient softmax-cross-entropy 'dz = y_hat - y'"
     has_answers = Path(cell).suffix == ".toml" and not file and not lines
@@ -125,11 +123,9 @@ def worked(
     A number is right if it is the exact one rounded to the decimals given. Elements are named by row and column:
     'alpha2[they, Ajax] = 0.119'.
     """
-    from lemma.api import check
+    from lemma.api import check, describe_worked
 
     if names:
-        from lemma.checking.worked.check import describe_worked
-
         return typer.echo(describe_worked(case))
     return _finish(check.worked(case, *_read_lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'")), json)
 
