@@ -23,8 +23,8 @@ from torch.nn import functional
 
 from benchmarks.compare import Comparison, check_names, compare, verdict
 from lemma.data.corpora import CORPORA, fetch_corpus
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe

@@ -94,8 +94,8 @@ def decoding(folder: Path) -> Comparison:
     """Continue a prompt greedily; all tokens must be equal."""
     from transformers import AutoModelForCausalLM
 
+    from lemma.generation.engine import generate
     from lemma.generation.sampling import Sampling
-    from lemma.generation.text import generate
     from lemma.runs.load import load
 
     run, reference = load(folder), AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()

@@ -22,13 +22,13 @@ from torch.nn import functional
 
 from benchmarks.compare import Comparison, compare
 from benchmarks.gpu import LeanBlock
-from lemma.generation.fast_modules import fast_copy
+from lemma.generation.engine import generate as decode
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate as decode
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.models.decoder import DecoderModel, DecoderSlotCache
 from lemma.models.decoder_numpy import step_in_numpy
+from lemma.models.weights import fast_copy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
 from lemma.training.distributed import Distributed

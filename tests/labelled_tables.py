@@ -9,7 +9,7 @@ from typing import Any
 from lemma.spec.models import Classifier
 from lemma.spec.recipe import Recipe
 from lemma.studies.cells import StudyCell, group_rows
-from lemma.studies.classifier_runs import ClassifierMeasures, LabelOutcome, LabelRow, LearningPoint
+from lemma.studies.classifiers import ClassifierMeasures, LabelOutcome, LabelRow, LearningPoint
 
 GOOD, BAD = ("good", "lovely", "bright", "warm"), ("bad", "ugly", "dull", "cold")
 OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
-    from lemma.checking.identity_report import IdentityReport
+    from lemma.checking.identities.base import IdentityReport
     from lemma.checking.marking import StudentMarks
     from lemma.checking.shapes import ShapeReport
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lemma.counting.solve import BoundSolution, Solutions
     from lemma.data.corpora import CorpusRow
     from lemma.generation.beam import TranslatedText
-    from lemma.generation.text import Generation
+    from lemma.generation.sequences import Generation
     from lemma.inspection.heads import HeadMeans, Heads
     from lemma.inspection.trees import ParsedText
     from lemma.report.progress import Observer
@@ -750,8 +750,8 @@ def generate(
     ...     print(piece, end="", flush=True)
     """
     from lemma.generation.beam import Beam
+    from lemma.generation.engine import generate_text, stream_text
     from lemma.generation.sampling import Sampling
-    from lemma.generation.text import generate_text, stream_text
 
     loaded = open_run(run)
     if chat is not None and prompt:

@@ -29,9 +29,7 @@ from lemma.errors import DataError, RunError, StorageError
 
 Value = TypeVar("Value")
 PARTIAL_SUFFIX, ASIDE_SUFFIX = ".partial", ".aside"
-TEMPORARY_NAME = re.compile(
-    r"\.(?P<name>.+?)(?P<number>\.\d+)?\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL
-)
+TEMPORARY_NAME = re.compile(r"\.(?P<name>.+?)\.\d+\.(?P<machine>[^.]+)-(?P<process>\d+)(?P<suffix>\.[a-z]+)", re.DOTALL)
 SEQUENCE_NUMBERS = count()  # make temporary names unique within this process
 NEXT_STEPS = {  # errors of a disk that the user can do something about
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room there, or choose another place, and try again."),
@@ -55,18 +53,22 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 
 @contextmanager
-def atomic_replace(path: Path) -> Iterator[Path]:
-    """Yield a temporary path for a file or folder, which replaces `path` unless an exception is raised."""
+def atomic_replace(path: Path, keeps_existing: bool = False) -> Iterator[Path]:
+    """Yield a temporary path for a file or folder, which replaces `path` unless an exception is raised.
+
+    With `keeps_existing` a folder that another process has put there meanwhile stays instead.
+    """
     path = real_path(path)  # a link stays, and its target is replaced
     remove_stale_temp_files(path.parent)
-    check_replaceable(path)
+    if not keeps_existing:
+        check_replaceable(path)
     temporary = _temporary_path(path)
     aside = temporary.with_suffix(ASIDE_SUFFIX)
     try:
         with explain_storage_errors(path, temporary):
             yield temporary
             _sync_tree(temporary)
-            _move_into_place(temporary, path, aside)
+            _move_into_place(temporary, path, None if keeps_existing else aside)
             _sync_path(path.parent)
         with suppress(OSError):  # the new folder is in place: the old one may be removed
             aside.rename(temporary)
@@ -91,22 +93,9 @@ def atomic_rewrite(path: Path, allowed_names: Collection[str]) -> Iterator[Path]
 @contextmanager
 def atomic_new_folder(path: Path) -> Iterator[Path]:
     """Yield a temporary folder that becomes `path`, unless another process made one first: then that one stays."""
-    path = real_path(path)
-    remove_stale_temp_files(path.parent)
-    temporary = _temporary_path(path)
-    try:
-        with explain_storage_errors(path, temporary):
-            temporary.mkdir()
-            yield temporary
-            _sync_tree(temporary)
-            try:
-                temporary.rename(path)
-            except OSError:
-                if not path.is_dir():
-                    raise
-    finally:
-        with suppress(OSError):
-            _remove(temporary)
+    with atomic_replace(path, keeps_existing=True) as temporary:
+        temporary.mkdir()
+        yield temporary
 
 
 def remove_atomically(path: Path) -> None:
@@ -152,9 +141,7 @@ def remove_stale_temp_files(folder: Path) -> None:
         with suppress(OSError):  # a folder that cannot be written, or another process was first
             if leftover.suffix == ASIDE_SUFFIX:
                 _finish_replacement(leftover, leftover.with_name(match["name"]))
-            elif leftover.with_suffix(ASIDE_SUFFIX).exists():
-                continue  # it was to replace a folder that could not be restored
-            elif match["number"] is not None or not match["name"].endswith(".old"):  # .old: an earlier version's
+            elif not leftover.with_suffix(ASIDE_SUFFIX).exists():  # else it was to replace a folder not yet restored
                 _remove(leftover)
 
 
@@ -252,8 +239,11 @@ def _temporary_path(path: Path) -> Path:
     return path.with_name(f".{path.name}.{next(SEQUENCE_NUMBERS)}.{machine_id()}-{os.getpid()}{PARTIAL_SUFFIX}")
 
 
-def _move_into_place(temporary: Path, path: Path, aside: Path) -> None:
-    """Rename `temporary` to `path`; exchange it with a folder that is there, or move that one aside first."""
+def _move_into_place(temporary: Path, path: Path, aside: Path | None) -> None:
+    """Rename `temporary` to `path`; exchange it with a folder that is there, or move that one to `aside` first.
+
+    Without `aside` a folder that is there stays.
+    """
     while True:
         try:
             temporary.replace(path)
@@ -262,6 +252,8 @@ def _move_into_place(temporary: Path, path: Path, aside: Path) -> None:
             is_occupied = error.errno in (errno.ENOTEMPTY, errno.EEXIST) or (os.name == "nt" and path.is_dir())
             if not is_occupied or not temporary.is_dir():
                 raise
+        if aside is None:
+            return
         with suppress(FileNotFoundError):  # another process has just removed it or moved it aside
             if _exchange_names(temporary, path):
                 return
@@ -522,8 +514,7 @@ def _values_checksum(values: Mapping[str, Any]) -> str:
 
 def file_checksum(path: Path) -> dict[str, Any]:
     """Return the SHA-256 and the size of a file, as manifests hold them."""
-    with path.open("rb") as stream:
-        return {"sha256": hashlib.file_digest(stream, "sha256").hexdigest(), "bytes": path.stat().st_size}
+    return {"sha256": file_hash(path), "bytes": path.stat().st_size}
 
 
 def verify_file(path: Path, expected: Any, manifest_name: str) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 from lemma.errors import InputError
 
 
-def import_optional(module: str, package: str, feature: str) -> Any:
-    """Import a library where it is first needed; say how to install it if it is missing."""
+def import_optional(module: str, package: str, feature: str, requirement: str = "") -> Any:
+    """Import a library where it is first needed; if it is missing, say how to install it, by `requirement` if given."""
     try:
         return import_module(module)
     except ImportError:
-        raise InputError(f"{feature} needs {package}, which is not installed here: pip install {package}") from None
+        install = f"pip install {requirement or package}"
+        raise InputError(f"{feature} needs {package}, which is not installed here: {install}") from None

@@ -6,6 +6,7 @@ executed. Every child that Lemma starts uses `python_command` and `child_environ
 
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import IO, Any
@@ -38,6 +39,18 @@ def _is_current_folder(path: str) -> bool:
         return Path(path).samefile(os.curdir)
     except OSError:
         return False
+
+
+def start_child(module: str, stderr: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a module as a child that reads and writes messages, in its own session: Ctrl-C reaches only the parent."""
+    return subprocess.Popen(
+        python_command("-m", module),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        env=child_environment(**environment),
+        start_new_session=True,
+    )
 
 
 def write_message(stream: IO[bytes], value: Any, payload: bytes = b"") -> None:

@@ -65,8 +65,7 @@ def test_training_an_lstm_executes_few_modules_and_loads_few(tmp_path: Path, tex
 def test_counting_a_decoder_executes_few_modules(tmp_path: Path) -> None:
     executed, _ = traced(tmp_path, verb="count", model="decoder")
     assert "models/decoder.py" in executed and "counting/fit.py" in executed
-    without_cache = set(executed) - {"counting/cache.py", "files.py"}
-    assert len(without_cache) <= 22, executed
+    assert len(executed) <= 23, executed
 
 
 def test_a_study_of_families_executes_few_modules(tmp_path: Path, text: Path) -> None:

@@ -6,10 +6,9 @@ import pytest
 import torch
 
 from lemma.data.tokenizers import train_tokenizer
-from lemma.generation.engine import BatchEngine
+from lemma.generation.engine import BatchEngine, generate_text
 from lemma.generation.sampling import Sampling
 from lemma.generation.sequences import TextRequest
-from lemma.generation.text import generate_text
 from lemma.models.build import build
 from lemma.spec.data import Characters
 from lemma.spec.models import Decoder

@@ -8,9 +8,9 @@ import torch
 
 from lemma.errors import InputError
 from lemma.generation import cuda_graphs
+from lemma.generation.engine import generate
 from lemma.generation.fused_decoder import FusedDecoder
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.kernels.cuda_graphs import warmup_stream
 from lemma.models.build import build
 from lemma.models.decoder import DecoderCache, DecoderSlotCache

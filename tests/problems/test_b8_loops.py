@@ -5,10 +5,9 @@ from itertools import pairwise
 import pytest
 import torch
 
-from lemma.generation.loops import TextLoop
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.sequences import GeneratedTokens
-from lemma.generation.text import generate
+from lemma.generation.sequences import GeneratedTokens, TextLoop
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5

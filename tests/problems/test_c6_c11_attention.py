@@ -11,7 +11,7 @@ from torch import nn
 from lemma.checking.identities import check_identity
 from lemma.checking.identities.attention import dense_map, dense_scores, orthogonal, relative_error
 from lemma.checking.identities.heads import head_matrix, head_output
-from lemma.checking.identities.products import fourth_moment
+from lemma.checking.identities.scores import fourth_moment
 
 
 @pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError
-from lemma.generation.detokenizer import MAX_PENDING_TOKENS, Detokenizer, strip_partial_character
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling, probabilities, sample_tokens
-from lemma.generation.text import generate
+from lemma.generation.sequences import MAX_PENDING_TOKENS, Detokenizer, strip_partial_character
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.data import BytePairs, Words

@@ -14,8 +14,8 @@ from lemma.counting.count import count
 from lemma.counting.subject import resolve_subject
 from lemma.errors import RunError
 from lemma.generation.beam import Beam, translate
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.hub.architectures import config_from_spec, spec_from_config, weights_to_hf
 from lemma.hub.architectures import weights_from_hf as blocks_from
 from lemma.hub.tensor_maps import StoredTensors

@@ -249,14 +249,14 @@ def test_a_killed_removal_is_finished_by_the_next_writer(tmp_path: Path) -> None
 
 
 def test_temporary_files_of_living_processes_are_kept(tmp_path: Path) -> None:
-    (tmp_path / f".a.txt.{machine_id()}-{os.getppid()}.partial").write_text("half")
-    (tmp_path / f".a.txt.0123456789ab-{DEAD}.partial").write_text(
+    (tmp_path / f".a.txt.0.{machine_id()}-{os.getppid()}.partial").write_text("half")
+    (tmp_path / f".a.txt.0.0123456789ab-{DEAD}.partial").write_text(
         "of another container, where that number may be alive"
     )
     (tmp_path / ".b.notes.partial").write_text("of a person")
     remove_stale_temp_files(tmp_path)
     assert len(names(tmp_path)) == 3
-    (tmp_path / f".a.txt.{machine_id()}-{DEAD}.partial").write_text("of a process that is gone")
+    (tmp_path / f".a.txt.0.{machine_id()}-{DEAD}.partial").write_text("of a process that is gone")
     remove_stale_temp_files(tmp_path)
     assert len(names(tmp_path)) == 3
 

@@ -11,7 +11,7 @@ from lemma.adaptation.lora import PARAMETER_CONTAINERS, is_conv1d, list_paths, m
 from lemma.errors import InputError, SpecError
 from lemma.layers.attention import Attention
 from lemma.layers.feed_forward import FeedForwardLayer, gelu
-from lemma.models.feed_forward import AttentiveModel, FeedForwardModel
+from lemma.models.feed_forward import FeedForwardModel
 from lemma.spec.recipe import Adapters
 
 ADAPTER_NAME = "adapter"
@@ -147,7 +147,7 @@ def _default_paths(model: nn.Module) -> Iterator[str]:
                 yield path
             case nn.TransformerEncoderLayer() | nn.TransformerDecoderLayer():
                 yield from (f"{path}.{name}".lstrip(".") for name in ("self_attn", "multihead_attn", "linear2"))
-            case FeedForwardModel() | AttentiveModel():
+            case FeedForwardModel():
                 yield f"{path}.hidden".lstrip(".")
 
 

@@ -121,6 +121,8 @@ class CheckedClaim:
 class Audit(Result):
     """The claims of the sources with their verdicts; true if none that could be checked is wrong."""
 
+    json_names = ("counts", "claims")
+
     claims: tuple[CheckedClaim, ...]
     title = "The claims of the sources"
 
@@ -173,10 +175,6 @@ class Audit(Result):
         ]
         kinds = [VERDICT_WORDS[checked.right].split()[0] for checked in self.claims]
         return [Heading(self.title, 1), Table(header, rows, is_text=True, row_kinds=kinds), Text(self.summary)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"counts": self.counts, "claims": [checked.to_dict() for checked in self.claims]}
 
 
 def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], None] | None = None) -> Audit:

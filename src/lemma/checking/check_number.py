@@ -41,23 +41,16 @@ def check_number(
     >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    question, number = NumberQuestion.of(model, quantity, settings, conventions), read_number(value)
-    return question.check(number)
+    return NumberQuestion.of(model, quantity, settings, conventions).check(read_number(value))
 
 
 @dataclass(frozen=True)
 class NumberQuestion:
-    """A question for a number of a model: one quantity, or the ratio of two.
+    """A question for a number of a model: one quantity, or the ratio of two."""
 
-    Attributes:
-        account: the account that says what is right.
-        quantities: names of one quantity, or of numerator and denominator.
-        aliases: other names of the account's symbols.
-    """
-
-    account: Account
-    quantities: tuple[str, ...]
-    aliases: Mapping[str, str]
+    account: Account  # says what is right
+    quantities: tuple[str, ...]  # names of one quantity, or of numerator and denominator
+    aliases: Mapping[str, str]  # other names of the account's symbols
     subject: Subject
     conventions: Conventions
 
@@ -66,11 +59,9 @@ class NumberQuestion:
         cls, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
     ) -> "NumberQuestion":
         """Count the model once for all numbers that are checked."""
-        names = split_ratio(quantity)
-        subject = resolve_subject(model, settings)
+        names, subject = split_ratio(quantity), resolve_subject(model, settings)
         account = account_for(subject, names, conventions)
-        aliases = symbol_aliases(subject.spec, account.symbols)
-        return cls(account, names, aliases, subject, conventions)
+        return cls(account, names, symbol_aliases(subject.spec, account.symbols), subject, conventions)
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
         """Compare a number with the right one; without `diagnose` a wrong one is not explained."""
@@ -86,15 +77,14 @@ class NumberQuestion:
             raise CountingError(
                 f"{account.model}: its {quantity} at these sizes are not known, so no number can be checked."
             )
-        answer = number.text if number.unit else format_number(number.value)
+        answer, right = number.text if number.unit else format_number(number.value), format_number(expected)
+        explanation, difference = "", None
         if number.matches(Fraction(expected)):
-            rounded = f"{number.text} is {format_number(expected)}, rounded." if number.value != expected else ""
-            return self._verdict(number, answer, format_number(expected), expected, rounded)
-        if not diagnose:
-            return self._verdict(number, answer, format_number(expected), expected)
-        explanation = next(self._explanations(number, expected), "")
-        difference = None if number.unit else format_number(number.value - expected)
-        return self._verdict(number, answer, format_number(expected), expected, explanation, difference=difference)
+            explanation = f"{number.text} is {right}, rounded." if number.value != expected else ""
+        elif diagnose:
+            explanation = next(self._explanations(number, expected), "")
+            difference = None if number.unit else format_number(number.value - expected)
+        return self._verdict(number, answer, right, expected, explanation, difference=difference)
 
     def expected_change(self, number: WrittenNumber) -> tuple[Fraction, tuple[str, int, int]]:
         """Return the change in per cent between a number's two sizes, and the symbol that changes from start to end."""
@@ -118,10 +108,18 @@ class NumberQuestion:
         *diagnosis: str,
         difference: str | None = None,
     ) -> Verdict:
-        is_equal, quantity = number.is_right(expected), "/".join(self.quantities)
-        sentences, sizes = tuple(filter(None, diagnosis)), self.account.symbols
-        formulas = (answer, right, difference)
-        return Verdict(is_equal, self.account.model, quantity, *formulas, sentences, sizes, number.value, expected)
+        return Verdict(
+            equal=number.is_right(expected),
+            model=self.account.model,
+            quantity="/".join(self.quantities),
+            yours=answer,
+            right=right,
+            residual=difference,
+            diagnosis=tuple(filter(None, diagnosis)),
+            symbols=self.account.symbols,
+            yours_at=number.value,
+            right_at=expected,
+        )
 
     def _check_ratio(self, number: WrittenNumber) -> Verdict:
         account = self.account
@@ -155,14 +153,12 @@ class NumberQuestion:
         return self._verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
 
     def _at(self, symbol: str, size: int) -> Fraction:
-        """Evaluate the quantity with one size changed."""
-        return self.account.quantities[self.quantities[0]].polynomial.at(self._with_size(symbol, size))
-
-    def _with_size(self, symbol: str, size: int) -> dict[str, int]:
-        """Return the sizes with one changed; those that follow from it change with it."""
+        """Evaluate the quantity with one size changed; sizes that follow from it change with it."""
         sizes = {**self.account.symbols, symbol: size}
-        dependent = {other: default for other, default in self.account.defaults.items() if other != symbol}
-        return sizes | {other: int(default.at(sizes)) for other, default in dependent.items()}
+        for other, default in self.account.defaults.items():
+            if other != symbol:
+                sizes[other] = int(default.at({**self.account.symbols, symbol: size}))
+        return self.account.quantities[self.quantities[0]].polynomial.at(sizes)
 
     def _explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
         """Yield what may have gone wrong: a convention, another size, a tensor, a factor."""
@@ -172,14 +168,11 @@ class NumberQuestion:
                 if number.matches(formula.at(sizes)):
                     yield f"But it is right {', '.join(differences)}."
         if not number.unit:
-            for symbol in sizes:
-                if symbol not in account.quantities[quantity].polynomial.symbols:
-                    continue
-                for size in dict.fromkeys(
-                    (*range(1, MAX_GUESSED_SIZE + 1), 2 * sizes[symbol], sizes[symbol] // 2 or 1)
-                ):
-                    if size != sizes[symbol] and number.matches(self._at(symbol, size)):
-                        yield f"It would be right at {symbol}={size}; here {symbol}={sizes[symbol]}."
+            for symbol in [name for name in sizes if name in account.quantities[quantity].polynomial.symbols]:
+                right_size = sizes[symbol]
+                for size in (*range(1, MAX_GUESSED_SIZE + 1), 2 * right_size, right_size // 2 or 1):
+                    if size != right_size and number.matches(self._at(symbol, size)):
+                        yield f"It would be right at {symbol}={size}; here {symbol}={right_size}."
             if not account.quantities[quantity].refused:
                 explanation = explain_number(read_question(account, quantity, str(number.value), {}))
                 if explanation:

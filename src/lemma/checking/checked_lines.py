@@ -1,7 +1,6 @@
 """Answers checked line by line: the base of the reports on shapes, derivations, gradients and worked cases."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 from lemma.report.result import Block, Heading, Result, Text, TextKind
@@ -33,10 +32,6 @@ class CheckedLine:
     def correction(self) -> str:
         """Return what is right instead of a wrong line, in one paragraph."""
         return " ".join(self.notes)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)  # pyright: ignore[reportArgumentType] (subclasses are dataclasses)
 
     def __str__(self) -> str:
         return "\n".join([f"{self.outcome:<8}{self.text}", *(f"{'':8}{note}" for note in self.notes)])

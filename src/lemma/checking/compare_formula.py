@@ -190,11 +190,10 @@ def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -
         is_numeric = left.constant is not None or right.constant is not None
         if not difference.numerator or (is_numeric and not difference.at(account.symbols)):
             continue
-        amount = (
-            format_number(difference.at(account.symbols))
-            if is_numeric
-            else write_or_summarize(difference, account.order)
-        )
+        if is_numeric:
+            amount = format_number(difference.at(account.symbols))
+        else:
+            amount = write_or_summarize(difference, account.order)
         step = "The parts do not add up to the total" if is_list else f"Step {number} of your chain is wrong"
         return [f"{step}: the two sides differ by {amount}."]
     return []

@@ -21,7 +21,7 @@ A name of its forward pass, or with a loss the gradient of one, has the value th
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ from lemma.checking.repairs import RepairSearch, is_close
 from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational, work_limit
 from lemma.errors import InputError, SpecError, describe_unknown
+from lemma.report.result import to_plain
 from lemma.spec.base import read_toml
 
 MAX_FORMULA_STEPS = 100_000  # steps of work for a derivation of formulas, see `work_limit`
@@ -101,8 +102,8 @@ class DerivationReport(CheckedLines):
 
     def to_dict(self) -> dict[str, Any]:
         wrong = self.first_wrong
-        steps = [asdict(step) for step in self.steps]
-        return {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": steps}
+        values = {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": self.steps}
+        return to_plain(values)
 
 
 def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport:

@@ -7,14 +7,22 @@ difference, at the least total cost, explain it.
 import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, combinations, product
+from itertools import combinations, product
 from math import inf
 from typing import Literal, get_args, get_origin
 
 from lemma.checking.accounts import TIED_SIZES
 from lemma.checking.compare_formula import FormulaQuestion
-from lemma.checking.mistakes import COST_FACTOR, COST_TENSOR, HEADS, Mistake, candidate_mistakes, foreign_mistakes
-from lemma.checking.part_groups import PartGroup, group_parts
+from lemma.checking.mistakes import (
+    COST_FACTOR,
+    COST_TENSOR,
+    HEADS,
+    Mistake,
+    PartGroup,
+    candidate_mistakes,
+    foreign_mistakes,
+    group_parts,
+)
 from lemma.counting.polynomial import Polynomial, divide_exactly, spend, sum_polynomials, work_limit
 from lemma.errors import InputError, SpecError
 from lemma.models.build import count_spec_parameters
@@ -32,15 +40,15 @@ def explain(question: FormulaQuestion) -> tuple[str, float]:
     difference, answer = question.explainable_difference, question.answer_polynomial
     if difference is None or answer is None:
         return "", inf
-    table = MistakeTable(foreign_mistakes(question, difference), _table_of(question))
+    mistakes = list(foreign_mistakes(question, difference))
     ratio = divide_exactly(answer, question.expected) if answer.symbols else None
     if ratio is not None and len(ratio.terms) == 1:
         number = ratio.common_factor()[0]
         if max(abs(number.numerator), number.denominator) <= MAX_FACTOR:
             paths = frozenset(part.path for part in question.quantity.groups)
             message = f"your formula is {question.write(ratio)} times the model's"
-            table.add([Mistake(difference, COST_TENSOR, message, paths=paths)])
-    return table.explain(difference)
+            mistakes.append(Mistake(difference, COST_TENSOR, message, paths=paths))
+    return MistakeTable(mistakes, _table_of(question)).explain(difference)
 
 
 def explain_number(question: FormulaQuestion) -> str:
@@ -53,7 +61,7 @@ def explain_number(question: FormulaQuestion) -> str:
     deltas = [delta for delta in table.by_delta if delta.at(sizes) == difference]
     lowest = min(map(table.cost, deltas), default=None)
     mistakes = [mistake for delta in deltas for mistake in table.by_delta[delta] if mistake.cost == lowest]
-    return _to_sentence(_describe_alternatives(mistakes)) if mistakes else ""
+    return _to_sentence(_join_alternatives(_describe_mistakes(mistakes), ", or ")) if mistakes else ""
 
 
 def describe_nearest(question: FormulaQuestion) -> str:
@@ -74,11 +82,8 @@ def describe_nearest(question: FormulaQuestion) -> str:
 
     group = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
     if len(remainder(group).terms) < len(difference.terms):
-        nearest = f"{group.name}, {question.write(group.total)}"
-        return (
-            f"No simple explanation. Nearest to the difference is {nearest}; beyond that, "
-            f"{question.write(remainder(group))} is left."
-        )
+        nearest, rest = f"{group.name}, {question.write(group.total)}", question.write(remainder(group))
+        return f"No simple explanation. Nearest to the difference is {nearest}; beyond that, {rest} is left."
     group = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
     if not overlap(group):
         return "No simple explanation: no part of the model has terms like those of the difference."
@@ -112,14 +117,8 @@ class MistakeTable:
     """Candidate mistakes by their effect on the formula; of mistakes that say the same, the cheapest."""
 
     def __init__(self, mistakes: Iterable[Mistake], base: "MistakeTable | None" = None) -> None:
-        self.by_delta: dict[Polynomial, list[Mistake]] = {}
-        self.by_fingerprint: dict[int, Polynomial] = {}
-        if base:
-            self.by_delta = {delta: list(mistakes) for delta, mistakes in base.by_delta.items()}
-            self.by_fingerprint = dict(base.by_fingerprint)
-        self.add(mistakes)
-
-    def add(self, mistakes: Iterable[Mistake]) -> None:
+        self.by_delta = {delta: [*mistakes] for delta, mistakes in base.by_delta.items()} if base else {}
+        self.by_fingerprint = dict(base.by_fingerprint) if base else {}
         for new in mistakes:
             if not new.delta:
                 continue
@@ -138,27 +137,23 @@ class MistakeTable:
     def explain(self, difference: Polynomial) -> tuple[str, float]:
         """Explain a difference by one mistake, otherwise by two, otherwise by three; return all that are as simple."""
         if difference in self.by_delta:
-            lowest = self.cost(difference)
-            explanations = [[[mistake for mistake in self.by_delta[difference] if mistake.cost == lowest]]]
-            has_rivals = False
+            lowest, separator, has_rivals = self.cost(difference), ", or ", False
+            clauses = _describe_mistakes([choice for choice in self.by_delta[difference] if choice.cost == lowest])
         else:
             explanations, has_rivals = self._cheapest(self._find_sums(difference, 2, COST_FACTOR + 1))
             if not explanations:
                 explanations, has_rivals = self._cheapest(self._find_sums(difference, 3, COST_TENSOR))
-        if not explanations:
-            return "", inf
-        descriptions = (
-            _describe_mistakes(mistakes[0]) if len(mistakes) == 1 else [_describe_combination(mistakes)]
-            for mistakes in explanations
-        )
-        clauses = list(dict.fromkeys(chain.from_iterable(descriptions)))
+            if not explanations:
+                return "", inf
+            lowest, separator = _total_cost(explanations[0]), "; or "
+            clauses = list(dict.fromkeys(map(_describe_combination, explanations)))
         num_hidden = len(clauses) - MAX_ALTERNATIVES
         if num_hidden > 0:
             clauses = [*clauses[:MAX_ALTERNATIVES], f"one of {num_hidden} other pairs of mistakes"]
-        text = _join_alternatives(clauses, ", or " if len(explanations[0]) == 1 else "; or ")
+        text = _join_alternatives(clauses, separator)
         if has_rivals and len(clauses) == 1:
             text = f"most likely {text}"
-        return _to_sentence(text), _total_cost(explanations[0])
+        return _to_sentence(text), lowest
 
     def _find_sums(self, difference: Polynomial, count: int, max_cost: int) -> set[tuple[Polynomial, ...]]:
         """Return all sets of `count` effects, each of at most this cost, whose sum is the difference."""
@@ -173,12 +168,11 @@ class MistakeTable:
 
     def _cheapest(self, candidates: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Mistake]]], bool]:
         """Return the candidates of the least cost with mistakes that can coexist, and whether others come close."""
-        order = {delta: index for index, delta in enumerate(self.by_delta)}
-        priced: list[tuple[int, list[list[Mistake]]]] = []
-        for deltas in sorted(candidates, key=lambda deltas: sorted(order[delta] for delta in deltas)):
-            choices = _disjoint_choices([self.by_delta[delta] for delta in sorted(deltas, key=order.__getitem__)])
-            if choices:
-                priced.append((_total_cost(choices), choices))
+        order = {delta: index for index, delta in enumerate(self.by_delta)}.__getitem__
+        explanations = [sorted(deltas, key=order) for deltas in candidates]
+        explanations.sort(key=lambda deltas: [*map(order, deltas)])
+        choices = (_disjoint_choices([self.by_delta[delta] for delta in deltas]) for deltas in explanations)
+        priced = [(_total_cost(mistakes), mistakes) for mistakes in choices if mistakes]
         lowest = min((cost for cost, _ in priced), default=0)
         # the same tensors left out, grouped in other ways, are described once
         by_union = dict[frozenset[str], list[list[Mistake]]]()
@@ -227,11 +221,6 @@ def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> list[list[Mistak
 # Sentences.
 
 
-def _describe_alternatives(mistakes: Sequence[Mistake]) -> str:
-    """Return the clause for mistakes any one of which explains the difference."""
-    return _join_alternatives(_describe_mistakes(mistakes), ", or ")
-
-
 def _describe_mistakes(mistakes: Sequence[Mistake]) -> list[str]:
     """Return clauses for what may have happened, most likely first; mistakes of one kind share a clause."""
     clauses: list[str] = []
@@ -264,12 +253,13 @@ def _describe_combination(mistakes: Sequence[Sequence[Mistake]]) -> str:
             return f"your formula leaves out both {first[0]} and {last}"
         return f"your formula leaves out two of these, which are all of one size: {', '.join(first)} or {last}"
     omissions = [choices for choices in mistakes if len(choices) == 1 and choices[0].kind == "missing"]
-    if len(omissions) < 2:
-        return ", and ".join(map(_describe_alternatives, mistakes))
-    *first, last = (choices[0].text.rstrip(",") for choices in omissions)
-    missing = f"the model has {', '.join(first)} and {last} that your formula leaves out"
-    remaining = [_describe_alternatives(choices) for choices in mistakes if choices not in omissions]
-    return ", and ".join([missing, *remaining])
+    clauses: list[str] = []
+    if len(omissions) > 1:
+        *first, last = (choices[0].text.rstrip(",") for choices in omissions)
+        clauses = [f"the model has {', '.join(first)} and {last} that your formula leaves out"]
+        mistakes = [choices for choices in mistakes if choices not in omissions]
+    alternatives = (_join_alternatives(_describe_mistakes(choices), ", or ") for choices in mistakes)
+    return ", and ".join([*clauses, *alternatives])
 
 
 def _join_names(names: Sequence[str]) -> str:

@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, combinations
-from math import isfinite
 from textwrap import indent
-from typing import Any, Literal
+from typing import Literal
 
 from torch import Tensor
 
@@ -67,10 +66,6 @@ class GradientVerdict(CheckedLine):
     repair: str | None = None
     taken: tuple[str, ...] = ()
 
-    def to_dict(self) -> dict[str, Any]:
-        error = self.error if self.error is not None and isfinite(self.error) else None  # JSON has no infinity
-        return {**asdict(self), "error": error, "taken": list(self.taken)}
-
     @property
     def notes(self) -> tuple[str, ...]:
         repaired = f"repaired: {self.repair}" if self.repair else ""
@@ -86,6 +81,8 @@ class GradientVerdict(CheckedLine):
 @dataclass(frozen=True)
 class GradientReport(CheckedLines):
     """The verdicts on all lines of a derivation."""
+
+    json_names = ("cell", "right", "verdicts")
 
     cell: str
     verdicts: tuple[GradientVerdict, ...]
@@ -107,10 +104,6 @@ class GradientReport(CheckedLines):
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
-
-    def to_dict(self) -> dict[str, Any]:
-        verdicts = [verdict.to_dict() for verdict in self.verdicts]
-        return {"cell": self.cell, "right": self.right, "verdicts": verdicts}
 
 
 def check_gradients(

@@ -187,6 +187,8 @@ class StudentMarks(Result):
         source: the file, or the line of a table.
     """
 
+    json_names = ("title", "student", "points", "of", "marks", "notes")
+
     title: str
     student: str
     marks: tuple[Mark, ...]
@@ -242,17 +244,6 @@ class StudentMarks(Result):
     @property
     def _heading(self) -> str:
         return ": ".join(filter(None, (self.title, self.student)))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "title": self.title,
-            "student": self.student,
-            "points": self.points,
-            "of": self.of,
-            "marks": [mark.to_dict() for mark in self.marks],
-            "notes": list(self.notes),
-        }
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each question."""

@@ -1,9 +1,10 @@
 """Candidate mistakes in a formula: tensors forgotten or counted twice, and known mutations of the model's formula.
 
-Mutations are rules in two tables, `FORMULA_RULES` and `GROUP_RULES`. A rule yields mistakes with their effect on the
-formula, their cost and a template of the sentence; `{}` stands for the group of parts.
+A mistake is about the whole formula or about a group of parts that a sentence can name: one tensor, a module, all
+biases, all norms. It has an effect on the formula, a cost and a template of the sentence; `{}` stands for the group.
 """
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -13,7 +14,6 @@ from math import prod
 from typing import Literal
 
 from lemma.checking.compare_formula import FormulaQuestion
-from lemma.checking.part_groups import ALL_NORMS, PartGroup, group_parts, is_bias, is_norm, module_path
 from lemma.counting.account import Part
 from lemma.counting.polynomial import ONE, Polynomial, divide_exactly, sum_polynomials, symbol
 
@@ -34,6 +34,115 @@ BLOCK_NAMES = {  # tensors that stack equal blocks, and what the blocks are
     "in_proj": "query, key and value",
     "c_attn": "query, key and value",
 }
+NORM_NAME = re.compile(r"norm|(^|[._])ln(_|\d|\.|$)")
+LAYER_NUMBER = re.compile(r"_l(\d|\*).*$")
+
+
+# Groups of tensors that a sentence can name.
+
+
+@dataclass(frozen=True)
+class PartGroup:
+    """Parts of a quantity, with the noun phrase that sentences use for them."""
+
+    name: str
+    parts: tuple[Part, ...]
+
+    @cached_property
+    def total(self) -> Polynomial:
+        return sum_polynomials(part.total for part in self.parts)
+
+    @cached_property
+    def paths(self) -> frozenset[str]:
+        return frozenset(part.path for part in self.parts)
+
+    @property
+    def single_part(self) -> Part | None:
+        return self.parts[0] if len(self.parts) == 1 else None
+
+    @property
+    def is_module(self) -> bool:
+        """Return whether this is a module, a tensor or all modules of one name, not a kind of tensors."""
+        return self.name.startswith(("'", "every"))
+
+
+def is_bias(part: Part) -> bool:
+    """Return whether a part is a bias."""
+    return "bias" in part.path.rpartition(".")[2]
+
+
+def is_norm(part: Part) -> bool:
+    """Return whether a part belongs to a normalization layer."""
+    return NORM_NAME.search(module_path(part.path)) is not None
+
+
+def module_path(path: str) -> str:
+    """Return the module of a tensor; a tensor not named weight or bias stands for itself.
+
+    >>> module_path("hidden.bias"), module_path("layers.weight_ih_l0")
+    ('hidden', 'layers.weight_ih_l0')
+    """
+    module, _, leaf = path.rpartition(".")
+    return module if leaf in ("weight", "bias") and module else path
+
+
+ALL_NORMS = "all norms"
+TENSOR_KINDS: dict[str, Callable[[Part], bool]] = {
+    "all biases": is_bias,
+    ALL_NORMS: is_norm,
+    "all biases but those of norms": lambda part: is_bias(part) and not is_norm(part),
+    "the biases of all norms": lambda part: is_bias(part) and is_norm(part),
+    "the weights of all norms": lambda part: is_norm(part) and not is_bias(part),
+    "the norms of the layers": lambda part: is_norm(part) and part.repeats != ONE,
+}
+
+
+def group_parts(parts: Sequence[Part]) -> list[PartGroup]:
+    """Return all groups with a natural name, simplest first. Of two names for the same parts the first is kept."""
+    by_prefix: dict[str, list[Part]] = {}  # parts by their modules, shortest path first, and by their own path
+    by_component: dict[str, list[Part]] = {}  # parts by each name on the way to their module
+    parents: set[str] = set()
+    for part in parts:
+        *modules, leaf = names = part.path.split(".")
+        prefixes = [".".join(names[:length]) for length in range(1, len(names) + 1)]
+        parents.update(prefixes[:-1])
+        for prefix in prefixes:
+            by_prefix.setdefault(prefix, []).append(part)
+        components = modules if leaf in ("weight", "bias") else [*modules, LAYER_NUMBER.sub("", leaf)]
+        for name in dict.fromkeys(components):
+            if name != "*":
+                by_component.setdefault(name, []).append(part)
+
+    def tensor_name(part: Part) -> str:
+        if not part.path:
+            return "the model"
+        # attention has projections inside it: what it computes itself must be distinguishable from all of it
+        return f"'{part.path}' itself" if part.path in parents else f"'{part.path}'"
+
+    modules = [(f"'{prefix}'", members) for prefix, members in by_prefix.items()]
+    # modules of one name wherever they are: attention in the encoder and in the decoder
+    modules += [(f"every '{name}'", members) for name, members in by_component.items()]
+    attentions = [name for name in by_component if name.endswith(("attention", "attn"))]
+    if len(attentions) > 1:  # self-attention and attention to a source together
+        attending = {id(part) for name in attentions for part in by_component[name]}
+        label = "every " + " and ".join(f"'{name}'" for name in attentions)
+        modules.append((label, [part for part in parts if id(part) in attending]))
+    candidates = [(tensor_name(part), [part]) for part in parts]
+    candidates += [(name, [*filter(is_kind, parts)]) for name, is_kind in TENSOR_KINDS.items()]
+    candidates += modules
+    candidates += [(f"the biases of {name}", [*filter(is_bias, members)]) for name, members in modules]
+    candidates += [
+        (f"the weights of {name}", [part for part in members if part.shape is not None and not is_bias(part)])
+        for name, members in modules
+    ]
+    groups: dict[frozenset[int], PartGroup] = {}
+    for name, members in candidates:
+        if members and len(members) < max(len(parts), 2):
+            groups.setdefault(frozenset(map(id, members)), PartGroup(name, tuple(members)))
+    return list(groups.values())
+
+
+# Mistakes.
 
 
 @dataclass(frozen=True)
@@ -64,10 +173,19 @@ class Mistake:
 
 
 def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield every mistake that the model allows, whatever the answer."""
+    """Yield every mistake that the model allows, whatever the answer, most likely first."""
     groups = group_parts([part for part in question.quantity.groups if part.total])
-    yield from tensor_mistakes(question, groups)
-    yield from mutation_mistakes(question, groups)
+    for group in groups:
+        message = partial(_describe_group, question, group)
+        yield Mistake(-group.total, _omission_cost(group), message, group.name, "missing", group.paths)
+    for group in groups:
+        yield _counted_twice(question, group)
+        yield from _counted_for_single_layer(group)
+        yield from _miscounted_members(group)
+    if question.quantity.name == "parameters":
+        yield from _foreign_biases(question)
+    yield from _mutations(question, groups)
+    yield from _other_multiples(question)
 
 
 def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Iterator[Mistake]:
@@ -87,19 +205,6 @@ def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Itera
 # Tensors that a formula leaves out, counts twice or counts for one layer only, and biases that only the formula has.
 
 
-def tensor_mistakes(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Mistake]:
-    """Yield everything that may be missing or counted too often, most likely first."""
-    for group in groups:
-        message = partial(_describe_group, question, group)
-        yield Mistake(-group.total, _omission_cost(group), message, group.name, "missing", group.paths)
-    for group in groups:
-        yield _counted_twice(question, group)
-        yield from _counted_for_single_layer(group)
-        yield from _miscounted_members(group)
-    if question.quantity.name == "parameters":
-        yield from _foreign_biases(question)
-
-
 def _omission_cost(group: PartGroup) -> int:
     """Return how implausible it is to forget a group.
 
@@ -109,10 +214,8 @@ def _omission_cost(group: PartGroup) -> int:
     if group.name.startswith("the biases of") and len({*map(is_norm, group.parts)}) > 1:
         return COST_LOCAL  # biases of norms and of other maps, but not all biases
     is_half_norm = part is not None and part.shape is not None and is_norm(part) and bool(part.each.symbols)
-    is_half = is_half_norm or group.name == "the biases of all norms"
-    if is_half or group.name.startswith(("every", "the biases of every", "the weights")):
-        return COST_GLOBAL
-    return COST_TENSOR
+    halves = ("every", "the biases of every", "the biases of all norms", "the weights")
+    return COST_GLOBAL if is_half_norm or group.name.startswith(halves) else COST_TENSOR
 
 
 def _counted_twice(question: FormulaQuestion, group: PartGroup) -> Mistake:
@@ -192,9 +295,12 @@ def _foreign_biases(question: FormulaQuestion) -> Iterator[Mistake]:
 
 # Mutations: one symbol for another, one too many, heads multiplied in, a factor forgotten.
 
+Replacement = tuple[Polynomial, Polynomial, Polynomial, int]  # actual, expected, the mutated formula and the cost
+Multiple = tuple[Polynomial, str, int]  # the mutated formula, the message and the cost
 
-class Mutations:
-    """The symbols of a question as mutation rules need them."""
+
+class MutationRules:
+    """Rules that mutate the formula of a group, by the symbols of a question."""
 
     def __init__(self, question: FormulaQuestion) -> None:
         self.question, self.parts = question, question.quantity.groups
@@ -205,11 +311,6 @@ class Mutations:
         self.is_attention = {part.path: any(name in part.path for name in ATTENTION_NAMES) for part in self.parts}
         self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
 
-    @cached_property
-    def formula(self) -> PartGroup:
-        """The formula of all parts as a group, whose name is empty."""
-        return PartGroup("", tuple(self.parts))
-
     def has_heads(self, group: PartGroup) -> bool:
         """Return whether attention heads are plausible here: by the names of the parts, or if no part has such one."""
         if HEADS not in self.question.account.order:
@@ -217,142 +318,105 @@ class Mutations:
         is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)
         return is_attention or not any(self.is_attention.values())
 
-    def replacement(
-        self, group: PartGroup, actual: Polynomial, expected: Polynomial, mutated: Polynomial, cost: int
-    ) -> Mistake:
-        """Return the mistake of writing `actual` where the group's formula has `expected`."""
-        paths = frozenset(part.path for part in group.parts if part.total.symbols & expected.symbols)
+    def off_by_one(self, group: PartGroup) -> Iterator[Replacement]:
+        """Yield N for N−1, L+1 for L."""
+        for name in self.counts:
+            count = symbol(name)
+            more, less = (group.total.substitute(name, count + step) for step in (1, -1))
+            expected = count - 1 if len(more.terms) < len(group.total.terms) else count
+            # inside one module, L for L-1 is as common as in the whole formula
+            cost = COST_TENSOR if group.name and expected != count else COST_GLOBAL
+            yield expected + 1, expected, more, cost
+            yield expected - 1, expected, less, COST_GLOBAL
 
-        def message() -> str:
-            sizes = self.question.account.symbols
-            coincides = actual.symbols.isdisjoint(expected.symbols) and actual.at(sizes) == expected.at(sizes)
-            note = f" (the two are equal only at these sizes: {actual.at(sizes)})" if coincides else ""
-            location = " in {}" if group.name else ""
-            return f"your formula has {self.write(actual)} where the model has {self.write(expected)}{location}{note}"
-
-        name = f"{actual!r} for {expected!r}"
-        cost += 1 if group.name else 0
-        return Mistake(mutated - group.total, cost, message, name, paths=paths, location=group.name)
-
-    def scaling(self, group: PartGroup, mutated: Polynomial, message: str, cost: int = COST_FACTOR) -> Mistake:
-        """Return the mistake of writing another multiple of a group's formula."""
-        return Mistake(mutated - group.total, cost, message, paths=group.paths, location=group.name)
-
-
-def off_by_one(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
-    """Yield N for N−1, L+1 for L."""
-    for name in mutations.counts:
-        count = symbol(name)
-        more, less = (group.total.substitute(name, count + step) for step in (1, -1))
-        expected = count - 1 if len(more.terms) < len(group.total.terms) else count
-        # inside one module, L for L-1 is as common as in the whole formula
-        cost = COST_TENSOR if group.name and expected != count else COST_GLOBAL
-        yield mutations.replacement(group, expected + 1, expected, more, cost)
-        yield mutations.replacement(group, expected - 1, expected, less, COST_GLOBAL)
-
-
-def confused_symbol(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
-    """Yield d for d_h, 4d for d_ff, the width of one head for that of all heads."""
-    heads, total = symbol(HEADS), group.total
-    scaled_by_heads = (total * heads, total / heads)
-    for name in mutations.names:
-        if name not in total.symbols or name in mutations.lengths:
-            continue
-        if group.name and len(group.parts) > 1 and sum(name in part.total.symbols for part in group.parts) == 1:
-            continue  # it is a mistake in that part alone
-        symbols = [symbol(other) for other in mutations.names if other != name]
-        multiples = [4 * other for other in symbols] if name == "d_ff" else []
-        if mutations.has_heads(group) and name not in (HEADS, *mutations.counts):
-            multiples += [symbol(name) * heads, symbol(name) / heads]
-        part = group.single_part if group.name else None
-        shape = (part.shape or ()) if part else ()
-        is_single_axis = len(shape) > 1 and sum(name in side.symbols for side in shape) == 1
-        for other in (*symbols, *multiples):
+    def confused_symbol(self, group: PartGroup) -> Iterator[Replacement]:
+        """Yield d for d_h, 4d for d_ff, the width of one head for that of all heads."""
+        heads, total, part = symbol(HEADS), group.total, group.single_part if group.name else None
+        scaled_by_heads = (total * heads, total / heads)
+        for name in self.names:
+            if name not in total.symbols or name in self.lengths:
+                continue
+            if group.name and len(group.parts) > 1 and sum(name in part.total.symbols for part in group.parts) == 1:
+                continue  # it is a mistake in that part alone
+            symbols = [symbol(other) for other in self.names if other != name]
+            multiples = [4 * other for other in symbols] if name == "d_ff" else []
+            if self.has_heads(group) and name not in (HEADS, *self.counts):
+                multiples += [symbol(name) * heads, symbol(name) / heads]
+            shape = part.shape or () if part else ()
+            is_single_axis = len(shape) > 1 and sum(name in side.symbols for side in shape) == 1
             # people mistake a width for a width and a depth for a depth; other symbols are foreign terms
-            is_depth = name in mutations.depths
-            fits = other.symbols <= mutations.depths if is_depth else other.symbols.isdisjoint(mutations.counts)
-            if not fits:
+            is_depth = name in self.depths
+            for other in (*symbols, *multiples):
+                if not (other.symbols <= self.depths if is_depth else other.symbols.isdisjoint(self.counts)):
+                    continue
+                mutated = total.substitute(name, other)
+                # other rules describe these better: one side of a matrix, and all of it multiplied or divided by h
+                if not (is_single_axis and other in symbols) and mutated not in scaled_by_heads:
+                    yield other, symbol(name), mutated, COST_GLOBAL if other in symbols else COST_LOCAL
+
+    def block_count(self, group: PartGroup) -> Iterator[Multiple]:
+        """Yield three gates for four, or a query without key and value."""
+        number, _ = group.total.common_factor()
+        is_equal = not self.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
+        if not is_equal or number.denominator != 1 or not 2 <= number <= MAX_BLOCKS:
+            return
+        names = (f" ({blocks})" for name, blocks in BLOCK_NAMES.items() if any(name in path for path in group.paths))
+        blocks = next(names, "")
+        for counted in range(1, int(number) + 2):
+            times = Fraction(counted, int(number))
+            message = f"the model has {number} equal blocks in {{}}{blocks}; yours has {counted}"
+            if not self.is_parameters:
+                message = f"your formula counts {times} times what the model does in {{}}"
+            yield group.total * times, message, COST_GLOBAL if blocks else COST_LOCAL
+
+    def wrong_factor(self, group: PartGroup) -> Iterator[Multiple]:
+        """Yield the heads, the layers or the words of the window multiplied in, a factor left out, heads divided by."""
+        if self.has_heads(group):
+            message = f"your formula multiplies {{}} by {HEADS}; the heads share its width"
+            yield group.total * symbol(HEADS), message, COST_FACTOR
+        counts = [symbol(name) for name in self.counts]
+        reduced = [symbol(name) - 1 for name in self.counts if name in self.depths | {"N"}]
+        for factor in (*counts, *reduced):
+            yield group.total * factor, f"your formula multiplies {{}} by {self.write(factor)}", COST_FACTOR
+        for name in self.names:  # d for d², one word of the window for all of them
+            if name not in group.total.symbols or name == VOCABULARY:
                 continue
-            mutated = total.substitute(name, other)
-            # other rules describe these better: one side of a matrix, and all of it multiplied or divided by h
-            if (is_single_axis and other in symbols) or mutated in scaled_by_heads:
-                continue
-            cost = COST_GLOBAL if other in symbols else COST_LOCAL
-            yield mutations.replacement(group, other, symbol(name), mutated, cost)
+            for factor in (symbol(name), symbol(name) - 1):
+                quotient = divide_exactly(group.total, factor)
+                if quotient is not None and all(power > 0 for monomial in quotient.terms for _, power in monomial):
+                    yield quotient, f"your formula leaves the factor {self.write(factor)} out of {{}}", COST_FACTOR
+        if self.has_heads(group) and HEADS not in group.total.symbols:
+            message = "your formula divides {} by h; all heads together have the full width"
+            yield group.total / symbol(HEADS), message, COST_FACTOR
+
+    def describe_replacement(self, group: PartGroup, actual: Polynomial, expected: Polynomial) -> str:
+        sizes = self.question.account.symbols
+        coincides = actual.symbols.isdisjoint(expected.symbols) and actual.at(sizes) == expected.at(sizes)
+        note = f" (the two are equal only at these sizes: {actual.at(sizes)})" if coincides else ""
+        location = " in {}" if group.name else ""
+        return f"your formula has {self.write(actual)} where the model has {self.write(expected)}{location}{note}"
 
 
-def block_count(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
-    """Yield three gates for four, or a query without key and value."""
-    number, _ = group.total.common_factor()
-    is_equal = not mutations.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
-    if not is_equal or number.denominator != 1 or not 2 <= number <= MAX_BLOCKS:
-        return
-    blocks = next((f" ({blocks})" for name, blocks in BLOCK_NAMES.items() if any(name in p for p in group.paths)), "")
-    for counted in range(1, int(number) + 2):
-        times = Fraction(counted, int(number))
-        message = f"the model has {number} equal blocks in {{}}{blocks}; yours has {counted}"
-        if not mutations.is_parameters:
-            message = f"your formula counts {times} times what the model does in {{}}"
-        yield mutations.scaling(group, group.total * times, message, COST_GLOBAL if blocks else COST_LOCAL)
-
-
-def extra_factor(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
-    """Yield the heads, the layers or the words of the window multiplied in."""
-    if mutations.has_heads(group):
-        message = f"your formula multiplies {{}} by {HEADS}; the heads share its width"
-        yield mutations.scaling(group, group.total * symbol(HEADS), message)
-    counts = [symbol(name) for name in mutations.counts]
-    reduced = [symbol(name) - 1 for name in mutations.counts if name in mutations.depths | {"N"}]
-    for factor in (*counts, *reduced):
-        message = f"your formula multiplies {{}} by {mutations.write(factor)}"
-        yield mutations.scaling(group, group.total * factor, message)
-
-
-def missing_factor(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
-    """Yield d for d², one word of the window for all of them."""
-    for name in mutations.names:
-        if name not in group.total.symbols or name == VOCABULARY:
-            continue
-        for factor in (symbol(name), symbol(name) - 1):
-            quotient = divide_exactly(group.total, factor)
-            if quotient is not None and all(power > 0 for monomial in quotient.terms for _, power in monomial):
-                message = f"your formula leaves the factor {mutations.write(factor)} out of {{}}"
-                yield mutations.scaling(group, quotient, message)
-
-
-def divided_by_heads(mutations: Mutations, group: PartGroup) -> Iterator[Mistake]:
-    """Yield a division by the number of heads."""
-    if mutations.has_heads(group) and HEADS not in group.total.symbols:
-        message = "your formula divides {} by h; all heads together have the full width"
-        yield mutations.scaling(group, group.total / symbol(HEADS), message)
-
-
-Rule = Callable[[Mutations, PartGroup], Iterator[Mistake]]
-FORMULA_RULES: tuple[Rule, ...] = (off_by_one, confused_symbol)  # for the whole formula and for each group
-GROUP_RULES: tuple[Rule, ...] = (block_count, extra_factor, missing_factor, divided_by_heads)
-
-
-def mutation_mistakes(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Mistake]:
+def _mutations(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Mistake]:
     """Yield all mutations, of the whole formula first; in a group of parts a mutation is less plausible."""
-    mutations = Mutations(question)
+    rules, formula = MutationRules(question), PartGroup("", question.quantity.groups)
     inner = [group for group in groups if group.is_module or group.name.startswith("the weights of")]
-    for group in (mutations.formula, *inner):
-        for rule in FORMULA_RULES:
-            yield from rule(mutations, group)
+    for group in (formula, *inner):
+        for actual, expected, mutated, cost in (*rules.off_by_one(group), *rules.confused_symbol(group)):
+            paths = frozenset(part.path for part in group.parts if part.total.symbols & expected.symbols)
+            message = partial(rules.describe_replacement, group, actual, expected)
+            name = f"{actual!r} for {expected!r}"
+            cost += 1 if group.name else 0
+            yield Mistake(mutated - group.total, cost, message, name, paths=paths, location=group.name)
     for group in inner:
-        for rule in GROUP_RULES:
-            yield from rule(mutations, group)
-    yield from _confused_axes(mutations)
-    yield from _other_multiples(mutations)
-
-
-def _confused_axes(mutations: Mutations) -> Iterator[Mistake]:
-    """Yield one side of a matrix taken for another size: what an upper layer reads, what a head outputs."""
-    for part in mutations.parts:
+        for mutated, message, cost in (*rules.block_count(group), *rules.wrong_factor(group)):
+            yield Mistake(mutated - group.total, cost, message, paths=group.paths, location=group.name)
+    # one side of a matrix taken for another size: what an upper layer reads, what a head outputs
+    for part in question.quantity.groups:
         shape = part.shape or ()
         for side, size in enumerate(shape):
-            for name, other in product(size.symbols, mutations.names):
-                if other in (name, *mutations.counts) or name in mutations.lengths:
+            for name, other in product(size.symbols, rules.names):
+                if other in (name, *rules.counts) or name in rules.lengths:
                     continue
                 mutated = (*shape[:side], size.substitute(name, symbol(other)), *shape[side + 1 :])
                 yield Mistake(
@@ -365,9 +429,8 @@ def _confused_axes(mutations: Mutations) -> Iterator[Mistake]:
                 )
 
 
-def _other_multiples(mutations: Mutations) -> Iterator[Mistake]:
+def _other_multiples(question: FormulaQuestion) -> Iterator[Mistake]:
     """Yield a size that follows from others taken for another multiple of them: d for d_ff = 4d."""
-    question = mutations.question
     defaults = {name: v for name, v in question.account.defaults.items() if name not in question.answer.symbols}
     for name, default in defaults.items():
         number, _ = default.common_factor()
@@ -380,7 +443,7 @@ def _other_multiples(mutations: Mutations) -> Iterator[Mistake]:
             delta = sum_polynomials(
                 part.total.substitute_all(mutated) - part.total.substitute_all(defaults) for part in parts
             )
-            expected = f"{name} = {mutations.write(default)}"
-            message = f"your formula has {mutations.write(other)} where the model has {expected}"
+            actual, expected = (question.write(formula).replace(" ", "") for formula in (other, default))
+            message = f"your formula has {actual} where the model has {name} = {expected}"
             cost = COST_TENSOR if other in (unit, 2 * unit) else COST_LOCAL
             yield Mistake(delta, cost, message, paths=frozenset(part.path for part in parts))

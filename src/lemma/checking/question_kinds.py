@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +18,7 @@ from lemma.checking.accounts import account_for, symbol_aliases
 from lemma.checking.cells import GradientCell, Sample, find_cell
 from lemma.checking.check_formula import compare_formula
 from lemma.checking.check_number import NumberQuestion
-from lemma.checking.compare_formula import FormulaQuestion, format_number, has_symbols, read_question
+from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, has_symbols, read_question
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
 from lemma.checking.numbers import WrittenNumber, read_number
@@ -36,29 +37,17 @@ _PERCENT_FACTOR = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,]
 
 @dataclass(frozen=True)
 class Assessment:
-    """The result of marking one answer.
+    """The result of marking one answer."""
 
-    Attributes:
-        fraction: the fraction of the points that it earns.
-        reason: what is wrong, for the teacher.
-        hint: what the student may see of it.
-        right_answer: the right answer, where it can be written.
-        mistakes: the mistakes that explain it, for the teacher.
-        value: the student's number, for the questions that build on it.
-        follows_from: earlier questions; the answer is right only with the student's wrong answers to these.
-        error: why the answer cannot be read; "" if it can.
-        is_diagnosed: whether the mistake behind a wrong answer was looked for.
-    """
-
-    fraction: float = 0.0
-    reason: str = ""
-    hint: str = ""
-    right_answer: str | None = None
-    mistakes: tuple[str, ...] = ()
-    value: Fraction | None = None
-    follows_from: tuple[str, ...] = ()
-    error: str = ""
-    is_diagnosed: bool = False
+    fraction: float = 0.0  # of the points
+    reason: str = ""  # what is wrong, for the teacher
+    hint: str = ""  # what the student may see of it
+    right_answer: str | None = None  # where it can be written
+    mistakes: tuple[str, ...] = ()  # those that explain it, for the teacher
+    value: Fraction | None = None  # the student's number, for the questions that build on it
+    follows_from: tuple[str, ...] = ()  # earlier questions; it is right only with the student's wrong answers to these
+    error: str = ""  # why the answer cannot be read
+    is_diagnosed: bool = False  # whether the mistake behind a wrong answer was looked for
 
 
 @dataclass(frozen=True)
@@ -69,6 +58,11 @@ class EarlierAnswer:
     text: str
     answer: Any = None
     assessment: Assessment | None = None
+
+    @property
+    def value(self) -> Fraction:
+        """The student's number; 0 without one."""
+        return (self.assessment and self.assessment.value) or Fraction(0)
 
 
 class PreparedQuestion(ABC):
@@ -93,10 +87,10 @@ class PreparedQuestion(ABC):
 
 @dataclass(frozen=True)
 class Comparison:
-    """An answer next to what is right; both values are those at the model's sizes."""
+    """An answer next to what is right."""
 
     is_equal: bool
-    value: Fraction
+    value: Fraction  # at the model's sizes, as the next
     expected: Fraction
     right_answer: str
     headline: str = ""
@@ -106,30 +100,19 @@ class Comparison:
 
 
 class ExpressionQuestion(PreparedQuestion):
-    """A question for a formula or a number.
-
-    Attributes:
-        account: the account of the model; None for a number that is computed from other numbers.
-        aliases: other names of the account's symbols.
-        expected_value: the right number, or the right formula at the model's sizes.
-        expected_formula: the right formula in the symbols of the model.
-        credit: other answers, parsed, with the fraction of the points that they earn.
-    """
+    """A question for a formula or a number."""
 
     at_sizes: ClassVar[str] = ""  # how a hint calls the place where two formulas are compared
 
-    account: Any = None
-    aliases: Mapping[str, str] = {}
-    expected_value: Fraction
-    expected_formula: Rational
+    account: Any = None  # of the model; None for a number that is computed from other numbers
+    aliases: Mapping[str, str] = {}  # other names of the account's symbols
+    expected_value: Fraction  # the right number, or the right formula at the model's sizes
+    expected_formula: Rational  # in the symbols of the model
 
-    def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.credit: list[tuple[Any, float]] = []
-
-    def prepare_credit(self) -> None:
-        """Read the other answers that earn a fraction of the points."""
-        self.credit = [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
+    @cached_property
+    def credit(self) -> list[tuple[Any, float]]:
+        """Other answers, parsed, with the fraction of the points that they earn."""
+        return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
 
     @abstractmethod
     def compare(self, answer: Any, diagnose: bool) -> Comparison:
@@ -173,8 +156,7 @@ class ExpressionQuestion(PreparedQuestion):
         if result.is_bare_number:
             reason = "Not right: a formula is asked for, not a number."
             return reject(reason, "a number in place of a formula")
-        error = abs(result.value - result.expected)
-        if result.is_equal and question.kind == "number" and error > self._tolerance(result.expected):
+        if result.is_equal and question.kind == "number" and not self._is_close(result.value, result.expected):
             return reject(f"Not right: {text} is rounded too far.", "rounded too far")
         hint = "Right." if result.is_equal else "Not right."
         if not result.is_equal and result.value != result.expected:
@@ -188,9 +170,15 @@ class ExpressionQuestion(PreparedQuestion):
         fraction = float(result.is_equal)
         return Assessment(fraction, reason, hint, result.right_answer, mistakes, result.value, is_diagnosed=diagnose)
 
-    def _tolerance(self, expected: Fraction) -> Fraction:
-        """Return how far a rounded number may be from the right one."""
-        return Fraction(self.question.tolerance) * abs(expected)
+    def _is_close(self, value: Fraction | int, expected: Fraction) -> bool:
+        """Return whether a number is rounded no further than the question allows."""
+        return abs(value - expected) <= Fraction(self.question.tolerance) * abs(expected)
+
+
+def _comparison_of(verdict: Verdict) -> Comparison:
+    value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
+    texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
+    return Comparison(verdict.equal, value, expected, *texts)
 
 
 class FormulaAnswerQuestion(ExpressionQuestion):
@@ -227,16 +215,9 @@ class ModelFormula(FormulaAnswerQuestion):
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
         verdict = compare_formula(answer, self.subject, self.question.conventions, diagnose)
         number = format_number(verdict.right_at)
-        return Comparison(
-            verdict.equal,
-            Fraction(verdict.yours_at),
-            Fraction(verdict.right_at),
-            verdict.right if verdict.right == number else f"{verdict.right} = {number}",
-            verdict.headline,
-            verdict.diagnosis,
-            verdict.remarks,
-            is_bare_number=has_symbols(verdict.right) and not has_symbols(verdict.yours),
-        )
+        right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
+        is_bare_number = has_symbols(verdict.right) and not has_symbols(verdict.yours)
+        return replace(_comparison_of(verdict), right_answer=right, is_bare_number=is_bare_number)
 
     def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
         return False  # a formula of a model builds on nothing
@@ -302,12 +283,10 @@ class DerivedFormula(FormulaAnswerQuestion):
             return False
         formulas: dict[str, Rational] = {}
         for work in earlier:
-            value = work.assessment.value if work.assessment else None
-            formulas[work.question.question.id] = (
-                work.question.formula_of(work.answer)
-                if isinstance(work.question, FormulaAnswerQuestion)
-                else Rational(as_polynomial(value or 0))
-            )
+            earlier_formula = Rational(as_polynomial(work.value))
+            if isinstance(work.question, FormulaAnswerQuestion):
+                earlier_formula = work.question.formula_of(work.answer)
+            formulas[work.question.question.id] = earlier_formula
         try:
             return formula == self._derive(formulas)
         except InputError:  # the student's formulas lead to a division by zero, or to too much work
@@ -358,15 +337,12 @@ class ModelNumber(NumericQuestion):
         return number
 
     def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
-        verdict = self.number_question.check(answer, diagnose)
-        value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
-        texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
-        return Comparison(verdict.equal, value, expected, *texts)
+        return _comparison_of(self.number_question.check(answer, diagnose))
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        account, quantity, aliases = self.number_question.account, self.question.quantity, self.number_question.aliases
+        account, quantity = self.account, self.question.quantity
         try:
-            formula = read_question(account, quantity, earlier[0].text, aliases).answer_polynomial
+            formula = read_question(account, quantity, earlier[0].text, self.aliases).answer_polynomial
             if formula is None:
                 return False
             counted = replace(account.quantities[quantity], groups=(Part("", formula, ONE),), refused={}, measured={})
@@ -374,8 +350,7 @@ class ModelNumber(NumericQuestion):
             verdict = replace(self.number_question, account=with_formula).check(answer, diagnose=False)
         except InputError:  # the student's formula cannot be evaluated at these sizes
             return False
-        expected = Fraction(verdict.right_at)
-        return verdict.equal and abs(verdict.yours_at - expected) <= self._tolerance(expected)
+        return verdict.equal and self._is_close(Fraction(verdict.yours_at), Fraction(verdict.right_at))
 
 
 class DerivedNumber(NumericQuestion):
@@ -401,12 +376,11 @@ class DerivedNumber(NumericQuestion):
         return Comparison(is_equal, answer.value, self.expected_value, format_number(self.expected_value))
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        values = {work.question.question.id: work.assessment.value for work in earlier if work.assessment}
         try:
-            expected = self.derivation.at({id: value or Fraction(0) for id, value in values.items()})
+            expected = self.derivation.at({work.question.question.id: work.value for work in earlier})
         except InputError:  # the student's numbers lead to a division by zero
             return False
-        return answer.matches(expected) and abs(answer.value - expected) <= self._tolerance(expected)
+        return answer.matches(expected) and self._is_close(answer.value, expected)
 
 
 class GradientQuestion(PreparedQuestion):
@@ -457,8 +431,8 @@ class GradientQuestion(PreparedQuestion):
         """Return "right", "wrong" or "missing" for each gradient asked for."""
         outcomes = {}
         for name in self.question.lines:
-            line_outcomes = {line.outcome for line in report.checked if line.name == self.cell.canonical(name)}
-            outcomes[name] = "missing" if not line_outcomes else "right" if line_outcomes == {"right"} else "wrong"
+            lines = [line.outcome == "right" for line in report.checked if line.name == self.cell.canonical(name)]
+            outcomes[name] = "missing" if not lines else "right" if all(lines) else "wrong"
         return outcomes
 
 
@@ -533,7 +507,7 @@ def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQues
             case _:
                 prepared = ModelFormula(question)
         field = "credit"
-        prepared.prepare_credit()
+        _ = prepared.credit  # an answer that cannot be read is an error of the sheet
         return prepared
     except SpecError as error:  # an unknown model or setting
         raise prefix_lines(error, label) from None

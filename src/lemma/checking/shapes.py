@@ -9,7 +9,7 @@ from typing import Any
 
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.read_formula import read_formula
-from lemma.counting.cache import CountCache, polynomial_from_json, polynomial_to_json
+from lemma.counting.count import CountCache
 from lemma.counting.drawing import draw
 from lemma.counting.polynomial import Polynomial, Rational, work_limit
 from lemma.counting.subject import Model, Subject, resolve_subject
@@ -56,15 +56,14 @@ class CheckedShape(CheckedLine):
 class ShapeReport(CheckedLines):
     """The shapes of a module's tensors, each checked."""
 
+    json_names = ("model", "right", "lines")
+
     model: str
     lines: tuple[CheckedShape, ...]
 
     @property
     def title(self) -> str:
         return f"{self.model}: shapes"
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"model": self.model, "right": self.right, "lines": [line.to_dict() for line in self.lines]}
 
 
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
@@ -88,12 +87,11 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
 def _tensor_shapes(subject: Subject) -> dict[str, Axes]:
     def compute() -> list[list[Any]]:
         return [
-            [node.name.translate(SUBSCRIPTS), [polynomial_to_json(size) for size in node.shape]]
-            for node in draw(subject).nodes
+            [node.name.translate(SUBSCRIPTS), [size.to_json() for size in node.shape]] for node in draw(subject).nodes
         ]
 
     nodes = CountCache(subject.identity).get_or_compute("drawn shapes", compute)
-    return {name: tuple(Rational(polynomial_from_json(terms)) for terms in sizes) for name, sizes in nodes}
+    return {name: tuple(Rational(Polynomial.from_json(terms)) for terms in sizes) for name, sizes in nodes}
 
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:

@@ -48,7 +48,7 @@ def print_result(result: Any, as_json: bool, out: Path | None = None) -> None:
         if out:
             result.save(out)
         with set_text_width(stream_width(sys.stdout)):
-            typer.echo(to_json(result.to_dict()) if as_json else str(result))
+            typer.echo(to_json(result) if as_json else str(result))
         if out:
             typer.echo(f"Written to {out}", err=True)
     if getattr(result, "interrupted", False):
@@ -73,8 +73,10 @@ def print_message(message: str, *, to_stderr: bool = False) -> None:
 
 
 def to_json(values: Any) -> str:
-    """Write plain values as indented JSON, lists of numbers on one line; NaN and infinity become null."""
-    return _indent_json(_replace_non_finite(values), "\n")
+    """Write results or values as indented JSON, lists of numbers on one line; NaN and infinity become null."""
+    from lemma.report.result import to_plain
+
+    return _indent_json(to_plain(values), "\n")
 
 
 def _indent_json(values: Any, line: str) -> str:
@@ -88,16 +90,6 @@ def _indent_json(values: Any, line: str) -> str:
     if isinstance(values, list) and any(not isinstance(value, int | float) for value in values):
         return f"[{inner}{f',{inner}'.join(_indent_json(value, inner) for value in values)}{line}]"
     return json.dumps(values, ensure_ascii=False, allow_nan=False)
-
-
-def _replace_non_finite(values: Any) -> Any:
-    if isinstance(values, float) and not (-float("inf") < values < float("inf")):
-        return None
-    if isinstance(values, dict):
-        return {key: _replace_non_finite(value) for key, value in values.items()}
-    if isinstance(values, (list, tuple)):
-        return [_replace_non_finite(value) for value in values]
-    return values
 
 
 def drop_unset(options: dict[str, Any]) -> dict[str, Any]:

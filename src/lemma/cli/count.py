@@ -48,9 +48,7 @@ def count(
     ] = None,
     against: Annotated[
         str | None,
-        typer.Option(
-            metavar="TOOL,…", help="Set torchinfo, fvcore, calflops, ptflops or thop next to the exact figures."
-        ),
+        typer.Option(metavar="TOOL,…", help="Set torchinfo, fvcore or calflops next to the exact figures."),
     ] = None,
     plan: Annotated[
         bool,

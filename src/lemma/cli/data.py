@@ -19,7 +19,7 @@ def data(json: Json = False) -> None:
 
     rows = datasets()
     if json:
-        typer.echo(to_json({"datasets": [row.to_dict() for row in rows]}))
+        typer.echo(to_json({"datasets": rows}))
         return
     width = stream_width(sys.stdout)
     lines = format_table(

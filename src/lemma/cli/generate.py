@@ -157,7 +157,7 @@ def _continue_prompts(run: Path, prompts: list[str], settings: dict[str, Any], j
     args = [] if "chat" in settings else [prompts]
     results = api.generate(run, *args, samples=samples, on_text=echo, defaults={"tokens": DEFAULT_TOKENS}, **settings)
     if json:
-        _print_json([result.to_dict() for result in results], "generations")
+        _print_json(results, "generations")
         return
     with set_text_width(stream_width(sys.stdout)):
         if echo:
@@ -190,10 +190,10 @@ def _answer_sources(run: Path, sources: list[str], settings: dict[str, Any], jso
 
     results = api.generate(run, source=sources, **settings)
     if json:
-        _print_json([result.to_dict() for result in results], "answers")
+        _print_json(results, "answers")
     else:
         typer.echo("\n".join(str(result) for result in results))
 
 
-def _print_json(values: list[dict[str, Any]], name: str) -> None:
+def _print_json(values: list[Any], name: str) -> None:
     typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))

@@ -42,7 +42,7 @@ def serve(
     from lemma import api
 
     def announce(ready: Any) -> None:
-        print(to_json(ready.to_dict()) if json else ready, flush=True)
+        print(to_json(ready) if json else ready, flush=True)
 
     limits = {"tokens": max_tokens, "batch": max_batch, "waiting": max_waiting, "seconds": timeout, "grace": grace}
     api.serve(

@@ -81,7 +81,7 @@ def _print_settings(model: str, as_json: bool) -> None:
 
     rows = describe_settings(model)
     if as_json:
-        return typer.echo(to_json({"model": model, "settings": [row.to_dict() for row in rows]}))
+        return typer.echo(to_json({"model": model, "settings": rows}))
     lines = [(row.title, row.about) for row in rows]
     width = stream_width(sys.stdout)
     return typer.echo("\n".join(format_table(lines, left=(0, 1), breakable=(0, 1), has_header=False, width=width)))

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
@@ -54,6 +54,12 @@ class Part:
     def factors(self) -> tuple[Polynomial, ...]:
         return (self.each,) if self.shape is None else self.shape
 
+    def substitute(self, symbols: Mapping[str, Polynomial]) -> "Part":
+        """Replace symbols."""
+        shape = None if self.shape is None else tuple(size.substitute_all(symbols) for size in self.shape)
+        each, repeats = self.each.substitute_all(symbols), self.repeats.substitute_all(symbols)
+        return replace(self, each=each, repeats=repeats, shape=shape)
+
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
         """Write the total as a product."""
         return write_shapes([(self.repeats, [self.factors])], order, style)
@@ -75,7 +81,8 @@ class Quantity:
         measured_at: the sizes asked for, if something was measured there.
         remarks: what the figure leaves out, or depends on besides sizes.
         compared_at: the sizes at which the formula was compared with the module.
-        recount: reads the quantity off the module at other sizes; None if it cannot be read within the limits.
+        recount: reads the quantity off the module at other sizes, where about so much is expected; None if it cannot be
+            read within the limits.
         defaults: sizes that follow others unless they are set.
         size_names: all symbols of the account, of which this quantity may need fewer.
         sizes: the sizes of the account, derived ones included; formulas are written in their order.
@@ -94,7 +101,7 @@ class Quantity:
     measured_at: Sizes = field(default_factory=dict)
     remarks: tuple[str, ...] = ()
     compared_at: Sizes = field(default_factory=dict)
-    recount: Callable[[Sizes], int | None] | None = field(default=None, repr=False, compare=False)
+    recount: Callable[[Sizes, int], int | None] | None = field(default=None, repr=False, compare=False)
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
     size_names: frozenset[str] = frozenset()
     sizes: Sizes = field(default_factory=dict)
@@ -157,7 +164,8 @@ class Quantity:
                 f"The {self.name} are known at {compared}, where formula and module were compared, not at {requested}. "
                 "Count the model again, with these sizes."
             )
-        number, expected = self.recount(sizes), self.evaluate(sizes)
+        by_formula = max(int(self.smooth_polynomial(sizes).at(sizes)), *self.measured.values(), 0)
+        number, expected = self.recount(sizes, by_formula), self.evaluate(sizes)
         if number is None:
             raise CountingError(
                 f"The {self.name} at {requested} cannot be read off the module within the limits of time and memory, "

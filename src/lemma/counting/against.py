@@ -127,12 +127,14 @@ def _compare_tool(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
         reasons.append(f"parameters: {why}")
     if tool_count.flops != exact.total_flops:
         reasons += [f"FLOPs: {_explain_flops(tool_count, exact)}", *([tool_count.note] if tool_count.note else [])]
-    ratios = [
-        actual / expected if expected else None
-        for actual, expected in ((tool_count.parameters, exact.total_parameters), (tool_count.flops, exact.total_flops))
-    ]
     return ToolRow(
-        tool, tool_count.parameters, ratios[0], tool_count.flops, ratios[1], tool_count.convention, tuple(reasons)
+        tool,
+        tool_count.parameters,
+        tool_count.parameters / exact.total_parameters if exact.total_parameters else None,
+        tool_count.flops,
+        tool_count.flops / exact.total_flops if exact.total_flops else None,
+        tool_count.convention,
+        tuple(reasons),
     )
 
 
@@ -185,8 +187,8 @@ def exact_counts(subject: Subject) -> ExactCounts:
 class SelfFeedingModule(nn.Module):
     """Runs a module on inputs of its own, since some tools pass one tensor only and some trace only tensors.
 
-    Tools see the module itself, under the name `module`, called as usual. Some write what they count on the parts, as
-    `__flops__`, and take it away at the end: it is `noted` here while it is there.
+    Tools see the module itself, under the name `module`, called as usual. calflops writes what it counts on the parts,
+    as `__flops__`, and takes it away at the end: it is read here while it is there.
     """
 
     def __init__(self, module: nn.Module, inputs: Inputs) -> None:
@@ -203,18 +205,12 @@ class SelfFeedingModule(nn.Module):
 
 @dataclass(frozen=True)
 class ToolCount:
-    """The figures of a tool, with a multiply–add as two.
-
-    Attributes:
-        flops_by_path: FLOPs of every module without those of the modules in it, where the tool reports them.
-        parameters_by_path: the same of parameters.
-    """
+    """The figures of a tool, with a multiply–add as two."""
 
     parameters: int
     flops: float
     convention: str
-    flops_by_path: Mapping[str, float]
-    parameters_by_path: Mapping[str, float] | None = None
+    flops_by_path: Mapping[str, float]  # of every module without the modules in it, where the tool reports them
     note: str = ""
 
 
@@ -258,48 +254,10 @@ def count_with_calflops(wrapper: SelfFeedingModule) -> ToolCount:
     return ToolCount(int(parameters), flops, "FLOPs, some elementwise work counted", wrapper.flops_by_path)
 
 
-def count_with_ptflops(wrapper: SelfFeedingModule) -> ToolCount:
-    """Count with `ptflops.get_model_complexity_info`."""
-    from ptflops import get_model_complexity_info  # pyright: ignore[reportMissingImports]
-
-    products, parameters = get_model_complexity_info(
-        wrapper,
-        (1,),
-        input_constructor=lambda _: {"signal": wrapper.signal},
-        as_strings=False,
-        print_per_layer_stat=False,
-    )
-    if products is None:
-        raise RuntimeError("it gave up; its message went to its own output")
-    modules = {path: 2 * count for path, count in wrapper.flops_by_path.items()}
-    return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules)
-
-
-def count_with_thop(wrapper: SelfFeedingModule) -> ToolCount:
-    """Count with `thop.profile`."""
-    from thop import profile  # pyright: ignore[reportMissingImports]
-
-    products, parameters, layers = profile(wrapper, inputs=(wrapper.signal,), verbose=False, ret_layer_info=True)
-    modules: dict[str, float] = {}
-    parameters_by_path: dict[str, float] = {}
-
-    def collect(path: str, layer: Sequence[Any]) -> None:
-        children = layer[2]
-        modules[path] = 2 * (layer[0] - sum(child[0] for child in children.values()))
-        parameters_by_path[path] = layer[1] - sum(child[1] for child in children.values())
-        for name, child in children.items():
-            collect(f"{path}.{name}".removeprefix("."), child)
-
-    collect("", layers.get("module", (products, parameters, {})))
-    return ToolCount(int(parameters), 2 * products, MULTIPLY_ADDS, modules, parameters_by_path)
-
-
 TOOLS: dict[str, Callable[[SelfFeedingModule], ToolCount]] = {
     "torchinfo": count_with_torchinfo,
     "fvcore": count_with_fvcore,
     "calflops": count_with_calflops,
-    "ptflops": count_with_ptflops,
-    "thop": count_with_thop,
 }
 
 
@@ -314,59 +272,42 @@ def _strip_wrapper(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _explain_parameters(tool_count: ToolCount, exact: ExactCounts) -> str:
-    """Name the modules whose parameters make up the difference: the fewest that do, or those that differ most."""
+    """Name the fewest modules whose parameters make up the difference; return nothing if no few of them do."""
     difference, expected = tool_count.parameters - exact.total_parameters, _sum_by_pattern(exact.parameters)
-    counted = [path for path, count in expected.items() if count]
-    for number in range(1, min(MAX_COMBINED, len(counted)) + 1):
-        for paths in combinations(counted, number):
+    for number in range(1, MAX_COMBINED + 1):
+        for paths in combinations([path for path, count in expected.items() if count], number):
             if sum(expected[path] for path in paths) == abs(difference):
                 verb = "counted twice" if difference > 0 else "not counted"
                 return f"{', '.join(_label_path(path, exact) for path in paths)}: {verb}"
-    extra = "for parameters it has none of, or shares"
-    return _describe_differences(
-        expected, _sum_by_pattern(tool_count.parameters_by_path or {}), exact, {}, "its parameters", extra
-    )
+    return ""
 
 
 def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
     """Name the modules whose FLOPs differ most, and what was counted outside of any."""
     functions = {path_pattern(path): ", ".join(names) for path, names in exact.functions.items()}
     expected, actual = _sum_by_pattern(exact.flops), _sum_by_pattern(tool_count.flops_by_path)
-    text = _describe_differences(expected, actual, exact, functions, "its work", "where no matrices are multiplied")
-    outside = tool_count.flops - sum(tool_count.flops_by_path.values())
-    return text + (f"; counted in no module: {outside:,.0f}" if outside else "")
-
-
-def _sum_by_pattern(counts: Mapping[str, float]) -> dict[str, float]:
-    """Add up what belongs to repeated layers."""
-    groups: dict[str, float] = defaultdict(int)
-    for path, count in counts.items():
-        groups[path_pattern(path)] += count
-    return groups
-
-
-def _describe_differences(
-    expected: Mapping[str, float],
-    actual: Mapping[str, float],
-    exact: ExactCounts,
-    functions: Mapping[str, str],
-    missing: str,
-    extra: str,
-) -> str:
-    """Name the modules whose numbers differ most; `missing` and `extra` name what only one side counts."""
-    distances = {path: abs(actual.get(path, 0) - expected.get(path, 0)) for path in {**expected, **actual}}
+    distances = {path: abs(actual[path] - expected[path]) for path in {**expected, **actual}}
     worst = sorted((path for path in distances if distances[path]), key=lambda path: -distances[path])
     texts: list[str] = []
     for path in worst[:MAX_NAMED]:
-        expected_count, actual_count = expected.get(path, 0), actual.get(path, 0)
-        if not expected_count:
-            text = f"{actual_count:,.0f} {extra}"
-        elif not actual_count:
-            text = f"{functions.get(path) or missing} not counted ({expected_count:,.0f})"
+        if not expected[path]:
+            text = f"{actual[path]:,.0f} where no matrices are multiplied"
+        elif not actual[path]:
+            text = f"{functions.get(path) or 'its work'} not counted ({expected[path]:,.0f})"
         else:
-            text = f"{actual_count:,.0f} instead of {expected_count:,.0f}"
+            text = f"{actual[path]:,.0f} instead of {expected[path]:,.0f}"
         texts.append(f"{_label_path(path, exact)}: {text}")
-    return "; ".join(texts + ([f"{len(worst) - MAX_NAMED} more"] if len(worst) > MAX_NAMED else []))
+    texts += [f"{len(worst) - MAX_NAMED} more"] if len(worst) > MAX_NAMED else []
+    outside = tool_count.flops - sum(tool_count.flops_by_path.values())
+    return "; ".join([*texts, *([f"counted in no module: {outside:,.0f}"] if outside else [])])
+
+
+def _sum_by_pattern(counts: Mapping[str, float]) -> Counter[str]:
+    """Add up what belongs to repeated layers."""
+    groups: Counter[str] = Counter()
+    for path, count in counts.items():
+        groups[path_pattern(path)] += count  # pyright: ignore[reportArgumentType]
+    return groups
 
 
 def _label_path(path: str, exact: ExactCounts) -> str:

@@ -1,41 +1,42 @@
 """Count a subject: measure each quantity at many sizes, fit formulas, compare them with the module, account for all.
 
-The flow is `Subject` → measurements (`measure`) → formulas (`fit`; `rules` where polynomials fail) → `Quantity` →
-`Account`.
+The flow is `Subject` → measurements (`measure`) → formulas (`fit`; `derived` where polynomials fail) → `Quantity` →
+`Account`. What was read is cached on disk (`CountCache`).
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
-from itertools import zip_longest
-from math import prod
-from typing import Any, Literal, TypeVar
+from hashlib import sha256
+from math import inf, prod
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
 
 from lemma.counting import measure
 from lemma.counting.account import Account, Part, Quantity
-from lemma.counting.cache import CountCache
+from lemma.counting.derived import DerivedSize, DerivedSizeFinder
 from lemma.counting.fit import (
     SUM_ONLY,
-    Amounts,
     FitResult,
     GroupFit,
-    Join,
     PathGroup,
     Read,
     Readings,
     Sizes,
     assign_to_groups,
-    column_sums,
     fit_groups,
     path_pattern,
+    total_size,
 )
 from lemma.counting.measure import (
     DEFAULT_LIMITS,
     MAX_QUICK_RUN,
     CountLimits,
-    Measure,
     ModuleReader,
     TimeLimitError,
     TooLargeToRunError,
@@ -43,9 +44,9 @@ from lemma.counting.measure import (
     single_thread,
 )
 from lemma.counting.polynomial import ONE, Polynomial, symbol
-from lemma.counting.rules import DerivedSizeFinder
 from lemma.counting.subject import BATCH, SOURCE, TIME, SkipInitialization, Subject, adapted_subject, format_sizes
-from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.errors import CountingError, DataError, InputError, RunError, describe_unknown
+from lemma.files import data_home, home_folder, read_checked_json, with_checksum, write_atomically
 from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -71,7 +72,6 @@ CONVENTIONS = {
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
 STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
-Amount = TypeVar("Amount", Polynomial, Fraction)
 
 
 @dataclass(frozen=True)
@@ -91,11 +91,6 @@ class Conventions:
     def __str__(self) -> str:
         elementwise = "one for each element of elementwise work" if self.elementwise else "elementwise work not counted"
         return f"multiply–add = {self.multiply_add}, causal attention {self.causal}, {elementwise}, look-up free"
-
-    def apply(self, products: Amount, causal: Amount) -> Amount:
-        """Return the FLOPs of products, some of which belong to causal attention."""
-        counted = products - causal / 2 if self.causal == "half" else products
-        return counted * self.multiply_add / 2
 
 
 DEFAULT_CONVENTIONS = Conventions()
@@ -134,15 +129,14 @@ def count(
         try:
             if name in failures:
                 raise failures[name]
-            quantity = counter.count(name)
-            recount = partial(_recount, subject, conventions, limits, quantity)
-            counted[name] = replace(quantity, recount=recount, defaults=subject.defaults)
+            counted[name] = counter.count(name)
+            continue
         except CountingError as error:
-            failures[name] = error
-            counted[name] = _failed(name, f"it cannot be counted ({error})")
+            failures[name], reason = error, f"it cannot be counted ({error})"
         except MemoryError:
             failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
-            counted[name] = _failed(name, "it takes more memory than there is")
+            reason = "it takes more memory than there is"
+        counted[name] = Quantity(name, UNITS[name], (), "", {"": f"no formula: {reason}"})
     if failures.keys() >= counted.keys():
         raise next(iter(failures.values()))
     derived = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}
@@ -172,67 +166,40 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
     return account.quantities["parameters"].write_formula(account.order, "unicode")
 
 
-def _failed(name: str, reason: str) -> Quantity:
-    return Quantity(name, UNITS[name], (), "", {"": f"no formula: {reason}"})
-
-
 def _recount(
-    subject: Subject, conventions: Conventions, limits: CountLimits, quantity: Quantity, sizes: Sizes
+    subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
 ) -> int | None:
     """Read a quantity off the module at other sizes; None if it can be run neither without memory nor within limits."""
     symbols = {name: sizes.get(name, size) for name, size in subject.symbols.items()}
     input_sizes = {name: sizes.get(name, size) for name, size in subject.input_sizes.items()}
-    by_formula = int(quantity.smooth_polynomial(sizes).at(sizes))
-    counter = SubjectCounter(
-        replace(subject, symbols=symbols, input_sizes=input_sizes),
-        conventions,
-        limits,
-        expected=max(by_formula, *quantity.measured.values(), 0),
-    )
+    resized = replace(subject, symbols=symbols, input_sizes=input_sizes)
     with unchanged_random_state():
-        return counter.measure_requested(quantity.name)
-
-
-def member_totals(fit: GroupFit) -> Sequence[Polynomial]:
-    """Return the totals of all members of a group, column by column."""
-    return [fit.repeats * column for column in fit.columns]
-
-
-def parameter_totals(fit: GroupFit) -> Sequence[Polynomial]:
-    """Return the number of parameters in all tensors of a group, whose columns are dimensions."""
-    return [fit.repeats * prod(fit.columns, start=ONE)]
-
-
-def make_part(group: PathGroup, fit: GroupFit) -> Part:
-    """Make a part of a group with one column, the amount of each member."""
-    return Part(str(group), fit.columns[0], fit.repeats)
+        return SubjectCounter(resized, conventions, limits, expected).measure_requested(name)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """Way to read a quantity, or one of its summands, off a module.
+    """A way to read a quantity, or one of its summands, off a module.
 
     Attributes:
         key: its name in the cache.
-        read: readings at sizes that are probed.
-        read_requested: readings at the sizes asked for, given formulas; by default those of `read`.
+        read: readings at sizes that are probed: shapes of tensors, or amounts.
+        read_requested: readings at the sizes asked for, where the formulas expect this total; by default those of
+            `read`.
         read_pinned: readings with some sizes as large as asked for; by default those of `read`.
         needs_run: whether the module is run, so that sizes of its inputs are symbols too.
-        join: adds up the readings of a group of which only the sum is known.
-        totals: totals of a fitted group, one for each column of `read_requested`.
-        make_part: the part of the quantity that a fitted group is.
-        amount: what a row of `read_requested` adds to the quantity.
+        scale: what a number that was read counts.
+        note: what is written next to its parts.
     """
 
     key: str
     read: Read
-    read_requested: Callable[[FitResult], Readings] | None = None
+    read_requested: Callable[[int], Readings] | None = None
     read_pinned: Read | None = None
     needs_run: bool = True
-    join: Join = column_sums
-    totals: Callable[[GroupFit], Sequence[Polynomial]] = member_totals
-    make_part: Callable[[PathGroup, GroupFit], Part] = make_part
-    amount: Callable[[Amounts], int] = lambda row: row[0]
+    reads_shapes: bool = False
+    scale: int | Fraction = 1
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -240,14 +207,14 @@ class Attempt:
     """Formulas of a measurement, compared with the module at the sizes asked for.
 
     Attributes:
-        missed: readings there of groups without a formula, or with one that does not hold.
+        missed: totals there of groups without a formula, or with one that does not hold.
         unproved: why nothing could be read there; else empty.
         only_at: sizes at which alone the formulas hold.
         multiples: numbers that sizes must be multiples of for the formulas to hold.
     """
 
     fit: FitResult
-    missed: Mapping[PathGroup, Amounts]
+    missed: Mapping[PathGroup, int]
     unproved: str = ""
     only_at: Sizes = field(default_factory=dict)
     multiples: Sizes = field(default_factory=dict)
@@ -262,7 +229,7 @@ class SubjectCounter:
     """Counts the quantities of one subject; what was read is cached on disk where the subject has an identity.
 
     Attributes:
-        expected: bytes of activations expected at the sizes asked for, where no formula is fitted.
+        expected: what is expected at the sizes asked for, where no formula is fitted.
     """
 
     def __init__(self, subject: Subject, conventions: Conventions, limits: CountLimits, expected: int = 0) -> None:
@@ -278,20 +245,18 @@ class SubjectCounter:
 
     def count(self, name: str) -> Quantity:
         """Count a quantity within the limit of time."""
-        with self.reader.time_limit():
-            measurements = self._measurements(name)
-            return self._make_quantity(name, [(measurement, self._fit(measurement)) for measurement in measurements])
+        with self.reader.time_limit(self.limits.seconds):
+            return self._make_quantity(name, [(m, self._fit(m)) for m in self._measurements(name)])
 
     def measure_requested(self, name: str) -> int | None:
         """Read a quantity at the sizes asked for, without formulas; None if no run is within the limits."""
-        nothing = FitResult({}, {EVERYTHING: "no formula, since it was only measured"})
-        total = 0
-        with self.reader.time_limit():
+        nothing, total = FitResult({}, {EVERYTHING: "no formula, since it was only measured"}), 0
+        with self.reader.time_limit(self.limits.seconds):
             for measurement in self._measurements(name):
                 attempt = self._compare(measurement, measurement.key, nothing)
                 if attempt.unproved:
                     return None
-                total += measurement.amount(attempt.missed[EVERYTHING])
+                total += int(measurement.scale * attempt.missed[EVERYTHING])
         return total
 
     def check_run(self) -> None:
@@ -307,115 +272,72 @@ class SubjectCounter:
 
     def routes_tokens(self) -> bool:
         """Return whether each token is sent to some experts only."""
-
-        def run() -> bool:
-            sizes = self._with_one_token(self.reader.small_sizes())
-            return bool(self.reader.run(measure.active_sizes, sizes, ("cpu", "meta")))
-
         try:
-            return self.cache.get_or_compute("routes", run)
+            return self.cache.get_or_compute("routes", lambda: bool(self._read_active(self.reader.small_sizes())))
         except CountingError:
             return False
-
-    def _with_one_token(self, sizes: Sizes) -> dict[str, int]:
-        return {**sizes, **{name: 1 for name in (BATCH, TIME, SOURCE) if name in self.subject.input_sizes}}
 
     # What is read for each quantity.
 
     def _measurements(self, name: str) -> list[Measurement]:
-        run = self.reader.run
+        run, shapes = self.reader.run, self.reader.shapes
         match name:
             case "parameters":
-                module = self.subject.build(self.subject.symbols)
-                return [self._measure_parameters(module, is_trainable) for is_trainable in (True, False)]
+                trainable, frozen = partial(shapes, trainable=True), partial(shapes, trainable=False)
+                return [
+                    Measurement("trainable", trainable, needs_run=False, reads_shapes=True),
+                    Measurement("frozen", frozen, needs_run=False, reads_shapes=True, note="frozen"),
+                ]
+            case "active" if self.routes_tokens():
+                return [Measurement(name, self._read_active)]
             case "active":
-                return [Measurement(name, self._read_active if self.routes_tokens() else self._read_sizes)]
+                return [Measurement(name, lambda at: {path: (prod(shape),) for path, shape in shapes(at).items()})]
             case "flops" | "backward":
-                products = self._measure_flops(name, "products", measure.product_flops, measure.COLUMNS)
-                if not self.conventions.elementwise:
-                    return [products]
-                return [products, self._measure_flops(name, "elementwise", measure.elementwise_flops, 1)]
+                kinds = ("products", "elementwise") if self.conventions.elementwise else ("products",)
+                return [self._measure_flops(name, kind) for kind in kinds]
             case "activations":
                 return [Measurement(name, partial(run, measure.saved_bytes, devices=("cpu",)), self._read_activations)]
             case "cache":
                 return [Measurement(name, partial(run, measure.state_bytes, devices=("meta", "cpu")))]
             case _:
-                return [Measurement(name, self._read_optimizer, needs_run=False)]
+                read = self.reader.build
+                return [Measurement(name, lambda at: measure.optimizer_bytes(read(at)), needs_run=False)]
 
-    def _measure_parameters(self, module: Any, is_trainable: bool) -> Measurement:
-        """Measure the shapes of parameters that are, or are not, trained."""
-        requested = measure.parameter_shapes(module, is_trainable)
-
-        def read(sizes: Sizes) -> Readings:
-            self.reader.check_time()
-            return measure.parameter_shapes(self.subject.build(sizes), is_trainable)
-
-        def part(group: PathGroup, fit: GroupFit) -> Part:
-            tied = self.cache.get_or_compute("tied", self._find_tied)
-            notes = ["" if is_trainable else "frozen"]
-            notes += [f"tied: also {tied[group.pattern]}"] if group.pattern in tied else []
-            shape = None if group.subset == SUM_ONLY else fit.columns
-            return Part(str(group), prod(fit.columns, start=ONE), fit.repeats, shape, ", ".join(filter(None, notes)))
-
-        return Measurement(
-            "trainable" if is_trainable else "frozen",
-            read,
-            lambda _: {path: (prod(shape),) for path, shape in requested.items()},
-            needs_run=False,
-            join=measure.total_size,
-            totals=parameter_totals,
-            make_part=part,
-        )
-
-    def _find_tied(self) -> dict[str, str]:
-        """Return the other names of tied parameters, by the pattern of the first."""
-        tied = measure.find_tied_names(self.subject.build(self.reader.small_sizes(with_inputs=False)))
-        return {path_pattern(name): ", ".join(other_names) for name, other_names in tied.items()}
-
-    def _measure_flops(self, name: str, kind: str, function: Measure, num_columns: int) -> Measurement:
+    def _measure_flops(self, name: str, kind: str) -> Measurement:
         """Measure the FLOPs of one pass over a batch.
 
         At sizes that are probed they are read on small real tensors, which are many times faster than the meta device;
         at the sizes asked for on the meta device, where PyTorch's own counter is exact.
         """
+        is_product = kind == "products"
         is_half = self.conventions.causal == "half"  # else it does not matter which products are causal
-        first = num_columns * ("flops", "backward").index(name)
+        function = measure.product_flops if is_product else measure.elementwise_flops
 
         def read(sizes: Sizes, devices: Sequence[str] = ("cpu", "meta")) -> Readings:
             key = (kind, *sizes.items(), *devices)
             if key not in self._work:  # both passes are read in one run
                 with reference_kernels():
                     self._work[key] = self.reader.run(function, sizes, devices)
-            rows = {path: row[first : first + num_columns] for path, row in self._work[key].items()}
-            return rows if is_half else {path: (row[0], *(0 for _ in row[1:])) for path, row in rows.items()}
-
-        def part(group: PathGroup, fit: GroupFit) -> Part:
-            if kind == "elementwise":
-                return Part(str(group), fit.columns[0], fit.repeats, note=kind)
-            return Part(str(group), self.conventions.apply(*fit.columns), fit.repeats)
+            amounts = {}
+            for path, row in self._work[key].items():
+                columns = row[: len(row) // 2] if name == "flops" else row[len(row) // 2 :]
+                amounts[path] = (columns[0] - columns[1] // 2 if is_product and is_half else columns[0],)
+            return amounts
 
         return Measurement(
             f"{kind} {name}" + (" causal" if is_half else ""),
             read,
             lambda _: read(self.subject.sizes(True), ("meta", "cpu")),
             read_pinned=partial(read, devices=("meta",)),
-            make_part=part,
-            amount=lambda row: row[0] if len(row) == 1 else int(self.conventions.apply(*map(Fraction, row))),
+            scale=Fraction(self.conventions.multiply_add, 2) if is_product else 1,
+            note="" if is_product else kind,
         )
 
     def _read_active(self, sizes: Sizes) -> Readings:
-        return self.reader.run(measure.active_sizes, self._with_one_token(sizes), ("cpu", "meta"))
+        one_token = {name: 1 for name in (BATCH, TIME, SOURCE) if name in self.subject.input_sizes}
+        return self.reader.run(measure.active_sizes, {**sizes, **one_token}, ("cpu", "meta"))
 
-    def _read_sizes(self, sizes: Sizes) -> Readings:
-        shapes = measure.parameter_shapes(self.subject.build(sizes), None)
-        return {path: (prod(shape),) for path, shape in shapes.items()}
-
-    def _read_optimizer(self, sizes: Sizes) -> Readings:
-        """Return the bytes of AdamW's state, by parameter, at these sizes."""
-        self.reader.check_time()
-        return measure.optimizer_bytes(self.subject.build(sizes))
-
-    def _read_activations(self, fit: FitResult) -> Readings:
+    def _read_activations(self, expected: int) -> Readings:
         """Read what autograd saves at the sizes asked for: in a real run if it is small, else in one on fake tensors.
 
         These take no memory and follow the paths of a CPU. Where they differ from real ones at small sizes, as for what
@@ -423,9 +345,7 @@ class SubjectCounter:
         """
         requested = self.subject.sizes(True)
         read_real = partial(self.reader.run, measure.saved_bytes, devices=("cpu",))
-        sizes = {**requested, **self._derived_values(fit, requested)}
-        expected = sum(column.at(sizes) for group_fit in fit.fits.values() for column in member_totals(group_fit))
-        needed = int(expected) + self.expected + self.reader.weight_bytes(requested)
+        needed = expected + self.expected + self.reader.weight_bytes(requested)
         if needed <= MAX_QUICK_RUN:
             return read_real(requested)
         from torch._subclasses.fake_tensor import FakeTensorMode  # slow to import
@@ -458,10 +378,8 @@ class SubjectCounter:
         pins = self._find_pins(measurement, attempt) if measurement.needs_run else {}
         probe_sizes = next(self.reader.probe_sizes(measurement.needs_run), {})
         special = {name: size for name, size in pins.items() if size < min(probe_sizes[name])}  # such as a batch of one
-        if special:
-            attempts = [attempt, self._attempt_at(measurement, special)]
-        else:
-            attempts = [attempt, *self._refit(measurement, attempt, probe_sizes, pins)]
+        attempts = [attempt]
+        attempts += [self._attempt_at(measurement, special)] if special else self._refit(measurement, attempt, pins)
         if attempts[-1].missed:
             reasons = attempt.fit.failures.values()
             divided = [name for name in requested if any(f"no polynomial of {name}:" in reason for reason in reasons)]
@@ -478,10 +396,7 @@ class SubjectCounter:
     def _attempt_at(self, measurement: Measurement, only_at: Sizes) -> Attempt:
         """Fit a measurement with some sizes fixed; with derived sizes if need be."""
         attempt = self._attempt(measurement, only_at)
-        if attempt.is_final:
-            return attempt
-        probe_sizes = next(self.reader.probe_sizes(measurement.needs_run, only_at), {})
-        return _best([attempt, *self._refit(measurement, attempt, probe_sizes, {})])
+        return attempt if attempt.is_final else _best([attempt, *self._refit(measurement, attempt, {})])
 
     def _attempt(
         self, measurement: Measurement, only_at: Sizes | None = None, multiples: Sizes | None = None
@@ -495,7 +410,7 @@ class SubjectCounter:
             try:
                 with single_thread():
                     choices = self.reader.probe_sizes(measurement.needs_run, only_at, multiples)
-                    return fit_groups(measurement.read, choices, measurement.join)
+                    return fit_groups(measurement.read, choices)
             except TimeLimitError:  # not to be cached
                 raise
             except CountingError as error:
@@ -507,51 +422,48 @@ class SubjectCounter:
             formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
         return replace(self._compare(measurement, key, formulas), only_at=only_at, multiples=multiples)
 
-    def _refit(
-        self, measurement: Measurement, attempt: Attempt, probe_sizes: dict[str, list[int]], pins: Sizes
-    ) -> Iterator[Attempt]:
-        """Fit with derived sizes what an attempt missed; yield nothing if that takes too long."""
-        requested = format_sizes(self.subject.sizes(measurement.needs_run))
-        key = " ".join(filter(None, (measurement.key, format_sizes(attempt.only_at), f"named at {requested}")))
+    def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:
+        """Fit with derived sizes what an attempt missed; return nothing if that takes too long."""
+        only_at, needs_run = attempt.only_at, measurement.needs_run
+        requested = format_sizes(self.subject.sizes(needs_run))
+        key = " ".join(filter(None, (measurement.key, format_sizes(only_at), f"named at {requested}")))
+        probe_sizes = next(self.reader.probe_sizes(needs_run, only_at), {})
 
         def fit() -> FitResult:
             with single_thread():
-                read, join = measurement.read, measurement.join
-                return self._finder.refit(attempt.fit, attempt.missed, read, probe_sizes, join, pins)
+                missed, reads_shapes = attempt.missed, measurement.reads_shapes
+                return self._finder.refit(attempt.fit, missed, measurement.read, probe_sizes, pins, reads_shapes)
 
-        with suppress(TimeLimitError):
+        try:
             compared = self._compare(measurement, key, self.cache.get_or_fit(key, fit))
-            yield replace(compared, only_at=attempt.only_at)
+        except TimeLimitError:
+            return []
+        return [replace(compared, only_at=only_at)]
 
     def _compare(self, measurement: Measurement, key: str, fit: FitResult) -> Attempt:
         """Compare formulas with the module at the sizes asked for."""
         requested = self.subject.sizes(measurement.needs_run)
 
         def compare() -> list[Any]:
+            sizes = {**requested, **self._derived_values(fit, requested)}
+            expected = {group: group_fit.total.at(sizes) for group, group_fit in fit.fits.items()}
             try:
-                with self.reader.no_time_limit():  # this reading is worth any time
+                with self.reader.time_limit(inf):  # this reading is worth any time
                     if measurement.read_requested:
-                        readings = measurement.read_requested(fit)
+                        readings = measurement.read_requested(int(sum(expected.values())))
                     else:
                         readings = measurement.read(self.subject.sizes(True))
             except TooLargeToRunError as error:
                 return [str(error), []]
             if EVERYTHING in fit.failures:
-                row = measurement.join(list(readings.values())) if readings else (0,)
-                return ["", [[EVERYTHING.pattern, EVERYTHING.subset, row]]]
-            sizes = {**requested, **self._derived_values(fit, requested)}
-            missed = []
-            for group, rows in assign_to_groups(fit.groups, readings).items():
-                actual = column_sums(rows) if rows else ()
-                expected = _expected(measurement, fit, group, sizes)
-                if expected is None or _differ(actual, expected):
-                    missed.append([group.pattern, group.subset, list(actual or (0,) * len(expected or [0]))])
-            return ["", missed]
+                return ["", [[EVERYTHING.pattern, EVERYTHING.subset, total_size(readings.values())]]]
+            totals = {group: total_size(rows) for group, rows in assign_to_groups(fit.groups, readings).items()}
+            missed = [group for group, total in totals.items() if expected.get(group) != total]
+            return ["", [[group.pattern, group.subset, totals[group]] for group in missed]]
 
         key = f"{key} measured" if EVERYTHING in fit.failures else key
         unproved, rows = self.cache.get_or_compute(f"{key} at {format_sizes(requested)}", compare)
-        missed = {PathGroup(pattern, subset): tuple(amounts) for pattern, subset, amounts in rows}
-        return Attempt(fit, missed, unproved)
+        return Attempt(fit, {PathGroup(pattern, subset): total for pattern, subset, total in rows}, unproved)
 
     def _find_pins(self, measurement: Measurement, attempt: Attempt) -> dict[str, int]:
         """Return the sizes asked for that alone lead away from the formulas of the groups that were missed."""
@@ -570,12 +482,10 @@ class SubjectCounter:
                 rows = assign_to_groups(fit.groups, read(sizes))
             except CountingError:
                 return False
-            for group in attempt.missed:
-                expected = _expected(measurement, fit, group, sizes)
-                actual = column_sums(rows[group]) if rows.get(group) else ()
-                if expected is not None and _differ(actual, expected):
-                    return True
-            return False
+            return any(
+                group in fit.fits and fit.fits[group].total.at(sizes) != total_size(rows.get(group, ()))
+                for group in attempt.missed
+            )
 
         def find() -> dict[str, int]:
             return {name: size for name, size in requested.items() if leads_away(name)} if probe_sizes else {}
@@ -594,11 +504,8 @@ class SubjectCounter:
         parts: list[Part] = []
         refused: dict[str, str] = {}
         measured: dict[str, int] = {}
-        only_at = {
-            symbol: values[0]
-            for symbol, values in self.subject.probe_sizes.items()
-            if len(values) == 1 and symbol in sizes
-        }
+        probe_sizes = self.subject.probe_sizes.items()
+        only_at = {symbol: values[0] for symbol, values in probe_sizes if len(values) == 1 and symbol in sizes}
         multiples, derived, rules = {}, dict[str, int](), {}
         for measurement, attempt in fitted:
             fit = attempt.fit
@@ -606,15 +513,12 @@ class SubjectCounter:
             multiples |= attempt.multiples
             derived |= self._derived_values(fit, sizes)
             rules |= fit.derived
-            parts += [
-                measurement.make_part(group, group_fit)
-                for group, group_fit in fit.fits.items()
-                if group not in attempt.missed
-            ]
+            holding = {group: group_fit for group, group_fit in fit.fits.items() if group not in attempt.missed}
+            parts += [self._make_part(measurement, group, group_fit) for group, group_fit in holding.items()]
             refused |= {str(group): reason for group, reason in fit.failures.items()}
-            for group, row in attempt.missed.items():
+            for group, total in attempt.missed.items():
                 path = str(group) if group != EVERYTHING else ""
-                measured[path] = measured.get(path, 0) + measurement.amount(row)
+                measured[path] = measured.get(path, 0) + int(measurement.scale * total)
                 if group in fit.fits:
                     refused[path] = f"no polynomial of {', '.join(sizes)} as far as the sizes asked for"
                 elif group not in fit.failures:
@@ -624,48 +528,59 @@ class SubjectCounter:
         unproved = next((attempt.unproved for _, attempt in fitted if attempt.unproved), "")
         notes = [CONVENTIONS.get(name, str(self.conventions))]
         notes += [f"not compared with a run at the sizes asked for: {unproved}"] if unproved else []
-        letters = {derived_name: self._letter(derived_name) for derived_name in derived}
+        for derived_name in derived:  # each has the same letter in all quantities
+            used_letters = {*self.subject.sizes(True), *self._letters.values()}
+            free = next((letter for letter in FREE_LETTERS if letter not in used_letters), derived_name)
+            self._letters.setdefault(derived_name, free)
+        symbols = {derived_name: symbol(self._letters[derived_name]) for derived_name in derived}
         return Quantity(
             name,
             UNITS[name],
-            tuple(_substitute_letters(part, letters) for part in parts),
+            tuple(part.substitute(symbols) for part in parts) if symbols else tuple(parts),
             "; ".join(notes),
             refused,
             measured,
             only_at if parts else {},
             multiples,
-            {letters[derived_name]: size for derived_name, size in derived.items()},
-            {letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
+            {self._letters[derived_name]: size for derived_name, size in derived.items()},
+            {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
             sizes if measured else {},
             tuple(self._remarks(name)),
             sizes,
+            partial(_recount, self.subject, self.conventions, self.limits, name),
+            self.subject.defaults,
         )
 
-    def _letter(self, name: str) -> str:
-        """Return the letter of a derived size, the same in all quantities."""
-        used_letters = {*self.subject.sizes(True), *self._letters.values()}
-        return self._letters.setdefault(
-            name, next((letter for letter in FREE_LETTERS if letter not in used_letters), name)
-        )
+    def _make_part(self, measurement: Measurement, group: PathGroup, fit: GroupFit) -> Part:
+        """Make a part of the amount of each member of a group."""
+        each, shape, notes = prod(fit.columns, start=ONE), None, [measurement.note]
+        if measurement.reads_shapes:
+            tied = self.cache.get_or_compute("tied", self._find_tied)
+            notes += [f"tied: also {tied[group.pattern]}"] if group.pattern in tied else []
+            shape = None if group.subset == SUM_ONLY else fit.columns
+        return Part(str(group), measurement.scale * each, fit.repeats, shape, ", ".join(filter(None, notes)))
+
+    def _find_tied(self) -> dict[str, str]:
+        """Return the other names of tied parameters, by the pattern of the first."""
+        tied = measure.find_tied_names(self.subject.build(self.reader.small_sizes(with_inputs=False)))
+        return {path_pattern(name): ", ".join(other_names) for name, other_names in tied.items()}
 
     def _remarks(self, name: str) -> Iterator[str]:
         """Yield what a quantity leaves out or depends on: operators without a rule, numbers that the module reads."""
         if name not in ("flops", "backward", "activations"):
             return
 
-        def read() -> dict[str, Amounts]:
+        def read() -> Readings:
             with suppress(CountingError), reference_kernels():
                 return dict(self.reader.run(measure.find_uncounted, self.reader.small_sizes(), ("cpu", "meta")))
             return {}
 
         paths: dict[str, dict[str, None]] = {}
-        for key, row in self.cache.get_or_compute("uncounted", read).items():
+        for key, (forward, backward) in self.cache.get_or_compute("uncounted", read).items():
             operator, _, path = key.partition(" ")
-            if operator == measure.READS_DATA:
-                happens = row[0]
-            else:
-                happens = name != "activations" and row[("flops", "backward").index(name)]
-            if happens:
+            reads_data = operator == measure.READS_DATA
+            counts = forward if name == "flops" else backward if name == "backward" else 0
+            if forward if reads_data else counts:
                 paths.setdefault(operator, {})[path_pattern(path) or "the module itself"] = None
         for operator, patterns in paths.items():
             where = ", ".join(patterns)
@@ -683,24 +598,71 @@ def _best(attempts: Sequence[Attempt]) -> Attempt:
     return min(attempts, key=lambda attempt: (EVERYTHING in attempt.missed, len(attempt.missed)))
 
 
-def _expected(measurement: Measurement, fit: FitResult, group: PathGroup, sizes: Sizes) -> list[Fraction] | None:
-    """Return the totals of a group by its formula; None without one."""
-    group_fit = fit.fits.get(group)
-    return None if group_fit is None else [column.at(sizes) for column in measurement.totals(group_fit)]
+# Readings and formulas on disk.
+
+PACKAGE = Path(__file__).parents[1]
+SOURCES = ("adaptation/*.py", "counting/**/*.py", "layers/*.py", "models/*.py", "spec/*.py")
 
 
-def _differ(actual: Sequence[int], expected: Sequence[Fraction]) -> bool:
-    return any(a != b for a, b in zip_longest(actual, expected, fillvalue=0))
+class CountCache:
+    """The cache of one subject, in one file; without an identity it lives in memory only.
+
+    The file is named by the identity and the versions of all that takes part. A damaged file is treated as missing, and
+    a file that cannot be written is left alone.
+    """
+
+    def __init__(self, identity: str | None) -> None:
+        self.path: Path | None = None
+        self._entries: dict[str, Any] = {}
+        if identity is None:
+            return
+        key = sha256(f"{identity}\n{torch.__version__}\n{source_hash()}".encode()).hexdigest()[:32]
+        self.path = data_home() / "counts" / f"{key}.json"
+        with suppress(OSError, RunError):
+            self._entries = read_checked_json(self.path)
+
+    def get_or_compute(self, name: str, compute: Callable[[], Any]) -> Any:
+        """Return JSON values from the cache, or compute and store them."""
+        if name not in self._entries:
+            self._entries[name] = compute()
+            if self.path is not None:
+                with suppress(DataError, OSError):
+                    home_folder(self.path.parent.name)
+                    write_atomically(self.path, json.dumps(with_checksum(self._entries)))
+        return self._entries[name]
+
+    def get_or_fit(self, name: str, fit: Callable[[], FitResult]) -> FitResult:
+        """Return formulas from the cache, or fit and store them."""
+        return _fit_from_json(self.get_or_compute(name, lambda: _fit_to_json(fit())))
 
 
-def _substitute_letters(part: Part, letters: Mapping[str, str]) -> Part:
-    """Write the letters of derived sizes in the place of their names."""
-    if not letters:
-        return part
-    symbols = {name: symbol(letter) for name, letter in letters.items()}
-    return replace(
-        part,
-        each=part.each.substitute_all(symbols),
-        repeats=part.repeats.substitute_all(symbols),
-        shape=None if part.shape is None else tuple(size.substitute_all(symbols) for size in part.shape),
-    )
+def source_hash() -> str:
+    """Return the hash of Lemma's own sources on which a count depends."""
+    files = sorted(path for pattern in SOURCES for path in PACKAGE.glob(pattern))
+    return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
+
+
+def _fit_to_json(result: FitResult) -> dict[str, Any]:
+    def terms(polynomials: Iterable[Polynomial]) -> list[Any]:
+        return [polynomial.to_json() for polynomial in polynomials]
+
+    return {
+        "fits": [
+            [group.pattern, group.subset, terms((fit.repeats, *fit.columns))] for group, fit in result.fits.items()
+        ],
+        "failures": [[group.pattern, group.subset, reason] for group, reason in result.failures.items()],
+        "derived": [[size.kind, terms(size.operands), size.factor, size.dimension] for size in result.derived.values()],
+    }
+
+
+def _fit_from_json(fields: dict[str, Any]) -> FitResult:
+    fits: dict[PathGroup, GroupFit] = {}
+    for pattern, subset, terms in fields["fits"]:
+        repeats, *columns = map(Polynomial.from_json, terms)
+        fits[PathGroup(pattern, subset)] = GroupFit(repeats, tuple(columns))
+    failures = {PathGroup(pattern, subset): reason for pattern, subset, reason in fields["failures"]}
+    derived = [
+        DerivedSize(kind, tuple(map(Polynomial.from_json, operands)), factor, dimension)
+        for kind, operands, factor, dimension in fields["derived"]
+    ]
+    return FitResult(fits, failures, {size.name: size for size in derived})

@@ -1,21 +1,44 @@
 """Sizes that no polynomial gives: rounded ones, the smaller of two, and dimensions that only the module knows.
 
 Each gets a symbol of its own. With it, what is read is a polynomial again (`fit_with_derived`): 3·L·d·m with
-m = 64·⌈d/24⌉, 2·B·T·d·m with m = min(T, w). `lemma.counting.rules` finds such sizes in a module.
+m = 64·⌈d/24⌉, 2·B·T·d·m with m = min(T, w). Two things give them away (`DerivedSizeFinder`): a dimension of a parameter
+that follows no polynomial, and amounts that bend along a symbol.
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from itertools import combinations, product
+from functools import partial
+from itertools import chain, combinations, islice, product
 from math import ceil, floor, gcd
 from typing import Literal
 
 import numpy as np
 
-from lemma.counting.fit import Column, PathGroup, ProbeSizes, Sizes, fit_columns
-from lemma.counting.polynomial import Monomial, Polynomial, as_polynomial, sum_polynomials, symbol
+from lemma.counting.fit import (
+    LAYER_NAMES,
+    FitResult,
+    GroupFit,
+    NotPolynomial,
+    PathGroup,
+    ProbeSizes,
+    Read,
+    Readings,
+    Sizes,
+    assign_to_groups,
+    fit_columns,
+    fit_groups,
+    fit_polynomials,
+    iter_patterns,
+    sample_sizes,
+    total_size,
+)
+from lemma.counting.measure import ModuleReader
+from lemma.counting.polynomial import ONE, ZERO, Monomial, Polynomial, as_polynomial, sum_polynomials, symbol
+from lemma.counting.subject import format_sizes
 from lemma.counting.writing import Style, write_formula
 from lemma.errors import CountingError
 
@@ -27,18 +50,12 @@ MAX_DERIVED_POWER, MAX_DERIVED_DEGREE = 2, 3  # of a derived size and the symbol
 
 @dataclass(frozen=True)
 class DerivedSize:
-    """A size computed from symbols by rounding or by a minimum or maximum, or a dimension that only the module knows.
+    """A size computed from symbols by rounding, by a minimum or maximum, or a dimension that only the module knows."""
 
-    Attributes:
-        kind: `factor` · ⌊x⌋ or ⌈x⌉ of one operand, the smaller or larger of two, or "dimension".
-        operands: polynomials of the symbols; of a dimension, the symbols that it depends on.
-        dimension: the pattern of a parameter, and the index of its dimension.
-    """
-
-    kind: Literal["floor", "ceil", "min", "max", "dimension"]
-    operands: tuple[Polynomial, ...] = ()
+    kind: Literal["floor", "ceil", "min", "max", "dimension"]  # ⌊x⌋ or ⌈x⌉ of one operand, the smaller or larger of two
+    operands: tuple[Polynomial, ...] = ()  # of a dimension, the symbols that it depends on
     factor: int = 1
-    dimension: str = ""
+    dimension: str = ""  # the pattern of a parameter, and the index of its dimension
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -52,16 +69,10 @@ class DerivedSize:
     def at(self, sizes: Sizes) -> int:
         """Return its value at these sizes; a dimension must be read off the module instead."""
         values = [operand.at(sizes) for operand in self.operands]
-        match self.kind:
-            case "floor":
-                return self.factor * floor(values[0])
-            case "ceil":
-                return self.factor * ceil(values[0])
-            case "min":
-                return self.factor * int(min(values))
-            case "max":
-                return self.factor * int(max(values))
-        raise ValueError(f"{self.name} has no rule")
+        if self.kind in ("min", "max"):
+            return self.factor * int(min(values) if self.kind == "min" else max(values))
+        assert self.kind != "dimension", f"{self.name} has no rule"
+        return self.factor * (floor(values[0]) if self.kind == "floor" else ceil(values[0]))
 
     def step_points(self, start: int) -> list[int]:
         """Return the first few values of its symbol from `start` on at which a rounded size is larger than before."""
@@ -178,13 +189,13 @@ def find_bends(series: Mapping[int, int]) -> tuple[int, int]:
     return 0, next((period for period in range(2, max_period + 1) if not breaks(period)), 0)
 
 
-ReadAmounts = Callable[[Sizes], Mapping[PathGroup, Sequence[int]]]  # amounts of groups at some sizes, by column
+ReadAmounts = Callable[[Sizes], Mapping[PathGroup, int]]  # the amounts of groups at some sizes
 DerivedValue = Callable[[DerivedSize, Sizes], int]
 
 
 def fit_with_derived(
     read: ReadAmounts, derived: Sequence[DerivedSize], probe_sizes: ProbeSizes, value_of: DerivedValue
-) -> dict[Column, Polynomial]:
+) -> dict[PathGroup, Polynomial]:
     """Fit what is read as polynomials of the symbols and of some derived sizes; what does not fit is left out.
 
     First with the symbols of the derived sizes held fixed, which shows how it depends on all others. Then every term of
@@ -196,37 +207,35 @@ def fit_with_derived(
     ranges = {**probe_sizes, **{name: spread_sizes(name, probe_sizes, derived) for name in symbols}}
     draws = ({name: rng.choice(values) for name, values in ranges.items()} for _ in range(6 * MAX_UNKNOWNS))
     terms = _find_terms(read, symbols, probe_sizes, draws)
-    factors = _derived_factors(derived)
+    factors: list[Monomial] = [()]  # all products of small powers of derived sizes and of their symbols
+    for size in derived:
+        names = [*sorted(size.symbols), size.name]
+        powers = product(range(MAX_DERIVED_POWER + 1), repeat=len(names))
+        small = sorted((p for p in powers if sum(p) <= MAX_DERIVED_DEGREE), key=lambda p: (sum(p), max(p)))
+        monomials = [tuple((name, n) for name, n in zip(names, power, strict=True) if n) for power in small]
+        factors = [_multiply_monomials(factor, monomial) for factor in factors for monomial in monomials]
     bases = {
-        column: list(dict.fromkeys(_multiply_monomials(term, factor) for factor in factors for term in monomials))
-        for column, monomials in terms.items()
+        group: list(dict.fromkeys(_multiply_monomials(term, factor) for factor in factors for term in monomials))
+        for group, monomials in terms.items()
     }
-    bases = {column: basis for column, basis in bases.items() if len(basis) <= MAX_UNKNOWNS}
+    bases = {group: basis for group, basis in bases.items() if len(basis) <= MAX_UNKNOWNS}
 
-    def with_derived(sizes: Sizes) -> dict[str, int]:
-        return {**sizes, **{size.name: value_of(size, sizes) for size in derived}}
+    def samples_at(choices: Iterable[Sizes]) -> Iterator[tuple[Sizes, Mapping[PathGroup, int]]]:
+        """Yield sizes, derived ones included, and the amounts there, as far as they can be read."""
+        for sizes in choices:
+            with suppress(CountingError):
+                yield {**sizes, **{size.name: value_of(size, sizes) for size in derived}}, read(sizes)
 
     needed = max(map(len, bases.values()), default=0) + NUM_EXTRA_SAMPLES
-    samples: list[tuple[dict[str, int], Mapping[PathGroup, Sequence[int]]]] = []
-    for sizes in draws if bases else ():
-        if len(samples) == needed:
-            break
-        try:
-            samples.append((with_derived(sizes), read(sizes)))
-        except CountingError:
-            continue
-    fits: dict[Column, Polynomial] = {}
-    for column, basis in bases.items():
+    samples = list(islice(samples_at(draws), needed)) if bases else []
+    fits: dict[PathGroup, Polynomial] = {}
+    for group, basis in bases.items():
         if len(samples) >= len(basis) + NUM_EXTRA_SAMPLES:
-            polynomial = _solve(basis, [(sizes, _amount(amounts, column)) for sizes, amounts in samples])
+            polynomial = _solve(basis, [(sizes, amounts.get(group, 0)) for sizes, amounts in samples])
             if polynomial is not None:
-                fits[column] = polynomial
-    for sizes in _breakpoints(derived, probe_sizes) if fits else ():
-        try:
-            amounts, values = read(sizes), with_derived(sizes)
-        except CountingError:
-            continue
-        fits = {column: fit for column, fit in fits.items() if fit.at(values) == _amount(amounts, column)}
+                fits[group] = polynomial
+    for sizes, amounts in samples_at(_breakpoints(derived, probe_sizes)) if fits else ():
+        fits = {group: fit for group, fit in fits.items() if fit.at(sizes) == amounts.get(group, 0)}
     return fits
 
 
@@ -247,37 +256,24 @@ def spread_sizes(name: str, probe_sizes: ProbeSizes, derived: Iterable[DerivedSi
 
 def _find_terms(
     read: ReadAmounts, symbols: frozenset[str], probe_sizes: ProbeSizes, draws: Iterator[Sizes]
-) -> dict[Column, dict[Monomial, None]]:
-    """Return the monomials of every column where these symbols are fixed, from two fits at sizes that work."""
-
-    def sample(sizes: Sizes) -> dict[Column, int]:
-        return {(group, index): n for group, row in read(sizes).items() for index, n in enumerate(row)}
-
-    terms: dict[Column, dict[Monomial, None]] = {}
+) -> dict[PathGroup, dict[Monomial, None]]:
+    """Return the monomials of every group where these symbols are fixed, from two fits at sizes that work."""
+    terms: dict[PathGroup, dict[Monomial, None]] = {}
     num_fits = 0
     for sizes in draws:
         try:
-            fits, _ = fit_columns(sample, {**probe_sizes, **{name: [sizes[name]] for name in symbols}})
+            fits, _ = fit_columns(
+                lambda at: {(group, 0): amount for group, amount in read(at).items()},
+                {**probe_sizes, **{name: [sizes[name]] for name in symbols}},
+            )
         except CountingError:
             continue
-        for column, polynomial in fits.items():
-            terms.setdefault(column, {}).update(dict.fromkeys(polynomial.terms))
+        for (group, _), polynomial in fits.items():
+            terms.setdefault(group, {}).update(dict.fromkeys(polynomial.terms))
         num_fits += 1
         if num_fits == 2 or not terms:
             break
     return terms
-
-
-def _derived_factors(derived: Sequence[DerivedSize]) -> list[Monomial]:
-    """Return all products of small powers of derived sizes and of their symbols, those of low degree first."""
-    factors: list[Monomial] = [()]
-    for size in derived:
-        names = [*sorted(size.symbols), size.name]
-        powers = product(range(MAX_DERIVED_POWER + 1), repeat=len(names))
-        small = sorted((p for p in powers if sum(p) <= MAX_DERIVED_DEGREE), key=lambda p: (sum(p), max(p)))
-        monomials = [tuple((name, n) for name, n in zip(names, power, strict=True) if n) for power in small]
-        factors = [_multiply_monomials(factor, monomial) for factor in factors for monomial in monomials]
-    return factors
 
 
 def _solve(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
@@ -285,17 +281,23 @@ def _solve(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> P
 
     The system has more equations than unknowns; its free unknowns depend on the order of the monomials.
     """
+
+    def residue(monomial: Monomial, sizes: Sizes, prime: int) -> int:
+        value = 1
+        for name, power in monomial:
+            value = value * pow(sizes[name], power, prime) % prime
+        return value
+
     candidates: list[Polynomial] = []
     for monomials in (basis, sorted(basis, key=lambda monomial: -len(monomial))):
-        residues = [
+        first, second = (
             solve_modular(
-                [[_residue(monomial, sizes, prime) for monomial in monomials] for sizes, _ in samples],
+                [[residue(monomial, sizes, prime) for monomial in monomials] for sizes, _ in samples],
                 [number for _, number in samples],
                 prime,
             )
             for prime in PRIMES
-        ]
-        first, second = residues
+        )
         if first is None or second is None:
             break
         coefficients = {
@@ -350,12 +352,6 @@ def reconstruct_fraction(residues: Sequence[int]) -> Fraction:
     return Fraction(current[0], current[1]) if current[1] else Fraction(0)
 
 
-def _amount(amounts: Mapping[PathGroup, Sequence[int]], column: Column) -> int:
-    group, index = column
-    row = amounts.get(group, ())
-    return row[index] if index < len(row) else 0
-
-
 def _breakpoints(derived: Sequence[DerivedSize], probe_sizes: ProbeSizes) -> Iterator[dict[str, int]]:
     """Yield sizes at which the operands of a minimum or maximum are equal, and the sizes next to them."""
     base = {name: values[-1] for name, values in probe_sizes.items()}
@@ -371,8 +367,304 @@ def _multiply_monomials(left: Monomial, right: Monomial) -> Monomial:
     return monomial
 
 
-def _residue(monomial: Monomial, sizes: Sizes, prime: int) -> int:
-    residue = 1
-    for name, power in monomial:
-        residue = residue * pow(sizes[name], power, prime) % prime
-    return residue
+# Dimensions of parameters, and amounts that bend along a symbol.
+
+SERIES_LENGTH = 33  # sizes along one symbol at which bends are looked for: four periods of eight, and one more
+LAYER_SERIES_LENGTH = 13  # layers take time: enough to see every second or third
+NUM_RULE_POINTS, NUM_RULE_PROOFS = 48, 16  # sizes at which a dimension is read to find its rule, and to prove it
+MAX_CANDIDATES, MAX_READINGS = 12, 400  # fits with derived sizes, alone and in pairs, and readings for them
+MEMBERS = "members"  # stands for the number of tensors with a pattern, next to the indices of their dimensions
+
+DimensionRule = tuple[DerivedSize, Polynomial]  # a derived size, and what is added to it
+
+
+class DerivedSizeFinder:
+    """Finds sizes of one subject's modules that no polynomial of the symbols gives, and fits formulas with them."""
+
+    def __init__(self, reader: ModuleReader) -> None:
+        self.reader, self.subject = reader, reader.subject
+        self._rules: dict[str, DimensionRule] | None = None
+        self._dimension_fit = FitResult({}, {})
+
+    def value(self, size: DerivedSize, sizes: Sizes) -> int:
+        """Return the value of a derived size; that of a dimension is read off the module."""
+        return self._read_dimension(size.dimension, sizes) if size.kind == "dimension" else size.at(sizes)
+
+    def refit(
+        self,
+        fit: FitResult,
+        missed: Iterable[PathGroup],
+        read: Read,
+        probe_sizes: ProbeSizes,
+        pins: Sizes,
+        reads_shapes: bool,
+    ) -> FitResult:
+        """Fit the groups that were missed with derived sizes: odd dimensions, and what bends along one symbol.
+
+        `pins` are the sizes asked for that lead away from the formulas, where these are known.
+        """
+        rules = self._dimension_rules()
+        remaining = list(missed)
+        fits = {group: group_fit for group, group_fit in fit.fits.items() if group not in remaining}
+        derived: dict[str, DerivedSize] = {}
+
+        def keep(group: PathGroup, group_fit: GroupFit, candidates: Iterable[DerivedSize]) -> None:
+            fits[group] = group_fit
+            remaining.remove(group)
+            used = frozenset[str]().union(*(size.symbols for size in (group_fit.repeats, *group_fit.columns)))
+            derived.update({size.name: size for size in candidates if size.name in used})
+
+        if reads_shapes:  # parameters, dimension by dimension
+            for group, group_fit in self._fit_shapes(fit, remaining, rules).items():
+                keep(group, group_fit, [size for size, _ in rules.values()])
+        cached: dict[tuple[int, ...], dict[PathGroup, int]] = {}
+
+        def amounts(sizes: Sizes) -> dict[PathGroup, int]:
+            key = tuple(sizes[name] for name in probe_sizes)
+            if key not in cached:
+                if len(cached) == MAX_READINGS:
+                    raise CountingError("it was read often enough")
+                rows = assign_to_groups(fit.groups, read(sizes))
+                cached[key] = {group: total_size(same_group) for group, same_group in rows.items()}
+            return {group: cached[key].get(group, 0) for group in remaining}
+
+        def candidates() -> Iterator[tuple[DerivedSize, ...]]:
+            requested = self.subject.sizes(any(name in self.subject.input_sizes for name in probe_sizes))
+            bends = BendFinder(fit, list(missed), amounts, probe_sizes, requested).candidates(pins)
+            varied = {name for name, values in probe_sizes.items() if len(values) > 1}
+            tried: dict[DerivedSize, None] = {}
+            for size in chain((size for size, _ in rules.values()), bends):
+                if size not in tried and size.symbols <= varied:
+                    tried[size] = None
+                    yield (size,)
+            yield from combinations(tried, 2)
+
+        for sizes in islice(candidates() if remaining else (), MAX_CANDIDATES):
+            if not remaining:
+                break
+            for group, polynomial in fit_with_derived(amounts, sizes, probe_sizes, self.value).items():
+                keep(group, GroupFit(ONE, (polynomial,)), sizes)
+        failures = {group: reason for group, reason in fit.failures.items() if group not in fits}
+        for group in remaining:
+            failures.setdefault(group, "no polynomial as far as the sizes asked for")
+        return FitResult(fits, failures, derived)
+
+    def _read_dimensions(self, sizes: Sizes) -> Readings:
+        """Read every dimension of every parameter, and the number of parameters of each pattern."""
+        shapes = self.reader.shapes(sizes)
+        dimensions = {f"{path} {index}": (size,) for path, shape in shapes.items() for index, size in enumerate(shape)}
+        members = Counter(pattern for path in shapes for pattern in iter_patterns(path))
+        return {**dimensions, **{_members_key(pattern): (number,) for pattern, number in members.items()}}
+
+    def _read_dimension(self, key: str, sizes: Sizes) -> int:
+        """Read a dimension of the parameters of a pattern, or their number."""
+        pattern, _, index = key.rpartition(" ")
+        group = PathGroup(pattern.replace("/", ".") if index == MEMBERS else pattern)
+        shapes = [shape for path, shape in self.reader.shapes(sizes).items() if group.matches(path)]
+        if index == MEMBERS:
+            return len(shapes)
+        if not shapes:
+            raise CountingError(f"{pattern} does not exist at {format_sizes(sizes)}")
+        return shapes[0][int(index)]
+
+    def _dimension_rules(self) -> dict[str, DimensionRule]:
+        """Return the rules of dimensions, and of numbers of parameters, that follow no polynomial.
+
+        Those that are equal wherever they were read share a rule.
+        """
+        if self._rules is not None:
+            return self._rules
+        self._rules = {}
+        requested = self.subject.sizes(False)
+        try:
+            probe_sizes = next(self.reader.probe_sizes(False))
+            fit = self._dimension_fit = fit_groups(self._read_dimensions, [probe_sizes])
+        except (CountingError, StopIteration):
+            return self._rules
+        samples = [requested, *sample_sizes(probe_sizes, 6)]
+        by_readings: dict[tuple[int, ...], DimensionRule] = {}
+        for group, rows in assign_to_groups(fit.groups, self._read_dimensions(requested)).items():
+            group_fit = fit.fits.get(group)
+            if group.subset or len(set(rows)) != 1 or (group_fit and (group_fit.columns[0].at(requested),) == rows[0]):
+                continue
+            with suppress(CountingError):
+                readings = tuple(self._read_dimension(group.pattern, sizes) for sizes in samples)
+                if readings not in by_readings:
+                    by_readings[readings] = self._find_rule(group.pattern, probe_sizes)
+                self._rules[group.pattern] = by_readings[readings]
+        return self._rules
+
+    def _find_rule(self, key: str, probe_sizes: ProbeSizes) -> DimensionRule:
+        """Find what a dimension is: rounded, or the smaller or the larger of two symbols; else only the module knows.
+
+        Raises:
+            CountingError: the dimension changes with no size alone.
+        """
+        requested = self.subject.sizes(False)
+        fresh = [requested, *sample_sizes(probe_sizes, NUM_RULE_PROOFS)]
+        lowest = {name: values[0] for name, values in probe_sizes.items()}
+        read = partial(self._read_dimension, key)
+        rng = random.Random(key)
+
+        def read_along(name: str, others: Sizes, values: Iterable[int] = ()) -> dict[int, int]:
+            if not values:
+                step, start = gcd(*probe_sizes[name]), min(probe_sizes[name])
+                reach = max(4 * requested[name], 2 * max(probe_sizes[name])) // step
+                far = [step * rng.randint(1, reach) for _ in range(NUM_RULE_POINTS)]
+                values = [*range(start, start + NUM_RULE_POINTS // 3), *far]
+            points: dict[int, int] = {}
+            for value in values:
+                with suppress(CountingError):
+                    points[value] = read({**others, name: value})
+            return points
+
+        def find_staircase(name: str, points: dict[int, int]) -> DimensionRule | None:
+            rule = None
+            for _ in range(3):  # again with readings at its steps, which show whether it is rounded up or down
+                rule = fit_staircase(name, points)
+                if rule is None:
+                    return None
+                size, rest = rule
+                at_steps = {n for step in size.step_points(min(probe_sizes[name])) for n in (step - 1, step)}
+                new_points = read_along(name, lowest, at_steps)
+                if all(size.at({name: n}) + rest.at({}) == number for n, number in new_points.items()):
+                    return rule
+                points |= new_points
+            return rule
+
+        varied: list[str] = []
+        for name in requested:
+            points = read_along(name, lowest) if len(probe_sizes[name]) > 1 else {}
+            if len(set(points.values())) < 2:
+                continue
+            varied.append(name)
+            rule = find_staircase(name, points)
+            if rule is None:
+                continue
+            size, rest = reduce_slope(*rule) if key.endswith(MEMBERS) else rule
+            with suppress(CountingError, NotPolynomial):  # other symbols may be added to it
+                remainder = fit_polynomials(lambda at, size=size: {"": read(at) - size.at(at)}, probe_sizes)
+                rest = remainder.get("", ZERO)
+                more = [{**requested, name: value} for value in read_along(name, requested)]
+                if all(size.at(sizes) + rest.at(sizes) == read(sizes) for sizes in [*fresh, *more]):
+                    return size, rest
+        for (first, second), offset, kind in product(combinations(varied, 2), (0, -1, 1), ("min", "max")):
+            size = DerivedSize(kind, (symbol(first), symbol(second) + offset))
+            with suppress(CountingError):
+                if all(size.at(sizes) == read(sizes) for sizes in fresh):
+                    return size, ZERO
+        if not varied:
+            raise CountingError(f"{key} does not change with one size alone")
+        return DerivedSize("dimension", tuple(map(symbol, varied)), dimension=key), ZERO
+
+    def _fit_shapes(
+        self, fit: FitResult, missed: Iterable[PathGroup], rules: Mapping[str, DimensionRule]
+    ) -> dict[PathGroup, GroupFit]:
+        """Fit parameters as products of their dimensions, where each has a formula or a rule."""
+        requested = self.subject.sizes(False)
+        shapes = assign_to_groups(fit.groups, self.reader.shapes(requested))
+
+        def dimension_formula(key: str, size: int) -> Polynomial | None:
+            group_fit = self._dimension_fit.fits.get(PathGroup(key))
+            if group_fit and group_fit.columns[0].at(requested) == size:
+                return group_fit.columns[0]
+            if key not in rules:
+                return None
+            derived, rest = rules[key]
+            return symbol(derived.name) + rest
+
+        fits: dict[PathGroup, GroupFit] = {}
+        for group in missed:
+            rows = shapes.get(group, [])
+            if group.subset or len(set(rows)) != 1 or group not in fit.groups:
+                continue
+            columns = [dimension_formula(f"{group.pattern} {index}", size) for index, size in enumerate(rows[0])]
+            repeats = dimension_formula(_members_key(group.pattern), len(rows))
+            if repeats is not None and None not in columns:
+                fits[group] = GroupFit(repeats, tuple(column for column in columns if column is not None))
+        return fits
+
+
+@dataclass(frozen=True)
+class BendFinder:
+    """Finds sizes that may explain where the amounts of groups bend along a symbol."""
+
+    fit: FitResult
+    missed: Sequence[PathGroup]
+    amounts: ReadAmounts
+    probe_sizes: ProbeSizes
+    requested: Sizes
+
+    def candidates(self, pins: Sizes) -> Iterator[DerivedSize]:
+        """Yield candidates along one symbol after the other: minima, rounded sizes, then numbers that cap the symbol.
+
+        `pins` are the sizes asked for that lead away from the formulas; the others are only looked at where these
+        do not explain all.
+        """
+        base = {name: values[-1] for name, values in self.probe_sizes.items()}
+        fails_together = any("together" in self.fit.failures.get(group, "") for group in self.missed)
+        names = [*pins, *(name for name in self.probe_sizes if (fails_together or not pins) and name not in pins)]
+        for name in names:
+            if gcd(*self.probe_sizes[name]) > 1 or len(self.probe_sizes[name]) < 2:
+                continue
+            start, series = min(self.probe_sizes[name]), dict[int, Mapping[PathGroup, int]]()
+            length = LAYER_SERIES_LENGTH if LAYER_NAMES.match(name) else SERIES_LENGTH
+            with suppress(CountingError):
+                for value in range(start, start + length):
+                    series[value] = self.amounts({**base, name: value})
+            for group in self.missed if len(series) > 4 else ():
+                bend, period = find_bends({value: amounts.get(group, 0) for value, amounts in series.items()})
+                if bend:
+                    yield from self._find_minima(name, bend, base)
+                if period:
+                    x = symbol(name) / period
+                    yield from (DerivedSize(kind, (x,)) for kind in ("ceil", "floor"))
+                    shifts = [Fraction(shift, period) for shift in range(1, period - 1)]
+                    yield from (DerivedSize("floor", (x + shift,)) for shift in shifts)
+            yield from self._find_cap(name)
+
+    def _find_minima(self, name: str, bend: int, base: Sizes) -> Iterator[DerivedSize]:
+        """Yield minima that bend there: of the symbol and each other one that moves the bend, else a number."""
+
+        def moves_bend(other: str) -> bool:
+            if other == name or base[other] - 3 < min(self.probe_sizes[other]):
+                return False
+            smaller = {**base, other: base[other] - 3}
+            with suppress(CountingError):
+                a, b, c, d = (self.amounts({**smaller, name: bend + offset}) for offset in (1, 0, -1, -2))
+                return not any(a[group] - 3 * b[group] + 3 * c[group] - d[group] for group in a)
+            return False
+
+        others = [other for other in self.probe_sizes if abs(bend - base[other]) <= 1 and moves_bend(other)]
+        for other in others:
+            offset = bend - base[other]
+            if offset <= 0:
+                yield DerivedSize("min", (symbol(name), symbol(other) + offset))
+            else:
+                yield DerivedSize("min", (symbol(other), symbol(name) - offset))
+        if not others:
+            yield DerivedSize("min", (symbol(name), as_polynomial(bend)))
+
+    def _find_cap(self, name: str) -> Iterator[DerivedSize]:
+        """Yield the minima of the symbol and the largest value up to which a formula holds, found by bisection."""
+        lowest = {other: values[0] for other, values in self.probe_sizes.items()}
+        for group in self.missed:
+            group_fit = self.fit.fits.get(group)
+            # the formula holds at the first, and not at the second
+            low, high = max(self.probe_sizes[name]), self.requested[name]
+            if not group_fit or high <= low or group not in self.amounts(lowest):
+                continue  # another size has explained it already
+            with suppress(CountingError):
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    sizes = {**lowest, name: middle}
+                    if group_fit.total.at(sizes) == self.amounts(sizes).get(group):
+                        low = middle
+                    else:
+                        high = middle
+                yield DerivedSize("min", (symbol(name), as_polynomial(low)))
+
+
+def _members_key(pattern: str) -> str:
+    """Return the key of the number of tensors of a pattern; with no dots, so that its numbers count no layers."""
+    return f"{pattern.replace('.', '/')} {MEMBERS}"

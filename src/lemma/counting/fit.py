@@ -25,7 +25,6 @@ ProbeSizes = dict[str, list[int]]  # the values at which each symbol is probed, 
 Amounts = tuple[int, ...]
 Readings = Mapping[str, Amounts]  # by path of a module: the shape of a parameter, or one or more amounts
 Read = Callable[[Sizes], Readings]
-Join = Callable[[Sequence[Amounts]], Amounts]  # adds up the readings of a group of which only the sum is known
 
 NUM_PROOFS = 3  # fresh sizes at which a fit is compared with the module
 NUM_PROOF_CANDIDATES = 60  # sizes drawn to find fresh ones among them
@@ -79,6 +78,11 @@ class GroupFit:
     repeats: Polynomial
     columns: tuple[Polynomial, ...]
 
+    @property
+    def total(self) -> Polynomial:
+        """The amount of all members: of one, the product of its columns, since several are the shape of a tensor."""
+        return self.repeats * prod(self.columns, start=ONE)
+
 
 @dataclass(frozen=True)
 class FitResult:
@@ -103,12 +107,12 @@ Column = tuple[PathGroup, int]  # a group and the index of a column of its readi
 REPEATS = -1
 
 
-def column_sums(rows: Sequence[Amounts]) -> Amounts:
-    """Add rows up, column by column."""
-    return tuple(sum(column) for column in zip(*rows, strict=True))
+def total_size(rows: Iterable[Amounts]) -> int:
+    """Add up amounts, or the sizes of tensors of these shapes."""
+    return sum(prod(row) for row in rows)
 
 
-def fit_groups(read: Read, choices: Iterable[ProbeSizes], join: Join = column_sums) -> FitResult:
+def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
     """Fit the readings of every group of paths as polynomials of the symbols, on the first probe sizes that work.
 
     Raises:
@@ -125,22 +129,22 @@ def fit_groups(read: Read, choices: Iterable[ProbeSizes], join: Join = column_su
     failure = CountingError("it works at no small sizes that were tried; state some as factory.probe_sizes")
     for probe_sizes in islice(choices, MAX_PROBE_CHOICES):
         try:
-            return _fit_groups_at(read_once, probe_sizes, join)
+            return _fit_groups_at(read_once, probe_sizes)
         except CountingError as error:
             failure = error
     raise failure
 
 
-def _fit_groups_at(read: Read, probe_sizes: ProbeSizes, join: Join) -> FitResult:
+def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
     """Fit until all groups are proved; the members of a pattern that fails are grouped in the next possible way."""
     lowest = {name: values[0] for name, values in probe_sizes.items()}
     first = [lowest, *({**lowest, name: values[1]} for name, values in probe_sizes.items() if len(values) > 1)]
-    groupings = find_groupings([read(sizes) for sizes in first], join)
+    groupings = find_groupings([read(sizes) for sizes in first])
 
     def sample(sizes: Sizes) -> dict[Column, int]:
         columns: dict[Column, int] = {}
         for pattern, members in _members_by_pattern(read(sizes)).items():
-            groups = _group_members(pattern, members, groupings[pattern][0] if pattern in groupings else "each", join)
+            groups = _group_members(pattern, members, groupings[pattern][0] if pattern in groupings else "each")
             if groups is None:
                 raise GroupingError(pattern)
             for group, (count, row) in groups.items():
@@ -265,7 +269,7 @@ def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[Pa
     return rows
 
 
-def find_groupings(samples: Sequence[Readings], join: Join) -> dict[str, list[Grouping]]:
+def find_groupings(samples: Sequence[Readings]) -> dict[str, list[Grouping]]:
     """Return the groupings of each pattern that fit all samples, the most detailed first; the sum always fits."""
     samples_by_pattern = [_members_by_pattern(sample) for sample in samples]
     groupings: dict[str, list[Grouping]] = {}
@@ -276,7 +280,7 @@ def find_groupings(samples: Sequence[Readings], join: Join) -> dict[str, list[Gr
         partial = [starred for size in range(stars - 1, 0, -1) for starred in combinations(range(stars), size)]
         groupings[pattern] = []
         for grouping in ("all", *partial, *(["each"] if same_paths else ["first", "last"])):
-            groups = [_group_members(pattern, sample, grouping, join) for sample in members]
+            groups = [_group_members(pattern, sample, grouping) for sample in members]
             if None not in groups and len({frozenset(group or ()) for group in groups}) == 1:
                 groupings[pattern].append(grouping)
         groupings[pattern].append("sum")
@@ -284,13 +288,13 @@ def find_groupings(samples: Sequence[Readings], join: Join) -> dict[str, list[Gr
 
 
 def _group_members(
-    pattern: str, members: list[Member], grouping: Grouping, join: Join
+    pattern: str, members: list[Member], grouping: Grouping
 ) -> dict[PathGroup, tuple[int, Amounts]] | None:
     """Return the number of members and the reading of every group; None if members of a group read differently."""
     if grouping == "each":
         return {PathGroup(path): (1, row) for path, row in members}
     if grouping == "sum":
-        return {PathGroup(pattern, SUM_ONLY): (1, join([row for _, row in members]))}
+        return {PathGroup(pattern, SUM_ONLY): (1, (total_size(row for _, row in members),))}
     rows: dict[PathGroup, list[Amounts]] = {}
     for index, (path, row) in enumerate(members):
         if isinstance(grouping, tuple):

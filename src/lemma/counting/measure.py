@@ -9,11 +9,11 @@ import warnings
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from itertools import chain, islice, takewhile
-from math import inf, prod
+from math import inf
 from time import process_time
 from typing import Any
 
@@ -35,15 +35,10 @@ MAX_QUICK_RUN = 2**26  # bytes of weights and activations up to which a real run
 
 @dataclass(frozen=True)
 class CountLimits:
-    """Limits of the work for the formulas of one quantity; past them it is measured at the sizes asked for only.
+    """Limits of the work for the formulas of one quantity; past them it is measured at the sizes asked for only."""
 
-    Attributes:
-        seconds: processor time for reading a module at other sizes than those asked for.
-        memory: bytes of weights and activations that a run on real tensors may take.
-    """
-
-    seconds: float = 120.0
-    memory: int = 2**28
+    seconds: float = 120.0  # processor time for reading a module at other sizes than those asked for
+    memory: int = 2**28  # bytes of weights and activations that a run on real tensors may take
 
     def __post_init__(self) -> None:
         if self.seconds <= 0 or self.memory <= 0:
@@ -66,29 +61,19 @@ class ModuleReader:
 
     def __init__(self, subject: Subject, limits: CountLimits = DEFAULT_LIMITS) -> None:
         self.subject, self.limits = subject, limits
-        self._deadline = self._run_deadline = inf  # the second is for runs that parameters can do without
+        self._deadline = inf
         self._works: dict[tuple[int, ...], bool] = {}
         self._weight_bytes: dict[tuple[int, ...], int] = {}
-        self._shapes: dict[tuple[int, ...], Readings] = {}
+        self._shapes: dict[tuple[int, ...], dict[bool | None, Readings]] = {}
 
     @contextmanager
-    def time_limit(self) -> Iterator[None]:
-        """Make readings inside raise a TimeLimitError once the limit is reached."""
-        self._deadline = process_time() + self.limits.seconds
-        self._run_deadline = self._deadline - self.limits.seconds / 2
+    def time_limit(self, seconds: float) -> Iterator[None]:
+        """Make readings inside raise a TimeLimitError after this much processor time, whatever the limit outside."""
+        outer, self._deadline = self._deadline, process_time() + seconds
         try:
             yield
         finally:
-            self._deadline = self._run_deadline = inf
-
-    @contextmanager
-    def no_time_limit(self) -> Iterator[None]:
-        """Make readings inside take any time."""
-        deadline, self._deadline = self._deadline, inf
-        try:
-            yield
-        finally:
-            self._deadline = deadline
+            self._deadline = outer
 
     def check_time(self) -> None:
         if process_time() > self._deadline:
@@ -121,14 +106,18 @@ class ModuleReader:
         reason = str(failure).strip().partition("\n")[0] or type(failure).__name__
         raise CountingError(f"{self.subject.name} cannot be run at {format_sizes(sizes)}: {reason}") from failure
 
-    def shapes(self, sizes: Sizes) -> Readings:
-        """Read the shapes of all parameters."""
-        symbols = {name: sizes[name] for name in self.subject.symbols}
-        key = tuple(symbols.values())
+    def build(self, sizes: Sizes) -> nn.Module:
+        """Build the module without memory, unless time is up."""
+        self.check_time()
+        return self.subject.build({name: sizes[name] for name in self.subject.symbols})
+
+    def shapes(self, sizes: Sizes, trainable: bool | None = None) -> Readings:
+        """Read the shapes of the parameters that are, or are not, trained; by default of all."""
+        key = tuple(sizes[name] for name in self.subject.symbols)
         if key not in self._shapes:
-            self.check_time()
-            self._shapes[key] = parameter_shapes(self.subject.build(symbols), None)
-        return self._shapes[key]
+            module = self.build(sizes)
+            self._shapes[key] = {choice: parameter_shapes(module, choice) for choice in (True, False, None)}
+        return self._shapes[key][trainable]
 
     def weight_bytes(self, sizes: Sizes) -> int:
         key = tuple(sizes[name] for name in self.subject.symbols)
@@ -186,17 +175,13 @@ class ModuleReader:
             self._works[key] = works
         return self._works[key]
 
-    def _first_sizes_that_run(self) -> Iterator[ProbeSizes]:
-        """Yield the first probe sizes at which the module runs, unless to find them takes half of the time limit."""
-        deadline = self._deadline
-        self._deadline = min(deadline, self._run_deadline)
-        try:
-            for sizes in islice(self.probe_sizes(True), 1):
-                yield {name: sizes[name] for name in self.subject.symbols}
-        except TimeLimitError:
-            return
-        finally:
-            self._deadline = deadline
+    def _first_sizes_that_run(self) -> list[ProbeSizes]:
+        """Return the first probe sizes at which the module runs, unless to find them takes half of the time limit."""
+        remaining = self._deadline - process_time() - self.limits.seconds / 2
+        with suppress(TimeLimitError), self.time_limit(remaining):
+            first = islice(self.probe_sizes(True), 1)
+            return [{name: sizes[name] for name in self.subject.symbols} for sizes in first]
+        return []
 
 
 @contextmanager
@@ -234,7 +219,6 @@ class PathTracker:
 
     @property
     def current(self) -> str:
-        """The path that is running, in forward or in backward."""
         node = torch._C._current_autograd_node()
         if node is None:
             return self.stack[-1] if self.stack else ""
@@ -243,12 +227,10 @@ class PathTracker:
         return self._paths[index] if index >= 0 else ""
 
     def enter(self, path: str) -> None:
-        """Record that a module begins."""
         self.stack.append(path)
         self._record()
 
     def leave(self) -> None:
-        """Record that the module that began last ends."""
         self.stack.pop()
         self._record()
 
@@ -526,11 +508,6 @@ def packed_shapes(module: nn.Module) -> Readings:
     return shapes
 
 
-def total_size(rows: Sequence[Amounts]) -> Amounts:
-    """Return how many numbers tensors of different shapes hold together."""
-    return (sum(prod(shape) for shape in rows),)
-
-
 def find_tied_names(module: nn.Module) -> dict[str, list[str]]:
     """Return the other names of every parameter that has more than one."""
     names: dict[int, list[str]] = {}
@@ -559,16 +536,12 @@ class MetaGroupedMM(TorchDispatchMode):
 
 
 class RoutingTracker(TorchDispatchMode):
-    """Records the choices of the largest few: the routers of experts.
-
-    Attributes:
-        chosen: by path and number of experts, how many of them are chosen.
-    """
+    """Records the choices of the largest few: the routers of experts."""
 
     def __init__(self, tracker: PathTracker) -> None:
         super().__init__()
         self.tracker = tracker
-        self.chosen: dict[tuple[str, int], int] = {}
+        self.chosen: dict[tuple[str, int], int] = {}  # by path and number of experts, how many of them are chosen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation; a choice of the largest few real numbers routes a token."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, lcm, prod
+from typing import Any
 
 from lemma.errors import InputError
 
@@ -192,6 +193,15 @@ class Polynomial:
         for name, value in values.items():
             result = result.substitute(name, value)
         return result
+
+    def to_json(self) -> list[Any]:
+        """Return the terms as lists: symbols with their powers, then the coefficient as text."""
+        return [[list(map(list, monomial)), str(number)] for monomial, number in self.terms.items()]
+
+    @classmethod
+    def from_json(cls, terms: Iterable[Any]) -> "Polynomial":
+        """Read what `to_json` returned."""
+        return cls({tuple((name, power) for name, power in factors): Fraction(number) for factors, number in terms})
 
     def common_factor(self) -> tuple[Fraction, Monomial]:
         """Return the greatest number and the greatest monomial that divide every term."""

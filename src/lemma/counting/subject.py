@@ -10,7 +10,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from lemma.models.transformer import EncoderModel
 from lemma.runs.folder import RunFolder, is_run
 from lemma.runs.load import always_trainable
 from lemma.spec.base import distribute, exists
-from lemma.spec.choose import PRESETS, Choice, choose, preset_names, uses_plugins
+from lemma.spec.choose import Choice, choose, preset_names, uses_plugins
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 from lemma.spec.settings import MODEL_SYNONYMS
@@ -52,28 +53,21 @@ class Inputs:
 class Subject:
     """A family of modules, one for each assignment of whole numbers to its symbols.
 
-    Attributes:
-        symbols: the sizes asked for.
-        make_inputs: makes one batch, on the device in whose context it is called; without it only parameters are
-            counted.
-        input_sizes: sizes that only the inputs depend on.
-        defaults: what some symbols are in terms of others where the person has not set them.
-        probe_sizes: values at which a symbol may be probed, where not all are possible.
-        identity: distinguishes this subject from all others in the cache; without one, nothing is cached.
-        builds_fresh: whether `make_module` never returns a module, or a part of one, that somebody else holds.
-        spec: the spec that it was made from; None for a factory.
+    `make_inputs` makes one batch, on the device in whose context it is called; without it only parameters are counted.
     """
 
     name: str
-    symbols: Sizes
+    symbols: Sizes  # the sizes asked for
     make_module: Callable[[Sizes], nn.Module]
     make_inputs: Callable[[Sizes], Inputs] | None = None
-    input_sizes: Sizes = field(default_factory=dict)
-    defaults: Mapping[str, Polynomial] = field(default_factory=dict)
-    probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    identity: str | None = None
-    builds_fresh: bool = True
-    spec: ModelSpec | None = None
+    input_sizes: Sizes = field(default_factory=dict)  # that only the inputs depend on
+    defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # of symbols that the person has not set
+    probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of symbols that cannot have all values
+    identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
+    builds_fresh: bool = (
+        True  # whether `make_module` never returns a module, or a part of one, that somebody else holds
+    )
+    spec: ModelSpec | None = None  # that it was made from; None for a factory
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:
         """Return the sizes asked for, those of the inputs too if they are wanted."""
@@ -91,7 +85,8 @@ class Subject:
             raise CountingError(f"{self.name} cannot be built at {format_sizes(sizes)}: {error}") from error
         if not isinstance(module, nn.Module):
             raise CountingError(f"{self.name} gives a {type(module).__name__}, where an nn.Module is expected.")
-        if lazy := _lazy_parameter(module):
+        lazy = next((name for name, value in module.named_parameters() if nn.parameter.is_lazy(value)), None)
+        if lazy:
             raise CountingError(
                 f"{self.name} does not know the shape of {lazy} before its first run. Give its layers all their sizes, "
                 "or run it once, and count again."
@@ -101,10 +96,10 @@ class Subject:
     def can_build(self, sizes: Sizes) -> bool:
         """Return whether the module can be built at these sizes."""
         try:
-            module = self._make(sizes, "meta", random_init=True)
-        except Exception:  # as in `build`, which has a message for it
+            self.build(sizes)
+        except CountingError:
             return False
-        return isinstance(module, nn.Module) and not _lazy_parameter(module)
+        return True
 
     def build_inputs(self, sizes: Sizes, device: str = "meta") -> Inputs:
         """Make one batch on a device."""
@@ -172,11 +167,6 @@ def copy_module(module: nn.Module, device: str) -> nn.Module:
         ) from error
 
 
-def _lazy_parameter(module: nn.Module) -> str | None:
-    """Return the name of a parameter without a shape, if there is one."""
-    return next((name for name, value in module.named_parameters() if nn.parameter.is_lazy(value)), None)
-
-
 def format_sizes(sizes: Sizes) -> str:
     """Write sizes as a person would type them: d=8 L=2."""
     return " ".join(f"{name}={size}" for name, size in sizes.items())
@@ -225,7 +215,13 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
     """
     settings = dict(settings or {})
     if isinstance(model, nn.Module):
-        return _module_subject(model, settings)
+        name = type(model).__name__
+        warnings.warn(
+            f"{name} is built already, so that it is counted by number. For formulas, give what builds it, with its "
+            f"sizes as arguments: def model(d=8): return {name}(d); lemma.count(model)",
+            stacklevel=2,
+        )
+        return factory_subject(lambda: model, settings, name)
     if callable(model) and not isinstance(model, Choice):
         return factory_subject(model, settings)
     if isinstance(model, Factory):
@@ -238,28 +234,20 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
             "lemma count package.module:factory, or lemma check parameters package.module:factory FORMULA."
         )
     if isinstance(model, str) and model in EXAMPLES:
-        subject = factory_subject(EXAMPLES[model], settings, model)
-        return replace(subject, identity=_example_identity(model, settings))
-    is_preset = model in preset_names() and not exists(Path(model)) if isinstance(model, str) else False
+        others = sorted((name, value) for name, value in settings.items() if not isinstance(value, int))
+        library = version("transformers") if find_spec("transformers") else ""
+        identity = f"example {model} {others} transformers {library}"
+        return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity)
+    is_file = isinstance(model, Path) or (isinstance(model, str) and exists(Path(model)))
+    is_preset = not is_file and isinstance(model, str) and model in preset_names()
     if isinstance(model, (str, Path)) and not is_preset and is_run(Path(model)):  # also a pretrained model by name
         return _run_subject(RunFolder.open(Path(model)), settings)
-    if isinstance(model, str) and model not in PRESETS and not exists(Path(model)) and model not in preset_names():
+    if isinstance(model, str) and not is_file and not is_preset:
         raise SpecError(
             describe_unknown("model", model, [*preset_names(), *EXAMPLES], MODEL_SYNONYMS.get(model.lower()))
             + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."
         )
     return spec_subject(model, settings)
-
-
-def _module_subject(module: nn.Module, settings: Mapping[str, Any]) -> Subject:
-    """Return the subject of a module that is built already, which has no symbols."""
-    name = type(module).__name__
-    warnings.warn(
-        f"{name} is built already, so that it is counted by number. For formulas, give what builds it, with its "
-        f"sizes as arguments: def model(d=8): return {name}(d); lemma.count(model)",
-        stacklevel=3,
-    )
-    return factory_subject(lambda: module, settings, name)
 
 
 def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
@@ -271,16 +259,6 @@ def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
     method = method.replace(**{name: settings.pop(name) for name in list(settings) if name in names})
     base = spec_subject(folder.spec, settings, str(folder.path))
     return adapted_subject(base, method, always_trainable(folder.spec, method), include_frozen=True)
-
-
-def _example_identity(name: str, settings: Mapping[str, Any]) -> str:
-    """Return the identity of a built-in example: its name, the settings that are no sizes, the library it uses."""
-    others = {setting: value for setting, value in settings.items() if not isinstance(value, int)}
-    try:
-        library = version("transformers")
-    except PackageNotFoundError:
-        library = ""
-    return f"example {name} {sorted(others.items())} transformers {library}"
 
 
 def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None = None) -> Subject:
@@ -528,7 +506,6 @@ def _default_formulas(spec: ModelSpec) -> dict[str, Polynomial]:
 
 
 def _window_slides(spec: ModelSpec) -> bool:
-    """Return whether a sliding window is shorter than the context, so that it slides at all."""
     return isinstance(spec, specs.Decoder) and spec.window is not None and spec.window <= spec.context
 
 

@@ -148,17 +148,14 @@ class BucketedExamples:
         """
         epoch, index = divmod(step, self.steps)
         if epoch not in self._orders:
+            rng = np.random.default_rng([self.seed, epoch])
+            total, pool_size = self.steps * self.batch, POOL_BATCHES * self.batch
+            shuffled = np.resize(rng.permutation(len(self.lengths)), total)
+            pools = [shuffled[start : start + pool_size] for start in range(0, total, pool_size)]
+            ordered = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
             self._orders.clear()
-            self._orders[epoch] = self._order(epoch)
+            self._orders[epoch] = rng.permutation(ordered.reshape(self.steps, self.batch))
         return self._orders[epoch][index]
-
-    def _order(self, epoch: int) -> Int64[np.ndarray, "steps batch"]:
-        rng = np.random.default_rng([self.seed, epoch])
-        total = self.steps * self.batch
-        shuffled = np.resize(rng.permutation(len(self.lengths)), total)
-        pools = [shuffled[i : i + POOL_BATCHES * self.batch] for i in range(0, total, POOL_BATCHES * self.batch)]
-        ordered = np.concatenate([pool[np.argsort(self.lengths[pool], kind="stable")] for pool in pools])
-        return rng.permutation(ordered.reshape(self.steps, self.batch))
 
 
 # Windows of a running text: `sequence_length` tokens to read and, shifted by one, as many to predict:

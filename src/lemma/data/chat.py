@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lemma.errors import DataError
-from lemma.processes import child_environment, python_command, read_message
+from lemma.processes import read_message, start_child
 
 SECONDS = 20.0  # wall-clock time of one rendering, with the start of the child; its processor time is limited to less
 MAX_REQUEST_BYTES = 64 << 20  # of a conversation as JSON
@@ -90,7 +90,7 @@ class TemplateRenderer:
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
-                process = self._process = _start_child()
+                process = self._process = start_child("lemma.data.chat_render", subprocess.DEVNULL)
             timer = threading.Timer(SECONDS, process.kill)
             timer.start()
             answer = None
@@ -117,18 +117,6 @@ class TemplateRenderer:
             self._process.kill()
             self._process.communicate()
             self._process = None
-
-
-def _start_child() -> "subprocess.Popen[bytes]":
-    """Start a child that renders, in its own session: Ctrl-C reaches only the parent."""
-    return subprocess.Popen(
-        python_command("-m", "lemma.data.chat_render"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=child_environment(),
-        start_new_session=True,
-    )
 
 
 _renderers: OrderedDict[str, TemplateRenderer] = OrderedDict()

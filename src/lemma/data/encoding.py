@@ -19,7 +19,7 @@ import numpy as np
 from lemma.data.store import EncodedText, Piece, encode_pieces
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
-from lemma.processes import child_environment, python_command, read_message, write_message
+from lemma.processes import read_message, start_child, write_message
 
 Worker = subprocess.Popen[bytes]
 
@@ -56,14 +56,8 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
 
 
 def start_worker(tokenizer: Tokenizer) -> Worker:
-    """Start a process that encodes with this tokenizer, in its own session: Ctrl-C reaches only the parent."""
-    worker = subprocess.Popen(
-        python_command("-m", "lemma.data.encoding"),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=child_environment(TOKENIZERS_PARALLELISM="false"),
-        start_new_session=True,
-    )
+    """Start a process that encodes with this tokenizer."""
+    worker = start_child("lemma.data.encoding", TOKENIZERS_PARALLELISM="false")
     assert worker.stdin is not None
     write_message(worker.stdin, tokenizer.settings())
     return worker

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Int64, UInt8
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import CAPTIONS, IMAGES, emoji_text, fetch_corpus
+from lemma.data.corpora import CAPTIONS, IMAGES, fetch_corpus
 from lemma.data.splits import SPLITS, ExampleFile, Splits, hash_to_int, prepare_examples, split_files
 from lemma.data.store import encode_splits, load_or_train_tokenizer
 from lemma.data.tables import TABLE_SUFFIXES, Column, DataTable, read_table
@@ -41,6 +41,7 @@ from lemma.files import (
     verify_file,
     with_checksum,
 )
+from lemma.optional import import_optional
 from lemma.spec.base import exists
 from lemma.spec.data import ImagesSpec
 
@@ -76,13 +77,7 @@ Pixels = UInt8[np.ndarray, "3 side side"]
 
 def import_pillow() -> Any:
     """Return Pillow's module of images; without Pillow, raise an error that says how to get it."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise DataError(
-            "images are read by Pillow, which is not installed. Install it: pip install 'lemma-lm[images]'"
-        ) from None
-    return Image
+    return import_optional("PIL.Image", "Pillow", "reading images", "'lemma-lm[images]'")
 
 
 def decode_image(path: Path, side: int, *, crop_margins: bool = False) -> Pixels:
@@ -162,19 +157,15 @@ def _open_image(path: Path, side: int) -> Iterator["Image"]:
     except DataError as error:
         raise DataError(f"{path}: {error}") from None
     except Exception as error:  # Pillow's readers raise a dozen kinds of errors on damaged files
-        raise DataError(f"{path}: {_error_reason(path, error)}") from None
-
-
-def _error_reason(path: Path, error: Exception) -> str:
-    if not path.is_file():
-        return "there is no such file"
-    if not path.stat().st_size:
-        return "the file is empty"
-    if type(error).__name__ == "UnidentifiedImageError":
-        return "not an image of a known format"
-    if type(error).__name__ == "DecompressionBombError":
-        return f"more than the {MAX_PIXELS:,} pixels that are decoded"
-    return " ".join(str(error).split())[:80] or type(error).__name__
+        reasons = {
+            "UnidentifiedImageError": "not an image of a known format",
+            "DecompressionBombError": f"more than the {MAX_PIXELS:,} pixels that are decoded",
+        }
+        kind = type(error).__name__
+        reason = reasons.get(kind) or " ".join(str(error).split())[:80] or kind
+        if not path.is_file() or not path.stat().st_size:
+            reason = "the file is empty" if path.is_file() else "there is no such file"
+        raise DataError(f"{path}: {reason}") from None
 
 
 def _on_white(image: "Image") -> "Image":
@@ -231,7 +222,7 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         advance = progress_counter(progress, "drawing images", len(names))
         with atomic_new_folder(folder) as temporary:
             for name in names:
-                text = emoji_text(Path(name).stem)
+                text = "".join(chr(int(point, 16)) for point in Path(name).stem.split("-"))
                 image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
                 if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
                     position = (FONT_SIZE, FONT_SIZE)
@@ -253,27 +244,20 @@ def _hash_pngs(folder: Path) -> str:
 
 
 class ImageFile(NamedTuple):
-    """An image's file, its name in the table's folder, and its captions."""
+    """An image's file with its captions, and what decides on its split."""
 
-    name: str
+    name: str  # path in the table's folder
     path: Path
     captions: tuple[str, ...]
-
-
-class ListedImage(NamedTuple):
-    """An image with what decides on its split."""
-
-    file: ImageFile
-    hash: str  # SHA-256 of the file
-    key: str  # the name in a built-in set, else the hash
-    split: str  # the split that it is provided for; "" if it is to be drawn
+    split: str = ""  # that it is provided for; "" if its split is to be drawn
+    hash: str = ""  # SHA-256 of the file
 
 
 @dataclass(frozen=True)
 class ImageList:
     """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last."""
 
-    images: tuple[ListedImage, ...] = field(repr=False)
+    images: tuple[ImageFile, ...] = field(repr=False)
     hash: str  # SHA-256 of the table of captions and its images, without those of provided splits
     provided_hashes: Mapping[str, str]  # the same of each provided split
     description: str
@@ -302,51 +286,48 @@ def list_images(
         files, notes = _list_builtin(name, progress)
         tables = {}
     else:
-        files, notes, tables = _list_folder(name, captions, image, caption, splits)
-    hashes = _hash_images([file.path for _, file in files], progress)
-    listed = [
-        ListedImage(file, image_hash, file.captions[0] if is_builtin else image_hash, split)
-        for (split, file), image_hash in zip(files, hashes, strict=True)
-    ]
+        tables = _read_caption_tables(name, captions, image, caption, splits)
+        files, notes = _match_captions(Path(name), tables)
+    hashes = _hash_images([file.path for file in files], progress)
+    images = [file._replace(hash=image_hash) for file, image_hash in zip(files, hashes, strict=True)]
     if is_builtin:
         table_hashes = {"": IMAGES[name].stored_hash}
     else:
         first_names: dict[str, str] = {}
-        copies = [
-            image.file.name
-            for image in listed
-            if first_names.setdefault(image.hash, image.file.name) != image.file.name
-        ]
+        copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
         notes += _count_note(copies, "images are the same file as another", "image is the same file as another")
         notes = [*(table.note for table in tables.values()), *notes]
-        by_name = sorted(listed, key=lambda image: image.file.name)
+        by_name = sorted(images, key=lambda file: file.name)
         table_hashes = {
-            split: combine_hashes([file_hash(table.path), *(image.hash for image in by_name if image.split == split)])
+            split: combine_hashes([file_hash(table.path), *(file.hash for file in by_name if file.split == split)])
             for split, table in tables.items()
         }
-    split_order = ["", *splits]
-    listed.sort(key=lambda image: (split_order.index(image.split), hash_to_int(image.key, "split"), image.file.name))
+    order = ["", *splits]
+    images.sort(key=lambda file: (order.index(file.split), _split_number(file, is_builtin), file.name))
     own_hash = table_hashes.pop("")
-    return ImageList(tuple(listed), own_hash, table_hashes, str(Path(name)), tuple(notes), is_builtin)
+    return ImageList(tuple(images), own_hash, table_hashes, str(Path(name)), tuple(notes), is_builtin)
 
 
-SplitFiles = list[tuple[str, ImageFile]]  # each with the split that it is provided for, or ""
+def _split_number(file: ImageFile, is_builtin: bool) -> int:
+    """Return the pseudorandom number that decides on a split: of the name in a built-in set, else of the file."""
+    return hash_to_int(file.captions[0] if is_builtin else file.hash, "split")
 
 
-def _list_builtin(name: str, progress: Progress | None) -> tuple[SplitFiles, list[str]]:
+def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile], list[str]]:
     files = {path.name: path for path in fetch_corpus(IMAGES[name], progress)}
     table = _read_captions(files[CAPTIONS].parent, None, None, None)
     captions = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
     fonts = [path for path in files.values() if path.suffix == ".ttf"]
     paths = draw_emoji(fonts[0], list(captions), progress) if fonts else files
-    images = [("", ImageFile(file, paths[file], (caption,))) for file, caption in captions.items() if file in paths]
+    images = [ImageFile(file, paths[file], (caption,)) for file, caption in captions.items() if file in paths]
     missing = [caption for file, caption in captions.items() if file not in paths]
     return images, _count_note(missing, "names have no image in the font", "name has no image in the font")
 
 
-def _list_folder(
+def _read_caption_tables(
     name: str, captions: str | None, image: str | None, caption: str | None, splits: Mapping[str, str]
-) -> tuple[SplitFiles, list[str], dict[str, DataTable]]:
+) -> dict[str, DataTable]:
+    """Read the table of captions in a folder, by the name "", and those of provided splits."""
     root = Path(name)
     if not exists(root) and root.name == name:
         raise DataError(describe_unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
@@ -354,8 +335,7 @@ def _list_folder(
         problem = "this is not a folder" if exists(root) else "there is no such folder"
         raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
     provided = {split: _read_captions(root, file, image, caption) for split, file in splits.items()}
-    tables = {"": _read_captions(root, captions, image, caption, provided.values()), **provided}
-    return *_match_captions(root, tables), tables
+    return {"": _read_captions(root, captions, image, caption, provided.values()), **provided}
 
 
 def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
@@ -375,7 +355,7 @@ def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
     return hashes
 
 
-def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitFiles, list[str]]:
+def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[ImageFile], list[str]]:
     """Return the images below a folder that each table names, with their captions; and notes on what does not match.
 
     A name is a path from the folder, or that of the only such file anywhere in it.
@@ -385,7 +365,7 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitF
     by_name: dict[str, list[Path]] = {}
     for path in names:
         by_name.setdefault(unicodedata.normalize("NFC", path.name), []).append(path)
-    images: SplitFiles = []
+    images: list[ImageFile] = []
     notes: list[str] = []
     for split, table in tables.items():
         captions: dict[Path, dict[str, None]] = {}
@@ -404,21 +384,18 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[SplitF
                 captions.setdefault(path, {})[caption] = None
             else:
                 missing[name] = None
-        notes += [
-            *_count_note((f"line {line}" for line in table.skipped_lines), "captions are empty", "caption is empty"),
-            *_count_note(outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
-            *_count_note(
-                missing, "images of the table are not in the folder", "image of the table is not in the folder"
-            ),
-        ]
+        empty = [f"line {line}" for line in table.skipped_lines]
+        notes += _count_note(empty, "captions are empty", "caption is empty")
+        notes += _count_note(outside, "paths lead out of the folder, and were not read", "path leads out of the folder")
+        plural = "images of the table are not in the folder"
+        notes += _count_note(missing, plural, "image of the table is not in the folder")
         if not captions:
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
         images += [
-            (split, ImageFile(path.relative_to(root).as_posix(), path, tuple(texts)))
-            for path, texts in captions.items()
+            ImageFile(path.relative_to(root).as_posix(), path, tuple(texts), split) for path, texts in captions.items()
         ]
-    captioned = {image.path for _, image in images}
+    captioned = {image.path for image in images}
     uncaptioned = [name for path, name in names.items() if path not in captioned]
     return images, [*notes, *_count_note(uncaptioned, "images have no caption", "image has no caption")]
 
@@ -494,9 +471,7 @@ class CaptionedImages:
     pixels: UInt8[np.ndarray, "images 3 side side"]
     rows: TokenRows  # the tokens of all captions
     caption_bounds: Int64[np.ndarray, " images_and_one"]  # image i owns the captions bounds[i] to bounds[i + 1]
-    caption_ids: Int64[
-        np.ndarray, " captions"
-    ]  # equal for equal captions, whether the tokenizer knows the words or not
+    caption_ids: Int64[np.ndarray, " captions"]  # equal for equal captions, also of words the tokenizer does not know
     images: tuple[ImageFile, ...] = field(default=(), repr=False)
 
     @property
@@ -555,26 +530,25 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     folder by number, with equal files together.
     """
     images = [listing.images[index] for index in readable]
-    keys = [image.key for image in images if not image.split]
+    numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
     missing = [split for split in ("test", "validation") if split not in listing.provided_hashes]
-    num_different = len(set(keys))
+    num_different = len(set(numbers))
     if missing and num_different < MIN_IMAGES:
         raise DataError(
             f"{listing.description}: {num_different} different images are too few to train on some and hold others "
             f"out. Give at least {MIN_IMAGES}."
         )
-    numbers = [hash_to_int(key, "split") for key in keys] if listing.is_builtin else []
     stops = [0]
     for count in range(1, len(missing) + 1):
         if listing.is_builtin:
             stops.append(sum(number < count * held_out * 2**64 for number in numbers))
         else:
-            stop = stops[-1] + max(1, round(held_out * len(keys)))
-            while stop < len(keys) and keys[stop] == keys[stop - 1]:  # equal files stay together
+            stop = stops[-1] + max(1, round(held_out * len(numbers)))
+            while stop < len(numbers) and numbers[stop] == numbers[stop - 1]:  # equal files stay together
                 stop += 1
             stops.append(stop)
-    bounds = {**dict(zip(missing, pairwise(stops), strict=True)), "train": (stops[-1], len(keys))}
-    start = len(keys)
+    bounds = {**dict(zip(missing, pairwise(stops), strict=True)), "train": (stops[-1], len(numbers))}
+    start = len(numbers)
     for split in listing.provided_hashes:
         bounds[split] = (start, start + sum(image.split == split for image in images))
         start = bounds[split][1]
@@ -592,19 +566,13 @@ def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
     """Return the pixels of the images that can be read, and the indices of the others with the reason."""
-    key = [
-        DECODING_VERSION,
-        side,
-        listing.is_builtin,
-        import_pillow().__version__,
-        *(image.hash for image in listing.images),
-    ]
+    hashes = [image.hash for image in listing.images]
+    key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
-    num_images = len(listing.images)
 
     def decode() -> tuple[np.ndarray, dict[int, str]]:
         remove_atomically(folder)  # a damaged one
-        paths = [image.file.path for image in listing.images]
+        paths = [image.path for image in listing.images]
         sizes = list(map(_file_size, paths))
         advance = progress_counter(progress, "decoding images", sum(sizes))
         errors: dict[int, str] = {}
@@ -618,9 +586,9 @@ def _decode_cached(
                     advance(sizes[index])
             header = with_checksum({"broken": errors, "file": file_checksum(temporary / "pixels.bin")})
             (temporary / "pixels.json").write_text(json.dumps(header), encoding="utf-8")
-        return _load_pixels(folder, side, num_images)
+        return _load_pixels(folder, side, len(paths))
 
-    return cached(folder, lambda: _load_pixels(folder, side, num_images), decode)
+    return cached(folder, lambda: _load_pixels(folder, side, len(hashes)), decode)
 
 
 def _load_pixels(folder: Path, side: int, num_images: int) -> tuple[np.ndarray, dict[int, str]]:
@@ -658,7 +626,7 @@ def prepare_images(
     pixels, errors = _decode_cached(listing, side, progress)
     readable = [index for index in range(len(listing.images)) if index not in errors]
     unreadable = _count_note(
-        sorted(f"{listing.images[index].file.name} ({reason})" for index, reason in errors.items()),
+        sorted(f"{listing.images[index].name} ({reason})" for index, reason in errors.items()),
         "images cannot be read",
         "image cannot be read",
     )
@@ -677,7 +645,7 @@ def prepare_images(
         split=split,
         name="images",
     )
-    images = {part: tuple(listing.images[readable[row]].file for row in rows) for part, rows in read.items.items()}
+    images = {part: tuple(listing.images[readable[row]] for row in rows) for part, rows in read.items.items()}
     captions = {part: [caption for image in files for caption in image.captions] for part, files in images.items()}
     texts = {part: list(map(normalise_caption, part_captions)) for part, part_captions in captions.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)

@@ -87,14 +87,6 @@ class LabelFile(ExampleFile[LabelledText]):
     def texts(self) -> list[str]:
         return [example.text for example in self.examples]
 
-    @property
-    def labels(self) -> list[str]:
-        return [example.label for example in self.examples]
-
-    def location(self, index: int) -> str:
-        """Return the file and line of a text, for a message."""
-        return f"{self.path}, line {self.lines[index]}"
-
 
 def has_trees(name: str) -> bool:
     """Return whether a file of labelled texts is in CoNLL-U, and so holds trees."""
@@ -199,8 +191,9 @@ def split_label_file(
     if rare:
         first = next(index for index, (_, label) in enumerate(examples) if label == rare[0])
         raise DataError(
-            f"{label_file.location(first)}: the label {rare[0][:40]!r} has {counts[rare[0]]} text to train on; each "
-            f"needs {MIN_TEXTS_PER_LABEL}. Give more texts of it, or take its texts out. Such labels: {len(rare)}."
+            f"{label_file.path}, line {label_file.lines[first]}: the label {rare[0][:40]!r} has {counts[rare[0]]} text "
+            f"to train on; each needs {MIN_TEXTS_PER_LABEL}. Give more texts of it, or take its texts out. "
+            f"Such labels: {len(rare)}."
         )
     if empty := [name for name, texts in splits.items() if not texts]:
         raise DataError(
@@ -208,7 +201,16 @@ def split_label_file(
             f"{' and '.join(empty)}. Give at least four different texts of a label."
         )
     if limit is not None:
-        splits["train"] = _limit_texts(splits["train"], limit, description, notes)
+        texts = splits["train"]
+        if limit < len(counts):
+            raise DataError(
+                f"limit={limit} leaves no text for some of the {len(counts)} labels. Set limit={len(counts)}."
+            )
+        if limit > len(texts):
+            notes.append(
+                f"limit={limit:,} is more than the {len(texts):,} training texts of {description}: all are taken"
+            )
+        splits["train"] = [texts[index] for index in stratified_order([text.label for text in texts])[:limit]]
     return {name: tuple(texts) for name, texts in splits.items()}, notes
 
 
@@ -220,16 +222,6 @@ def _keep_majority_labels(groups: Mapping[str, list[LabelledText]]) -> dict[str,
         if not second or count > second[0][1]:
             majority[key] = [text for text in texts if text.label == label]
     return majority
-
-
-def _limit_texts(texts: list[LabelledText], limit: int, description: str, notes: list[str]) -> list[LabelledText]:
-    """Return `limit` of the training texts, each label in its proportion."""
-    num_labels = len({text.label for text in texts})
-    if limit < num_labels:
-        raise DataError(f"limit={limit} leaves no text for some of the {num_labels} labels. Set limit={num_labels}.")
-    if limit > len(texts):
-        notes.append(f"limit={limit:,} is more than the {len(texts):,} training texts of {description}: all are taken")
-    return [texts[index] for index in stratified_order([text.label for text in texts])[:limit]]
 
 
 # Trees, for bodies that pass messages along arcs

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -163,8 +164,7 @@ def prepare_pairs(
     )
     texts = {part: [text for pair in pairs for text in pair] for part, pairs in read.items.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)
-    total = sum(utf8_size(text) for part in texts.values() for text in part)
-    advance = progress_counter(progress, "tokenising", total)
+    advance = progress_counter(progress, "tokenising", sum(map(utf8_size, chain.from_iterable(texts.values()))))
     start, end = tokenizer.vocabulary, tokenizer.vocabulary + 1
     items: dict[str, TokenPairs] = {}
     notes: list[str] = []

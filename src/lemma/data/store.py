@@ -140,9 +140,8 @@ def write_store(
                 extents[name] = extent
                 start += extent["tokens"]
         header: dict[str, Any] = {"format": STORE_FORMAT, "dtype": dtype, "data_hash": data_hash}
-        header |= {"tokenizer_hash": tokenizer_hash, "splits": extents}
+        header |= {"tokenizer_hash": tokenizer_hash, "splits": extents, "file": file_checksum(temporary / TOKENS_FILE)}
         header |= {"overlaps": list(overlaps)} if overlaps else {}
-        header["file"] = file_checksum(temporary / TOKENS_FILE)
         (temporary / HEADER_FILE).write_text(json.dumps(with_checksum(header), indent=2), encoding="utf-8")
     return TokenStore(folder)
 
@@ -206,11 +205,11 @@ def find_text_files(
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")
     files: list[Path] = []
-    splits: TextSplits = {}
+    parts: list[TextSplits] = []
     descriptions: list[str] = []
     notes: list[str] = []
     for name in corpora:
-        corpus = CORPORA[name]
+        corpus, description = CORPORA[name], name
         assert corpus.split is not None
         corpus_files = fetch_corpus(corpus, progress)
         corpus_splits = corpus.split(corpus_files)
@@ -219,27 +218,26 @@ def find_text_files(
         notes += [f"{name}: its own {split} split is not used, since another is given" for split in replaced]
         if held_out is None:
             split = "test" if "test" in corpus_splits else "validation"
-            splits.setdefault("text", []).extend(corpus_splits[split])
-            descriptions.append(f"{name} ({split})")
-            continue
-        descriptions.append(name)
-        for split, spans in corpus_splits.items():
-            if split not in provided:
-                splits.setdefault(split, []).extend(spans)
+            corpus_splits, description = {"text": corpus_splits[split]}, f"{name} ({split})"
+        parts.append(corpus_splits)
+        descriptions.append(description)
     if paths:
         files += paths
         documents = [open_text(path) for path in paths]
         if held_out is None:
-            file_splits = {"text": documents}
+            parts.append({"text": documents})
         else:
-            file_splits = {"train": documents} if "validation" in provided else hold_out(documents, held_out)
-        for split, spans in file_splits.items():
+            parts.append({"train": documents} if "validation" in provided else hold_out(documents, held_out))
+    splits: TextSplits = {}
+    for split, spans in chain.from_iterable(part.items() for part in parts):
+        if split not in provided:
             splits.setdefault(split, []).extend(spans)
     descriptions += map(str, paths)
     provided_files = {split: tuple(map(Path, split_names)) for split, split_names in provided.items()}
     splits |= {split: [open_text(path) for path in split_paths] for split, split_paths in provided_files.items()}
-    more = f"{descriptions[0]} and {len(descriptions) - 1} more"
-    description = ", ".join(descriptions) if len(descriptions) <= 3 else more
+    description = ", ".join(descriptions)
+    if len(descriptions) > 3:
+        description = f"{descriptions[0]} and {len(descriptions) - 1} more"
     return TextFiles(tuple(files), splits, description, provided_files, tuple(notes))
 
 
@@ -454,11 +452,8 @@ def encode_splits(
     if max_tokens < 1:
         special = f" and its {num_special} special tokens" if num_special else ""
         raise DataError(f"{length} tokens are too few for a text{special}.")
-    short = {
-        split: [truncate_text(text, tokenizer.kind, max_tokens) for text in full_texts]
-        for split, full_texts in texts.items()
-    }
-    size = sum(utf8_size(text) for split_texts in short.values() for text in split_texts)
+    short = {split: [truncate_text(text, tokenizer.kind, max_tokens) for text in texts[split]] for split in texts}
+    size = sum(map(utf8_size, chain.from_iterable(short.values())))
     advance = progress_counter(progress, "tokenising", size)
     encoded: dict[str, TokenRows] = {}
     total = too_long = dropped = with_unknown = all_unknown = 0

@@ -16,21 +16,24 @@ from dataclasses import dataclass
 from itertools import chain, count, repeat
 from math import ceil
 from pathlib import Path
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 from lemma.data.splits import overlap_note
 from lemma.errors import DataError, RunError
 from lemma.files import cached, file_hash, home_folder, read_json, text_hash, write_atomically
+from lemma.optional import import_optional
 from lemma.spec.base import exists
 
 BLOCK = 1 << 18  # bytes read at a time; also the longest text that waits for a position where it can be cut
 MAX_CUT_DISTANCE = 1 << 16  # bytes within which the end of a line is looked for
 SAMPLE_WINDOWS = 512
 ZSTD_READ = 1 << 12  # compressed bytes decompressed at once: thirty thousand times as many may come of them
+TOO_LONG = "a document of more than {:,} {}. Split it into several records, or give it as a text file."
 DOCUMENT_LIMIT = 32 << 20  # bytes of a line of records, characters of a cell; parsed, a line may take 30 times as much
 ROW_GROUP_LEAST, ROW_GROUP_RATIO = 64 << 20, 500  # a row group whose text is larger than both is refused: bytes, and
 # the multiple of its compressed size
 ROWS_AT_ONCE, BATCH_BYTES = (16, 1024), 256 << 20  # of a table: fewer rows if a dictionary may give all a long cell
+SHARDS = "'lemma-lm[shards]'"  # what pip installs to read packed shards
 COMPRESSED_SUFFIXES = {".gz", ".zst"}
 RECORD_SUFFIXES = {".jsonl", ".ndjson", ".parquet"}
 TEXT_COLUMNS = ("text", "content")  # where the text of a record is looked for
@@ -222,7 +225,7 @@ def _open_stream(path: Path) -> BinaryIO:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}). Check its permissions.") from None
     if compression == ".zst":
-        file = io.BufferedReader(PartsStream(file, _decompress_zstd(_import_optional("zstandard", path), path, file)))
+        file = io.BufferedReader(PartsStream(file, _decompress_zstd(path, file)))
     if not records:
         return file
     texts = _parquet_texts(path, file) if records == ".parquet" else _json_texts(path, file)
@@ -256,8 +259,9 @@ class PartsStream(io.RawIOBase):
         super().close()
 
 
-def _decompress_zstd(zstandard: Any, path: Path, file: BinaryIO) -> Iterator[bytes]:
+def _decompress_zstd(path: Path, file: BinaryIO) -> Iterator[bytes]:
     """Decompress the frames of a .zst file; the library's own reader accepts a file that was cut off."""
+    zstandard = import_optional("zstandard", "zstandard", f"{path}: reading it", SHARDS)
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as far as `zstd --long=31` looks back
     frame, block = None, b""
     try:
@@ -279,7 +283,7 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         if not line:
             return
         if len(line) > DOCUMENT_LIMIT:
-            raise DataError(f"{path}, line {number}: {too_long_message(DOCUMENT_LIMIT, 'bytes')}")
+            raise DataError(f"{path}, line {number}: {TOO_LONG.format(DOCUMENT_LIMIT, 'bytes')}")
         if not line.strip():
             continue
         try:
@@ -305,14 +309,9 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
         yield value
 
 
-def too_long_message(limit: int, unit: str) -> str:
-    """Return the message for a document that is longer than the limit."""
-    return f"a document of more than {limit:,} {unit}. Split it into several records, or give it as a text file."
-
-
 def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
     """Yield the texts of a Parquet table, read some rows at a time."""
-    parquet = _import_optional("pyarrow", path).parquet
+    parquet = import_optional("pyarrow.parquet", "pyarrow", f"{path}: reading it", SHARDS)
     try:
         table = parquet.ParquetFile(file)
         names = table.schema_arrow.names
@@ -330,7 +329,7 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
                 if not isinstance(text, str):
                     raise DataError(f"{path}: the column {column} holds {type(text).__name__}, where text is expected.")
                 if len(text) > DOCUMENT_LIMIT:
-                    raise DataError(f"{path}: {too_long_message(DOCUMENT_LIMIT, 'characters')}")
+                    raise DataError(f"{path}: {TOO_LONG.format(DOCUMENT_LIMIT, 'characters')}")
                 yield text
     except DataError:
         raise
@@ -352,21 +351,6 @@ def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
                 "packed. Write the table again in smaller row groups."
             )
         yield size
-
-
-def _import_optional(package: Literal["zstandard", "pyarrow"], path: Path) -> Any:
-    """Import a package that only some shards need."""
-    try:
-        if package == "zstandard":
-            import zstandard  # pyright: ignore[reportMissingImports]
-
-            return zstandard
-        import pyarrow
-        import pyarrow.parquet
-
-        return pyarrow
-    except ImportError:
-        raise DataError(f"{path}: to read it, {package} is needed: pip install 'lemma-lm[shards]'") from None
 
 
 # Splits and samples

@@ -3,14 +3,15 @@
 import json
 import re
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from functools import partial
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int64
+from jaxtyping import Int32, Int64
 from pydantic import Field
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers import Tokenizer as Engine
@@ -31,14 +32,6 @@ CONFIG_FILE, TEMPLATE_FILE, GENERATION_FILE = "tokenizer_config.json", "chat_tem
 DIFFERENT_WORDS = 500_000  # that are counted at once; beyond that the rarest so far are dropped to bound memory
 MAX_WORD_LENGTH = 100  # a longer word is `<unk>`: a text without white space must not become its own vocabulary
 MAX_TEMPLATE_BYTES = 1 << 20
-SAMPLING_FIELDS = {  # settings of `generate`, and their names in `generation_config.json`
-    "temperature": "temperature",
-    "top_k": "top_k",
-    "top_p": "top_p",
-    "min_p": "min_p",
-    "repetition_penalty": "repetition_penalty",
-    "no_repeat_ngram": "no_repeat_ngram_size",
-}
 
 Ids = Int64[np.ndarray, " tokens"]
 
@@ -87,12 +80,14 @@ class Tokenizer:
         self._adds_space = False
         self.hash = text_hash(json)
         if self.kind == "byte-pairs":
-            self._encoder = BytePairEncoder(self._engine)
-        elif self.kind == PRETRAINED:
-            self._encoder = LibraryEncoder(self._engine)
-            self._read_special_tokens()
+            self._encode_batch = BytePairEncoder(self._engine).encode_batch
+        elif self.kind == "characters":
+            self._encode_batch = partial(_encode_characters, _code_point_table(numbers))
+        elif self.kind == "words":
+            self._encode_batch = partial(_encode_words, numbers)
         else:
-            self._encoder = CharacterEncoder(numbers) if self.kind == "characters" else WordEncoder(numbers)
+            self._encode_batch = partial(_encode_with_library, self._engine)
+            self._read_special_tokens()
 
     def _read_special_tokens(self) -> None:
         """Find the special tokens of a pretrained model, and which ones its pipeline puts around a text."""
@@ -147,7 +142,7 @@ class Tokenizer:
     def sampling(self) -> dict[str, Any]:
         """Recommended sampling of a pretrained model, as settings of `generate`."""
         fields = GenerationFields.read(self.generation, self._source) if self.generation else GenerationFields()
-        settings = {name: getattr(fields, field) for name, field in SAMPLING_FIELDS.items()}
+        settings = fields.model_dump(exclude={"do_sample"})
         for name in ("top_k", "top_p", "no_repeat_ngram"):  # 0 switches one off there
             settings[name] = None if settings[name] in (0, -1) else settings[name]
         if fields.do_sample is False:
@@ -219,7 +214,7 @@ class Tokenizer:
                     f"offset {surrogate.start()}: half a surrogate pair (U+{ord(surrogate[0]):04X}) is not a "
                     "character. Decode the text as UTF-8 before giving it."
                 )
-        return self._encoder.encode_batch(texts)
+        return self._encode_batch(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
         """Return the text of some ids; a pretrained model's special tokens are no text."""
@@ -328,7 +323,12 @@ class Tokenizer:
             GenerationFields.read(file_generation, generation_file)
         config = {**(default_config or {}), **config}
         if template_file.is_file():
-            config["chat_template"] = _read_template(template_file)
+            with reading_foreign_file(template_file):
+                if (size := template_file.stat().st_size) > MAX_TEMPLATE_BYTES:
+                    raise DataError(
+                        f"{template_file} has {size:,} bytes; a chat template has at most {MAX_TEMPLATE_BYTES:,}."
+                    )
+                config["chat_template"] = template_file.read_text(encoding="utf-8")
         generation = {name: value for name, value in generation.items() if value is not None} | file_generation
         tokenizer = cls(content, str(path), config=config, generation=generation, vocabulary=vocabulary)
         tokenizer._template_file = str(template_file if template_file.is_file() else config_file)
@@ -401,8 +401,7 @@ def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
     # Training takes time in the square of the longest word: text without spaces would take hours.
     engine.train_from_iterator(chain.from_iterable(map(_CUT_AFTER_LONG_RUNS.findall, pieces)), trainer)
     model = json.loads(engine.to_str())["model"]
-    numbers = {**model["vocab"], EOS: len(model["vocab"])}
-    return byte_pairs_pipeline(numbers, [tuple(pair) for pair in model["merges"]])
+    return byte_pairs_pipeline({**model["vocab"], EOS: len(model["vocab"])}, map(tuple, model["merges"]))
 
 
 # Settings of pretrained tokenizers
@@ -443,15 +442,7 @@ class GenerationFields(ForeignFields):
     top_p: float | None = Field(default=None, ge=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
     repetition_penalty: float | None = Field(default=None, gt=0)
-    no_repeat_ngram_size: int | None = Field(default=None, ge=0)
-
-
-def _read_template(path: Path) -> str:
-    """Read a chat template; one that is too long or not UTF-8 is an error that names the file."""
-    with reading_foreign_file(path):
-        if (size := path.stat().st_size) > MAX_TEMPLATE_BYTES:
-            raise DataError(f"{path} has {size:,} bytes; a chat template has at most {MAX_TEMPLATE_BYTES:,}.")
-        return path.read_text(encoding="utf-8")
+    no_repeat_ngram: int | None = Field(default=None, ge=0, alias="no_repeat_ngram_size")
 
 
 # The three kinds of trained tokenizer as pipelines of the `tokenizers` library. Whatever loads their JSON (the library
@@ -532,43 +523,38 @@ def _check_kind(engine: Engine, source: str) -> str:
     return kind
 
 
-# Fast encoders from text to ids, one per kind; a test compares each with the library's own ids. `encode_batch` returns
-# the ids of some texts one after the other (−1 for unknown characters), and the bounds of each text.
+# Fast encoders, one per kind; a test compares each with the library's own ids. They return the ids of some texts one
+# after the other (−1 for unknown characters), and the bounds of each text.
 
 
-class CharacterEncoder:
-    """Lookup of every code point in one table."""
-
-    def __init__(self, vocabulary: Mapping[str, int]) -> None:
-        self._table = np.full(0x110000, -1, dtype=np.int32)
-        for character, number in vocabulary.items():
-            self._table[ord(character)] = number
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return one id per character, and the bounds of each text."""
-        points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
-        return self._table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
+def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code_points"]:
+    """Return the id of every code point."""
+    table = np.full(0x110000, -1, dtype=np.int32)
+    for character, number in vocabulary.items():
+        table[ord(character)] = number
+    return table
 
 
-class WordEncoder:
-    """Lookup of every word in one dictionary."""
-
-    def __init__(self, vocabulary: Mapping[str, int]) -> None:
-        self._numbers = _WithDefault(vocabulary)
-        self._numbers.default = vocabulary[UNK]
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return one id per word and one per newline, and the bounds of each text."""
-        words = [split_words(text) for text in texts]
-        bounds = np.cumsum([0, *map(len, words)])
-        return np.fromiter(map(self._numbers.__getitem__, chain.from_iterable(words)), np.int64, bounds[-1]), bounds
+def _encode_characters(table: Int32[np.ndarray, " code_points"], texts: Sequence[str]) -> tuple[Ids, Ids]:
+    points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
+    return table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
 
 
-class _WithDefault(dict[str, int]):
-    default: int
+def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
+    words = [split_words(text) for text in texts]
+    bounds = np.cumsum([0, *map(len, words)])
+    ids = map(numbers.get, chain.from_iterable(words), repeat(numbers[UNK]))
+    return np.fromiter(ids, np.int64, bounds[-1]), bounds
 
-    def __missing__(self, word: str) -> int:
-        return self.default
+
+def _encode_with_library(engine: Engine, texts: Sequence[str]) -> tuple[Ids, Ids]:
+    """Encode with the library, for a pretrained model's tokenizer."""
+    try:
+        lists = [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"the tokenizer cannot encode a text: {error}.") from None
+    bounds = np.cumsum([0, *map(len, lists)])
+    return np.fromiter(chain.from_iterable(lists), np.int64, bounds[-1]), bounds
 
 
 def split_words(text: str) -> list[str]:
@@ -611,14 +597,16 @@ class BytePairEncoder:
 
     def _clear_cache(self) -> None:
         """Forget all encoded chunks."""
-        self._rows = _Numbering()
+        self._rows: defaultdict[str, int] = defaultdict()
+        self._rows.default_factory = self._rows.__len__  # a new chunk gets the next row
         self._ids: Ids = np.zeros(0, dtype=np.int64)
         self._bounds: Ids = np.zeros(1, dtype=np.int64)  # row r owns ids[bounds[r] : bounds[r + 1]]
 
     def _encode_new_chunks(self) -> None:
-        chunks, self._rows.new = self._rows.new, []
-        if not chunks:
+        num_new = len(self._rows) + 1 - len(self._bounds)
+        if not num_new:
             return
+        chunks = list(islice(reversed(self._rows), num_new))[::-1]
         try:
             lists = [encoding.ids for encoding in self._engine.encode_batch_fast(chunks, add_special_tokens=False)]
         except BaseException:
@@ -627,31 +615,3 @@ class BytePairEncoder:
         lengths = np.array([len(ids) for ids in lists], dtype=np.int64)
         self._ids = np.concatenate([self._ids, np.fromiter(chain.from_iterable(lists), np.int64, lengths.sum())])
         self._bounds = np.concatenate([self._bounds, self._bounds[-1] + np.cumsum(lengths)])
-
-
-class _Numbering(dict[str, int]):
-    """Numbers of keys in the order in which they are first looked up, and a list of the new ones."""
-
-    def __init__(self) -> None:
-        self.new: list[str] = []
-
-    def __missing__(self, key: str) -> int:
-        number = self[key] = len(self)
-        self.new.append(key)
-        return number
-
-
-class LibraryEncoder:
-    """The library's encoder, for a pretrained model's tokenizer."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-
-    def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the library's ids, and the bounds of each text."""
-        try:
-            lists = [encoding.ids for encoding in self._engine.encode_batch_fast(list(texts), add_special_tokens=False)]
-        except Exception as error:  # the library raises nothing narrower
-            raise DataError(f"the tokenizer cannot encode a text: {error}.") from None
-        bounds = np.cumsum([0, *map(len, lists)])
-        return np.fromiter(chain.from_iterable(lists), np.int64, bounds[-1]), bounds

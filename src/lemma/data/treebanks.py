@@ -469,11 +469,8 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
     keywords = {"train": "train", "dev": "validation", "valid": "validation", "test": "test"}
     for path in paths:
         files[next((split for word, split in keywords.items() if word in path.stem.lower()), "train")].append(path)
-    return (
-        {split: split_paths for split, split_paths in files.items() if split_paths}
-        if files["train"]
-        else {"train": list(paths)}
-    )
+    files = {split: split_paths for split, split_paths in files.items() if split_paths}
+    return files if "train" in files else {"train": list(paths)}
 
 
 def _user_file(name: str) -> Path:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
@@ -13,10 +13,10 @@ from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError
-from lemma.generation.fast_modules import fast_copy
 from lemma.generation.sampling import NAN_LOGITS, check_type
 from lemma.models.base import evaluating
 from lemma.models.encoder_decoder import DecoderState, EncoderDecoderModel
+from lemma.models.weights import fast_copy
 from lemma.report.result import Block, Pre, Result, Text
 from lemma.spec.models import SPECIAL_TOKENS
 
@@ -273,7 +273,7 @@ class TranslatedText(Result):
             yield Text(self.note, "note")
 
     def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "tokens": list(self.tokens), "remark": self.note}
+        return super().to_dict() | {"remark": self.note}
 
     def __str__(self) -> str:  # the text as it is, never wrapped
         return f"{self.text}\n{f'({self.note})' if self.note else ''}".rstrip("\n")

@@ -13,42 +13,59 @@ together stay one state: on a GPU, their step is a CUDA graph that samples its o
 import math
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError
-from lemma.generation.batches import SequenceGroup, SlotBatch
-from lemma.generation.detokenizer import start_token
-from lemma.generation.fast_modules import fast_copy
 from lemma.generation.sampling import (
     NAN_LOGITS,
     Sampling,
     TokenLogprob,
     adjust_logits,
     check_tokens,
+    check_type,
     sample_tokens,
     token_logprobs,
 )
-from lemma.generation.sequences import GeneratedTokens, TextEvent, TextRequest, TokenSequence
+from lemma.generation.sequences import (
+    GeneratedTokens,
+    Generation,
+    TextEvent,
+    TextRequest,
+    TokenSequence,
+    start_token,
+    strip_partial_character,
+)
+from lemma.generation.slots import SlotBatch
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, has_hooks
-from lemma.models.decoder import DecoderModel
+from lemma.models.base import LanguageModel, evaluating, has_hooks
+from lemma.models.decoder import DecoderModel, DecoderSlotCache
 from lemma.models.decoder_numpy import step_in_numpy, supports_numpy
+from lemma.models.weights import fast_copy
 
+if TYPE_CHECKING:
+    from lemma.generation.cuda_graphs import CudaGraphStep
+
+MAX_ROWS = 256  # sequences of different lengths that are generated at once
 PROMPT_CHUNK = {"cpu": 256, "cuda": 4096}  # tokens of prompts that are read in one step
 CHUNK_FLOPS = 2**34  # of a CPU for them: a third of a second, and 64 tokens of a model of 135 M parameters
 MAX_PROMPT_LOGITS = 2**24  # 64 MB; eight times as many on a GPU
 LENGTH_BUCKET = {"cpu": 16, "cuda": 64}  # tokens: a decoder's prompts of one bucket of lengths are read together
 DECODE_CACHE_SIZE = 2**16  # pairs of tokens whose text is remembered
+OnToken = Callable[[int, int], object]
+"""Called with a row's index and its next token as soon as that is sampled; True ends the row there."""
+OnText = Callable[[int, str], object]
+"""Called with a text's index and its next piece, complete characters only; True ends that text there."""
 Logits = Float[Tensor, "rows vocabulary"]
 StepLogits = list[tuple[list[TokenSequence], Logits]]
 """Sequences, and the logits of their next tokens."""
@@ -56,24 +73,61 @@ StepLogits = list[tuple[list[TokenSequence], Logits]]
 
 @dataclass(eq=False)
 class PromptPrefill:
-    """A prompt that is being read, chunk by chunk.
-
-    Attributes:
-        tokens: what the model reads: the end of a prompt that is longer than the receptive field.
-        position: tokens read so far.
-        logprobs: of the prompt's tokens, if they are asked for; None for the first.
-    """
+    """A prompt that is being read, chunk by chunk."""
 
     request: TextRequest
     sequences: list[TokenSequence]
-    tokens: tuple[int, ...]
-    position: int = 0
+    tokens: tuple[int, ...]  # what the model reads: the end of a prompt that is longer than the receptive field
+    position: int = 0  # tokens read so far
     state: State | None = None
-    logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])
+    logprobs: list[TokenLogprob | None] = field(default_factory=lambda: [None])  # of the prompt; None for the first
 
 
 PromptChunk = tuple[PromptPrefill, tuple[int, ...]]
 """A prompt and its tokens to read next."""
+
+
+@dataclass(eq=False)
+class SequenceGroup:
+    """Sequences whose states have one shape, joined into one state."""
+
+    sequences: list[TokenSequence]
+    state: State
+    graph_step: "CudaGraphStep | None" = None  # on a GPU, for sequences that stay together; samples its own tokens
+    next_tokens: Int[Tensor, " sequences"] | None = None  # to read next, if sampled for just these sequences
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """Key of groups whose states can be joined."""
+        return tuple((name, *tensor.shape[1:]) for name, tensor in self.state.tensors().items())
+
+    def drop_finished(self) -> "SequenceGroup":
+        """Return the group without the sequences that have stopped."""
+        rows = [row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason]
+        if len(rows) == len(self.sequences):
+            return self
+        if self.graph_step:
+            self.graph_step.is_idle = not rows
+            # Slots keep their rows until half of them have stopped: another number of rows is another graph.
+            keeps_rows = rows and (2 * len(rows) > len(self.sequences) or self.graph_step.has_tokens_ahead)
+            if keeps_rows and isinstance(self.state, DecoderSlotCache):
+                return self
+        state = self.state.select_rows(torch.tensor(rows, dtype=torch.long)) if rows else self.state
+        return SequenceGroup([self.sequences[row] for row in rows], state, self.graph_step)
+
+    @staticmethod
+    def merge(groups: Sequence["SequenceGroup"]) -> "list[SequenceGroup]":
+        """Join groups of one shape."""
+        by_shape: dict[tuple[Any, ...], list[SequenceGroup]] = {}
+        for group in groups:
+            by_shape.setdefault(group.shape, []).append(group)
+        merged: list[SequenceGroup] = []
+        for same in by_shape.values():
+            state, parts = same[0].state, [group.state.tensors() for group in same]
+            if len(same) > 1:
+                state = state.with_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+            merged.append(SequenceGroup([sequence for group in same for sequence in group.sequences], state))
+        return merged
 
 
 class BatchEngine:
@@ -155,16 +209,11 @@ class BatchEngine:
     def is_busy(self) -> bool:
         return bool(self.waiting or self.groups or self.prefilling or (self.slots and self.slots.num_active))
 
-    def check(self, request: TextRequest) -> None:
-        """Refuse tokens that the model does not have."""
-        vocabulary = self.model.spec.vocabulary
-        for name in ("stop_tokens", "logit_bias"):
-            check_tokens(name, getattr(request.settings, name), vocabulary)
-        check_tokens("prompt", request.prompt, vocabulary)
-
     def add(self, request: TextRequest) -> list[TokenSequence]:
-        """Queue a request; return its sequences."""
-        self.check(request)
+        """Queue a request and return its sequences; refuse tokens that the model does not have."""
+        for name in ("stop_tokens", "logit_bias"):
+            check_tokens(name, getattr(request.settings, name), self.model.spec.vocabulary)
+        check_tokens("prompt", request.prompt, self.model.spec.vocabulary)
         prompt, field = request.prompt, self.model.receptive_field
         if not prompt:
             assert self.tokenizer, "without a tokenizer a prompt needs a token"
@@ -191,6 +240,14 @@ class BatchEngine:
         for group in self.groups:
             if group.graph_step:
                 group.graph_step.is_idle = True
+
+    def run(self) -> Iterator[TextEvent]:
+        """Yield the events of all steps until nothing is left; raise the error of a sequence."""
+        while self.is_busy:
+            for event in self.step():
+                if event.error:
+                    raise event.error
+                yield event
 
     def step(self) -> list[TextEvent]:
         """Read one token of every sequence and a chunk of the prompts, then sample the next token of every sequence."""
@@ -231,14 +288,13 @@ class BatchEngine:
             self._check_loops(group.sequences, group.state, events)
             outputs.append((group.sequences, logits))
         if slots and slots.num_active:
-            sequences, logits, full = slots.step()
-            states = {group.sequences[0]: group.state for group in full}
+            sequences, logits, windows = slots.step()
             assert slots.slots
             for sequence in sequences:
                 if sequence.is_greedy:
-                    self._check_loops([sequence], states.get(sequence, slots.slots), events)
+                    self._check_loops([sequence], windows.get(sequence, slots.slots), events)
             outputs.append((sequences, logits))
-            stepped += full
+            stepped += [SequenceGroup([sequence], window) for sequence, window in windows.items()]
         self.groups = stepped
         return outputs
 
@@ -420,3 +476,139 @@ class BatchEngine:
     def _fail(sequence: TokenSequence, error: InputError, events: list[TextEvent]) -> None:
         sequence.stop("told")
         events.append(TextEvent(sequence.request, sequence.index, error=error))
+
+
+@torch.inference_mode()
+def generate(
+    model: LanguageModel,
+    prompts: Sequence[Sequence[int] | np.ndarray],
+    settings: Sampling,
+    *,
+    eos: int | None = None,
+    on_token: OnToken | None = None,
+) -> list[GeneratedTokens]:
+    """Continue each prompt, `settings.samples` times, through the model's state, never reading a token twice.
+
+    (A decoder whose window is full moves all its positions at each token, and therefore reads its window again.)
+
+    Prompts of equal length run as one batch, and equal ones are read once. Each row has random numbers of its own,
+    seeded by seed + row, and does not depend on other rows. Only the rounding of batched matrix products may differ in
+    the last bit from that of the row alone: so a choice can differ where tokens are equally likely up to that bit, and
+    nowhere else.
+    """
+    if settings.stop:
+        raise InputError(f"stop = {settings.stop!r}: stop strings need a tokenizer. Use generate_text, or stop_tokens.")
+    token_lists = [[int(token) for token in prompt] for prompt in prompts]
+    for index, tokens in enumerate(token_lists):
+        if not tokens:
+            raise InputError(f"prompt {index} has no tokens; a model needs at least one to start from, such as <eos>.")
+        check_tokens(f"prompt {index}", tokens, model.spec.vocabulary)
+    with _start_engine(model, None, token_lists, settings, eos, stream=on_token is not None) as (engine, sequences):
+        for event in engine.run():
+            if on_token and event.token is not None and on_token(event.row, event.token) is True:
+                sequences[event.row].stop("told")
+    return [sequence.result() for sequence in sequences]
+
+
+@torch.inference_mode()
+def generate_text(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    settings: Sampling,
+    on_text: OnText | None = None,
+    max_prompt_tokens: int | None = None,
+) -> list[Generation]:
+    """Continue each prompt, `settings.samples` times; the texts of a prompt follow each other.
+
+    A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
+    from token 0. Of a prompt with more than `max_prompt_tokens` tokens, only the last ones are read.
+    """
+    decodes_pieces = on_text is not None or bool(settings.stop)
+    answer: object = None
+    with closing(_stream_pieces(model, tokenizer, prompts, settings, decodes_pieces, max_prompt_tokens)) as pieces:
+        while True:
+            try:
+                index, piece = pieces.send(answer)
+            except StopIteration as end:
+                return end.value
+            answer = on_text(index, piece) if on_text else None
+
+
+@torch.inference_mode()
+def stream_text(
+    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
+) -> Generator[tuple[int, str], object, list[Generation]]:
+    """Yield each text's index and its next piece, complete characters only; True sent back ends that text there."""
+    return (yield from _stream_pieces(model, tokenizer, prompts, settings))
+
+
+def _stream_pieces(
+    model: LanguageModel,
+    tokenizer: Tokenizer,
+    prompts: Sequence[str],
+    settings: Sampling,
+    decodes_pieces: bool = True,
+    max_prompt_tokens: int | None = None,
+) -> Generator[tuple[int, str], object, list[Generation]]:
+    """Yield the pieces of all texts as they come, or none: then each text is decoded at its end."""
+    for prompt in prompts:
+        check_type("prompt", prompt, str, "a text")
+    start = -max_prompt_tokens if max_prompt_tokens else 0
+    encoded = [tokenizer.encode(prompt)[start:].tolist() for prompt in prompts]
+    texts = [""] * (len(prompts) * settings.samples)
+    with _start_engine(model, tokenizer, encoded, settings, decode_text=decodes_pieces, stream=decodes_pieces) as (
+        engine,
+        sequences,
+    ):
+        for event in engine.run():
+            row, piece = event.row, event.text
+            texts[row] += piece
+            is_ended = bool(piece) and (yield row, piece) is True
+            if is_ended and not sequences[row].stop_filter.has_stopped:
+                sequences[row].stop("told")
+                if not event.result and (piece := sequences[row].finish().text):  # what was held back
+                    texts[row] += piece
+                    yield row, piece
+    generations: list[Generation] = []
+    for index, sequence in enumerate(sequences):
+        result, prompt_index = sequence.result(), index // settings.samples
+        if not decodes_pieces:
+            previous = encoded[prompt_index][-1:]  # it may call for a space
+            text = tokenizer.decode([*previous, *result.tokens])[len(tokenizer.decode(previous)) :]
+            texts[index] = strip_partial_character(tokenizer, text)
+        speed = len(result.tokens) / result.seconds if result.seconds else 0.0
+        prompt, text = prompts[prompt_index], texts[index]
+        generations.append(Generation(prompt, text, result.tokens, result.loop, result.stopped, speed, result.logprobs))
+    return generations
+
+
+@contextmanager
+def _start_engine(
+    model: LanguageModel,
+    tokenizer: Tokenizer | None,
+    prompts: Sequence[Sequence[int]],
+    settings: Sampling,
+    eos: int | None = None,
+    decode_text: bool = False,
+    stream: bool = True,
+) -> Iterator[tuple[BatchEngine, list[TokenSequence]]]:
+    """Provide an engine to which all prompts are added, and their sequences."""
+    count, same_length = settings.samples, len({len(prompt) or 1 for prompt in prompts}) == 1
+    rows, device = max(1, count * len(prompts)), next(model.parameters()).device
+    if device.type == "cuda":
+        from lemma.generation.cuda_graphs import MIN_GRAPH_TOKENS  # needed on a GPU only
+
+        same_length = same_length or settings.tokens < MIN_GRAPH_TOKENS
+    dtype = settings.dtype(device)
+    with evaluating(model):
+        rows = rows if same_length else min(rows, MAX_ROWS)
+        engine = BatchEngine(model, tokenizer, rows, MAX_PROMPT_LOGITS, dtype, eos, same_length)
+        sequences: list[TokenSequence] = []
+        for index, prompt in enumerate(prompts):
+            request = TextRequest(tuple(prompt), settings, count * index, decode_text=decode_text, stream=stream)
+            sequences += engine.add(request)
+        try:
+            yield engine, sequences
+        finally:
+            engine.close()

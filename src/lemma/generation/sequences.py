@@ -1,48 +1,224 @@
-"""Requests to the engine, the sequences that it extends for them, and the events that it returns."""
+"""Sequences of tokens that the engine extends: requests, decoded text, stop strings, loops, and results.
+
+A loop at temperature 0 (problem B8) is proved by a recurring state, or observed. Each token is a function of the state
+before it, and so is the next state. When a full state recurs, all that followed it repeats indefinitely: a model whose
+state is its last N−1 tokens has at most V^(N−1) full states, so it always ends in a loop.
+
+Whatever else the next token depends on belongs to the state that must recur. Repetition and presence penalties depend
+on which tokens have been used: a set that only grows, so that it is the same where its size is. Stop strings depend on
+the end of the text that may still become one. Frequency penalties count every token, and each token adds an n-gram that
+`no_repeat_ngram` forbids from then on: no state recurs, and no loop is proved.
+"""
 
 import random
+import re
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from lemma.generation.detokenizer import Detokenizer, StopStringFilter
-from lemma.generation.loops import StateHistory, TextLoop, find_observed_loop, make_proved_loop
-from lemma.generation.sampling import Sampling, TokenLogprob
+from lemma.data.tokenizers import PRETRAINED, Tokenizer
+from lemma.errors import DataError
+from lemma.generation.sampling import INCOMPLETE, Sampling, TokenLogprob
 from lemma.layers.state import State
 from lemma.models.base import LanguageModel
+from lemma.report.numbers import make_visible
+from lemma.report.result import Block, Pre, Result, Table, Text, as_text
+from lemma.report.text import wrap_lines
 
+MAX_PENDING_TOKENS = 8  # that are decoded again, where the last ones are not a complete character
+PARTIAL_CHARACTER = re.compile(f"^{INCOMPLETE}{{1,3}}(?!{INCOMPLETE})")
 RECURRENCE_TOKENS = 500  # of a loop, after which the hidden vectors of a recurrent model have recurred, if ever
 STOP_STRING_TOKENS = 100  # of a loop, after which a stop string would have come, if ever
 StopReason = Literal["length", "eos", "stop", "loop", "told"]
 """Why a text ends; `stop`: at a stop string or stop token; `told`: the caller asked for it."""
 
 
+@dataclass(frozen=True)
+class TextLoop:
+    """A text that repeats itself: token t equals token t + period from `onset` on, counting generated tokens from 0."""
+
+    onset: int
+    period: int
+    proved: bool  # the full state recurred, so it repeats indefinitely; otherwise it was seen three times in a row
+    state: str  # description of the model's state
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        start = "from the first token" if self.onset == 0 else f"from token {self.onset}"
+        every = "every token" if self.period == 1 else f"every {self.period} tokens"
+        if self.proved:
+            return f"{start} the text repeats {every}, for ever (proved: {self.state} repeated)"
+        return f"{start} the text repeats {every} so far (not proved: {self.state} did not repeat)"
+
+
+class StateHistory:
+    """The states of one generation, to find one that recurs.
+
+    A signature of up to 32 bytes is stored as it is, a longer one as its 256-bit BLAKE2 digest.
+    """
+
+    def __init__(self) -> None:
+        self._first_steps: dict[bytes, int] = {}
+
+    def find_earlier(self, signature: bytes, step: int) -> int | None:
+        """Return the step at which this state occurred before; None if it is new, and then store it."""
+        key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
+        first = self._first_steps.setdefault(key, step)
+        return None if first == step else first
+
+
+def make_proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
+    """Describe the loop that is proved when the states before tokens `first` and `step` are the same.
+
+    >>> make_proved_loop([5, 1, 2, 1, 2], first=1, step=5, state="the last token")
+    TextLoop(onset=1, period=2, proved=True, state='the last token')
+    """
+    period = smallest_period(tokens[first:step])
+    return TextLoop(_find_onset(tokens, first, period), period, True, state)
+
+
+def find_observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
+    """Describe the shortest loop that the end of the text has gone through three times; None without one.
+
+    >>> find_observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
+    TextLoop(onset=1, period=2, proved=False, state='the hidden vectors')
+    """
+    for period in range(1, len(tokens) // 3 + 1):
+        if tokens[-1] == tokens[-1 - period] and tokens[-2 * period :] == tokens[-3 * period : -period]:
+            return TextLoop(_find_onset(tokens, len(tokens) - 3 * period, period), period, False, state)
+    return None
+
+
+def smallest_period(word: Sequence[int]) -> int:
+    """Return the smallest period of a word repeated indefinitely; it divides the word's length.
+
+    >>> smallest_period([1, 2, 1, 2]), smallest_period([1, 2, 1])
+    (2, 3)
+    """
+    size = len(word)
+    divisors = (period for period in range(1, size + 1) if size % period == 0)
+    return next(period for period in divisors if word[period:] == word[:-period] or period == size)
+
+
+def _find_onset(tokens: Sequence[int], start: int, period: int) -> int:
+    """Walk back from an index in the loop to where it begins."""
+    while start and tokens[start - 1] == tokens[start - 1 + period]:
+        start -= 1
+    return start
+
+
+class Detokenizer:
+    """Incremental decoding of the tokens that follow a prompt, never half a character.
+
+    A token may end inside a character, or need the token before it to know whether a space parts them: so each piece
+    is what the text of the latest tokens has gained, and an unfinished end waits for the next token.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, prompt: Sequence[int]) -> None:
+        self._tokenizer = tokenizer
+        self._tokens = list(prompt[-1:])
+        self._emitted = tokenizer.decode(self._tokens)
+        self._has_started = False
+
+    def add(self, token: int) -> str:
+        """Take a token and return the text that is complete by now."""
+        self._tokens.append(token)
+        text = self._tokenizer.decode(self._tokens)
+        pending = min(3, len(text) - len(text.rstrip(INCOMPLETE)))  # later tokens can change no more than these
+        if pending and len(text) - pending < len(self._emitted) + 4:  # of four, none is half a character of the prompt
+            return ""
+        piece = self._strip_start(text[len(self._emitted) : len(text) - pending])
+        self._tokens = self._tokens[-MAX_PENDING_TOKENS:] if pending else [token]
+        emitted = self._tokenizer.decode(self._tokens)
+        self._emitted = emitted[: len(emitted) - pending]
+        return piece
+
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Tokens on which the next piece depends."""
+        return tuple(self._tokens)
+
+    def flush(self) -> str:
+        """Return what is left at the end, complete or not."""
+        return self._strip_start(self._tokenizer.decode(self._tokens)[len(self._emitted) :])
+
+    def _strip_start(self, piece: str) -> str:
+        """Drop half a character at the start of the full text, which nothing before can complete."""
+        had_started, self._has_started = self._has_started, self._has_started or bool(piece)
+        return piece if had_started else strip_partial_character(self._tokenizer, piece)
+
+
+def strip_partial_character(tokenizer: Tokenizer, text: str) -> str:
+    """Drop bytes at the start of a text, three at most, that are the end of a character."""
+    return PARTIAL_CHARACTER.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
+
+
+class StopStringFilter:
+    """A filter that passes text until a stop string comes, and holds back what may still become one.
+
+    The text ends before the stop string that is complete first, of several the one that begins first: so what passes
+    depends on the text alone, not on the pieces in which it comes.
+
+    >>> stops = StopStringFilter(["###"])
+    >>> [stops.add(piece) for piece in ("a#", "#b", "c##", "# d")], stops.has_stopped, stops.flush()
+    (['a', '##b', 'c', ''], True, '')
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops, self.pending, self.has_stopped = tuple(stops), "", False
+
+    def add(self, piece: str) -> str:
+        """Take a piece and return what can be emitted by now; nothing after the stop."""
+        if self.has_stopped:
+            return ""
+        text = self.pending + piece
+        matches = [(start + len(stop), start) for stop in self._stops if (start := text.find(stop)) >= 0]
+        self.has_stopped = bool(matches)
+        end = min(matches)[1] if matches else len(text) - self._partial_length(text)
+        self.pending = "" if matches else text[end:]
+        return text[:end]
+
+    def flush(self) -> str:
+        """Return what is still held back at the end."""
+        return self.pending
+
+    def _partial_length(self, text: str) -> int:
+        """Count the characters at the end that are the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        lengths = range(min(longest, len(text)), 0, -1)
+        return next((size for size in lengths if any(stop.startswith(text[-size:]) for stop in self._stops)), 0)
+
+
+def start_token(tokenizer: Tokenizer) -> int:
+    """Return the token from which a text without a prompt starts: `<eos>`, a newline, or token 0."""
+    if tokenizer.eos is not None:
+        return tokenizer.eos
+    try:
+        return int(tokenizer.encode("\n")[0])
+    except DataError:
+        return 0
+
+
 @dataclass(frozen=True, eq=False)
 class TextRequest:
-    """A prompt to be continued `settings.samples` times.
-
-    Attributes:
-        first_row: index of its first text; text i has the random numbers of row `first_row` + i of `generate`.
-        owner: owners take turns, however many requests each has.
-        score_prompt: return log-probabilities of the prompt's own tokens, as many as `settings.logprobs` says.
-        generates: False to read the prompt only.
-        decode_text: False for tokens without their text.
-        stream: False for one event at the end.
-    """
+    """A prompt to be continued `settings.samples` times."""
 
     prompt: tuple[int, ...]
     settings: Sampling
-    first_row: int = 0
-    owner: Hashable = None
-    score_prompt: bool = False
-    generates: bool = True
-    decode_text: bool = True
-    stream: bool = True
+    first_row: int = 0  # index of its first text; text i has the random numbers of row `first_row` + i of `generate`
+    owner: Hashable = None  # owners take turns, however many requests each has
+    score_prompt: bool = False  # return log-probabilities of the prompt's tokens, as many as `settings.logprobs` says
+    generates: bool = True  # False to read the prompt only
+    decode_text: bool = True  # False for tokens without their text
+    stream: bool = True  # False for one event at the end
 
 
 @dataclass(frozen=True)
@@ -56,34 +232,25 @@ class GeneratedTokens:
     seconds: float
     logprobs: tuple[TokenLogprob, ...] | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        logprobs = None if self.logprobs is None else [logprob.to_dict() for logprob in self.logprobs]
-        lists = {"prompt_tokens": list(self.prompt_tokens), "tokens": list(self.tokens), "logprobs": logprobs}
-        return {**asdict(self), **lists}
-
 
 @dataclass(slots=True)
 class TextEvent:
-    """Output of one decoding step for one sequence.
-
-    Attributes:
-        index: which of the request's sequences.
-        text: complete characters; nothing that may still become a stop string.
-        token: the latest token; None if it does not belong to the text.
-        logprobs: of the tokens of this piece.
-        prompt_logprobs: of the prompt's tokens, None for the first; comes once, before the first piece.
-        result: all tokens and why they end, in the last event.
-        error: why the sequence cannot be generated.
-    """
+    """Output of one decoding step for one sequence."""
 
     request: TextRequest
-    index: int
-    text: str = ""
-    token: int | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
+    index: int  # which of the request's sequences
+    text: str = ""  # complete characters; nothing that may still become a stop string
+    token: int | None = None  # the latest token; None if it does not belong to the text
+    logprobs: tuple[TokenLogprob, ...] = ()  # of the tokens of this piece
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
-    result: GeneratedTokens | None = None
-    error: Exception | None = None
+    """Of the prompt's tokens, None for the first; comes once, before the first piece."""
+    result: GeneratedTokens | None = None  # all tokens and why they end, in the last event
+    error: Exception | None = None  # why the sequence cannot be generated
+
+    @property
+    def row(self) -> int:
+        """Index of the text among those of all prompts."""
+        return self.request.first_row + self.index
 
 
 class TokenSequence:
@@ -235,3 +402,53 @@ class TokenSequence:
         logprobs = None if self.settings.logprobs is None else tuple(self.logprobs)
         seconds = self.finished_at - self.started_at
         return GeneratedTokens(self.prompt, tuple(self.tokens), loop, self.stop_reason, seconds, logprobs)
+
+
+@dataclass(frozen=True)
+class Generation(Result):
+    """The text generated after a prompt."""
+
+    prompt: str
+    text: str
+    tokens: tuple[int, ...]  # all that were generated: also those that spell a stop string, before which the text ends
+    loop: TextLoop | None
+    stopped: StopReason
+    tokens_per_second: float
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    seed: int | None = None  # that was drawn, if none was given: with it the same text comes again
+
+    @property
+    def title(self) -> str:
+        return "generated text"
+
+    @property
+    def note(self) -> str:
+        """A line about the loop, and one about the seed that was drawn; empty without both."""
+        lines = [f"loop: {self.loop}" if self.loop else "", "" if self.seed is None else f"seed: {self.seed}"]
+        return "\n".join(line for line in lines if line)
+
+    @property
+    def notes(self) -> str:
+        """Text below the generated one: the loop, the seed, and the log-probabilities."""
+        tables = as_text(self._tables())
+        return "\n".join(([wrap_lines(self.note)] if self.note else []) + (["", tables] if tables else []))
+
+    def _tables(self) -> list[Block]:
+        if self.logprobs is None:
+            return []
+        rows: list[tuple[str, ...]] = []
+        for logprob in self.logprobs:
+            top = ", ".join(f"{make_visible(other.text)} {other.logprob:.3f}" for other in logprob.top)
+            rows.append((make_visible(logprob.text), f"{logprob.logprob:.3f}", top))
+        if any(logprob.top for logprob in self.logprobs):
+            return [Table(("token", "log p", "most likely"), rows, left=(0, 2), breakable=(2,))]
+        return [Table(("token", "log p"), [row[:2] for row in rows], left=(0, 2))]
+
+    def blocks(self) -> Iterable[Block]:
+        yield Pre([(self.prompt, "prompt"), (self.text, "")])
+        if self.note:
+            yield Text(self.note, "note")
+        yield from self._tables()
+
+    def __str__(self) -> str:  # the text as it is, never wrapped
+        return f"{self.prompt}{self.text}\n{self.notes}".rstrip("\n")

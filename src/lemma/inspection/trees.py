@@ -347,6 +347,8 @@ class ParsedSentence:
 class ParsedText(Result):
     """The trees of a text, one per line, and where they come from."""
 
+    json_names = ("about", "sentences")
+
     sentences: tuple[ParsedSentence, ...]
     about: str
     title = "Dependency trees"
@@ -364,10 +366,6 @@ class ParsedText(Result):
                 names = (TOP, *head.words)
                 yield Matrix(f"head {head.relation}", names, head.columns, head.weights, "share", decimals=2)
         yield Text(self.about)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"about": self.about, "sentences": [sentence.to_dict() for sentence in self.sentences]}
 
     def svg(self) -> str:
         """Draw the tree of a text of one sentence as SVG."""

@@ -25,7 +25,20 @@ MAX_LOGITS = {"cpu": 2**23, "cuda": 2**27}  # held at once: 32 and 512 MB in flo
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
-class Backbone(nn.Module):
+class Model(nn.Module):
+    """A model of any family.
+
+    Attributes:
+        stateful: training carries the state from batch to batch.
+    """
+
+    stateful: ClassVar[bool] = False
+
+    def init_weights(self) -> None:
+        """Draw the initial weights but those of a model inside; PyTorch's own unless a family says otherwise."""
+
+
+class Backbone(Model):
     """A model whose output layer reads vectors; a classifier or a text tower can read them too.
 
     Attributes:
@@ -47,20 +60,12 @@ class Backbone(nn.Module):
         """
         raise NotImplementedError(f"{type(self).__name__} has no vectors.")
 
-    def init_weights(self) -> None:
-        """Draw the initial weights; PyTorch's own unless a family says otherwise."""
-
 
 class LanguageModel(Backbone, ABC):
     """A model of the next token: `logits, state = model(tokens, state)`.
 
     Feeding tokens one by one through the state gives the logits of feeding them at once.
-
-    Attributes:
-        stateful: training carries the state from batch to batch.
     """
-
-    stateful: ClassVar[bool] = False
 
     def __init__(self, spec: LanguageSpec) -> None:
         super().__init__()

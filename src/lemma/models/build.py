@@ -2,8 +2,8 @@
 
 import math
 import os
-from collections.abc import Callable
 from contextlib import nullcontext
+from importlib import import_module
 from typing import Any, overload
 
 import torch
@@ -11,87 +11,16 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from lemma.errors import PackageError, SpecError
-from lemma.models.base import Backbone, LanguageModel, count_parameters
-from lemma.models.classifier import ClassifierModel, TreeModel
-from lemma.models.decoder import DecoderModel
-from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel
-from lemma.models.encoder_decoder import EncoderDecoderModel
-from lemma.models.feed_forward import AttentiveModel, FeedForwardModel
-from lemma.models.graph import GraphModel
-from lemma.models.parser import ParserModel
-from lemma.models.recurrent import RecurrentModel
-from lemma.models.table_a5 import TableA5Model
-from lemma.models.transformer import EncoderModel
-from lemma.spec.models import (
-    PLUGIN_FAMILIES,
-    Attentive,
-    Classifier,
-    CrossAttention,
-    Decoder,
-    DualEncoder,
-    Encoder,
-    EncoderDecoder,
-    FeedForward,
-    Graph,
-    Gru,
-    Lstm,
-    ModelSpec,
-    NewFamily,
-    Parser,
-    Rnn,
-    TableA5,
-    Tree,
-)
+from lemma.models.base import Backbone, LanguageModel, Model, count_parameters
+from lemma.spec.models import PLUGIN_FAMILIES, BodySpec, LanguageSpec, ModelSpec, NewFamily
 
-Model = (
-    LanguageModel
-    | ParserModel
-    | EncoderModel
-    | EncoderDecoderModel
-    | TreeModel
-    | ClassifierModel
-    | DualEncoderModel
-    | CrossAttentionModel
-    | GraphModel
-)
-"""A model of any family."""
-MODELS: dict[type, Callable[[Any, float], Model]] = {
-    FeedForward: FeedForwardModel,
-    Attentive: AttentiveModel,
-    Rnn: RecurrentModel,
-    Lstm: RecurrentModel,
-    Gru: RecurrentModel,
-    Decoder: DecoderModel,
-    TableA5: TableA5Model,
-    Parser: ParserModel,
-    Encoder: EncoderModel,
-    EncoderDecoder: EncoderDecoderModel,
-    Graph: GraphModel,
-    Tree: TreeModel,
-}
-"""Models by their spec; those that contain another model are built by `_construct`."""
 SMALL_MATRIX = 10**8  # numbers, up to which memory is not checked
 
 
-# A spec of unknown family counts as that of a language model.
 @overload
-def build(spec: Parser, dropout: float = 0.0) -> ParserModel: ...  # pyright: ignore[reportOverlappingOverload]
+def build(spec: LanguageSpec, dropout: float = 0.0) -> LanguageModel: ...
 @overload
-def build(spec: Encoder, dropout: float = 0.0) -> EncoderModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: EncoderDecoder, dropout: float = 0.0) -> EncoderDecoderModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: Classifier, dropout: float = 0.0) -> ClassifierModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: DualEncoder, dropout: float = 0.0) -> DualEncoderModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: CrossAttention, dropout: float = 0.0) -> CrossAttentionModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: Graph, dropout: float = 0.0) -> GraphModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: Tree, dropout: float = 0.0) -> TreeModel: ...  # pyright: ignore[reportOverlappingOverload]
-@overload
-def build(spec: ModelSpec, dropout: float = 0.0) -> LanguageModel: ...
+def build(spec: ModelSpec, dropout: float = 0.0) -> Model: ...
 def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     """Build the model a spec describes, with initial weights drawn from torch's random state.
 
@@ -102,7 +31,7 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
     sizes = sorted(value for value in spec.to_dict().values() if type(value) is int)
     if math.prod(sizes[-2:]) > SMALL_MATRIX and torch.get_default_device().type != "meta":
         check_memory(spec)
-    model = _construct(spec, dropout)
+    model = construct(spec, dropout)
     _init_weights(model)
     return model
 
@@ -113,7 +42,7 @@ def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
     Memory that is not written to takes none, so that a model can be filled tensor by tensor.
     """
     with SkipInitialization():
-        model = _construct(spec, dropout)
+        model = construct(spec, dropout)
         for module in model.modules():
             if isinstance(module, LanguageModel) and isinstance(module.spec, NewFamily):
                 _init_weights(module)  # may also fill buffers
@@ -123,7 +52,7 @@ def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
 def count_spec_parameters(spec: ModelSpec) -> int:
     """Count a spec's parameters on the meta device: no memory, no time."""
     with torch.device("meta"), SkipInitialization():  # filling a tensor there imports torch._dynamo, a second and more
-        return count_parameters(_construct(spec, 0.0))
+        return count_parameters(construct(spec, 0.0))
 
 
 def check_memory(spec: ModelSpec) -> None:
@@ -159,40 +88,38 @@ class SkipInitialization(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _construct(spec: ModelSpec, dropout: float) -> Model:
+def construct(spec: ModelSpec, dropout: float) -> Model:
     """Build the modules of a model; its weights are those that torch's modules draw."""
-    if isinstance(spec, Classifier | DualEncoder):
-        backbone = _construct(spec.body, dropout)
-        assert isinstance(backbone, Backbone)
-        if isinstance(spec, Classifier):
-            return ClassifierModel(spec, backbone, dropout)
-        return DualEncoderModel(spec, backbone, dropout)
-    if isinstance(spec, CrossAttention):
-        towers = _construct(spec.towers, dropout)
-        assert isinstance(towers, DualEncoderModel)
-        return CrossAttentionModel(spec, towers, dropout)
     if isinstance(spec, NewFamily):
-        return _construct_plugin(spec, dropout)
-    return next(model for kind, model in MODELS.items() if isinstance(spec, kind))(spec, dropout)
+        with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
+            model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
+        if not isinstance(model, LanguageModel):
+            raise PackageError(
+                f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
+                "lemma.models.base.LanguageModel is expected."
+            )
+        return model
+    module, _, name = spec.model.partition(":")
+    return getattr(import_module(module), name)(spec, dropout)
 
 
-def _construct_plugin(spec: NewFamily, dropout: float) -> LanguageModel:
-    with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
-        model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
-    if not isinstance(model, LanguageModel):
-        raise PackageError(
-            f"the family '{spec.family}': {spec.model} returns a {type(model).__name__}, where a subclass of "
-            "lemma.models.base.LanguageModel is expected."
-        )
-    return model
+def build_body(spec: BodySpec, dropout: float) -> Backbone:
+    """Build the body of another model, without the modules that come after its vectors."""
+    backbone = construct(spec, dropout)
+    assert isinstance(backbone, Backbone)
+    for name in backbone.output_modules:
+        delattr(backbone, name)
+    return backbone
 
 
-def _init_weights(model: Model | Backbone) -> None:
+def _init_weights(model: Model) -> None:
     """Draw the initial weights as the family does, those of the model inside it first."""
-    if isinstance(model, ClassifierModel | DualEncoderModel):
-        _init_weights(model.body)
-    elif isinstance(model, CrossAttentionModel):
-        _init_weights(model.towers)
-    spec = model.spec if isinstance(model, LanguageModel) else None
+    if not isinstance(model, LanguageModel):
+        for inner in model.children():
+            if isinstance(inner, Model):
+                _init_weights(inner)
+        model.init_weights()
+        return
+    spec = model.spec
     with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model) if isinstance(spec, NewFamily) else nullcontext():
         model.init_weights()

@@ -7,22 +7,19 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from lemma.layers.graph import GraphConvolution
-from lemma.models.base import Backbone, init_embedding
+from lemma.models.base import Backbone, Model, init_embedding
+from lemma.models.build import build_body
 from lemma.spec.models import Classifier, Tree
 
 
-class ClassifierModel(nn.Module):
+class ClassifierModel(Model):
     """A linear layer on the pooled vectors of a backbone, whose output modules are removed."""
 
-    stateful: ClassVar[bool] = False
-
-    def __init__(self, spec: Classifier, backbone: Backbone, dropout: float = 0.0) -> None:
+    def __init__(self, spec: Classifier, dropout: float = 0.0) -> None:
         super().__init__()
-        self.spec, self.body = spec, backbone  # the name `body` is in state_dicts
-        for name in backbone.output_modules:
-            delattr(backbone, name)
+        self.spec, self.body = spec, build_body(spec.body, dropout)
         self.dropout = nn.Dropout(dropout)
-        self.head = nn.Linear(backbone.vector_width, spec.classes, bias=spec.head_bias)
+        self.head = nn.Linear(self.body.vector_width, spec.classes, bias=spec.head_bias)
 
     def init_weights(self) -> None:
         """Draw a small initial head, so that all classes are about equally likely; the backbone draws its own."""

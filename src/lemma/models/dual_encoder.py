@@ -13,7 +13,8 @@ from lemma.data.batches import TokenRows, batch_by_length
 from lemma.layers.attention import AttentionShape, attend
 from lemma.layers.feed_forward import FeedForwardLayer, build_norm
 from lemma.layers.positions import build_positions
-from lemma.models.base import Backbone, Tokens, measuring, tokens_per_batch
+from lemma.models.base import Model, Tokens, measuring, tokens_per_batch
+from lemma.models.build import build_body
 from lemma.models.classifier import pool
 from lemma.models.transformer import LayerShape, Stack, init_transformer
 from lemma.spec.models import CHANNELS, CrossAttention, DualEncoder
@@ -91,19 +92,15 @@ class UpperBound(torch.autograd.Function):
         return torch.where(reached & (gradient < 0), torch.zeros_like(gradient), gradient), None
 
 
-class DualEncoderModel(nn.Module):
+class DualEncoderModel(Model):
     """Two towers, a linear projection of each to the shared space, and a learned temperature."""
 
-    stateful: ClassVar[bool] = False
-
-    def __init__(self, spec: DualEncoder, backbone: Backbone, dropout: float = 0.0) -> None:
+    def __init__(self, spec: DualEncoder, dropout: float = 0.0) -> None:
         super().__init__()
-        self.spec, self.body = spec, backbone  # the name `body` is in state_dicts
-        for name in backbone.output_modules:
-            delattr(backbone, name)
+        self.spec, self.body = spec, build_body(spec.body, dropout)
         self.image = ImageTower(spec, dropout)
         self.image_projection = nn.Linear(spec.image_width * spec.num_projections, spec.shared, bias=False)
-        self.text_projection = nn.Linear(backbone.vector_width, spec.shared, bias=False)
+        self.text_projection = nn.Linear(self.body.vector_width, spec.shared, bias=False)
         self.log_scale = nn.Parameter(torch.tensor(-math.log(spec.temperature)))
 
     def init_weights(self) -> None:
@@ -172,7 +169,7 @@ class ImageTextPairs(NamedTuple):
     texts: Int[Tensor, " pairs"]
 
 
-class CrossAttentionModel(nn.Module):
+class CrossAttentionModel(Model):
     """A re-ranker: patches attend to words, x + softmax(q kᵀ / √d_s) V, then a feed-forward layer and a score.
 
     q = W_i x and k = W_t t are the dual encoder's two projections; the value matrix, the feed-forward layer and the
@@ -183,14 +180,13 @@ class CrossAttentionModel(nn.Module):
         new_parameters: patterns of the parameters that are not the dual encoder's.
     """
 
-    stateful: ClassVar[bool] = False
     new_parameters: ClassVar[tuple[str, ...]] = ("values.*", "norm.*", "feed_forward.*", "score_norm.*", "score.*")
 
-    def __init__(self, spec: CrossAttention, towers: DualEncoderModel, dropout: float = 0.0) -> None:
+    def __init__(self, spec: CrossAttention, dropout: float = 0.0) -> None:
         super().__init__()
-        self.spec, self.towers = spec, towers
-        width = towers.spec.image_width
-        self.values = nn.Linear(towers.text_projection.in_features, width, bias=False)
+        self.spec, self.towers = spec, DualEncoderModel(spec.towers, dropout)
+        width = spec.towers.image_width
+        self.values = nn.Linear(self.towers.text_projection.in_features, width, bias=False)
         self.norm = build_norm("layer", width, True)
         self.feed_forward = FeedForwardLayer(width, 4 * width, "gelu", bias=True)
         self.score_norm = build_norm("layer", width, False)  # what all pairs have in common changes no order

@@ -46,15 +46,20 @@ class WindowModel(LanguageModel):
 
 
 class FeedForwardModel(WindowModel):
-    """softmax(U σ(W [e_{t−N+1}; …; e_{t−1}] + b)) (Bengio et al. 2003; problem A1).
+    """The feed-forward model, and the attentive one, which has an attention head over its window.
 
-    V(d + d_h) + ((N−1)d + 1)d_h parameters.
+    softmax(U σ(W [e_{t−N+1}; …; e_{t−1}] + b)) (Bengio et al. 2003; problem A1), with V(d + d_h) + ((N−1)d + 1)d_h
+    parameters. With a head (problems A2 and A4), W reads its output: V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h
+    parameters, whatever N.
     """
 
-    def __init__(self, spec: FeedForward, dropout: float = 0.0) -> None:
+    def __init__(self, spec: FeedForward | Attentive, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.context)
-        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.hidden = nn.Linear(self.span * spec.width, spec.hidden)
+        self.embedding, self.head = nn.Embedding(spec.vocabulary, spec.width), None
+        inputs = self.span * spec.width
+        if isinstance(spec, Attentive):
+            self.head, inputs = WindowHead(spec.width, spec.key_width, spec.value_width), spec.value_width
+        self.hidden = nn.Linear(inputs, spec.hidden)
         self.activation = ACTIVATIONS[spec.activation]
         self.dropout = nn.Dropout(dropout)
         self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
@@ -64,34 +69,13 @@ class FeedForwardModel(WindowModel):
         return self.hidden.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
-        """Embed each token once, then read all windows at once."""
-        windows = sliding_windows(self.dropout(self.embedding(tokens)), time, self.span)
-        return self.dropout(self.activation(self.hidden(windows.flatten(2))))
-
-
-class AttentiveModel(WindowModel):
-    """The feed-forward model with one attention head over its window (problems A2 and A4).
-
-    V(d + d_h) + 2 d_k d + d_v d + (d_v + 1) d_h parameters, whatever N.
-    """
-
-    def __init__(self, spec: Attentive, dropout: float = 0.0) -> None:
-        super().__init__(spec, spec.context)
-        self.embedding = nn.Embedding(spec.vocabulary, spec.width)
-        self.head = WindowHead(spec.width, spec.key_width, spec.value_width)
-        self.hidden = nn.Linear(spec.value_width, spec.hidden)
-        self.activation = ACTIVATIONS[spec.activation]
-        self.dropout = nn.Dropout(dropout)
-        self.output = nn.Linear(spec.hidden, spec.vocabulary, bias=False)
-
-    @property
-    def vector_width(self) -> int:
-        return self.hidden.out_features
-
-    def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
-        """Read every window through the head, then through the hidden layer."""
-        attended = self.head(self.dropout(self.embedding(tokens)), time, self.span)
-        return self.dropout(self.activation(self.hidden(attended)))
+        """Embed each token once, then read all windows at once, through the head if there is one."""
+        embedded = self.dropout(self.embedding(tokens))
+        if self.head is None:
+            inputs = sliding_windows(embedded, time, self.span).flatten(2)
+        else:
+            inputs = self.head(embedded, time, self.span)
+        return self.dropout(self.activation(self.hidden(inputs)))
 
 
 class WindowHead(nn.Module):
@@ -111,21 +95,16 @@ class WindowHead(nn.Module):
     ) -> Float[Tensor, "batch time value_width"]:
         """Attend within the windows of `span` words that end at the last `time` words."""
         queries, keys, values = self.query(embedded[:, -time:]), self.key(embedded), self.value(embedded)
-        if LISTENERS.active:
-            self._notify_listeners(queries, keys, values, span)
+        if LISTENERS.active:  # as one head over all words, in which each word sees its window
+            ends = torch.arange(keys.shape[1] - time, keys.shape[1], device=keys.device)[:, None]
+            positions = torch.arange(keys.shape[1], device=keys.device)
+            bias = mask_to_bias((positions <= ends) & (positions > ends - span), keys)
+            record = AttentionRecord(queries[:, None], keys[:, None], values[:, None], keys.shape[-1] ** -0.5, bias)
+            for listener in LISTENERS.active:
+                listener.on_attention(record)
         windows = sliding_windows(keys, time, span)
         scores = torch.einsum("btk,btsk->bts", queries, windows) * windows.shape[-1] ** -0.5
         mask = window_mask(embedded.shape[1], time, span, embedded.device)
         if mask is not None:
             scores = scores.masked_fill(~mask, float("-inf"))
         return torch.einsum("bts,btsv->btv", scores.softmax(-1), sliding_windows(values, time, span))
-
-    def _notify_listeners(self, queries: Tensor, keys: Tensor, values: Tensor, span: int) -> None:
-        """Describe the attention to listeners as one head over all words, in which each word sees its window."""
-        time, words = queries.shape[1], keys.shape[1]
-        ends = torch.arange(words - time, words, device=keys.device)[:, None]
-        positions = torch.arange(words, device=keys.device)
-        bias = mask_to_bias((positions <= ends) & (positions > ends - span), keys)
-        record = AttentionRecord(queries[:, None], keys[:, None], values[:, None], keys.shape[-1] ** -0.5, bias)
-        for listener in LISTENERS.active:
-            listener.on_attention(record)

@@ -1,7 +1,5 @@
 """The graph model: layers of graph convolution that classify every node (problem D4; Kipf & Welling 2017)."""
 
-from typing import ClassVar
-
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -9,13 +7,12 @@ from torch import Tensor, nn
 
 from lemma.data.graphs import NodeGraph
 from lemma.layers.graph import Adjacency, GraphConvolution, Normalisation, SparseMatrix, build_adjacency
+from lemma.models.base import Model
 from lemma.spec.models import Graph
 
 
-class GraphModel(nn.Module):
+class GraphModel(Model):
     """H ← relu(Â H W + b) layer after layer, the last one to the classes."""
-
-    stateful: ClassVar[bool] = False
 
     def __init__(self, spec: Graph, dropout: float = 0.0) -> None:
         super().__init__()

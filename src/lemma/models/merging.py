@@ -23,6 +23,8 @@ PAIRS: tuple[Pair, ...] = ("key_query", "value_output")
 class MergeReport(Result):
     """The effect of merging on a model's size and its cache."""
 
+    json_names = ("pairs", "parameters", "cache")
+
     spec: Decoder
     pairs: tuple[Pair, ...]
     parameters: tuple[int, int]  # before and after
@@ -53,9 +55,6 @@ class MergeReport(Result):
             f"{pair.replace('_', '–')}: a head has J² = {width**2:,} weights against {formula} = {before:,} "
             f"(J = {width}, I = {inner}): {word}; equal at I = {equal} = {width * heads / (heads + groups):g}"
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"pairs": list(self.pairs), "parameters": list(self.parameters), "cache": list(self.cache)}
 
 
 def _format_change(before: int, after: int) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from lemma.data.treebanks import NO_WORD, NUM_RESERVED, UNKNOWN_WORD, Lexicon, Sentence, Trees
 from lemma.layers.attention import AttentionShape
-from lemma.models.base import evaluating
+from lemma.models.base import Model, evaluating
 from lemma.models.spanning_tree import best_tree
 from lemma.models.transformer import LayerShape, TransformerLayer
 from lemma.spec.models import BiLstm, Parser, TransformerEncoder
@@ -33,10 +32,8 @@ LogAttention = Float[np.ndarray, "relations head_words null_and_dependents"]
 """Log attention of each relation from each head word, to the null position and to each word."""
 
 
-class ParserModel(nn.Module):
+class ParserModel(Model):
     """Scores of every relation between every two words; position 0 of its input is the artificial root."""
-
-    stateful: ClassVar[bool] = False
 
     def __init__(self, spec: Parser, dropout: float = 0.0) -> None:
         super().__init__()

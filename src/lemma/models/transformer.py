@@ -224,8 +224,6 @@ def causal_layer_shape(shape: LayerShape) -> LayerShape:
 class TransformerModel(Backbone):
     """Base of the encoder and the encoder–decoder: one embedding, positions, and an encoder that sees all tokens."""
 
-    stateful: ClassVar[bool] = False
-
     def __init__(self, spec: Transformer, encoder_depth: int, dropout: float) -> None:
         super().__init__()
         self.max_length = None if spec.positions.extrapolates else spec.context

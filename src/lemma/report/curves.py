@@ -3,7 +3,7 @@
 import io
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import inf
 from typing import Any
 
@@ -41,27 +41,19 @@ class Plot:
     log_y: bool = False
     rule: float | None = None
     caption: str = ""
-    bars: bool = False
-    """Draw intervals as thin bars instead of bands."""
-    ticks: tuple[str, ...] = ()
-    """Names for x = 0, 1, 2, …"""
-    joined: bool = True
-    """Whether lines join the points; not where the points are no sequence."""
+    bars: bool = False  # draw intervals as thin bars instead of bands
+    ticks: tuple[str, ...] = ()  # names for x = 0, 1, 2, …
+    joined: bool = True  # whether lines join the points; not where the points are no sequence
 
     @property
     def full_caption(self) -> str:
         """The caption, with a note if some band or bar is cut at the edge."""
         bottom, top = band_limits(self)
-        cut = any(
+        is_cut = any(
             min(curve.low, default=top) < bottom or max(curve.high, default=bottom) > top for curve in self.curves
         )
-        if not cut:
-            return self.caption
-        return f"{self.caption} {'Bars' if self.bars else 'Bands'} that reach further are cut at the edge."
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return asdict(self)
+        cut_note = f" {'Bars' if self.bars else 'Bands'} that reach further are cut at the edge."
+        return self.caption + (cut_note if is_cut else "")
 
     def svg(self) -> str:
         """Draw it without a browser or the network; altair and vl-convert must be installed."""

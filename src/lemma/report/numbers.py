@@ -161,7 +161,7 @@ class VisibleToken:
 
     def label(self, max_length: int = 12) -> str:
         """Return the visible text, shortened."""
-        return self.visible_text if len(self.visible_text) <= max_length else self.visible_text[: max_length - 1] + "…"
+        return shorten(self.visible_text, max_length)
 
 
 def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[VisibleToken, ...]:
@@ -185,12 +185,11 @@ def make_visible(text: str) -> str:
     >>> make_visible(" the"), make_visible("a\nb"), make_visible("\x1b[2J"), make_visible("")
     ('␣the', 'a↵b', '\\x1b[2J', '∅')
     """
-    return "".join(map(_make_visible_character, text)) or "∅"
 
+    def visible(character: str) -> str:
+        if character in SPACE_SYMBOLS:
+            return SPACE_SYMBOLS[character]
+        is_hidden = category(character) in HIDDEN_CATEGORIES and character not in JOINERS
+        return character.encode("unicode_escape").decode() if is_hidden else character
 
-def _make_visible_character(character: str) -> str:
-    if character in SPACE_SYMBOLS:
-        return SPACE_SYMBOLS[character]
-    if character in JOINERS or category(character) not in HIDDEN_CATEGORIES:
-        return character
-    return character.encode("unicode_escape").decode()
+    return "".join(map(visible, text)) or "∅"

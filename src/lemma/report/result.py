@@ -44,7 +44,7 @@ class Heading:
 class Text:
     """A paragraph, or several lines.
 
-    In print, a text directly follows a heading or another text; `apart` puts an empty line between them. Prose
+    In print, a text directly follows a heading or another text, unless `blank_before` is set. Prose
     (notes, findings, questions) is broken flush left; other lines hang, or go on below what follows their label.
     """
 
@@ -63,26 +63,19 @@ class Items:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of written cells; the first column names the row. Spaces before a row's name indent it.
-
-    Attributes:
-        is_text: whether cells are words, aligned left and broken where they are too long, rather than numbers.
-        breakable: columns whose cells may be broken where the table is too wide.
-        row_kinds: a kind for every row: "best" marks it.
-        underline_header: in print.
-    """
+    """A table of written cells; the first column names the row. Spaces before a row's name indent it."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
     bars: Sequence[float] = ()  # from 0 to 1, behind every row
     total: Sequence[str] = ()  # a last row of sums
-    is_text: bool = False
+    is_text: bool = False  # cells are words, aligned left and broken where they are too long, rather than numbers
     left: Sequence[int] = (0,)  # columns that are aligned left
-    breakable: Sequence[int] = ()
+    breakable: Sequence[int] = ()  # columns whose cells may be broken where the table is too wide
     formulas: Sequence[int] = ()  # columns with formulas, typeset in HTML
-    row_kinds: Sequence[str] = ()
-    underline_header: bool = False
+    row_kinds: Sequence[str] = ()  # of every row: "best" marks it
+    underline_header: bool = False  # in print
     caption: str = ""
 
     def all_rows(self) -> list[Sequence[str]]:
@@ -236,10 +229,12 @@ class Result(ABC):
     Attributes:
         title: what it is, in a line: a str, as a field or a property.
         indent: starts every line below the headings in print.
+        json_names: the attributes that `to_dict` returns, if not just all fields.
     """
 
     title: Any
     indent: ClassVar[str] = ""
+    json_names: ClassVar[Sequence[str]] = ()
 
     @abstractmethod
     def blocks(self) -> Blocks:
@@ -250,8 +245,9 @@ class Result(ABC):
         return self.blocks()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields as values that JSON can hold; see `to_plain`."""
-        return field_values(self)
+        """Return fields, or the attributes in `json_names`, as values that JSON can hold; see `to_plain`."""
+        names = self.json_names or [field.name for field in fields(self)]  # pyright: ignore[reportArgumentType]
+        return {name: to_plain(getattr(self, name)) for name in names}
 
     def records(self) -> list[dict[str, Any]]:
         """Return the rows of a .csv file, figures unrounded; none if it has no such rows."""
@@ -320,12 +316,9 @@ def to_plain(value: Any) -> Any:
             return {name: to_plain(item) for name, item in value.items()}
     if hasattr(value, "to_dict"):
         return to_plain(value.to_dict())
-    return field_values(value) if is_dataclass(value) else [to_plain(item) for item in value]
-
-
-def field_values(instance: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass as plain values, by their names."""
-    return {field.name: to_plain(getattr(instance, field.name)) for field in fields(instance)}
+    if is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in fields(value)}
+    return [to_plain(item) for item in value]
 
 
 def as_json(values: Any, indent: int = 2) -> str:
@@ -372,17 +365,10 @@ def _text_lines(block: Block, indent: str) -> list[str]:
             lines = wrap(text)
             return [*lines, *(["=" * max(map(display_width, lines))] if underlined else [])]
         case Text(text, kind):
-            if indent:
-                return _indent_lines(text, indent)
-            return (
-                wrap_paragraph(text) if kind in ("note", "finding", "question", "footer") else wrap_lines(text)
-            ).split("\n")
+            is_prose = kind in ("note", "finding", "question", "footer") and not indent
+            return wrap_paragraph(text).split("\n") if is_prose else _wrap_text(text, indent)
         case Items(items):
-            return [
-                line
-                for item in items
-                for line in (_indent_lines(item, indent) if indent else wrap_lines(item).split("\n"))
-            ]
+            return [line for item in items for line in _wrap_text(item, indent)]
         case Table() | Matrix():
             return _table_lines(block if isinstance(block, Table) else block.table(), indent)
         case Facts(pairs):
@@ -397,7 +383,9 @@ def _text_lines(block: Block, indent: str) -> list[str]:
             return []
 
 
-def _indent_lines(text: str, indent: str) -> list[str]:
+def _wrap_text(text: str, indent: str) -> list[str]:
+    if not indent:
+        return wrap_lines(text).split("\n")
     return [part for line in text.splitlines() for part in wrap(line, indent=indent, hanging=indent * 2)]
 
 
@@ -417,9 +405,7 @@ def _table_lines(block: Table, indent: str) -> list[str]:
     if bars and first >= 1 and widest + max(map(len, bars)) + len(indent) + 2 <= text_width():
         for at, bar in enumerate(bars, first):
             lines[at] += " " * (widest - display_width(lines[at]) + 2) + bar
-    title = (
-        (_indent_lines(block.title, indent) if indent else wrap_lines(block.title).split("\n")) if block.title else []
-    )
+    title = _wrap_text(block.title, indent) if block.title else []
     caption = ["", *wrap_paragraph(block.caption).split("\n")] if block.caption else []
     return [*title, *(f"{indent}{line}".rstrip() for line in lines), *caption]
 
@@ -476,15 +462,11 @@ def _escape_markdown(text: str) -> str:
 # LaTeX
 
 
-_LETTERS = (
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau upsilon "
-)
-_LETTERS += "phi chi psi omega"
-GREEK = {chr(ord("α") + place): "o" if name == "o" else rf"\{name}" for place, name in enumerate(_LETTERS.split())}
-GREEK |= {sign.upper(): "\\" + GREEK[sign][1:].title() for sign in "γδθλξπσυφψω"}
-GREEK |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True)) | {
-    "µ": r"\mu"
-}  # LaTeX has no capitals like Latin ones
+_LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau "
+_LETTERS += "upsilon phi chi psi omega"
+GREEK = {chr(ord("α") + index): "o" if name == "o" else rf"\{name}" for index, name in enumerate(_LETTERS.split())}
+GREEK |= {sign.upper(): "\\" + GREEK[sign][1:].title() for sign in "γδθλξπσυφψω"} | {"µ": r"\mu"}
+GREEK |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))  # LaTeX has no capitals like Latin ones
 LATEX = {sign: f"\\{sign}" for sign in "#$%&_{}"}
 LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "·": r"$\cdot$"}
 LATEX |= {"×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "≠": r"$\ne$", "≈": r"$\approx$", "∞": r"$\infty$"}
@@ -504,8 +486,8 @@ def _latex(block: Block) -> str:
         case Text(text):
             return " \\\\\n".join(escape_latex(line) for line in text.splitlines())
         case Items(items):
-            return (
-                "\\begin{itemize}\n" + "\n".join(rf"\item {escape_latex(item)}" for item in items) + "\n\\end{itemize}"
+            return "\n".join(
+                [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
             )
         case Table():
             return _latex_table(block)

@@ -11,8 +11,7 @@ from jaxtyping import Float
 
 from lemma.report.text import label_line
 
-NamedValues = list[tuple[str, str]]
-"""Names and values, a line each."""
+NamedValues = list[tuple[str, str]]  # names and values, a line each
 
 
 @dataclass(frozen=True)
@@ -20,18 +19,13 @@ class Estimate:
     """A figure and its 95 % interval: mean ± margin over seeds, or the bounds that resampled data give.
 
     One seed, and data that were not resampled, have no interval.
-
-    Attributes:
-        count: how many values the mean is taken over.
-        bounds: the interval where it need not be symmetric.
-        values: the values themselves, where they are too few for an interval.
     """
 
     mean: float
     margin: float | None = None
-    count: int = 1
-    bounds: tuple[float, float] | None = None
-    values: tuple[float, ...] = ()
+    count: int = 1  # values that the mean is taken over
+    bounds: tuple[float, float] | None = None  # the interval where it need not be symmetric
+    values: tuple[float, ...] = ()  # the values themselves, where they are too few for an interval
 
     @classmethod
     def from_resamples(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
@@ -49,9 +43,7 @@ class Estimate:
     @property
     def interval(self) -> list[float] | None:
         """The ends of the interval, if it has one."""
-        if self.bounds is None and self.margin is None:
-            return None
-        return list(self.bounds) if self.bounds else [self.low, self.high]
+        return None if self.bounds is None and self.margin is None else [self.low, self.high]
 
     @property
     def low(self) -> float:
@@ -88,10 +80,8 @@ class Estimate:
         return f"{scale * self.mean:.2f}{unit}{interval}"
 
 
-MIN_SEEDS = 3
-"""Seeds below which there is neither an interval nor a test: two values give an interval of 12.7 standard errors."""
-SIGNIFICANCE_LEVEL = 0.05
-"""A p-value below this is called significant."""
+MIN_SEEDS = 3  # below there is neither an interval nor a test: two values give an interval of 12.7 standard errors
+SIGNIFICANCE_LEVEL = 0.05  # a p-value below this is called significant
 
 
 def estimate(values: Sequence[float]) -> Estimate:
@@ -113,19 +103,13 @@ class PairedTest:
     Student's t-test of paired differences (Student 1908). On the log scale a difference is a ratio: what a seed does
     to both conditions cancels, and 73 against 55 weighs as much as 7.3 against 5.5. Fewer than three seeds are not
     tested. Of fractions of test items (accuracy), the standard error is never below that of the items.
-
-    Attributes:
-        differences: one per seed: of logarithms, or of fractions.
-        min_error: the least standard error of the mean difference: what the number of test items leaves open.
-        comparisons: how many comparisons the p-value is corrected for.
-        corrected_p: the p-value after Holm's correction; None if it was not corrected.
     """
 
-    differences: tuple[float, ...]
+    differences: tuple[float, ...]  # one per seed: of logarithms, or of fractions
     log: bool = True
-    min_error: float = 0.0
-    comparisons: int = 1
-    corrected_p: float | None = None
+    min_error: float = 0.0  # least standard error of the mean difference: what the number of test items leaves open
+    comparisons: int = 1  # that the p-value is corrected for
+    corrected_p: float | None = None  # after Holm's correction; None if it was not corrected
 
     @property
     def mean(self) -> float:
@@ -210,17 +194,9 @@ class PairedTest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; differences on the scale that was tested."""
-        estimate = self.difference
-        return {
-            "scale": "log" if self.log else "share",
-            "differences": list(self.differences),
-            "mean": estimate.mean,
-            "margin": estimate.margin,
-            "p": self.raw_p,
-            "p_holm": self.p,
-            "comparisons": self.comparisons,
-            "effect": self.effect,
-        }
+        values = {"scale": "log" if self.log else "share", "differences": list(self.differences)}
+        values |= {"mean": self.difference.mean, "margin": self.difference.margin, "p": self.raw_p, "p_holm": self.p}
+        return values | {"comparisons": self.comparisons, "effect": self.effect}
 
 
 def paired_test(

@@ -29,12 +29,10 @@ from lemma.report.text import display_width
 
 # People with any kind of colour vision can tell these apart: blue is above zero, orange below.
 POSITIVE, NEGATIVE, WHITE = (0, 93, 160), (200, 85, 0), (255, 255, 255)
-NOT_A_NUMBER = "#e4e4e4"
-"""The cell of NaN, and of what a mask hides."""
+NOT_A_NUMBER = "#e4e4e4"  # the cell of NaN, and of what a mask hides
 INK, PALE, PAPER, SOFT, LINE, BLUE = "#1b1f24", "#ffffff", "#fdfdfc", "#59606b", "#c9ced6", "#005da0"
 FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
-CHARACTER_WIDTH = 6.9
-"""Pixels of an average character at 12 pixels; labels are cut to fit."""
+CHARACTER_WIDTH = 6.9  # pixels of an average character at 12 pixels; labels are cut to fit
 WIDTH, MARGIN, GAP = 1120, 24, 28
 CELL, ROW, BAR = 26, 21, 120
 MAX_LABEL = 14

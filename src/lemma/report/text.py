@@ -11,10 +11,9 @@ from typing import TextIO
 # How wide a text is, and how wide it may be.
 
 
-DEFAULT_WIDTH, MIN_WIDTH, MAX_WIDTH = 80, 40, 100
-"""Columns where there is no terminal; the fewest and the most columns of a terminal that are used."""
-NO_BREAK_SPACE = "\u00a0"
-"""A space at which no line is broken; written as a plain one."""
+DEFAULT_WIDTH = 80  # columns where there is no terminal
+MIN_WIDTH, MAX_WIDTH = 40, 100  # the fewest and the most columns of a terminal that are used
+NO_BREAK_SPACE = "\u00a0"  # no line is broken at it; written as a plain space
 _columns: ContextVar[int] = ContextVar("columns", default=DEFAULT_WIDTH)
 
 
@@ -187,19 +186,16 @@ def label_line(name: str, value: str, width: int, break_anywhere: bool = False) 
     loss   1.5 nats
     """
     lead = f"{name}{' ' * (width - display_width(name))} "
-    return "\n".join(
-        wrap(value, indent=lead, hanging=" " * display_width(lead), break_anywhere=break_anywhere)
-        if value
-        else [lead.rstrip()]
-    )
+    if not value:
+        return lead.rstrip()
+    return "\n".join(wrap(value, indent=lead, hanging=" " * display_width(lead), break_anywhere=break_anywhere))
 
 
 # Tables that fit the width: cells that may be broken are, and columns that still find no room go on below
 
 
 GAP, NARROW_GAP = "  ", " "
-MIN_COLUMN = 12
-"""Columns that a broken cell is given at least."""
+MIN_COLUMN = 12  # columns that a broken cell is given at least
 
 
 def format_table(
@@ -211,10 +207,10 @@ def format_table(
     underline_header: bool = False,
     width: int | None = None,
 ) -> list[str]:
-    """Align a table: columns in `left` to the left, others to the right; cells in `flexible` may be broken.
+    """Align a table: columns in `left` to the left, others to the right; cells in `breakable` may be broken.
 
-    Those of the first row may be too if it is the `head`, which `rule` underlines. Where that is not enough, columns
-    that are underlined are one space apart; and where that is not, they go on below, the first of them repeated.
+    Those of a header may be, too. Where that is not enough, columns with an underlined header are one space apart; and
+    where that is not, they go on below, the first of them repeated.
 
     >>> print("\\n".join(format_table([["a", "bb", "cc"], ["1", "2", "3"]], underline_header=True, width=6)))
     a  bb
@@ -231,23 +227,21 @@ def format_table(
     widths, min_widths = [], []  # as the cells are, and with all cells broken that may be
     for index, column in enumerate(zip(*rows, strict=True)):
         widths.append(max(map(display_width, column)))
-        column_blocks = (
-            max(map(display_width, _wrap_cell(cell, MIN_COLUMN)))
-            if index in breakable or (has_header and number == 0)
-            else display_width(cell)
+        parts = [
+            _wrap_cell(cell, MIN_COLUMN) if index in breakable or (has_header and number == 0) else [cell]
             for number, cell in enumerate(column)
-        )
-        min_widths.append(max(column_blocks))
+        ]
+        min_widths.append(max(display_width(part) for cell_parts in parts for part in cell_parts))
 
     def total(some: Sequence[int], between: str) -> int:
         return sum(some) + len(between) * (len(some) - 1)
 
-    gap = (
-        NARROW_GAP if underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP) else GAP
-    )
-    while total(widths, gap) > max_width and (
-        shrinkable := [at for at in range(len(widths)) if widths[at] > min_widths[at]]
-    ):
+    is_narrow = underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP)
+    gap = NARROW_GAP if is_narrow else GAP
+    while total(widths, gap) > max_width:
+        shrinkable = [at for at in range(len(widths)) if widths[at] > min_widths[at]]
+        if not shrinkable:
+            break
         widths[max(shrinkable, key=lambda at: widths[at])] -= 1
     blocks = [list(range(len(widths)))]
     if total(widths, gap) > max_width:  # the first column begins every block
@@ -263,10 +257,8 @@ def format_table(
         for number, row in enumerate(rows):
             cells = [_wrap_cell(row[index], widths[index]) for index in column_indices]
             height = max(map(len, cells))
-            for at, index in enumerate(
-                column_indices
-            ):  # cells of the head end on its last line, others begin on their first
-                empty = [""] * (height - len(cells[at]))
+            for at, index in enumerate(column_indices):
+                empty = [""] * (height - len(cells[at]))  # cells of a header end on its last line
                 filled = empty + cells[at] if has_header and number == 0 else cells[at] + empty
                 spaces = [" " * (widths[index] - display_width(part)) for part in filled]
                 pairs = zip(filled, spaces, strict=True)

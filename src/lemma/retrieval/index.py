@@ -266,9 +266,7 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
     """Open the images of a built-in set, or of a folder."""
     if str(name) in IMAGES:
         listing = list_images(str(name), progress=progress)
-        return ImageSource(
-            str(name), images={file.name: file for file in sorted(image.file for image in listing.images)}
-        )
+        return ImageSource(str(name), images={file.name: file for file in sorted(listing.images)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
         raise DataError(describe_unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")

@@ -10,7 +10,7 @@ from typing import Any
 from lemma.data.images import make_thumbnail
 from lemma.errors import DataError
 from lemma.report.numbers import escape_invisible
-from lemma.report.result import Block, Card, Cards, Heading, Image, Items, Result, Table, Text, as_csv
+from lemma.report.result import Block, Card, Cards, Heading, Image, Items, Result, Table, Text, as_csv, to_plain
 from lemma.report.text import display_width, text_width
 
 FILE_SUFFIXES = (".html", ".md", ".txt", ".json", ".csv")  # the kinds of files that a search is saved as
@@ -52,8 +52,7 @@ class QueryHits:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        note = {"remark": self.note} if self.note else {}
-        return {"query": self.query, **note, "hits": [hit.to_dict() for hit in self.hits]}
+        return to_plain({"query": self.query, **({"remark": self.note} if self.note else {}), "hits": self.hits})
 
 
 @dataclass(frozen=True)
@@ -145,16 +144,9 @@ class SearchResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        return {
-            "run": self.run,
-            "among": self.kind,
-            "where": self.source,
-            "answers": [answer.to_dict() for answer in self.answers],
-            **self.counts.to_dict(),
-            "how": self.method,
-            "index": self.index and str(self.index),
-            "notes": list(self.notes),
-        }
+        values = {"run": self.run, "among": self.kind, "where": self.source, "answers": self.answers}
+        values |= self.counts.to_dict()
+        return to_plain({**values, "how": self.method, "index": self.index, "notes": self.notes})
 
     def records(self) -> list[dict[str, Any]]:
         """Return one row per hit."""

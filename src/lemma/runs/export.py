@@ -51,9 +51,6 @@ class ExportResult(Result):
     parameters: int
     bytes: int
 
-    def to_dict(self) -> dict[str, Any]:
-        return {"path": str(self.path), "what": self.what, "parameters": self.parameters, "bytes": self.bytes}
-
     def blocks(self) -> Iterator[Block]:
         yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 

@@ -53,6 +53,7 @@ class Verification(Result):
     """Files of a run or a cache compared with their checksums."""
 
     title = "Files compared with their checksums"
+    json_names = ("path", "right", "files")
 
     path: Path
     files: tuple[CheckedFile, ...]
@@ -61,9 +62,6 @@ class Verification(Result):
     def right(self) -> bool:
         """True if no file is damaged."""
         return all(file.state != "damaged" for file in self.files)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"path": str(self.path), "right": self.right, "files": [asdict(file) for file in self.files]}
 
     def records(self) -> list[dict[str, Any]]:
         """Return one record per file: its path, bytes, state and the reason of a damage."""

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -10,24 +10,23 @@ from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from lemma.errors import LemmaError
-from lemma.serving.completions import INTERNAL_ERROR, complete
+from lemma.runs.load import Run
 from lemma.serving.formats import error_response, json_response
 from lemma.serving.guard import RequestGuard
 from lemma.serving.jobs import embed_texts
-from lemma.serving.models import Precision, Run
-from lemma.serving.openapi import ERRORS, add_description, body_schema
-from lemma.serving.pages import TEMPLATES, add_pages
+from lemma.serving.pages import ERRORS, add_description, add_pages, body_schema
 from lemma.serving.requests import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
     Limits,
+    RequestType,
     check_api_key,
     to_api_error,
 )
-from lemma.serving.runs import RunSource, find_run
-from lemma.serving.service import Service, await_with_client, read_body
+from lemma.serving.runs import Precision, RunSource, find_run
+from lemma.serving.service import INTERNAL_ERROR, Service, await_with_client, complete, read_body
 
 
 def application(
@@ -54,12 +53,12 @@ def application(
         service.close()
 
     # FastAPI's documentation pages would need the network
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan, responses=ERRORS)
     app.state.service, app.state.served = service, service.served
     _add_error_handlers(app)
     _add_api(app, service)
     add_pages(app, service)
-    add_description(app, TEMPLATES.get_template("docs.html"), service.served, bool(api_key))
+    add_description(app, list(service.served), bool(api_key))
     app.add_middleware(RequestGuard, hosts=hosts, api_key=api_key, metrics=service.metrics)
     return app
 
@@ -67,58 +66,41 @@ def application(
 def _add_api(app: FastAPI, service: Service) -> None:
     served = service.served
 
-    async def completion_body(request: Request) -> CompletionRequest:
-        return await read_body(request, CompletionRequest, service)
+    def body_of(request_type: type[RequestType]) -> Any:
+        async def read(request: Request) -> RequestType:
+            return await read_body(request, request_type, service)
 
-    async def chat_body(request: Request) -> ChatRequest:
-        return await read_body(request, ChatRequest, service)
+        return Depends(read)
 
-    async def embedding_body(request: Request) -> EmbeddingRequest:
-        return await read_body(request, EmbeddingRequest, service)
-
-    @app.get("/v1/models", summary="The runs that are served", responses=ERRORS)
+    @app.get("/v1/models", summary="The runs that are served")
     async def models() -> Response:
         return json_response({"object": "list", "data": [run.to_dict() for run in served.values()]})
 
-    @app.get("/v1/models/{name:path}", summary="One of them", responses=ERRORS)
+    @app.get("/v1/models/{name:path}", summary="One of them")
     async def model(name: str) -> Response:
         return json_response(find_run(served, name).to_dict())
 
-    @app.post(
-        "/v1/completions", summary="Continue texts", responses=ERRORS, openapi_extra=body_schema(CompletionRequest)
-    )
-    async def completions(request: Request, body: Annotated[CompletionRequest, Depends(completion_body)]) -> Response:
+    @app.post("/v1/completions", summary="Continue texts", openapi_extra=body_schema(CompletionRequest))
+    async def completions(request: Request, body: Annotated[CompletionRequest, body_of(CompletionRequest)]) -> Response:
         return await complete(request, body, service)
 
-    @app.post(
-        "/v1/chat/completions",
-        summary="Continue a conversation",
-        responses=ERRORS,
-        openapi_extra=body_schema(ChatRequest),
-    )
-    async def chat(request: Request, body: Annotated[ChatRequest, Depends(chat_body)]) -> Response:
+    @app.post("/v1/chat/completions", summary="Continue a conversation", openapi_extra=body_schema(ChatRequest))
+    async def chat(request: Request, body: Annotated[ChatRequest, body_of(ChatRequest)]) -> Response:
         return await complete(request, body, service)
 
-    @app.post(
-        "/v1/embeddings", summary="The vectors of texts", responses=ERRORS, openapi_extra=body_schema(EmbeddingRequest)
-    )
-    async def embeddings(request: Request, body: Annotated[EmbeddingRequest, Depends(embedding_body)]) -> Response:
+    @app.post("/v1/embeddings", summary="The vectors of texts", openapi_extra=body_schema(EmbeddingRequest))
+    async def embeddings(request: Request, body: Annotated[EmbeddingRequest, body_of(EmbeddingRequest)]) -> Response:
         answer = embed_texts(find_run(served, body.model), body)
         return json_response(await await_with_client(request, answer, service.limits.seconds))
 
-    @app.get("/health", summary="Whether the server answers", responses=ERRORS)
+    @app.get("/health", summary="Whether the server answers")
     async def health() -> Response:
         service.check_running()
         if failure := next((run.thread.failure for run in served.values() if run.thread.failure), None):
             raise ApiError(503, failure, code="engine_failed")
         return json_response({"status": "ok", "models": list(served)})
 
-    @app.get(
-        "/metrics",
-        summary="Counters and times, as Prometheus reads them",
-        responses=ERRORS,
-        response_class=PlainTextResponse,
-    )
+    @app.get("/metrics", summary="Counters and times, as Prometheus reads them", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 

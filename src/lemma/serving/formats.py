@@ -3,18 +3,43 @@
 import json
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from fastapi import Response
 
-from lemma.serving.jobs import INCOMPLETE, FinishedText, GenerationJob, TextPiece
-from lemma.serving.models import TokenLogprob
+from lemma.generation.sampling import INCOMPLETE, TokenLogprob
 from lemma.serving.requests import ApiError
+
+if TYPE_CHECKING:
+    from lemma.serving.jobs import GenerationJob
 
 MAX_PARTIAL_TOKENS = 8  # tokens of an incomplete character that are decoded again
 JSON_TYPE = "application/json"
 PieceLogprobs = Sequence[TokenLogprob | None]
+
+
+@dataclass(frozen=True)
+class TextPiece:
+    """The next piece of a text, with the log-probabilities of its tokens if they were requested."""
+
+    row: int
+    text: str
+    logprobs: PieceLogprobs = ()
+
+
+@dataclass(frozen=True)
+class FinishedText:
+    """The end of a text; `extra` holds Lemma's fields: the loop of a text, a remark, probabilities of classes."""
+
+    row: int
+    reason: str
+    tokens: int
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+Items = Sequence[TextPiece | FinishedText]
 
 
 def json_bytes(values: Any) -> bytes:
@@ -40,7 +65,7 @@ def error_response(error: ApiError) -> Response:
 class CompletionFormat:
     """The JSON of one request's texts, in one response or in chunks."""
 
-    def __init__(self, job: GenerationJob) -> None:
+    def __init__(self, job: "GenerationJob") -> None:
         self._job, self._is_chat = job, job.request.object == "chat.completion"
         prefix = "chatcmpl" if self._is_chat else "cmpl"
         self._head = {"id": f"{prefix}-{uuid4().hex}", "created": int(time.time()), "model": job.served.name}
@@ -50,7 +75,7 @@ class CompletionFormat:
             self._head["prompt_tokens_cut"] = job.num_cut_tokens
         self._offsets = [TokenOffsets(job, row) for row in range(job.rows)]
 
-    def full_response(self, items: Sequence[TextPiece | FinishedText]) -> dict[str, Any]:
+    def full_response(self, items: Items) -> dict[str, Any]:
         """Return all texts in one response."""
         choices: list[dict[str, Any]] = []
         for row in range(self._job.rows):
@@ -69,7 +94,7 @@ class CompletionFormat:
         rows = range(self._job.rows if self._is_chat else 0)
         return b"".join(self._chunk([self._choice(row, delta)]) for row in rows)
 
-    def events(self, items: Sequence[TextPiece | FinishedText]) -> bytes:
+    def events(self, items: Items) -> bytes:
         """Return an event for each item: the next piece of a text, or why it ended."""
         choices: list[dict[str, Any]] = []
         for item in items:
@@ -147,7 +172,7 @@ class TokenOffsets:
         partial: tokens of a character that is not complete yet.
     """
 
-    def __init__(self, job: GenerationJob, row: int) -> None:
+    def __init__(self, job: "GenerationJob", row: int) -> None:
         self._job, self._prompt_length = job, len(job.prompts[row // job.request.num_choices])
         self.offset = 0 if job.request.echo else self._prompt_length
         self.partial: list[int] = []

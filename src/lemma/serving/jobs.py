@@ -1,49 +1,30 @@
 """Requests under way: from a checked request to a queue of pieces of text."""
 
 import asyncio
+import secrets
 import struct
 import time
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from lemma.errors import InputError
-from lemma.serving.models import Classification, TextEvent, TextRequest, TokenLogprob
+from lemma.generation.sampling import INCOMPLETE
+from lemma.generation.sequences import TextEvent, TextRequest
+from lemma.serving.formats import FinishedText, Items, TextPiece
 from lemma.serving.requests import MAX_PROMPT_TOKENS, AnyRequest, ApiError, ChatRequest, EmbeddingRequest
 from lemma.serving.runs import ServedRun
+from lemma.tasks.classification import Classification
 
 ANSWER_FIELDS = {  # of a request to a translator or a classifier, which do not sample
     *("model", "prompt", "messages", "max_tokens", "max_completion_tokens", "stream", "stream_options", "echo")
 }
 # values of other fields that ask for nothing
 NO_SAMPLING = {"temperature": (0, 0.0), "top_p": (1, 1.0), "n": (1,), "logprobs": (False,), "stop": ([],)}
-INCOMPLETE = "\N{REPLACEMENT CHARACTER}"  # what a tokenizer writes for bytes that are not a whole character
-
-
-@dataclass(frozen=True)
-class TextPiece:
-    """The next piece of a text, with the log-probabilities of its tokens if they were requested."""
-
-    row: int
-    text: str
-    logprobs: Sequence[TokenLogprob | None] = ()
-
-
-@dataclass(frozen=True)
-class FinishedText:
-    """The end of a text; `extra` holds Lemma's fields: the loop of a text, a remark, probabilities of classes."""
-
-    row: int
-    reason: str
-    tokens: int
-    extra: dict[str, Any] = field(default_factory=dict)
-
-
-Items = list[TextPiece | FinishedText]
 
 
 class GenerationJob:
@@ -54,7 +35,8 @@ class GenerationJob:
     """
 
     def __init__(self, served: ServedRun, request: AnyRequest, loop: asyncio.AbstractEventLoop) -> None:
-        self.served, self.request, self.seed, self.loop = served, request, request.resolve_seed(), loop
+        self.served, self.request, self.loop = served, request, loop
+        self.seed = secrets.randbelow(2**31) if request.seed is None else request.seed
         self.started, self.first_event_at = time.monotonic(), 0.0
         self.prompts: list[str] = []
         self.rows = self.max_tokens = self.prompt_tokens = self.num_cut_tokens = 0
@@ -184,7 +166,7 @@ class GenerationJob:
             is_unchanged = isinstance(prompt, str) and not self.num_cut_tokens
             self.prompts.append(str(prompt) if is_unchanged else tokenizer.decode(tokens))
             self._requests.append(
-                served.model.make_request(
+                served.make_request(
                     tokens,
                     settings,
                     first_row=number * request.num_choices,
@@ -253,7 +235,7 @@ class GenerationJob:
         items: Items = []
         if self not in self.served.jobs:  # its client has left meanwhile
             return items
-        for row, result in enumerate(self.served.model.answer(self.prompts, self.max_tokens)):
+        for row, result in enumerate(self.served.answer(self.prompts, self.max_tokens)):
             if self.request.echo:
                 items.append(TextPiece(row, self.prompts[row]))
             extra: dict[str, Any] = {"remark": result.note} if result.note else {}
@@ -340,7 +322,7 @@ async def embed_texts(served: ServedRun, request: EmbeddingRequest) -> dict[str,
     served.admit(job := EmbeddingJob(sum(map(len, request.inputs))))
     try:
         served.check_waiting_tokens(job)
-        work = partial(served.model.embed, request.inputs)
+        work = partial(served.embed, request.inputs)
         vectors, tokens = await asyncio.wrap_future(served.thread.submit(work))
     except Exception as error:
         raise served.error_if_gone(error) from error

@@ -1,19 +1,28 @@
-"""The workbench page and what its tabs show; generating goes through the API."""
+"""The workbench page and what its tabs show, and the API described, as an OpenAPI document and as a page."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
+from pydantic.json_schema import models_json_schema
 
-from lemma.serving.formats import json_response
-from lemma.serving.openapi import ERRORS
-from lemma.serving.requests import ApiError, to_api_error
+from lemma.serving.formats import JSON_TYPE, json_response
+from lemma.serving.requests import (
+    IGNORED_FIELDS,
+    NOOP_VALUES,
+    ApiError,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    to_api_error,
+)
 from lemma.serving.runs import ServedRun, find_run
 from lemma.serving.service import Service, await_with_client
 
@@ -29,6 +38,21 @@ MAX_WAITING_PAGES = 8  # looks and counts that wait for their turn
 TEMPLATES = Environment(loader=PackageLoader("lemma.serving", "assets"), autoescape=True)
 FRAME_TEMPLATE = TEMPLATES.get_template("framed.html")
 HTML_TYPE = "text/html; charset=utf-8"
+DESCRIPTION = "Models trained or opened with Lemma, behind the API that OpenAI's clients speak."
+MODEL_FIELD = "The name of a run; may be left out where only one is served."
+ERRORS: dict[int | str, dict[str, Any]] = {
+    400: {"description": "a field is wrong; `error.param` names it"},
+    401: {"description": "the API key is missing or wrong"},
+    403: {"description": "another host or origin"},
+    404: {"description": "there is no such model or route"},
+    410: {"description": "the run's folder has vanished"},
+    413: {"description": "the body is too large"},
+    415: {"description": "the body is not JSON"},
+    429: {"description": "too many requests; `Retry-After` says when to come back"},
+    503: {"description": "the server is stopping; of /health also: a run cannot write"},
+    504: {"description": "the time limit is over"},
+}
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<", "maxItems": "at most"}
 
 
 def add_pages(app: FastAPI, service: Service) -> None:
@@ -39,9 +63,7 @@ def add_pages(app: FastAPI, service: Service) -> None:
             text = TEMPLATES.from_string(text).render(max_tokens=service.limits.tokens)
         app.get(path, include_in_schema=False)(_asset(text, f"{media_type}; charset=utf-8"))
 
-    @app.get(
-        "/look", summary="Every attention head on a text, as a page", responses=ERRORS, response_class=HTMLResponse
-    )
+    @app.get("/look", summary="Every attention head on a text, as a page", response_class=HTMLResponse)
     async def look(request: Request, model: str, text: str) -> Response:
         run = find_run(service.served, model)
 
@@ -49,20 +71,18 @@ def add_pages(app: FastAPI, service: Service) -> None:
             if len(text) > MAX_LOOK_CHARACTERS:
                 message = f"the text has {len(text):,} characters; at most {MAX_LOOK_CHARACTERS:,} can be looked at."
                 raise ApiError(400, message, "text")
-            render = await asyncio.wrap_future(run.thread.submit(partial(run.model.look, text)))
+            render = await asyncio.wrap_future(run.thread.submit(partial(run.look, text)))
             return await asyncio.wrap_future(service.page_worker.submit(render))
 
         return await _frame_response(request, service, run, make_page(), SCRIPT_FRAME_POLICY)
 
-    @app.get(
-        "/count", summary="The formulas of a run's model, as a page", responses=ERRORS, response_class=HTMLResponse
-    )
+    @app.get("/count", summary="The formulas of a run's model, as a page", response_class=HTMLResponse)
     async def count(request: Request, model: str) -> Response:
         run = find_run(service.served, model)
 
         def render() -> str:
             if run.name not in service.count_pages:  # it is the same every time
-                service.count_pages[run.name] = FRAME_TEMPLATE.render(content=Markup(run.model.count_page()))
+                service.count_pages[run.name] = FRAME_TEMPLATE.render(content=Markup(run.count_page()))
             return service.count_pages[run.name]
 
         async def make_page() -> str:
@@ -70,7 +90,7 @@ def add_pages(app: FastAPI, service: Service) -> None:
 
         return await _frame_response(request, service, run, make_page(), FRAME_POLICY)
 
-    @app.get("/evaluate", summary="A run's summary", responses=ERRORS)
+    @app.get("/evaluate", summary="A run's summary")
     async def evaluate(model: str) -> Response:
         run = find_run(service.served, model)
         if run.run.summary is None:
@@ -108,3 +128,62 @@ async def _frame_response(
         status, headers = api_error.status, headers | api_error.headers
         page = FRAME_TEMPLATE.render(content=Markup("<p class='trouble'>{}</p>").format(api_error.message))
     return Response(page, status, headers, HTML_TYPE)
+
+
+def body_schema(model: type[Any]) -> dict[str, Any]:
+    """Return the OpenAPI extension of a route whose body is read by `read_body`."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": schema}}}}
+
+
+def add_description(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> None:
+    """Add the routes /openapi.json and /docs."""
+    app.openapi = describe = cache(partial(_make_document, app, run_names, needs_key))
+
+    @app.get("/openapi.json", include_in_schema=False)
+    async def document() -> Response:
+        return json_response(describe())
+
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        page = TEMPLATES.get_template("docs.html").render(api=describe(), fields=_schema_fields)
+        return Response(page, media_type=HTML_TYPE)
+
+
+def _make_document(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> dict[str, Any]:
+    document = get_openapi(title="Lemma", version="1", description=DESCRIPTION, routes=app.routes)
+    models = (CompletionRequest, ChatRequest, EmbeddingRequest)
+    _, schemas = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
+    )
+    components = document.setdefault("components", {})
+    components["schemas"] = components.get("schemas", {}) | schemas["$defs"]
+    for model in models:
+        model_field = {"enum": [*run_names, None], "description": MODEL_FIELD}
+        schemas["$defs"][model.__name__]["properties"]["model"] = model_field
+    if needs_key:
+        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"key": []}]
+    return document
+
+
+def _schema_fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the fields of a schema that are read: name, type with its bounds, and meaning."""
+    unread = NOOP_VALUES.keys() | IGNORED_FIELDS
+    return [
+        (name, _describe_type(field), field.get("description", ""))
+        for name, field in schema.get("properties", {}).items()
+        if name not in unread
+    ]
+
+
+def _describe_type(field: dict[str, Any]) -> str:
+    if "anyOf" in field:
+        return " or ".join(_describe_type(option) for option in field["anyOf"] if option.get("type") != "null")
+    if "$ref" in field:
+        return field["$ref"].rpartition("/")[2]
+    if "enum" in field:
+        return " or ".join(f'"{value}"' for value in field["enum"] if value is not None)
+    name = field.get("type", "value") + (f" of {_describe_type(field['items'])}" if "items" in field else "")
+    bounds = [f"{sign} {field[key]:g}" for key, sign in BOUNDS.items() if key in field]
+    return f"{name} ({', '.join(bounds)})" if bounds else name

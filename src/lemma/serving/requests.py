@@ -2,7 +2,6 @@
 
 import json
 import re
-import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -216,28 +215,19 @@ class GenerationRequest(StrictModel):
         return self.n or 1
 
     @property
-    def stop_strings(self) -> list[str]:
-        """Strings before which a text ends."""
-        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
-        if "" in stops:
-            raise ApiError(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
-        return stops
-
-    @property
     def wants_usage(self) -> bool:
         """True if a stream ends with the number of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
-
-    def resolve_seed(self) -> int:
-        """Return the seed of the request, or a new one."""
-        return secrets.randbelow(2**31) if self.seed is None else self.seed
 
     def sampling_settings(self) -> dict[str, Any]:
         """Return the settings of `generate` that the request has."""
         names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
         settings = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
         settings["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
-        return {name: value for name, value in settings.items() if value is not None} | {"stop": self.stop_strings}
+        stops = [self.stop] if isinstance(self.stop, str) else list(self.stop or ())
+        if "" in stops:
+            raise ApiError(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
+        return {name: value for name, value in settings.items() if value is not None} | {"stop": stops}
 
     def check(self) -> None:
         rows = len(self.prompts) * self.num_choices

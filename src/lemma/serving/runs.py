@@ -1,19 +1,33 @@
-"""Served runs: each with its name, its thread and its requests."""
+"""Served runs: each with its name, its model, its thread and its requests."""
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from lemma.counting.count import count
+from lemma.counting.subject import resolve_subject
 from lemma.errors import InputError, RunError, describe_unknown
+from lemma.generation.beam import Beam, TranslatedText, translate_texts
+from lemma.generation.engine import BatchEngine
+from lemma.generation.sampling import Sampling
+from lemma.generation.sequences import TextRequest
+from lemma.inspection.heads import look_at_run
+from lemma.inspection.page import render_page
+from lemma.models.dual_encoder import DualEncoderModel
+from lemma.models.encoder_decoder import EncoderDecoderModel
+from lemma.models.transformer import EncoderModel
+from lemma.random_state import unchanged_random_state
+from lemma.retrieval.embedding import embed_inputs
+from lemma.runs.load import Run
 from lemma.serving.metrics import ServerMetrics
-from lemma.serving.models import Precision, Run, ServedModel
 from lemma.serving.requests import ApiError, Limits
 from lemma.serving.threads import ModelThread, WorkerThreads
 from lemma.spec.models import Decoder
+from lemma.tasks.classification import Classification, classify_texts
+from lemma.tasks.registry import task_for
 
 if TYPE_CHECKING:
     from lemma.serving.jobs import EmbeddingJob, GenerationJob
@@ -21,58 +35,83 @@ if TYPE_CHECKING:
 NUM_PREPARE_THREADS = 4  # requests of a run that are read at once, of each kind: prompts, and chat templates
 WEIGHT_FILES = {".gguf", ".bin"}  # files that are models by themselves
 MAX_WAITING_TOKENS = 2**21  # of the prompts of all requests of a run
+Precision = Literal["auto", "float32", "bfloat16"]
 RunSource = Path | str | Run
 
 
-@dataclass(eq=False)
 class ServedRun:
-    """A run behind the server: its model, its threads and its requests.
+    """A run behind the server, with the calls into the other packages that serving it needs.
 
     Attributes:
+        answer_kind: what it makes of a text: `prompt` (continues it), `translation`, `class` or `vectors`.
+        generates_text: it continues prompts; otherwise it answers texts.
+        page_verbs: the tabs of the page that it fills.
+        context: the most tokens of a prompt that it was trained to read at once; None without a bound.
         jobs: requests that wait or are being answered.
         average_seconds: running mean of how long a request takes.
     """
 
-    name: str
-    model: ServedModel
-    limits: Limits
-    metrics: ServerMetrics
-    jobs: "set[GenerationJob | EmbeddingJob]" = field(default_factory=set)
-    average_seconds: float = 1.0
-
-    def __post_init__(self) -> None:
-        self.run, self.answer_kind = self.model.run, self.model.answer_kind
-        self.had_folder = Path(self.run.path).exists()  # a pretrained model may have a name only
-        make_engine = partial(self.model.make_engine, self.limits.batch) if self.generates_text else None
-        self.thread = thread = ModelThread(self.name, make_engine, self.jobs)
-        self.prepare_threads = WorkerThreads(NUM_PREPARE_THREADS, f"lemma {self.name} requests")
-        self.chat_threads = WorkerThreads(NUM_PREPARE_THREADS, f"lemma {self.name} chats")  # a template may be slow
-        self.metrics.gauge("lemma_requests", lambda: len(self.jobs), model=self.name)
-        if self.generates_text:
-            self.metrics.gauge(
-                "lemma_texts", lambda: thread.engine.num_running if thread.engine else 0, model=self.name
-            )
-
-    @property
-    def generates_text(self) -> bool:
-        """True if it continues prompts; otherwise it answers texts."""
-        return self.answer_kind == "prompt"
-
-    @property
-    def context(self) -> int | None:
-        """The most tokens of a prompt that it was trained to read at once; None without a bound."""
-        return self.run.spec.context if isinstance(self.run.spec, Decoder) else None
-
-    @property
-    def page_verbs(self) -> list[str]:
-        """The tabs of the page that it fills."""
+    def __init__(self, name: str, run: Run, precision: Precision, limits: Limits, metrics: ServerMetrics) -> None:
+        self.name, self.run, self.limits, self.metrics = name, run, limits, metrics
+        self.precision: Precision = precision
+        if isinstance(run.module, EncoderModel | DualEncoderModel):
+            self.answer_kind = "vectors"
+        else:  # `run.model` refuses a run of another kind, and names its use
+            self.answer_kind = task_for(run.spec).info.answers or str(run.model)
+        self.generates_text = self.answer_kind == "prompt"
+        self.context = run.spec.context if isinstance(run.spec, Decoder) else None
         can_show = {
             "generate": self.answer_kind != "vectors",
-            "look": self.model.has_attention,
+            "look": self._has_attention(),
             "count": True,
-            "evaluate": self.run.summary is not None,
+            "evaluate": run.summary is not None,
         }
-        return [verb for verb, can in can_show.items() if can]
+        self.page_verbs = [verb for verb, can in can_show.items() if can]
+        self.had_folder = Path(run.path).exists()  # a pretrained model may have a name only
+        self.jobs: set[GenerationJob | EmbeddingJob] = set()
+        self.average_seconds = 1.0
+        self.thread = thread = ModelThread(name, self._make_engine if self.generates_text else None, self.jobs)
+        self.prepare_threads = WorkerThreads(NUM_PREPARE_THREADS, f"lemma {name} requests")
+        self.chat_threads = WorkerThreads(NUM_PREPARE_THREADS, f"lemma {name} chats")  # a template may be slow
+        metrics.gauge("lemma_requests", lambda: len(self.jobs), model=name)
+        if self.generates_text:
+            metrics.gauge("lemma_texts", lambda: thread.engine.num_running if thread.engine else 0, model=name)
+
+    def _make_engine(self) -> BatchEngine:
+        dtype = Sampling(precision=self.precision).dtype(next(self.run.module.parameters()).device)
+        return BatchEngine(self.run.merge_lora().model, self.run.tokenizer, self.limits.batch, dtype=dtype)
+
+    def make_request(self, prompt: Sequence[int], settings: Mapping[str, Any], **options: Any) -> TextRequest:
+        """Return a request to the engine; settings that are not given are the model's, or those of OpenAI's API."""
+        names = Sampling.__dataclass_fields__
+        defaults = {name: value for name, value in self.run.tokenizer.sampling.items() if name in names}
+        return TextRequest(tuple(prompt), Sampling(**{"temperature": 1.0, **defaults, **settings}), **options)
+
+    def answer(self, texts: Sequence[str], max_tokens: int) -> list[Classification] | list[TranslatedText]:
+        """Classify or translate texts."""
+        if self.answer_kind == "class":
+            return classify_texts(self.run, texts)
+        model = self.run.merge_lora().require(EncoderDecoderModel, "a translator, which answers a source")
+        return translate_texts(model, self.run.tokenizer, texts, Beam(tokens=max_tokens))
+
+    def embed(self, inputs: Sequence[str | list[int]]) -> tuple[list[list[float]], int]:
+        """Return the vectors of texts, or of their tokens, and the number of tokens."""
+        return embed_inputs(self.run, inputs)
+
+    def look(self, text: str) -> Callable[[], str]:
+        """Run the model on a text; return the function that renders the page of its heads without the model."""
+        return partial(render_page, look_at_run(self.run, text))
+
+    @unchanged_random_state()
+    def count_page(self) -> str:
+        """Return the formulas of the model as HTML."""
+        return count(resolve_subject(self.run.path))._repr_html_()
+
+    def _has_attention(self) -> bool:
+        try:
+            return bool(look_at_run(self.run, self.run.tokenizer.token_strings([0])[0]))
+        except InputError:
+            return False
 
     def to_dict(self) -> dict[str, Any]:
         """Return the model as OpenAI's clients list it, with Lemma's fields at the end."""
@@ -147,7 +186,7 @@ def load_runs(
         raise skipped[0]
     for error in skipped:
         warnings.warn(f"Skipped a file that is not a run: {error}", stacklevel=2)
-    return {name: ServedRun(name, ServedModel(run, precision), limits, metrics) for name, run in runs.items()}
+    return {name: ServedRun(name, run, precision, limits, metrics) for name, run in runs.items()}
 
 
 def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:

@@ -14,11 +14,11 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from lemma.errors import InputError
+from lemma.runs.load import Run
 from lemma.serving.app import application
 from lemma.serving.guard import LOCAL_HOSTS
-from lemma.serving.models import Precision, Run
 from lemma.serving.requests import Limits, check_api_key
-from lemma.serving.runs import RunSource
+from lemma.serving.runs import Precision, RunSource
 from lemma.serving.service import Service
 
 MAX_PORT_ATTEMPTS = 100
@@ -40,9 +40,6 @@ class Ready:
     models: tuple[str, ...]
     local: bool
     keyed: bool = False
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"address": self.address, "models": list(self.models), "local": self.local, "keyed": self.keyed}
 
     def __str__(self) -> str:
         lines = [f"Serving {', '.join(self.models)}"]

@@ -1,7 +1,7 @@
 """Choice of a model, a recipe and a tokenizer: presets by name, spec files, and settings that change them."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -287,9 +287,6 @@ class SettingRow:
     def title(self) -> str:
         letter = f" ({self.letter})" if self.letter else ""
         return f"{self.word}{letter} = {'unset' if self.default is None else self.default}"
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def describe_settings(model: str) -> list[SettingRow]:

@@ -27,6 +27,8 @@ def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> Non
 class ModelSpec(Spec):
     """Base class of the specs of all families."""
 
+    model: ClassVar[str] = ""
+    """Its `lemma.models.base.Model`, as package.module:Class, which is called with a spec and the dropout."""
     data_kind: ClassVar[str] = "text"
     """The kind of data that it learns, by its option."""
     usage: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
@@ -69,10 +71,10 @@ class LanguageSpec(BodySpec):
     """Base class of the families that predict the next token."""
 
 
-class FeedForward(LanguageSpec):
-    """The feed-forward neural language model (Bengio et al. 2003): embed the N−1 previous words, one hidden layer."""
+class WindowSpec(LanguageSpec):
+    """Base class of the families with one hidden layer over a window of words."""
 
-    family: Literal["feed-forward"] = "feed-forward"
+    model: ClassVar[str] = "lemma.models.feed_forward:FeedForwardModel"
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("d_h")] = 256
@@ -83,27 +85,26 @@ class FeedForward(LanguageSpec):
     """Activation function of the hidden layer."""
 
 
-class Attentive(LanguageSpec):
+class FeedForward(WindowSpec):
+    """The feed-forward neural language model (Bengio et al. 2003): embed the N−1 previous words, one hidden layer."""
+
+    family: Literal["feed-forward"] = "feed-forward"
+
+
+class Attentive(WindowSpec):
     """A feed-forward model that reads its window through one attention head; only the last word has a query."""
 
     family: Literal["attentive"] = "attentive"
-    width: Annotated[Size, Letter("d")] = 64
-    """Width of the word embeddings."""
     key_width: Annotated[Size, Letter("d_k")] = 64
     """Width of the head's queries and keys."""
     value_width: Annotated[Size, Letter("d_v")] = 128
     """Width of the head's values, which are the input of the hidden layer."""
-    hidden: Annotated[Size, Letter("d_h")] = 256
-    """Units of the hidden layer."""
-    context: Annotated[int, Field(ge=2), Letter("N")] = 8
-    """Length of the n-gram: a word is predicted from the N−1 words before it."""
-    activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
-    """Activation function of the hidden layer."""
 
 
 class Recurrent(LanguageSpec):
     """Base class of the recurrent families: an embedding, layers of cells, an output layer."""
 
+    model: ClassVar[str] = "lemma.models.recurrent:RecurrentModel"
     width: Annotated[Size, Letter("d")] = 128
     """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("D")] = 256
@@ -148,14 +149,32 @@ class Gru(Recurrent):
 
 
 class AttentionModel(BodySpec):
-    """Base class of the Transformers: all they share except their fields, which users see in different orders."""
+    """Base class of the Transformers."""
 
-    if TYPE_CHECKING:
-        width: int
-        heads: int
-        attention_width: int | None
-        feed_forward: int | None
-        positions: Positions
+    width: Annotated[Size, Letter("d")] = 128
+    """Width of the residual stream."""
+    heads: Annotated[Size, Letter("h")] = 4
+    """Attention heads per layer."""
+    attention_width: Annotated[Size | None, Letter("d_h")] = None
+    """Total width of the queries of all heads; the model's width if unset."""
+    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
+    """Hidden units of each feed-forward layer; four times the width if unset."""
+    gated: bool = False
+    """Whether feed-forward layers are gated, W₂(σ(W_g x) ⊙ W₁ x): SwiGLU with silu, GeGLU with gelu (Shazeer 2020)."""
+    context: Annotated[Size, Letter("T")] = 64
+    """Context length: the most tokens that are seen at once."""
+    positions: Positions = Learned()
+    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
+    norm: Literal["layer", "rms"] = "layer"
+    """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
+    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    """What norms add to the variance, or to the mean square, before its root is taken."""
+    activation: Activation = "gelu"
+    """Activation of the feed-forward layers: gelu (its tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
+    bias: bool = True
+    """Whether linear layers and norms have biases; the output layer never has one."""
+    tied: bool = True
+    """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
 
     @property
     def query_width(self) -> int:
@@ -203,14 +222,9 @@ class Decoder(AttentionModel, LanguageSpec):
     """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
 
     family: Literal["decoder"] = "decoder"
-    width: Annotated[Size, Letter("d")] = 128
-    """Width of the residual stream."""
+    model: ClassVar[str] = "lemma.models.decoder:DecoderModel"
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
-    heads: Annotated[Size, Letter("h")] = 4
-    """Attention heads per layer."""
-    attention_width: Annotated[Size | None, Letter("d_h")] = None
-    """Total width of the queries of all heads; the model's width if unset."""
     value_width: Annotated[Size | None, Letter("d_v")] = None
     """Total width of the values of all heads; the attention width if unset."""
     key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
@@ -219,28 +233,12 @@ class Decoder(AttentionModel, LanguageSpec):
     """Separate key and query matrices, or one merged matrix per head, W^QK = W_Qᵀ W_K (problem B6)."""
     value_output: Literal["separate", "merged"] = "separate"
     """Separate value and output matrices, or one merged matrix per head, W^(h) = W_V W_O (problem C8)."""
-    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
-    """Hidden units of each feed-forward layer; four times the width if unset."""
-    gated: bool = False
-    """Whether feed-forward layers are gated, W₂(σ(W_g x) ⊙ W₁ x): SwiGLU with silu, GeGLU with gelu (Shazeer 2020)."""
-    context: Annotated[Size, Letter("T")] = 64
-    """Context length: the most tokens that are seen at once."""
     window: Annotated[Size | None, Letter("w")] = None
     """Sliding window: each layer attends to the last w tokens only (Beltagy et al. 2020; Mistral); all if unset."""
-    positions: Positions = Learned()
-    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
     query_key_norm: bool = False
     """Whether queries and keys get an RMSNorm, one for all heads of each (Henry et al. 2020; Qwen3)."""
     residual: Literal["sequential", "parallel"] = "sequential"
     """Attention, then feed-forward; or both read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
-    norm: Literal["layer", "rms"] = "layer"
-    """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
-    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
-    """What norms add to the variance, or to the mean square, before its root is taken."""
-    activation: Activation = "gelu"
-    """Activation of the feed-forward layers: gelu (its tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
-    bias: bool = True
-    """Whether linear layers and norms have biases; the output layer never has one."""
     query_key_value_bias: bool | None = None
     """Whether queries, keys and values have biases (Qwen2 has no others); as `bias` if unset."""
     attention_output_bias: bool | None = None
@@ -249,8 +247,6 @@ class Decoder(AttentionModel, LanguageSpec):
     """Whether feed-forward layers have biases; as `bias` if unset."""
     scaled_embedding: bool | None = None
     """Whether embeddings are multiplied by √d (Vaswani et al. 2017; Gemma); only for sinusoidal positions if unset."""
-    tied: bool = True
-    """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
     logit_cap: Annotated[float, Field(gt=0)] | None = None
     """Soft cap of the logits: c·tanh(logit/c) (Gemma 2, Riviere et al. 2024); none if unset."""
 
@@ -292,6 +288,7 @@ class TableA5(LanguageSpec):
     """
 
     family: Literal["table-a5"] = "table-a5"
+    model: ClassVar[str] = "lemma.models.table_a5:TableA5Model"
     vocabulary: Annotated[Size, Letter("V")] = 7676
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
     embedding: Annotated[Size, Letter("d_e")] = 64
@@ -322,34 +319,12 @@ class Transformer(AttentionModel):
 
     vocabulary: Annotated[int, Field(ge=len(SPECIAL_TOKENS) + 1), Letter("V")] = 256
     """Number of tokens in the vocabulary, special tokens included; training takes it from the tokenizer."""
-    width: Annotated[Size, Letter("d")] = 128
-    """Width of the residual stream."""
-    heads: Annotated[Size, Letter("h")] = 4
-    """Attention heads per layer."""
-    attention_width: Annotated[Size | None, Letter("d_h")] = None
-    """Total width of the queries of all heads; the model's width if unset."""
-    feed_forward: Annotated[Size | None, Letter("d_ff")] = None
-    """Hidden units of each feed-forward layer; four times the width if unset."""
-    gated: bool = False
-    """Whether feed-forward layers are gated, W₂(σ(W_g x) ⊙ W₁ x): SwiGLU with silu, GeGLU with gelu (Shazeer 2020)."""
     context: Annotated[int, Field(ge=4), Letter("T")] = 64
     """Context length: the most tokens that are seen at once, special tokens included."""
-    positions: Positions = Learned()
-    """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
     scaled_scores: bool = True
     """Whether scores are divided by the root of the head width; T5 learns that scale (Raffel et al. 2020)."""
-    norm: Literal["layer", "rms"] = "layer"
-    """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
     norm_place: Literal["pre", "post"] = "pre"
     """pre: x + f(norm(x)) and a final norm; post: norm(x + f(x)), as in Vaswani et al. (2017)."""
-    norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
-    """What norms add to the variance, or to the mean square, before its root is taken."""
-    activation: Activation = "gelu"
-    """Activation of the feed-forward layers: gelu (its tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
-    bias: bool = True
-    """Whether linear layers and norms have biases; the output layer never has one."""
-    tied: bool = True
-    """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
     special_tokens: tuple[int, int, int] | None = None
     """Ids of <start>, <end> and <mask> in a vocabulary made elsewhere; the last three of the vocabulary if unset."""
 
@@ -373,6 +348,7 @@ class Encoder(Transformer):
     """A Transformer in which every token attends to all tokens; it learns masked tokens (Devlin et al. 2019)."""
 
     family: Literal["encoder"] = "encoder"
+    model: ClassVar[str] = "lemma.models.transformer:EncoderModel"
     usage: ClassVar[str] = (
         "an encoder, which predicts hidden tokens and writes no text. To adapt it: lemma adapt {} --labels …"
     )
@@ -403,6 +379,7 @@ class EncoderDecoder(Transformer):
     """
 
     family: Literal["encoder-decoder"] = "encoder-decoder"
+    model: ClassVar[str] = "lemma.models.encoder_decoder:EncoderDecoderModel"
     data_kind: ClassVar[str] = "pairs"
     usage: ClassVar[str] = "a translator. To translate: lemma generate {} --source '…'"
     positions: Positions = Sinusoidal()
@@ -419,6 +396,7 @@ class Tree(BodySpec):
     """Graph convolution (Kipf & Welling 2017) over a sentence's dependency tree; a body for classifiers only."""
 
     family: Literal["tree"] = "tree"
+    model: ClassVar[str] = "lemma.models.classifier:TreeModel"
     data_kind: ClassVar[str] = "labels"
     usage: ClassVar[str] = "the body of a classifier, which writes nothing."
     width: Annotated[Size, Letter("d")] = 64
@@ -556,6 +534,7 @@ class Classifier(TextReader, ClassifierHead):
     """A body that reads a text, pooling of its vectors, and one linear layer to the classes."""
 
     family: Literal["classifier"] = "classifier"
+    model: ClassVar[str] = "lemma.models.classifier:ClassifierModel"
     data_kind: ClassVar[str] = "labels"
     usage: ClassVar[str] = "a classifier. To classify a text: lemma generate {} --source '…'"
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
@@ -573,6 +552,7 @@ class DualEncoder(TextReader):
     """
 
     family: Literal["dual-encoder"] = "dual-encoder"
+    model: ClassVar[str] = "lemma.models.dual_encoder:DualEncoderModel"
     data_kind: ClassVar[str] = "images"
     usage: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
@@ -625,6 +605,7 @@ class CrossAttention(Reranking, ModelSpec):
     """
 
     family: Literal["cross-attention"] = "cross-attention"
+    model: ClassVar[str] = "lemma.models.dual_encoder:CrossAttentionModel"
     data_kind: ClassVar[str] = "images"
     usage: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
     towers: DualEncoder = DualEncoder()
@@ -699,6 +680,7 @@ class Parser(ModelSpec):
     """A dependency parser: the attention head of a relation attends from a word to its dependents (problem B1)."""
 
     family: Literal["parser"] = "parser"
+    model: ClassVar[str] = "lemma.models.parser:ParserModel"
     data_kind: ClassVar[str] = "treebank"
     usage: ClassVar[str] = "a parser, which draws trees. To see one: lemma look parse {} --text '…'"
     vocabulary: Annotated[Size, Letter("V")] = 256
@@ -729,6 +711,7 @@ class Graph(ModelSpec):
     """A graph convolutional network (Kipf & Welling 2017): H ← σ(Â H W + b), the last layer to the classes."""
 
     family: Literal["graph"] = "graph"
+    model: ClassVar[str] = "lemma.models.graph:GraphModel"
     data_kind: ClassVar[str] = "graph"
     usage: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
     features: Annotated[Size, Letter("F")] = 16
@@ -746,24 +729,8 @@ class Graph(ModelSpec):
 
 
 FAMILIES: dict[str, type[ModelSpec]] = {
-    family.model_fields["family"].default: family
-    for family in (
-        FeedForward,
-        Attentive,
-        Rnn,
-        Lstm,
-        Gru,
-        Decoder,
-        TableA5,
-        Parser,
-        Encoder,
-        EncoderDecoder,
-        Tree,
-        Classifier,
-        DualEncoder,
-        CrossAttention,
-        Graph,
-    )
+    **BODIES,
+    **{spec.model_fields["family"].default: spec for spec in (Parser, Classifier, DualEncoder, CrossAttention, Graph)},
 }
 
 

@@ -216,7 +216,20 @@ class SplitSettings(TypedDict, total=False):
     test: Any
 
 
-class DataSettings(SplitSettings, total=False):
+class ColumnSettings(SplitSettings, total=False):
+    """Splits, and columns of tables."""
+
+    captions: str | None
+    parser: str | None
+    source_column: str | None
+    target_column: str | None
+    text_column: str | None
+    label_column: str | None
+    image_column: str | None
+    caption_column: str | None
+
+
+class DataSettings(ColumnSettings, total=False):
     """Tokenizer, splits and columns of the data."""
 
     tokenizer: Any
@@ -224,8 +237,6 @@ class DataSettings(SplitSettings, total=False):
     source: str | None
     target: str | None
     label: str | None
-    parser: str | None
-    captions: str | None
     image: str | None
     caption: str | None
     nodes_file: str | None
@@ -233,12 +244,6 @@ class DataSettings(SplitSettings, total=False):
     split: int | None
     nodes: Any
     edges: int | None
-    source_column: str | None
-    target_column: str | None
-    text_column: str | None
-    label_column: str | None
-    image_column: str | None
-    caption_column: str | None
 
 
 class MethodSettings(TypedDict, total=False):
@@ -284,7 +289,7 @@ class SamplingSettings(TypedDict, total=False):
     length_penalty: float
 
 
-class EvaluateSettings(SplitSettings, total=False):
+class EvaluateSettings(ColumnSettings, total=False):
     """Options of `evaluate` that some kinds of models have."""
 
     context: int | None
@@ -294,11 +299,3 @@ class EvaluateSettings(SplitSettings, total=False):
     limit: int | None
     beam: int | None
     length_penalty: float | None
-    text_column: str | None
-    label_column: str | None
-    source_column: str | None
-    target_column: str | None
-    image_column: str | None
-    caption_column: str | None
-    captions: str | None
-    parser: str | None

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,32 +23,19 @@ from lemma.training.optimizer import VALIDATIONS_PER_RUN
 
 SIZES = ("width", "hidden", "key_width", "value_width", "feed_forward", "attention_width", "embedding")
 HALVINGS = 60
+TRAINING_COST = 3  # a token is read forward and backward in training, only forward in validation
 TRIAL_WARM_UP, TRIAL_STEPS = 4, 12  # steps of a speed trial: not timed, and in all
 
 
-@dataclass(frozen=True)
-class FittedModel:
-    """A model with the sizes that a budget of parameters allows."""
-
-    model: ModelSpec
-    parameters: int
-    budget: int
-
-    @property
-    def relative_excess(self) -> float:
-        """The parameters beyond the budget, as a fraction of it."""
-        return self.parameters / self.budget - 1
-
-
-def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -> FittedModel:
+def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -> ModelSpec:
     """Scale the sizes of `model` that are not `fixed`, keeping their ratios, until its count is nearest to `budget`.
 
     Each size is a rounded multiple of one factor, so the count never falls as the factor grows: bisection finds the
     two neighbours between which the budget lies.
 
     >>> from lemma.spec.models import FeedForward
-    >>> fit = fit_parameters(FeedForward(V=65), 200_000)
-    >>> fit.model.width, fit.model.hidden, fit.parameters
+    >>> model = fit_parameters(FeedForward(V=65), 200_000)
+    >>> model.width, model.hidden, count_spec_parameters(model)
     (79, 315, 200120)
     """
     free = {name: getattr(model, name, None) for name in SIZES if name not in fixed}
@@ -93,8 +79,7 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
     for _ in range(HALVINGS):
         middle = (low + high) / 2
         low, high = (middle, high) if count(scale_sizes(middle)) <= budget else (low, middle)
-    nearest = min(scale_sizes(low), scale_sizes(high), key=lambda values: abs(count(values) - budget))
-    return FittedModel(resize(nearest), count(nearest), budget)
+    return resize(min(scale_sizes(low), scale_sizes(high), key=lambda values: abs(count(values) - budget)))
 
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
@@ -102,13 +87,10 @@ def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
     return recipe.batch * training_length(model, recipe)
 
 
-TRAINING_COST = 3  # a token is read forward and backward in training, only forward in validation
-
-
 def fit_schedule(
     recipe: Recipe, fixed: Collection[str], validations: int | None, tokens: int = 0, validation: int = 0
 ) -> tuple[Recipe, list[str]]:
-    """Warm up and validate in proportion to the steps.
+    """Warm up and validate in proportion to the steps; also return notes on settings that did not fit.
 
     A warm-up takes a tenth of the steps at most; one that is `fixed` only has to end before half of them. Validations
     (ten, or as many as asked for) take no longer than training; a fixed `evaluate_every` is kept.
@@ -119,9 +101,6 @@ def fit_schedule(
         validations: how often to validate.
         tokens: read by a step.
         validation: tokens read by a validation.
-
-    Returns:
-        The recipe, and notes on settings that did not fit.
 
     >>> recipe, notes = fit_schedule(Recipe(steps=19), {"warm_up"}, 1, tokens=1024, validation=111_000)
     >>> recipe.warm_up, recipe.evaluate_every, notes

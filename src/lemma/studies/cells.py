@@ -6,34 +6,31 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from lemma.errors import SpecError
-from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, paired_test
+from lemma.report.result import to_plain
+from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, holm_correct, paired_test
 from lemma.spec.base import Spec
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 
 M = TypeVar("M")
-"""The dataclass of what is measured of a cell; it has a `to_dict()`."""
+"""The dataclass of what is measured of a cell."""
+K = TypeVar("K")
 
 
 @dataclass(frozen=True)
 class StudyCell:
     """Run of a study.
 
-    Attributes:
-        condition: the model or condition that is compared, by its name in the table.
-        point: the settings of the grid at this cell, with their values.
-        fixed_sizes: settings of the model that the study sets, which no budget may change.
-        recipe_settings: settings of the recipe that the study sets.
-        is_trial: whether it is a short run by which a setting of others is chosen; it is not in the table.
+    A trial is a short run by which a setting of other cells is chosen; it is not in the table.
     """
 
-    condition: str
-    point: Mapping[str, Any]
+    condition: str  # the model or condition that is compared, by its name in the table
+    point: Mapping[str, Any]  # the settings of the grid at this cell, with their values
     seed: int | None
     model: ModelSpec | None = None
     recipe: Recipe = field(default_factory=Recipe)
-    fixed_sizes: frozenset[str] = frozenset()
-    recipe_settings: frozenset[str] = frozenset()
+    fixed_sizes: frozenset[str] = frozenset()  # settings of the model that the study sets, which no budget may change
+    recipe_settings: frozenset[str] = frozenset()  # settings of the recipe that the study sets
     is_trial: bool = False
 
     @property
@@ -49,7 +46,6 @@ class StudyCell:
 
     @property
     def point_text(self) -> str:
-        """Return its point in the grid: `depth=2, context=5`."""
         return format_settings(self.point)
 
     def __str__(self) -> str:
@@ -84,38 +80,24 @@ class CellOutcome(Generic[M]):
     reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {
-            "run": self.cell.name,
-            "model": self.cell.condition,
-            "point": dict(self.cell.point),
-            "seed": self.cell.seed,
-            "measures": getattr(self.measures, "to_dict", lambda: None)(),
-            "reason": self.reason,
-        }
+        cell = self.cell
+        values = {"run": cell.name, "model": cell.condition, "point": cell.point, "seed": cell.seed}
+        return to_plain({**values, "measures": self.measures, "reason": self.reason})
 
 
 @dataclass(frozen=True)
 class StudyRow(Generic[M]):
-    """The seeds of one condition at one point of the grid.
-
-    Attributes:
-        title: what distinguishes it from the other rows: the condition, the point, or both.
-        measures: by seed.
-        failures: why seeds failed, by seed.
-        pending: the seeds that were not run yet.
-    """
+    """The seeds of one condition at one point of the grid."""
 
     condition: str
     point: Mapping[str, Any]
-    title: str
-    measures: Mapping[int, M]
-    failures: Mapping[int, str]
-    pending: tuple[int, ...] = ()
+    title: str  # what distinguishes it from the other rows: the condition, the point, or both
+    measures: Mapping[int, M]  # by seed
+    failures: Mapping[int, str]  # why seeds failed, by seed
+    pending: tuple[int, ...] = ()  # the seeds that were not run yet
 
     @property
     def first(self) -> M | None:
-        """The measures of the first seed."""
         return next(iter(self.measures.values()), None)
 
     @property
@@ -126,7 +108,6 @@ class StudyRow(Generic[M]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The same notes, each with the row's title."""
         return tuple(f"{self.title}, {note}" for note in self.missing_seeds)
 
     def values(self, name: str) -> dict[int, float]:
@@ -182,6 +163,12 @@ def compare_rows(
     if not seeds:
         return None
     return paired_test([values[seed] for seed in seeds], [baseline_values[seed] for seed in seeds], log, min_error)
+
+
+def correct_tests(tests: Mapping[K, PairedTest | None]) -> dict[K, PairedTest]:
+    """Correct the p-values of named tests for their number (Holm 1979); pairs without a test are left out."""
+    made = {name: test for name, test in tests.items() if test}
+    return dict(zip(made, holm_correct(list(made.values())), strict=True))
 
 
 def describe_seeds(rows: Sequence[StudyRow[Any]]) -> str:

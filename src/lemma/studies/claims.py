@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate, holm_correct
+from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, estimate
 from lemma.spec.studies import StudyClaim
-from lemma.studies.cells import StudyRow, compare_rows, format_settings
+from lemma.studies.cells import StudyRow, compare_rows, correct_tests, format_settings
 from lemma.studies.result import NO_VALUE
 from lemma.studies.timing import time_ratio
 
@@ -42,20 +42,19 @@ class ClaimVerdict:
 
     @property
     def verdict(self) -> Verdict:
-        """The most severe verdict among the comparisons."""
+        """Return the most severe verdict among the comparisons."""
         verdicts = {comparison.verdict for comparison in self.comparisons}
         return next(verdict for verdict in SEVERITY if verdict in verdicts)
 
     @property
     def sentence(self) -> str:
-        """The claim and its verdict, for the conclusion."""
+        """Return the claim and its verdict, for the conclusion."""
         return f"“{self.claim.rstrip('.')}”: {VERDICT_SENTENCES[self.verdict]}."
 
     def __str__(self) -> str:
-        return "\n".join([f"{self.claim.rstrip('.')}: {self.verdict}", *(f"  {one}" for one in self.comparisons)])
+        return "\n".join([f"{self.claim.rstrip('.')}: {self.verdict}", *(f"  {part}" for part in self.comparisons)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         comparisons = [comparison._asdict() for comparison in self.comparisons]
         return {"claim": self.claim, "verdict": self.verdict, "comparisons": comparisons}
 
@@ -63,7 +62,8 @@ class ClaimVerdict:
 def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) -> tuple[ClaimVerdict, ...]:
     """Judge claims by paired differences of log perplexity over the seeds, p-values corrected for all comparisons."""
     points = [{"model": row.condition, **row.point} for row in rows]
-    compared: list[tuple[int, str, str, str, PairedTest | None]] = []  # claim, rows, figures, expected, test
+    compared: list[tuple[int, str, str, str]] = []  # claim, rows, figures, expected
+    tests: list[PairedTest | None] = []
     for number, claim in enumerate(claims):
         for comparison in claim.comparisons:
             for row, point in zip(rows, points, strict=True):
@@ -78,15 +78,15 @@ def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) ->
                 title = f"{format_settings(comparison.at)} against {format_settings(comparison.against)}"
                 title += f" ({format_settings(open_settings)})" if open_settings else ""
                 figures = f"{row.estimate('perplexity')} against {baseline.estimate('perplexity')}"
-                test = compare_rows(row, baseline, "perplexity")
-                compared.append((number, title, figures, comparison.expects, test))
-    corrected = iter(holm_correct([test for *_, test in compared if test]))
+                compared.append((number, title, figures, comparison.expects))
+                tests.append(compare_rows(row, baseline, "perplexity"))
+    corrected = correct_tests(dict(enumerate(tests)))
     verdicts: list[list[ComparisonVerdict]] = [[] for _ in claims]
-    for number, title, figures, expects, test in compared:
+    for index, (number, title, figures, expects) in enumerate(compared):
+        test = corrected.get(index)
         if test is None:
             verdicts[number].append(ComparisonVerdict(f"{title}: a run is missing", "not measured"))
             continue
-        test = next(corrected)
         expected = "below 0" if expects == "lower" else "not below 0"
         finding = f"{title}: {figures}, {test}, expected {expected}"
         verdicts[number].append(ComparisonVerdict(finding, judge_difference(test, expects), test.p))
@@ -126,18 +126,13 @@ def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
 
 
 class CostRatio(NamedTuple):
-    """The cost of one model divided by that of another, by one meaning of cost.
-
-    Attributes:
-        low, high: its interval; None where there are too few seeds for one.
-        exact: whether it is counted, not measured.
-    """
+    """The cost of one model divided by that of another, by one meaning of cost."""
 
     meaning: str
     value: float
-    low: float | None
+    low: float | None  # ends of its interval; None where there are too few seeds for one
     high: float | None
-    exact: bool = False
+    exact: bool = False  # counted, not measured
 
     @property
     def verdict(self) -> Verdict:
@@ -199,19 +194,13 @@ CHEAPER_VERDICTS: dict[str, tuple[Verdict, ...]] = {
 
 @dataclass(frozen=True)
 class CheaperClaim:
-    """The claim that a model is as accurate as another and cheaper.
-
-    Attributes:
-        test: accuracy minus the other's, seed by seed; None if they have no seed in common.
-        over_texts: the same, its interval over the test texts.
-        tolerance: a difference within ± this counts as the same.
-    """
+    """The claim that a model is as accurate as another and cheaper."""
 
     title: str
     against: str
-    test: PairedTest | None
-    over_texts: Estimate | None
-    tolerance: float
+    test: PairedTest | None  # of accuracy minus the other's, seed by seed; None if they have no seed in common
+    over_texts: Estimate | None  # the same, its interval over the test texts
+    tolerance: float  # a difference within ± this counts as the same
     costs: tuple[CostRatio, ...]
 
     @property
@@ -220,7 +209,6 @@ class CheaperClaim:
         return judge_equivalence(self.test and self.test.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             "model": self.title,
             "against": self.against,

@@ -12,7 +12,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Generic
@@ -54,22 +54,14 @@ from lemma.training.loop import resume, train
 
 
 class Experiment(ABC, Generic[M]):
-    """A study that can be run: its cells, how one of them is run, and the report on all.
+    """A study that can be run: its cells, how one of them is run, and the report on all."""
 
-    Attributes:
-        measures_type: the class of what is measured of a cell.
-        stores_measures: whether measures are kept on disk; times are measured again by every call.
-        tolerates_failures: whether a cell that fails becomes a row with its reason; otherwise the error is raised.
-        serial_reason: why its cells cannot run next to each other, if so.
-        spec: the study's spec; None if it has none.
-    """
+    measures_type: ClassVar[Any]  # the dataclass of what is measured of a cell
+    stores_measures: ClassVar[bool] = True  # on disk; times are measured again by every call
+    tolerates_failures: ClassVar[bool] = True  # a cell that fails becomes a row with its reason, not an error
+    serial_reason: ClassVar[str] = ""  # why its cells cannot run next to each other, if so
 
-    measures_type: ClassVar[Any]
-    stores_measures: ClassVar[bool] = True
-    tolerates_failures: ClassVar[bool] = True
-    serial_reason: ClassVar[str] = ""
-
-    spec: Any
+    spec: Any  # None if it has none
     out: Path
     observer: Observer
 
@@ -116,31 +108,24 @@ class Experiment(ABC, Generic[M]):
         path = self.path(cell)
         return path.with_name(f"{path.name}.json")
 
-    def load_measures(self, cell: StudyCell) -> M | None:
-        """Return what an earlier call measured of the same cell, if it is readable and complete."""
-        identity = self.identity(cell) if self.stores_measures else None
-        stored = read_json(self.measures_path(cell)) if identity is not None else None
-        if not stored or stored.get("of") != identity:
-            return None
-        try:
-            measures = measures_adapter(self.measures_type).validate_python(stored["measures"])
-        except (KeyError, ValidationError):  # written by another version of Lemma: measured again
-            return None
-        return measures if self.is_complete(cell, measures) else None
-
     def load_outcome(self, cell: StudyCell) -> CellOutcome[M]:
-        """Return what is on disk of a cell that is not run now."""
-        measures = self.load_measures(cell)
-        if measures is not None or not self.stores_measures:
-            return CellOutcome(cell, measures)
-        return CellOutcome(cell, reason=(read_json(self.measures_path(cell)) or {}).get("failed"))
+        """Return what is on disk of a cell: its measures, if they are readable and complete, or why it failed."""
+        if not self.stores_measures:
+            return CellOutcome(cell)
+        stored, identity = read_json(self.measures_path(cell)) or {}, self.identity(cell)
+        if identity is not None and stored.get("of") == identity:
+            with suppress(KeyError, ValidationError):  # written by another version of Lemma: measured again
+                measures = measures_adapter(self.measures_type).validate_python(stored["measures"])
+                if self.is_complete(cell, measures):
+                    return CellOutcome(cell, measures)
+        return CellOutcome(cell, reason=stored.get("failed"))
 
     def run_cell(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
         """Run a cell and store its measures; if it fails, store the reason, and let the study continue."""
         try:
             measures: Any = self.run(cell, observer)
             if self.stores_measures:
-                write_json(self.measures_path(cell), {"of": self.identity(cell), "measures": measures.to_dict()})
+                write_json(self.measures_path(cell), {"of": self.identity(cell), "measures": asdict(measures)})
             return CellOutcome(cell, measures)
         except Exception as error:
             if not self.tolerates_failures:
@@ -157,9 +142,7 @@ class Experiment(ABC, Generic[M]):
     def final_outcome(self, cell: StudyCell, failed_before: Mapping[str, int]) -> CellOutcome[M] | None:
         """Return the outcome of a cell that needs no more work: it was measured, or failed during this call.
 
-        Args:
-            cell: the cell.
-            failed_before: the `failure_time` of cells when the call began, by name.
+        `failed_before` has the `failure_time` of cells when the call began, by name.
         """
         failed_now = self.failure_time(cell) not in (0, failed_before.get(cell.name, 0))
         with suppress(LemmaError):  # a damaged run: running it says what is wrong with it
@@ -377,27 +360,25 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A training run that is ready to start.
-
-    Attributes:
-        evaluate: validates the model, if its task does not.
-        trial_speed: tokens/s in the trial from which a budget of seconds was turned into steps.
-    """
+    """A training run that is ready to start."""
 
     path: Path
     model: ModelSpec
     recipe: Recipe
     data: AnyDataSpec
     dataset: Any
-    evaluate: Callable[[Any], Any] | None = None
+    evaluate: Callable[[Any], Any] | None = None  # validates the model, if its task does not
     adaptation: AdaptationSpec | None = None
-    trial_speed: float | None = None
+    trial_speed: float | None = None  # tokens/s from which a budget of seconds was turned into steps
 
     @property
     def identity(self) -> dict[str, Any]:
         """Return what makes two runs the same: the model, the recipe, the data and the base of an adaptation."""
-        identity: dict[str, Any] = {"model": self.model.to_dict(), "recipe": self.recipe.to_dict()}
-        identity["data"] = self.dataset.hash
+        identity: dict[str, Any] = {
+            "model": self.model.to_dict(),
+            "recipe": self.recipe.to_dict(),
+            "data": self.dataset.hash,
+        }
         if not isinstance(self.data, DataSpec):
             identity["labels" if isinstance(self.data, LabelsSpec) else "graph"] = split_settings(self.data)
         if isinstance(self.data, LabelsSpec):
@@ -463,13 +444,9 @@ def train_or_resume(plan: RunPlan, observer: Observer) -> None:
 
 
 class TrainingExperiment(Experiment[M]):
-    """An experiment of which every cell is a training run.
+    """An experiment of which every cell is a training run."""
 
-    Attributes:
-        keeps_checkpoints: whether finished runs keep their checkpoints; a study of many runs should be small.
-    """
-
-    keeps_checkpoints: ClassVar[bool] = False
+    keeps_checkpoints: ClassVar[bool] = False  # a study of many runs should be small
 
     @abstractmethod
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
@@ -546,7 +523,7 @@ def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experimen
     study: Any = spec
     match spec:  # each is imported when it is used
         case TuneStudy():
-            from lemma.studies.tune import TuneExperiment as kind
+            from lemma.studies.grid import TuneExperiment as kind
         case GridStudy():
             from lemma.studies.grid import GridExperiment as kind
         case ClassifiersStudy():
@@ -554,7 +531,7 @@ def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experimen
         case PretrainingStudy():
             from lemma.studies.pretraining import PretrainingExperiment as kind
         case GraphStudy():
-            from lemma.studies.graph import GraphExperiment as kind
+            from lemma.studies.classifiers import GraphExperiment as kind
         case HeadsStudy():
             from lemma.studies.costs import HeadsExperiment as kind
         case LengthStudy():

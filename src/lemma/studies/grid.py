@@ -1,4 +1,4 @@
-"""The grid study: language models on one text, at every point of a grid of settings, with equal budgets."""
+"""Language models on one text, with equal budgets: at every point of a grid of settings, or searched by Optuna."""
 
 import itertools
 import json
@@ -6,17 +6,19 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from lemma.data.store import prepare_text
 from lemma.errors import RunError, SpecError, describe_unknown
+from lemma.optional import import_optional
 from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
 from lemma.spec.base import Spec, distribute
 from lemma.spec.choose import Choice, choose, read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
-from lemma.spec.studies import GridStudy
+from lemma.spec.studies import GridStudy, TuneStudy
 from lemma.studies.budget import fit_parameters, fit_schedule, fit_steps, measure_speed, tokens_per_step
 from lemma.studies.cells import (
     RESERVED_SETTINGS,
@@ -27,7 +29,7 @@ from lemma.studies.cells import (
     group_rows,
     has_setting,
 )
-from lemma.studies.experiment import RunPlan, TrainingExperiment, hold_lock, read_json, write_json
+from lemma.studies.experiment import RunPlan, TitledObserver, TrainingExperiment, hold_lock, read_json, write_json
 from lemma.studies.grid_report import ChosenRate, report_grid
 from lemma.studies.measures import SPLIT, VALIDATION_TOKENS, LanguageMeasures, Row, Scorer, measure_run
 from lemma.studies.result import StudyResult
@@ -102,11 +104,7 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
 
 
 class GridExperiment(TrainingExperiment[LanguageMeasures]):
-    """Train every model at every point of the grid with every seed, on one text and one budget.
-
-    Attributes:
-        adjustments: notes on settings that did not fit into the steps, and what was done instead.
-    """
+    """Train every model at every point of the grid with every seed, on one text and one budget."""
 
     spec: GridStudy
     measures_type = LanguageMeasures
@@ -116,7 +114,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         self.spec, self.out, self.observer = spec, out, observer
         self.dataset = prepare_text(spec.data, progress=reading_progress(observer))
         self.dataset.tokenizer.encode(spec.prompt)  # a prompt that cannot be read is an error now, not after an hour
-        self.adjustments: dict[str, None] = {}
+        self.adjustments: dict[str, None] = {}  # notes on settings that did not fit, and what was done instead
         self.all_cells = list(self.fit_cells(spec))
 
     def fit_cells(self, study: GridStudy) -> Iterator[StudyCell]:
@@ -125,7 +123,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             assert cell.model is not None
             model = cell.model.replace(vocabulary=self.dataset.tokenizer.vocabulary)
             if study.budget.parameters:
-                model = fit_parameters(model, study.budget.parameters, cell.fixed_sizes).model
+                model = fit_parameters(model, study.budget.parameters, cell.fixed_sizes)
             yield replace(cell, model=model)
 
     def cells(self) -> list[StudyCell]:
@@ -290,3 +288,77 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
                 if chosen := self.choose_rate(cells[row.condition, format_settings(row.point)]):
                     rates[row.title] = chosen
         return report_grid(self.spec, outcomes, data, hardware, self.out, interrupted, seconds, rates)
+
+
+# The tune study: settings of one model searched by Optuna.
+
+
+class TuneExperiment(GridExperiment):
+    """Search the settings of one model by Optuna: trial by trial, seed by seed, each a row of the table.
+
+    Optuna's own order is fixed by a seed, so that a search that was stopped asks for the same trials again, and finds
+    what is stored of them.
+    """
+
+    spec: TuneStudy  # pyright: ignore[reportIncompatibleVariableOverride]
+    serial_reason = "each trial depends on those before it"
+
+    def __init__(self, spec: TuneStudy, out: Path, observer: Observer) -> None:
+        self.optuna = import_optional("optuna", "optuna", "study tune")
+        super().__init__(spec, out, observer)
+        self.all_cells.clear()
+        for end in (0, -1):  # a setting that does not exist, or no value of it, is an error now
+            self._trial_cells({setting: values[end] for setting, values in spec.space.items()})
+
+    def _trial_cells(self, point: Mapping[str, Any]) -> list[StudyCell]:
+        """Return the runs of one combination of settings, one per seed."""
+        model = self.spec.models[0]
+        fields = {name: getattr(self.spec, name) for name in GridStudy.model_fields}
+        study = GridStudy(**{**fields, "models": (model.replace(settings={**model.settings, **point}),)})
+        return [replace(cell, point=dict(point)) for cell in self.fit_cells(study)]
+
+    def prepare(self, cells: Sequence[StudyCell]) -> None:
+        """Ask Optuna for settings, train them, and tell it the loss; give up what is worse than the best by pairs."""
+        self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
+        search = self.optuna.create_study(sampler=self.optuna.samplers.TPESampler(seed=1))
+        states, best = self.optuna.trial.TrialState, {}
+        for number in range(1, self.spec.trials + 1):
+            trial, losses = search.ask(), {}
+            point = {name: suggest_value(trial, name, values) for name, values in self.spec.space.items()}
+            for cell in self._trial_cells(point):
+                if cell.name not in {known.name for known in self.all_cells}:
+                    self.all_cells.append(cell)
+                observer = TitledObserver(self.observer, f"trial {number} of {self.spec.trials}: {cell}")
+                failed_before = {cell.name: self.failure_time(cell)}
+                outcome = self.final_outcome(cell, failed_before) or self.run_cell(cell, observer)
+                if outcome.measures is None:
+                    break
+                losses[cell.seed] = outcome.measures.loss
+                differences = [losses[seed] - best[seed] for seed in losses if seed in best]
+                if differences and min(differences) > 0 and fmean(differences) > self.spec.prune:
+                    break
+            if len(losses) < len(self.spec.seeds):
+                search.tell(trial, state=states.PRUNED if losses else states.FAIL)
+                continue
+            search.tell(trial, fmean(losses.values()))
+            if not best or fmean(losses.values()) < fmean(best.values()):
+                best = losses
+
+    def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
+        """Report as on a grid, and say how many trials were given up."""
+        result = super().report(outcomes, interrupted)
+        given_up = sum(0 < len(row.measures) < len(self.spec.seeds) for row in result.rows)
+        trials = f"{len(result.rows)} of {self.spec.trials} trials"
+        search = f"Optuna's TPE, {trials}; {given_up} were given up before their last seed"
+        return replace(result, data={**result.data, "search": search})
+
+
+def suggest_value(trial: Any, setting: str, values: Sequence[Any]) -> Any:
+    """Draw a value of a setting: from a range between two numbers, else one of the choices."""
+    types = {type(value) for value in values}
+    if len(values) != 2 or not types <= {int, float} or values[0] >= values[1]:
+        return trial.suggest_categorical(setting, list(values))
+    log = values[0] > 0 and values[1] >= 10 * values[0]
+    if types == {int}:
+        return trial.suggest_int(setting, *values, log=log)
+    return float(f"{trial.suggest_float(setting, *map(float, values), log=log):.3g}")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from shlex import quote
 from statistics import fmean, median
@@ -20,20 +21,46 @@ from lemma.report.result import (
     Pre,
     Table,
     Text,
-    field_values,
     plot_blocks,
+    to_plain,
 )
-from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest, holm_correct
+from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest
 from lemma.spec.studies import GridStudy, StudyBudget
-from lemma.studies.cells import CellOutcome, compare_rows, describe_seeds, format_settings, format_value, group_rows
+from lemma.studies.cells import (
+    CellOutcome,
+    compare_rows,
+    correct_tests,
+    describe_seeds,
+    format_settings,
+    format_value,
+    group_rows,
+)
 from lemma.studies.claims import ClaimVerdict, judge_claims
-from lemma.studies.measure_views import VIEWS, MeasureView
-from lemma.studies.measures import TEMPERATURE, VALIDATION_TOKENS, CurvePoint, LanguageMeasures, Row, TextSample
+from lemma.studies.measures import (
+    TEMPERATURE,
+    VALIDATION_TOKENS,
+    VIEWS,
+    CurvePoint,
+    LanguageMeasures,
+    MeasureView,
+    Row,
+    TextSample,
+)
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
 from lemma.studies.timing import quartiles, time_ratio
 
 Seconds = Mapping[str, Sequence[float]]
 """Seconds per token of training steps, taken in turns, by the titles of rows."""
+NOT_TIMED: Seconds = {}
+
+
+@dataclass(frozen=True)
+class ChosenRate:
+    """The learning rate of a row, and the results of its trials."""
+
+    rate: float
+    perplexities: Mapping[float, float | None]  # by the rates tried; None where a trial failed
+    tokens: int  # read by all trials of the row
 
 
 def report_grid(
@@ -43,20 +70,17 @@ def report_grid(
     hardware: Mapping[str, str],
     out: Path,
     interrupted: bool = False,
-    seconds: Seconds | None = None,
-    chosen_rates: Mapping[str, "ChosenRate"] | None = None,
+    seconds: Seconds = NOT_TIMED,
+    chosen_rates: Mapping[str, ChosenRate] | None = None,
 ) -> StudyResult:
     """Build the result of a grid study; `chosen_rates` are by the titles of rows."""
-    seconds = seconds or {}
+    chosen_rates = chosen_rates or {}
     rows = tuple(group_rows(outcomes))
     claims = judge_claims(spec.claims, rows) if spec.claims else ()
     views = {name: VIEWS[name](rows) for name in spec.measures}
-    trials = trial_blocks(chosen_rates or {}, spec.tune.share) if spec.tune else []
+    trials = trial_blocks(chosen_rates, spec.tune.share) if spec.tune else []
     answers = views["steps"].sentences if "steps" in views else ()  # what such a study is about comes first
     other_sentences = [sentence for name, view in views.items() if name != "steps" for sentence in view.sentences]
-    rates = {
-        "learning_rates": {title: field_values(rate_choice) for title, rate_choice in (chosen_rates or {}).items()}
-    }
     return StudyResult(
         title=spec.name,
         question=spec.question,
@@ -73,7 +97,7 @@ def report_grid(
         terminal_blocks=(*trials, *(block for view in views.values() for block in view.terminal_blocks())),
         page_blocks=tuple(build_page(rows, list(views.values()), claims, spec.budget, trials, seconds)),
         extra={
-            **(rates if chosen_rates else {}),
+            **({"learning_rates": to_plain(chosen_rates)} if chosen_rates else {}),
             "measures": {name: view.values for name, view in views.items()},
             "claims": [claim.to_dict() for claim in claims],
         },
@@ -120,7 +144,7 @@ def best_row(rows: Sequence[Row]) -> Row | None:
     return rows[min(ranked)[1]] if ranked else None
 
 
-def make_table(rows: Sequence[Row], seconds: Seconds | None = None) -> StudyTable:
+def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
     """Make a row for each model at each point of the grid, means over seeds; the lowest perplexity is marked."""
     best = best_row(rows)
     tokens = [count and count.mean for count in (row.estimate("tokens") for row in rows)]
@@ -129,7 +153,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds | None = None) -> StudyTabl
     for row, count in zip(rows, tokens, strict=True):
         scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
         trained, parameters = row.estimate("seconds"), row.count("parameters")
-        times = (seconds or {}).get(row.title)
+        times = seconds.get(row.title)
         speed = quartiles([1 / time for time in times]) if times else None
         record: dict[str, Any] = {"model": row.condition, **row.point, "seeds": len(row.measures)}
         for name, score in scores.items():
@@ -190,7 +214,7 @@ NOTABLE_SPEEDUP = 1.05  # a ratio of speeds worth a sentence
 FALLING_PERCENT = 1.0  # of perplexity between the last two validations: the curve is still falling
 
 
-def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds | None = None) -> list[str]:
+def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds = NOT_TIMED) -> list[str]:
     """Describe which row is best, which differ from it, where the curves head, what is fast, and which claims held."""
     missing = []
     failed, pending = sum(len(row.failures) for row in rows), sum(len(row.pending) for row in rows)
@@ -203,7 +227,7 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: 
     scored = [row for row in rows if row.measures]
     if not scored:
         return [NOTHING_TO_COMPARE, *missing]
-    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, seconds or {})]
+    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, seconds)]
     return [*findings, *missing, *(claim.sentence for claim in claims)]
 
 
@@ -224,12 +248,9 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     yield f"{best.title} has the lowest validation perplexity at this budget: {best.estimate('perplexity')}."
     if not other_rows:
         return
-    pair_tests: dict[tuple[str, str], PairedTest] = {}
-    for index, row in enumerate(rows):
-        for other in rows[index + 1 :]:
-            if test := compare_rows(row, other, "perplexity"):
-                pair_tests[row.title, other.title] = test
-    corrected = dict(zip(pair_tests, holm_correct(list(pair_tests.values())), strict=True))
+    corrected = correct_tests(
+        {(row.title, other.title): compare_rows(row, other, "perplexity") for row, other in combinations(rows, 2)}
+    )
     tests: dict[str, PairedTest] = {}
     for row in other_rows:
         if test := corrected.get((row.title, best.title)):
@@ -258,8 +279,8 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
         figures = [f"{title} {test}" if len(similar) > 1 else str(test) for title, test in similar.items()]
         do = "does" if len(similar) == 1 else "do"
         yield f"{_join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
-    if len(pair_tests) > 1:
-        pairs = f"p-values are corrected for all {len(pair_tests)} pairs (Holm)"
+    if len(corrected) > 1:
+        pairs = f"p-values are corrected for all {len(corrected)} pairs (Holm)"
         yield f"{pairs}: the best was chosen from the same figures."
 
 
@@ -318,7 +339,7 @@ def build_page(
     claims: Sequence[ClaimVerdict],
     budget: StudyBudget,
     trials: Sequence[Block] = (),
-    seconds: Seconds | None = None,
+    seconds: Seconds = NOT_TIMED,
 ) -> Iterator[Block]:
     """Yield all that the page shows below the table."""
     has_scores = best_row(rows) is not None
@@ -339,7 +360,7 @@ def build_page(
         yield from _model_blocks(rows, budget)
 
 
-def _curve_blocks(rows: Sequence[Row], seconds: Seconds | None) -> Iterator[Block]:
+def _curve_blocks(rows: Sequence[Row], seconds: Seconds) -> Iterator[Block]:
     yield Heading("Learning curves")
     if not any(len(measures.curve) > 1 for row in rows for measures in row.measures.values()):
         yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
@@ -448,7 +469,7 @@ def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
-def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds | None = None) -> str:
+def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds = NOT_TIMED) -> str:
     """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick.
 
     Seconds are those of the tokens at the speed that was timed, where it was: what else ran next to a training run does
@@ -457,23 +478,12 @@ def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds
     import altair
 
     def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
-        times = (seconds or {}).get(row.title) if axis == "seconds" else None
-        return [
-            {
-                "row": row.title,
-                "seed": seed,
-                "x": point.tokens * median(times) if times else getattr(point, axis),
-                "loss": point.loss,
-            }
-            for point in curve
-        ]
+        times = seconds.get(row.title) if axis == "seconds" else None
+        values = [(point.tokens * median(times) if times else getattr(point, axis), point.loss) for point in curve]
+        return [{"row": row.title, "seed": seed, "x": x, "loss": loss} for x, loss in values]
 
-    seeds, means = [], []
-    for row in rows:
-        for seed, run in row.measures.items():
-            seeds += points(row, run.curve, seed)
-    for row in rows:
-        means += points(row, mean_curve([run.curve for run in row.measures.values()]))
+    seeds = [point for row in rows for seed, run in row.measures.items() for point in points(row, run.curve, seed)]
+    means = [point for row in rows for point in points(row, mean_curve([run.curve for run in row.measures.values()]))]
     styles = line_styles(rows)
     dashes = altair.Scale(domain=[title for _, _, title in styles], range=[list(dash) for _, dash, _ in styles])
     base = altair.Chart().encode(
@@ -566,15 +576,6 @@ def describe_budget(budget: StudyBudget) -> str:
         f"{budget.seconds:g} seconds of training" if budget.seconds else "",
     ]
     return " and ".join(filter(None, parts)) + " for each model" if any(parts) else "none"
-
-
-@dataclass(frozen=True)
-class ChosenRate:
-    """The learning rate of a row, and the results of its trials."""
-
-    rate: float
-    perplexities: Mapping[float, float | None]  # by the rates tried; None where a trial failed
-    tokens: int  # read by all trials of the row
 
 
 def trial_blocks(chosen_rates: Mapping[str, ChosenRate], fraction: float) -> list[Block]:

@@ -1,8 +1,10 @@
-"""What is measured of a trained language model: its score, samples, loss against position, and what its heads do."""
+"""What is measured of a trained language model (score, samples, loss by position, heads), and how a report shows it."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,16 +17,21 @@ from lemma.data.splits import Splits
 from lemma.data.store import TokenArray
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import RunError, TrainingError
+from lemma.generation.engine import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import Generation, generate_text
+from lemma.generation.sequences import Generation
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build_uninitialized
+from lemma.report.curves import Curve, Plot
+from lemma.report.result import Block, Heading, Table, Text, plot_blocks
+from lemma.report.statistics import Estimate, PairedTest, estimate
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
 from lemma.spec.studies import GridStudy
-from lemma.studies.cells import StudyRow
+from lemma.studies.cells import StudyRow, compare_rows, correct_tests
 from lemma.studies.experiment import RunPlan, validation_rows
+from lemma.studies.result import NO_VALUE
 from lemma.tasks.language import PerplexityScore, TextSource, perplexity, training_length
 
 SPLIT = "validation"
@@ -44,19 +51,13 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleLoop:
-    """The loop that a greedy generation falls into.
+    """The loop that a greedy generation falls into."""
 
-    Attributes:
-        onset, period: in generated tokens.
-        state: which state repeats or does not.
-        begin, end: where the first round starts and ends in the text.
-    """
-
-    onset: int
+    onset: int  # in generated tokens, as is the period
     period: int
     proved: bool
-    state: str
-    begin: int
+    state: str  # which repeats or does not
+    begin: int  # of the first round in the text
     end: int
 
 
@@ -71,12 +72,7 @@ class TextSample:
 
 @dataclass(frozen=True)
 class LanguageMeasures:
-    """Measures of a trained language model, and what it is.
-
-    Attributes:
-        trial_speed: tokens/s in the trial from which a budget of seconds was turned into steps.
-        more: what the study's `measures` ask for, by their names, as plain values.
-    """
+    """Measures of a trained language model, and what it is."""
 
     model: Mapping[str, Any]
     recipe: Mapping[str, Any]
@@ -91,12 +87,8 @@ class LanguageMeasures:
     curve: tuple[CurvePoint, ...]
     sample: TextSample
     greedy: TextSample
-    trial_speed: float | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {**asdict(self), "curve": [list(point) for point in self.curve]}
+    trial_speed: float | None = None  # tokens/s from which a budget of seconds was turned into steps
+    more: Mapping[str, Any] = field(default_factory=dict)  # plain values by the names of the study's `measures`
 
 
 Row = StudyRow[LanguageMeasures]
@@ -314,3 +306,342 @@ MEASURES: dict[str, Callable[[Run, Any, int, int], dict[str, Any]]] = {
     "steps": lambda run, tokens, length, beyond: {},  # the loss is enough
 }
 """What a study's `measures` ask for, by their names."""
+
+
+# How the report shows them.
+
+
+@dataclass(frozen=True)
+class MeasureView:
+    """The table, plots and sentences of one measure, and the same as plain values."""
+
+    heading: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    plots: Sequence[Plot]
+    notes: Sequence[str]  # below the table of the page
+    sentences: Sequence[str]  # in the conclusion
+    values: Mapping[str, Any]
+    title: str = ""  # of the table in the terminal
+
+    def terminal_blocks(self) -> list[Block]:
+        """Return the table for the terminal; nothing if no row was measured."""
+        return [Table(self.header, self.rows, title=self.title, left=())] if self.rows else []
+
+    def page_blocks(self) -> list[Block]:
+        """Return the section of the page; nothing if no row was measured."""
+        notes = [Text(note, "note") for note in self.notes]
+        table = Table(self.header, self.rows)
+        return [Heading(self.heading), *plot_blocks(self.plots), table, *notes] if self.rows else []
+
+
+def results_by_seed(row: Row, name: str) -> list[Mapping[str, Any]]:
+    """Return what a measure gave for each seed; nothing for models without attention."""
+    results = [measures.more.get(name, {}) for measures in row.measures.values()]
+    return [result for result in results if result.get("layers", result.get("positions"))]
+
+
+# Attention, and whether shaping it helped (problem B4).
+
+
+STATISTICS = {"entropy": "mean entropy (nats)", "distance": "mean distance (tokens)"}
+ROW_OFFSET = 0.08  # of the distance from one head to the next
+PENALTIES = ("entropy_penalty", "distance_penalty")
+IGNORED_SETTINGS = {*PENALTIES, "distance_max", "seed"}
+IGNORED_SETTINGS |= {"steps", "evaluate_every", "checkpoint_every"}  # under a budget of seconds they differ
+NEGLIGIBLE = 0.001  # of the plain perplexity: a smaller difference does not matter, however sure it is
+
+
+def estimate_heads(row: Row, statistic: str) -> list[tuple[int, int, Estimate]]:
+    """Return layer, head and the mean over the seeds, of every head."""
+    seeds = [[layer[statistic] for layer in result["layers"]] for result in results_by_seed(row, "attention")]
+    return [
+        (layer, head, estimate([values[layer][head] for values in seeds]))
+        for layer in range(len(seeds[0]))
+        for head in range(len(seeds[0][layer]))
+    ]
+
+
+def mean_over_heads(row: Row, statistic: str) -> Estimate:
+    """Return the mean over all heads, with its interval over the seeds."""
+    results = results_by_seed(row, "attention")
+    return estimate([fmean(value for layer in result["layers"] for value in layer[statistic]) for result in results])
+
+
+def plot_heads(rows: Sequence[Row], statistic: str) -> Plot:
+    """Plot one curve per row over all its heads, in order."""
+    ticks = sorted({(layer, head) for row in rows for layer, head, _ in estimate_heads(row, statistic)})
+    curves = []
+    for number, row in enumerate(rows):
+        heads = estimate_heads(row, statistic)
+        shift = ROW_OFFSET * (number - (len(rows) - 1) / 2)
+        x = tuple(ticks.index((layer, head)) + shift for layer, head, _ in heads)
+        means = [mean for _, _, mean in heads]
+        intervals = means if len(results_by_seed(row, "attention")) > 1 else []
+        low, high = tuple(max(0.0, mean.low) for mean in intervals), tuple(mean.high for mean in intervals)
+        curves.append(Curve(row.title, x, tuple(mean.mean for mean in means), low, high, dots=True))
+    title = STATISTICS[statistic]
+    caption = (
+        f"The {title} of each head; layers and heads are counted from 0. The bars are the 95 % intervals "
+        "over the seeds. The models are a little apart so that all bars can be seen."
+    )
+    names = tuple(f"{layer}.{head}" for layer, head in ticks)
+    return Plot("layer.head", title, tuple(curves), caption=caption, bars=True, ticks=names)
+
+
+@dataclass(frozen=True)
+class ShapingEffect:
+    """The perplexity of a model whose attention is shaped against that of the plain one, over the seeds both have."""
+
+    title: str
+    test: PairedTest
+
+    @property
+    def verdict(self) -> str:
+        """Helped, hurt, or neither as far as these seeds tell; a difference too small to matter is neither."""
+        difference = self.test.difference
+        if difference.margin is None:
+            return "too few seeds for a test"
+        if abs(difference.mean) < NEGLIGIBLE and (self.test.is_significant or difference.margin < NEGLIGIBLE):
+            return f"no difference that matters (below {NEGLIGIBLE:.1%})".replace("%", " %")
+        if not self.test.is_significant:
+            return "not significant"
+        return "helped" if difference.mean < 0 else "hurt"
+
+    def __str__(self) -> str:
+        return f"{self.title}: perplexity {self.test} against the model without it: {self.verdict}."
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"row": self.title, **self.test.to_dict(), "verdict": self.verdict}
+
+
+def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
+    """Compare every row that shapes attention with the row that is the same but for that."""
+
+    def is_shaped(row: Row) -> bool:
+        return row.first is not None and any(row.first.recipe.get(penalty) for penalty in PENALTIES)
+
+    def other_settings(row: Row) -> Any:
+        if row.first is None:
+            return None
+        recipe = {name: value for name, value in row.first.recipe.items() if name not in IGNORED_SETTINGS}
+        return row.first.model, recipe
+
+    plain_rows = [row for row in rows if row.first and not is_shaped(row)]
+    tests: dict[str, PairedTest] = {}
+    for row in filter(is_shaped, rows):
+        baseline = next((plain for plain in plain_rows if other_settings(plain) == other_settings(row)), None)
+        if baseline and (test := compare_rows(row, baseline, "perplexity")):
+            tests[row.title] = test
+    return list(map(ShapingEffect, tests, correct_tests(tests).values()))
+
+
+def view_attention(rows: Sequence[Row]) -> MeasureView:
+    """Show entropy and distance of each head, and whether shaping them helped."""
+    shown, effects = [row for row in rows if results_by_seed(row, "attention")], shaping_effects(rows)
+    cells, sentences, values = [], [], {}
+    for row in shown:
+        entropies, distances = (estimate_heads(row, statistic) for statistic in STATISTICS)
+        for (layer, head, entropy), (_, _, distance) in zip(entropies, distances, strict=True):
+            cells.append([row.title, str(layer), str(head), str(entropy), str(distance)])
+        entropy, distance = (mean_over_heads(row, statistic) for statistic in STATISTICS)
+        sentences.append(f"{row.title}: heads have a mean entropy of {entropy} nats and look {distance} tokens back.")
+        values[row.title] = {
+            statistic: [
+                {"layer": layer, "head": head, "mean": mean.mean, "margin": mean.margin} for layer, head, mean in heads
+            ]
+            for statistic, heads in zip(STATISTICS, (entropies, distances), strict=True)
+        }
+    return MeasureView(
+        heading="What the heads do",
+        header=["model", "layer", "head", *STATISTICS.values()],
+        rows=cells,
+        plots=[plot_heads(shown, statistic) for statistic in STATISTICS] if shown else [],
+        notes=[
+            "Over all rows of attention on the validation text, in windows of the trained length. Entropy −Σ α ln α, "
+            "distance Σ α |t₁ − t₂|."
+        ],
+        sentences=[*sentences, *map(str, effects)],
+        values={"rows": values, "helped": [effect.to_dict() for effect in effects]},
+    )
+
+
+def loss_by_length(row: Row) -> list[Estimate | None]:
+    """Return the mean loss within the trained length, the second of that length, and so on; None beyond its context."""
+    seeds = results_by_seed(row, "positions")
+    length, asked = seeds[0]["trained"], seeds[0]["asked"]
+    means: list[Estimate | None] = []
+    for start in range(0, math.ceil(asked / length) * length, length):
+        losses = []
+        for seed in seeds:
+            points = zip(seed["positions"], seed["losses"], strict=True)
+            if inside := [loss for position, loss in points if start < position <= start + length]:
+                losses.append(sum(inside) / len(inside))
+        means.append(estimate(losses) if losses else None)
+    return means
+
+
+def position_curve(row: Row) -> Curve:
+    """Return the loss against position, with the interval over the seeds."""
+    seeds = results_by_seed(row, "positions")
+    points = [estimate(losses) for losses in zip(*(seed["losses"] for seed in seeds), strict=True)]
+    intervals = points if len(seeds) > 1 else []
+    low, high = tuple(point.low for point in intervals), tuple(point.high for point in intervals)
+    return Curve(row.title, tuple(seeds[0]["positions"]), tuple(point.mean for point in points), low, high)
+
+
+def view_positions(rows: Sequence[Row]) -> MeasureView:
+    """Show the loss against position: by trained length, and along the curve."""
+    shown = {row.title: row for row in rows if results_by_seed(row, "positions")}
+    firsts = {title: results_by_seed(row, "positions")[0] for title, row in shown.items()}
+    means_by_row = {title: loss_by_length(row) for title, row in shown.items()}
+    curves = tuple(map(position_curve, shown.values()))
+    length = next((first["trained"] for first in firsts.values()), 0)
+    columns = max(map(len, means_by_row.values()), default=0)
+    far = []
+    for title, means in means_by_row.items():
+        if len(means) > 1 and means[0] and means[-1]:
+            far.append((title, means[0], means[-1]))
+    sentences = []
+    for title, near, last in sorted(far, key=lambda ends: ends[2].mean):  # the best at the far end first
+        change = f"{last.mean - near.mean:+.2f}".replace("-", "−")
+        sentences.append(f"{title}: loss {near} up to the trained length, {last} in the last part ({change}).")
+    limited = [
+        f"{title} ends at position {first['readable']}: it has no vectors for later ones."
+        for title, first in firsts.items()
+        if first["readable"] < first["asked"]
+    ]
+    protocol = (
+        "Each window of the validation text is read from its beginning; position p has p tokens before it, and all are "
+        "seen. Mean over the windows, with the 95 % interval over the seeds."
+    )
+    caption = f"Validation loss against position. The dotted line is the trained length, {length}."
+    return MeasureView(
+        heading="Loss against position",
+        title=f"Loss by position, T = {length} the trained length",
+        header=["model", *(f"{number}T to {number + 1}T" if number else "up to T" for number in range(columns))],
+        rows=[
+            [title, *(str(mean or NO_VALUE) for mean in means), *[NO_VALUE] * (columns - len(means))]
+            for title, means in means_by_row.items()
+        ],
+        plots=[Plot("position", "loss (nats/token)", curves, rule=float(length), caption=caption)],
+        notes=[protocol, *limited],
+        sentences=[*sentences, *limited],
+        values={
+            curve.title: {
+                "trained": firsts[curve.title]["trained"],
+                "positions": curve.x,
+                "losses": curve.y,
+                "spans": [mean and {"loss": mean.mean, "margin": mean.margin} for mean in means_by_row[curve.title]],
+            }
+            for curve in curves
+        },
+    )
+
+
+# Steps to the same loss: how soon a model is where the first one ends.
+
+
+def steps_to(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, str]:
+    """Return after how many steps a loss is reached, read off runs of several lengths, and how that is bounded.
+
+    Between two lengths the loss is taken to fall in proportion to the logarithm of the steps.
+
+    >>> round(steps_to([(100, 2.0), (200, 1.5)], 1.75)[0], 3)
+    141.421
+    >>> steps_to([(100, 2.0), (200, 1.5)], 2.5), steps_to([(9, 2.0)], 1.0)
+    ((100, 'at most '), (9, 'more than '))
+    """
+    points = sorted(curve)
+    if points[0][1] <= target:
+        return points[0][0], "" if points[0][1] == target else "at most "
+    for (fewer, before), (more, after) in pairwise(points):
+        if after <= target:
+            fraction = (before - target) / (before - after)
+            return math.exp(math.log(fewer) + fraction * math.log(more / fewer)), ""
+    return points[-1][0], "more than "
+
+
+@dataclass(frozen=True)
+class StepsNeeded:
+    """The steps in which a model reaches the loss that the first one ends with."""
+
+    steps: Mapping[int, float]  # by seed
+    bounds: Sequence[str]  # of each seed: "", "at most " or "more than "
+    test: PairedTest  # of the logarithm of the fraction of the first model's steps
+
+    @property
+    def bound(self) -> str:
+        """Return how the mean over the seeds is bounded."""
+        return next((bound for bound in ("more than ", "at most ") if bound in self.bounds), "")
+
+    @property
+    def mean(self) -> str:
+        return f"{self.bound}{fmean(self.steps.values()):,.0f}"
+
+    @property
+    def fraction(self) -> float:
+        """Return the geometric mean of the fractions of the first model's steps."""
+        return math.exp(self.test.mean)
+
+    @property
+    def percent(self) -> str:
+        return f"{self.bound}{100 * self.fraction:.0f} %"
+
+
+def view_steps(rows: Sequence[Row]) -> MeasureView:
+    """Show how many steps each model needs for the loss that the first one ends with, seed by seed."""
+    runs: dict[str, dict[int, list[tuple[int, float]]]] = {}  # by condition and seed: steps and loss
+    for row in rows:
+        for seed, measures in row.measures.items():
+            point = int(measures.recipe["steps"]), measures.loss
+            runs.setdefault(row.condition, {}).setdefault(seed, []).append(point)
+    first, *others = runs or [""]
+    ends = {seed: max(curve) for seed, curve in runs.get(first, {}).items()}
+    results: dict[str, StepsNeeded] = {}
+    for name in others:
+        seeds = sorted(runs[name].keys() & ends.keys())
+        reached = {seed: steps_to(runs[name][seed], ends[seed][1]) for seed in seeds}
+        if reached:
+            fractions = [reached[seed][0] / ends[seed][0] for seed in seeds]
+            steps, bounds = {seed: reached[seed][0] for seed in seeds}, [bound for _, bound in reached.values()]
+            results[name] = StepsNeeded(steps, bounds, PairedTest(tuple(map(math.log, fractions))))
+    # bounds vary less than the steps themselves: a test of them would find too much
+    tests = correct_tests({name: result.test for name, result in results.items() if not any(result.bounds)})
+    cells, sentences = [], []
+    for name, result in results.items():
+        difference, verdict = "no test", ""
+        if name in tests:
+            difference, verdict = str(tests[name]), f": {tests[name].verdict}"
+        cells.append([name, result.mean, result.percent, difference])
+        if result.bound:
+            reason = "longest run does not reach it: add longer ones"
+            if result.bound == "at most ":
+                reason = "shortest run is already below it: add shorter ones"
+            count = f"{result.bounds.count(result.bound)} of {len(result.bounds)} seeds"
+            difference += f", since in {count} the {reason} to grid.steps"
+        figures = f"{result.mean} against {fmean(end for end, _ in ends.values()):,.0f}"
+        steps = f"{result.percent} of the steps of {first}"
+        sentences.append(f"{name} needs {steps} for the same loss ({figures}; {difference}){verdict}.")
+    target = fmean(loss for _, loss in ends.values()) if ends else math.nan
+    return MeasureView(
+        heading="Steps to the same loss",
+        title=f"Steps to the loss that {first} ends with, {target:.3f} nats/token on average",
+        header=["model", "steps", f"share of {first}", "difference"],
+        rows=cells,
+        plots=[],
+        notes=["Read off the runs of several lengths, seed by seed; the test is of the logarithm of the share."],
+        sentences=sentences,
+        values={
+            name: {"steps": result.steps, "bounds": result.bounds, "share": result.fraction}
+            | (tests[name].to_dict() if name in tests else {"p": None})
+            for name, result in results.items()
+        },
+    )
+
+
+VIEWS: dict[str, Callable[[Sequence[Row]], MeasureView]] = {
+    "positions": view_positions,
+    "attention": view_attention,
+    "steps": view_steps,
+}

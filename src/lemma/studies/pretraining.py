@@ -17,7 +17,7 @@ from lemma.errors import DataError, RunError, SpecError, describe_unknown
 from lemma.files import Progress, remove_atomically, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.progress import Observer, reading_progress
-from lemma.report.statistics import Estimate, PairedTest, holm_correct
+from lemma.report.statistics import Estimate, PairedTest
 from lemma.runs.folder import RunFolder, is_started
 from lemma.runs.load import make_adaptation_spec
 from lemma.spec.base import exists
@@ -26,11 +26,13 @@ from lemma.spec.models import EncoderDecoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import ComparedModel, PretrainingStudy
 from lemma.studies.budget import tokens_per_step
-from lemma.studies.cells import StudyCell, check_reserved, compare_rows, group_rows
+from lemma.studies.cells import StudyCell, check_reserved, compare_rows, correct_tests, group_rows
 from lemma.studies.claims import format_percent, format_points
-from lemma.studies.classifier_runs import (
+from lemma.studies.classifiers import (
+    SCORE_INTERVALS,
+    SCORE_TESTS,
     SCORES,
-    LabelExperiment,
+    ClassifierExperiment,
     LabelOutcome,
     LabelRow,
     accuracy_test,
@@ -40,6 +42,7 @@ from lemma.studies.classifier_runs import (
     label_data,
     make_cell,
     percent_curve,
+    plan_classifier,
     schedule_recipe,
     table_caption,
 )
@@ -65,7 +68,7 @@ SHARED_SETTINGS = ("device", "precision", "compile")
 SCRATCH, PRETRAINED = CONDITIONS = ("scratch", "pretrained")
 
 
-class PretrainingExperiment(LabelExperiment):
+class PretrainingExperiment(ClassifierExperiment):
     """Pretrain, then train both conditions at every number of labels with every seed, and state the gain."""
 
     spec: PretrainingStudy
@@ -129,7 +132,7 @@ class PretrainingExperiment(LabelExperiment):
             base = RunFolder.open(self.base_plan(cell).path)
             adaptation = make_adaptation_spec(base, self.path(cell), self.spec.method)
         count = cell.point["labels"]
-        return self.plan_labels(cell, label_data(self.spec, count), self.datasets[count], adaptation)
+        return plan_classifier(self.path(cell), cell, label_data(self.spec, count), self.datasets[count], adaptation)
 
     def check(self, cell: StudyCell) -> None:
         """Raise an error if a folder, also that of the base, holds another run."""
@@ -239,26 +242,19 @@ PROTOCOL = {
     "a row with one",
     "labels": "fewer labels are always among more; validation and test texts are the same at every number",
     "scores": "on the test texts; F1 is the mean over the classes",
-    "intervals": "mean ± half the 95 % interval over the seeds (Student's t): what training again changes, on these "
-    "test texts",
-    "tests": "gains are taken seed by seed, since a seed fixes the batches of both conditions alike, with a t-test; "
-    "its standard error is never below that of the test texts (paired by text); p-values are corrected for the "
-    "number of comparisons (Holm); d is Cohen's, of pairs",
+    "intervals": SCORE_INTERVALS,
+    "tests": SCORE_TESTS.format("gains", "both conditions"),
 }
 
 
 @dataclass(frozen=True)
 class PretrainingGain:
-    """Both conditions at one number of labels, and the test of the gain in accuracy.
-
-    Attributes:
-        test: None if no seed has both conditions.
-    """
+    """Both conditions at one number of labels, and the test of the gain in accuracy."""
 
     labels: int
     scratch: LabelRow
     pretrained: LabelRow
-    test: PairedTest | None = None
+    test: PairedTest | None = None  # None if no seed has both conditions
 
     def estimate(self, name: str) -> Estimate | None:
         """Estimate the gain in a score, seed by seed."""
@@ -276,7 +272,6 @@ class PretrainingGain:
         return f"{self.test or 'nothing yet'} at {self.labels:,} labels, {self.verdict}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         values: dict[str, Any] = {"labels": self.labels}
         conditions = {SCRATCH: self.scratch, PRETRAINED: self.pretrained}
         for name in FIGURES:
@@ -293,12 +288,10 @@ class PretrainingGain:
 def compute_gains(rows: Sequence[LabelRow]) -> list[PretrainingGain]:
     """Compare the two conditions at each number of labels, fewest first; p-values corrected for all of them."""
     by_point = {(row.condition, row.point["labels"]): row for row in rows}
-    gains = []
-    for count in sorted({row.point["labels"] for row in rows}):
-        scratch, pretrained = (by_point[condition, count] for condition in CONDITIONS)
-        gains.append(PretrainingGain(count, scratch, pretrained, accuracy_test(pretrained, scratch)))
-    corrected = iter(holm_correct([gain.test for gain in gains if gain.test]))
-    return [replace(gain, test=next(corrected)) if gain.test else gain for gain in gains]
+    counts = sorted({row.point["labels"] for row in rows})
+    pairs = {count: (by_point[SCRATCH, count], by_point[PRETRAINED, count]) for count in counts}
+    tests = correct_tests({count: accuracy_test(pretrained, scratch) for count, (scratch, pretrained) in pairs.items()})
+    return [PretrainingGain(count, *pair, tests.get(count)) for count, pair in pairs.items()]
 
 
 def conclude(gains: Sequence[PretrainingGain]) -> tuple[str, ...]:
@@ -353,18 +346,12 @@ SHARED_WORDS = 10  # a text that shares that many words in a row with a validati
 
 @dataclass(frozen=True)
 class WrittenTexts:
-    """The file of texts without labels.
-
-    Attributes:
-        texts: how many were written.
-        excluded: how many are, or share ten words in a row with, a text of validation or test.
-        repeated: how many were left out since they came twice.
-    """
+    """The file of texts without labels."""
 
     path: Path
     texts: int
-    excluded: int
-    repeated: int
+    excluded: int  # texts that are, or share ten words in a row with, a text of validation or test
+    repeated: int  # texts left out since they came twice
 
     def __str__(self) -> str:
         return (

@@ -40,27 +40,22 @@ class StudyTable:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
-    records: Sequence[Mapping[str, Any]]
-    """The rows with figures as they are, for CSV and JSON."""
+    records: Sequence[Mapping[str, Any]]  # the rows with figures as they are, for CSV and JSON
     caption: str
-    notes: Sequence[str] = ()
-    """Why runs are missing."""
-    best_row: int | None = None
-    """The row that is marked as the best."""
-    mark_meaning: str = ""
-    """What the mark means, where it is printed as a sign."""
-    left: Sequence[int] = (0,)
-    """Columns that are aligned left."""
+    notes: Sequence[str] = ()  # why runs are missing
+    best_row: int | None = None  # the row that is marked as the best
+    mark_meaning: str = ""  # of the mark of the best row, where it is printed as a sign
+    left: Sequence[int] = (0,)  # columns that are aligned left
 
     def blocks(self) -> Iterator[Block]:
-        """The table as it is printed, with its caption and notes."""
+        """Return the table as it is printed, with its caption and notes."""
         rows = [[f"{row[0]} *", *row[1:]] if index == self.best_row else row for index, row in enumerate(self.rows)]
         yield Table(self.header, rows, left=self.left, underline_header=True)
         marked = self.mark_meaning if self.best_row is not None else ""
         yield from (Text(text, "note") for text in (f"{self.caption} {marked}".strip(), *self.notes))
 
     def details(self) -> Iterator[Block]:
-        """The table of a page."""
+        """Return the table of the page."""
         kinds = ["best" if index == self.best_row else "" for index in range(len(self.rows))]
         yield Table(self.header, self.rows, left=self.left, row_kinds=kinds, caption=self.caption)
         if self.notes:
@@ -70,17 +65,11 @@ class StudyTable:
         return as_text(self.blocks())
 
     def to_markdown(self) -> str:
-        """Write the table as Markdown."""
         table, *texts = self.blocks()
         notes = [Items(self.notes)] if self.notes else []
         return as_markdown([table, texts[0], *notes])
 
-    def to_csv(self) -> str:
-        """Write the unrounded figures as CSV."""
-        return as_csv(self.records)
-
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"caption": self.caption, "rows": [dict(record) for record in self.records]}
 
 
@@ -91,41 +80,28 @@ class StudyResult(Result):
     title: str
     out: Path
     table: StudyTable
-    conclusion: tuple[str, ...]
-    """What the numbers say, in sentences made from them."""
+    conclusion: tuple[str, ...]  # sentences made from the numbers
     hardware: Mapping[str, str]
     spec: StudySpec | None = None
     question: str = ""
-    data: Mapping[str, str] = field(default_factory=dict)
-    """What was learned from, in words."""
-    protocol: Mapping[str, str] = field(default_factory=dict)
-    """How it was measured, in words."""
-    runs: tuple[Any, ...] = ()
-    """What became of each cell."""
-    rows: tuple[Any, ...] = ()
-    """What the table shows, a row each, with all that was measured."""
-    claims: tuple[Any, ...] = ()
-    """What the numbers say of the study's claims."""
-    formulas: Mapping[str, str] = field(default_factory=dict)
-    """Formulas by what they count, read off the running module."""
-    convention: str = ""
-    """How the formulas count."""
+    data: Mapping[str, str] = field(default_factory=dict)  # what was learned from, in words
+    protocol: Mapping[str, str] = field(default_factory=dict)  # how it was measured, in words
+    runs: tuple[Any, ...] = ()  # the outcomes of all cells
+    rows: tuple[Any, ...] = ()  # the rows of the table, with all that was measured
+    claims: tuple[Any, ...] = ()  # the verdicts on the study's claims
+    formulas: Mapping[str, str] = field(default_factory=dict)  # by what they count, read off the running module
+    convention: str = ""  # how the formulas count
     plots: tuple[Plot, ...] = ()
-    terminal_blocks: tuple[Block, ...] = ()
-    """What else is printed, below the table."""
-    page_blocks: tuple[Block, ...] = ()
-    """What else is shown on the page, below the table."""
-    extra: Mapping[str, Any] = field(default_factory=dict)
-    """What else was found, as plain values."""
+    terminal_blocks: tuple[Block, ...] = ()  # printed below the table
+    page_blocks: tuple[Block, ...] = ()  # shown below the table of the page
+    extra: Mapping[str, Any] = field(default_factory=dict)  # further plain values
     interrupted: bool = False
-    next_command: str = ""
-    """The command that one might type next."""
+    next_command: str = ""  # what one might type next
     kicker: str = "A study by Lemma"
     files: tuple[str, str, str, str] = ("table.md", "table.csv", "results.json", "report.html")
 
     @property
     def report(self) -> Path:
-        """Return where the page is."""
         return self.out / self.files[-1]
 
     @property
@@ -135,11 +111,9 @@ class StudyResult(Result):
 
     @property
     def all_failed(self) -> bool:
-        """Return whether there are runs and every one of them failed."""
         return bool(self.runs) and len(self.failed) == len(self.runs)
 
     def blocks(self) -> Iterator[Block]:
-        """Table, conclusion and claims."""
         yield from (Heading(self.title), *self.table.blocks(), *self.terminal_blocks)
         formulas = [f"{quantity}: {formula}" for quantity, formula in self.formulas.items()]
         if formulas:
@@ -151,7 +125,7 @@ class StudyResult(Result):
         yield Text("\n".join([*([RESUME_HINT] if self.interrupted else []), f"Report: {self.report}", *following]))
 
     def details(self) -> Iterator[Block]:
-        """The page: the answer first, then all that it rests on."""
+        """Return the page: the answer first, then all that it rests on."""
         yield from (Text(self.kicker, "kicker"), Heading(self.title, 1))
         if self.question:
             yield Text(self.question, "question")
@@ -167,11 +141,9 @@ class StudyResult(Result):
         yield Text(FOOTER.format(self.files[2]), "footer")
 
     def records(self) -> list[dict[str, Any]]:
-        """The rows of the table, figures unrounded."""
         return [dict(record) for record in self.table.records]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             **({"study": self.spec.to_dict()} if self.spec else {}),
             "data": dict(self.data),
@@ -196,7 +168,7 @@ class StudyResult(Result):
         conclusion = as_markdown([Items(self.conclusion)])
         texts = (
             f"{self.table.to_markdown()}\n{conclusion}",
-            self.table.to_csv(),
+            as_csv(self.records()),
             as_json(self.to_dict(), indent=1),
             as_html(self.details(), self.title),
         )

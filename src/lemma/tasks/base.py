@@ -21,7 +21,7 @@ from lemma.errors import DataError, RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer, reading_progress
 from lemma.report.result import Block, Pre, Result, Table
-from lemma.report.statistics import NamedValues
+from lemma.report.statistics import NamedValues, format_named_values
 from lemma.runs.load import Run
 from lemma.spec.base import exists, short_repr
 from lemma.spec.choose import Choice
@@ -549,6 +549,9 @@ class Score(Result):
         yield Table(("", ""), self._lines(), is_text=True)
         if table := self._table():
             yield Pre([("\n".join(table), "")])
+
+    def __str__(self) -> str:
+        return format_named_values(self._lines())
 
     @abstractmethod
     def _lines(self) -> NamedValues: ...

@@ -1,8 +1,7 @@
 """Classification of texts: labelled texts, the loss of their classes, accuracy and F1, and the classes of new texts."""
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -22,7 +21,7 @@ from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.classifier import ClassifierModel
 from lemma.optional import import_optional
 from lemma.report.progress import Observer, SilentObserver, reading_progress
-from lemma.report.result import Block, Result, Table, Text
+from lemma.report.result import Block, Result, Table, Text, to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.report.text import wrap_lines
 from lemma.runs.load import Run
@@ -215,16 +214,10 @@ class ClassificationScore(Score):
     def to_dict(self) -> dict[str, Any]:
         means = {"accuracy": self.accuracy, "precision": self.precision, "recall": self.recall, "f1": self.f1}
         label, accuracy = self.majority
-        return {
-            **{name: estimate.value for name, estimate in means.items()},
-            "intervals": {name: estimate.interval for name, estimate in means.items() if estimate.interval},
-            "loss": self.loss if math.isfinite(self.loss) else None,
-            f"{self.unit}s": self.texts,
-            "classes": [asdict(score) for score in self.classes],
-            "confusion": [list(row) for row in self.confusion],
-            "majority": {"label": label, "accuracy": accuracy},
-            "protocol": dict(self.protocol),
-        }
+        values = {name: estimate.value for name, estimate in means.items()}
+        values |= {"intervals": {name: estimate.interval for name, estimate in means.items() if estimate.interval}}
+        values |= {"loss": self.loss, f"{self.unit}s": self.texts, "classes": self.classes, "confusion": self.confusion}
+        return to_plain({**values, "majority": {"label": label, "accuracy": accuracy}, "protocol": self.protocol})
 
     def __str__(self) -> str:
         return wrap_lines("\n".join([format_named_values(self._lines()), "", *self._table()]))

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from lemma.data.batches import batch_by_length
 from lemma.errors import InputError
-from lemma.generation.detokenizer import start_token
+from lemma.generation.engine import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate_text
+from lemma.generation.sequences import start_token
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.report.result import Block, Result, Table, Text
 from lemma.runs.load import Run, load

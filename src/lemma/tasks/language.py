@@ -18,8 +18,8 @@ from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
+from lemma.generation.engine import generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate_text
 from lemma.kernels import support
 from lemma.kernels.output_loss import MIN_CLASSES, output_loss
 from lemma.layers.attention import Attention
@@ -533,6 +533,7 @@ class PerplexityScore(Score):
     """Mean loss of every token but the first, in nats, with its protocol."""
 
     title = "Perplexity"
+    json_names = ("perplexity", "loss", "bits_per_byte", "tokens", "protocol")
 
     loss: float
     tokens: int
@@ -546,11 +547,6 @@ class PerplexityScore(Score):
         The first token is not predicted: its bits are missing from the numerator while its bytes count below.
         """
         return self.loss * self.tokens / (math.log(2) * self.bytes) if self.bytes else None
-
-    def to_dict(self) -> dict[str, Any]:
-        figures = {"perplexity": self.perplexity, "loss": self.loss, "bits_per_byte": self.bits_per_byte}
-        finite = {name: value if value is None or math.isfinite(value) else None for name, value in figures.items()}
-        return {**finite, "tokens": self.tokens, "protocol": self.protocol.to_dict()}
 
     def __str__(self) -> str:
         return "\n".join(label_line(name, value, 14) for name, value in self._lines())

@@ -21,7 +21,8 @@ from lemma.data.store import TokenArray
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.transformer import EncoderModel
 from lemma.report.progress import Observer
-from lemma.report.statistics import NamedValues, format_named_values, protocol_values
+from lemma.report.result import to_plain
+from lemma.report.statistics import NamedValues, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.models import SPECIAL_TOKENS, Encoder
 from lemma.spec.recipe import Recipe
@@ -149,14 +150,10 @@ class MaskedScore(Score):
         return {name: value for name, value in figures.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
-        loss = self.loss if math.isfinite(self.loss) else None
-        values = {"perplexity": None if loss is None else self.perplexity, "loss": loss, "accuracy": self.accuracy}
+        values = {"perplexity": self.perplexity, "loss": self.loss, "accuracy": self.accuracy}
         if self.follows_loss is not None:
             values |= {"next_sentence_loss": self.follows_loss, "next_sentence_accuracy": self.follows_accuracy}
-        return {**values, "tokens": self.tokens, "windows": self.rows, "protocol": dict(self.protocol)}
-
-    def __str__(self) -> str:
-        return format_named_values(self._lines())
+        return to_plain({**values, "tokens": self.tokens, "windows": self.rows, "protocol": self.protocol})
 
     def _lines(self) -> NamedValues:
         lines: NamedValues = []

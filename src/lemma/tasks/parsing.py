@@ -25,6 +25,7 @@ from lemma.models.parser import (
     score_sentences,
 )
 from lemma.report.progress import Observer
+from lemma.report.result import to_plain
 from lemma.report.statistics import NamedValues, protocol_values
 from lemma.report.text import label_line, wrap_lines
 from lemma.runs.load import Run
@@ -277,10 +278,6 @@ class RelationFinding:
     untrained: float | None = None
     shuffled: float | None = None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return {**self.__dict__}
-
     def __str__(self) -> str:
         baselines = [f"offset {self.offset:+d} {self.offset_accuracy:5.1f}"]
         baselines += [f"untrained {self.untrained:5.1f}"] if self.untrained is not None else []
@@ -357,20 +354,14 @@ class ParsingScore(Score):
         return {"uas": self.uas} | ({"las": self.las} if self.las is not None else {})
 
     def to_dict(self) -> dict[str, Any]:
-        scores = {"uas": self.uas, "las": self.las} | ({"uuas": self.uuas} if self.las is None else {})
-        without_punctuation = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
-        return {
-            **scores,
-            "without_punctuation": without_punctuation,
-            "sentences": self.sentences,
-            "words": self.words,
-            "loss": self.loss,
-            **({"attended": self.attended} if self.attended is not None else {}),
-            "relations": [score.to_dict() for score in self.relations],
-            "baselines": dict(self.baselines),
-            **({"heads": [finding.to_dict() for finding in self.findings]} if self.findings else {}),
-            "protocol": dict(self.protocol),
-        }
+        values: dict[str, Any] = {"uas": self.uas, "las": self.las}
+        values |= {"uuas": self.uuas} if self.las is None else {}
+        values["without_punctuation"] = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
+        values |= {"sentences": self.sentences, "words": self.words, "loss": self.loss}
+        values |= {"attended": self.attended} if self.attended is not None else {}
+        values |= {"relations": self.relations, "baselines": self.baselines}
+        values |= {"heads": self.findings} if self.findings else {}
+        return to_plain({**values, "protocol": self.protocol})
 
     def __str__(self) -> str:
         lines = [label_line(name, value, 20) for name, value in self._lines()]

@@ -17,7 +17,7 @@ from lemma.data.splits import Splits
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs, embed_images, embed_texts
 from lemma.report.progress import Observer
-from lemma.report.result import Block
+from lemma.report.result import Block, to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
@@ -262,8 +262,8 @@ class RerankingScore(Score):
         return {**self.score.figures, "gain_at_1": gain}
 
     def to_dict(self) -> dict[str, Any]:
-        gains = {"image_to_text": self.image_to_text.to_dict(), "text_to_image": self.text_to_image.to_dict()}
-        return {**self.score.to_dict(), "candidates": self.candidates, "gain": gains}
+        gains = {"image_to_text": self.image_to_text, "text_to_image": self.text_to_image}
+        return to_plain({**self.score.to_dict(), "candidates": self.candidates, "gain": gains})
 
     def __str__(self) -> str:
         return f"{self.score}\n\n{format_named_values(self._lines())}"

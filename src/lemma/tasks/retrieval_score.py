@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int, Int64, UInt8
 
 from lemma.data.images import CaptionedImages
 from lemma.errors import InputError
+from lemma.report.result import to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.tasks.base import Score
 
@@ -271,14 +272,8 @@ class RetrievalScore(Score):
         return {f"recall_at_{n}": sum(direction.recall[n].value for direction in self.scores) / 2 for n in (1, 10)}
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            **self.scores.to_dict(),
-            "loss": self.loss if math.isfinite(self.loss) else None,
-            "images": self.images,
-            "texts": self.texts,
-            "baselines": {name: scores.to_dict() for name, scores in self.baselines.items()},
-            "protocol": dict(self.protocol),
-        }
+        names = ("loss", "images", "texts", "baselines", "protocol")
+        return to_plain({**self.scores.to_dict(), **{name: getattr(self, name) for name in names}})
 
     def __str__(self) -> str:
         return "\n".join([*self._table(), "", format_named_values(self._lines())])

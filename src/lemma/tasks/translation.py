@@ -1,6 +1,5 @@
 """Translation: pairs of texts, the loss of the target given the source, BLEU and chrF."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -22,6 +21,7 @@ from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.optional import import_optional
 from lemma.report.progress import Observer
+from lemma.report.result import to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
@@ -192,12 +192,8 @@ class PairsScore(Score):
     protocol: Mapping[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        loss = self.loss if math.isfinite(self.loss) else None
-        protocol = {"protocol": dict(self.protocol)} if self.protocol else {}
-        return {"perplexity": loss and self.perplexity, "loss": loss, "tokens": self.tokens, **protocol}
-
-    def __str__(self) -> str:
-        return format_named_values(self._lines())
+        values = {"perplexity": self.perplexity, "loss": self.loss, "tokens": self.tokens}
+        return to_plain(values | ({"protocol": self.protocol} if self.protocol else {}))
 
     def _lines(self) -> NamedValues:
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]

@@ -58,6 +58,7 @@ class AdaptResult(Result):
     """
 
     title = "Adapted model"
+    json_names = ("path", "base", "method", "formula", "learned", "parameters", "stored_bytes", "training", "score")
 
     path: Path
     base: Path
@@ -75,19 +76,6 @@ class AdaptResult(Result):
     def formula(self) -> str:
         """Formula of the trained parameters, read off the adapted module and proved against it."""
         return self.describe(self.spec, self.method, self.always_trained)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "path": str(self.path),
-            "base": str(self.base),
-            "method": self.method.to_dict(),
-            "formula": self.formula,
-            "learned": self.learned,
-            "parameters": self.parameters,
-            "stored_bytes": self.stored_bytes,
-            "training": self.training.to_dict(),
-            "score": self.score.to_dict(),
-        }
 
     def __str__(self) -> str:
         head = "\n".join(label_line(name, value, 11) for name, value in self._lines())

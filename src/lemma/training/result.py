@@ -1,6 +1,5 @@
 """The result of a training run."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any, Literal, Self
 
 from lemma.data.splits import Splits
 from lemma.models.base import count_parameters
-from lemma.report.result import Block, Result, Text
+from lemma.report.result import Block, Result, Text, to_plain
 from lemma.report.text import label_line
 from lemma.runs.folder import RunFolder
 from lemma.tasks.base import Task
@@ -122,18 +121,14 @@ class TrainingResult(Result):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name, further figures next to them; infinite values and NaN become None."""
         values = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "task"}
-        values |= {"path": str(self.path), "warnings": list(self.warnings), "samples": list(self.samples)}
         values |= values.pop("figures")
-        splits = {"split_hashes": values.pop("split_hashes"), "overlaps": list(values.pop("overlaps"))}
+        splits = {"split_hashes": values.pop("split_hashes"), "overlaps": values.pop("overlaps")}
         values |= splits if self.split_hashes else {}
         if not self.tokenizer_sample:
             del values["tokenizer_sample"]
         if not self.task.info.has_perplexity:
             del values["perplexity"], values["best_perplexity"]
-        return {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in values.items()
-        }
+        return to_plain(values)
 
     def blocks(self) -> Iterator[Block]:
         info = self.task.info

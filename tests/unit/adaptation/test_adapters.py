@@ -10,8 +10,8 @@ from torch import nn
 from lemma.adaptation.adapt import adapt_model, merge_lora
 from lemma.adaptation.adapters import Adapter
 from lemma.errors import InputError, SpecError
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.layers.feed_forward import gelu
 from lemma.models.build import build
 from lemma.spec.models import Encoder, EncoderDecoder

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from lemma.adaptation.adapt import adapt_model, fold, merge_lora, trainable_parameters
 from lemma.adaptation.lora import LoraMatrices
 from lemma.errors import SpecError
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.models.build import build
 from lemma.spec.models import Decoder, FeedForward, Gru, Lstm, Parser
 from lemma.spec.recipe import Frozen, Lora

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from lemma import api
 from lemma.checking.identities import IDENTITIES, check_identity, find_identity, list_identities
-from lemma.checking.identity_report import Finding, IdentityReport
+from lemma.checking.identities.base import Finding, IdentityReport
 from lemma.cli.check import app
 from lemma.errors import InputError, SpecError
 from lemma.report import curves as lines

@@ -207,7 +207,7 @@ def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> 
 
 def test_a_text_never_begins_with_half_a_character() -> None:
     from lemma.data.tokenizers import train_tokenizer
-    from lemma.generation.detokenizer import Detokenizer
+    from lemma.generation.sequences import Detokenizer
     from lemma.spec.data import BytePairs
 
     tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["abc"])

@@ -67,15 +67,15 @@ def test_a_system_without_solution_has_none() -> None:
 
 def test_named_sizes_are_fitted_next_to_symbols_and_what_they_do_not_explain_is_left_out() -> None:
     half, least = DerivedSize("ceil", (symbol("d") / 2,)), DerivedSize("min", (symbol("T"), symbol("w") - 1))
-    width, long, odd = map(PathGroup, ("wide", "long", "odd"))
+    width, empty, long, odd = map(PathGroup, ("wide", "empty", "long", "odd"))
 
     def read(at):
         if at["d"] > 11:
             raise CountingError("such a width cannot be built")
         m, n = ceil(at["d"] / 2), min(at["T"], at["w"] - 1)
-        return {width: (at["L"] * at["d"] * m, 0), long: (5 * n * at["T"] + at["w"],), odd: (2 ** at["d"],)}
+        return {width: at["L"] * at["d"] * m, empty: 0, long: 5 * n * at["T"] + at["w"], odd: 2 ** at["d"]}
 
     sizes = {"d": list(range(2, 10)), "L": [2, 3, 4, 5], "T": list(range(2, 10)), "w": list(range(2, 10))}
     L, d, T, w, m, n = map(symbol, ("L", "d", "T", "w", half.name, least.name))
-    assert fit_with_derived(read, [half], sizes, DerivedSize.at) == {(width, 0): L * d * m, (width, 1): 0}
-    assert fit_with_derived(read, [least], sizes, DerivedSize.at) == {(long, 0): 5 * n * T + w}
+    assert fit_with_derived(read, [half], sizes, DerivedSize.at) == {width: L * d * m, empty: 0}
+    assert fit_with_derived(read, [least], sizes, DerivedSize.at) == {empty: 0, long: 5 * n * T + w}

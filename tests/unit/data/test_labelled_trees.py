@@ -58,7 +58,7 @@ def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) ->
         Sentence(s.words, s.heads, s.relations, ("_",) * len(s.words), label=s.label) for s in sentences
     )
     table = read_label_file(str(path))
-    assert list(table.labels) == [s.label for s in sentences]
+    assert [example.label for example in table.examples] == [s.label for s in sentences]
     assert [item.heads for item in read_tree_source(path).parse(table.texts)] == [
         tuple(head - 1 for head in s.heads) for s in sentences
     ]

@@ -27,7 +27,7 @@ from lemma.data.text import (
     sample_text,
 )
 from lemma.data.tokenizers import train_tokenizer
-from lemma.errors import DataError
+from lemma.errors import DataError, InputError
 from lemma.spec.data import BytePairs, Characters, DataSpec
 from lemma.tasks.registry import data_args
 from small_runs import small_text
@@ -180,7 +180,7 @@ def test_a_missing_package_is_an_error_with_the_command_to_install_it(
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "a.txt.zst").write_bytes(b"x")
-    with pytest.raises(DataError, match=r"pip install 'lemma-lm\[shards\]'"):
+    with pytest.raises(InputError, match=r"pip install 'lemma-lm\[shards\]'"):
         open_text(tmp_path / "a.txt.zst")
 
 

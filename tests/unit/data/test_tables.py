@@ -95,7 +95,8 @@ def test_a_note_says_whether_there_is_a_header(write: Write, content: str, heade
 
 def test_an_allowed_label_that_occurs_once_is_no_header(write: Write) -> None:
     path = str(write("good,yes\nbad,no\nso so,maybe\n", "a.csv"))
-    assert list(read_label_file(path, allowed_labels=["maybe", "no", "yes"]).labels) == ["yes", "no", "maybe"]
+    source = read_label_file(path, allowed_labels=["maybe", "no", "yes"])
+    assert [example.label for example in source.examples] == ["yes", "no", "maybe"]
 
 
 MISTAKES = [

@@ -125,7 +125,7 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
     convert_graphs(sorted(folder.iterdir()), saved)
     request: list[str | None] = []
 
-    def download(requirement: str, into: Path, python: str | None = None) -> Path:
+    def download(requirement: str, into: Path, python: str | None, *_: object) -> Path:
         request.append(python)
         return Path((tmp_path / "toy.whl").rename(into / "toy.whl"))
 

@@ -8,8 +8,8 @@ import torch
 
 from lemma.errors import InputError
 from lemma.generation import cuda_graphs
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.models.build import build
 from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
 from lemma.spec.models import Decoder

@@ -10,11 +10,9 @@ import torch
 
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import InputError
-from lemma.generation.engine import BatchEngine
-from lemma.generation.loops import make_proved_loop
+from lemma.generation.engine import BatchEngine, generate, generate_text, stream_text
 from lemma.generation.sampling import Sampling, adjust_logits, sample_tokens, token_logprobs
-from lemma.generation.sequences import TextEvent, TextRequest
-from lemma.generation.text import Generation, generate, generate_text, stream_text
+from lemma.generation.sequences import Generation, TextEvent, TextRequest, make_proved_loop
 from lemma.models.build import build
 from lemma.spec.data import BytePairs
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm

@@ -6,10 +6,11 @@ import pytest
 import torch
 
 from lemma.errors import InputError
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling, probabilities
-from lemma.generation.text import generate
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
+from lemma.report.result import to_plain
 from stand_ins import Script, Table
 
 from families import SMALL
@@ -134,7 +135,7 @@ def test_generation_switches_dropout_off_and_leaves_the_model_as_it_was() -> Non
 
 def test_the_result_is_plain_and_complete() -> None:
     [result] = generate(Script(3, [0, 1, 1, 1]), [[2]], Sampling(tokens=4, temperature=0))
-    base = result.to_dict()
+    base = to_plain(result)
     assert list(base) == ["prompt_tokens", "tokens", "loop", "stopped", "seconds", "logprobs"]
     assert base["tokens"] == [0, 1, 1, 1] and base["prompt_tokens"] == [2]
     assert base["loop"] == {"onset": 1, "period": 1, "proved": False, "state": "the number of tokens"}

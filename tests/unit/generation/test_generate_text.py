@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.generation.detokenizer import StopStringFilter
-from lemma.generation.loops import TextLoop
+from lemma.generation.engine import generate, generate_text, stream_text
 from lemma.generation.sampling import Sampling, TokenLogprob
-from lemma.generation.text import Generation, generate, generate_text, stream_text
+from lemma.generation.sequences import Generation, StopStringFilter, TextLoop
 from lemma.report.text import wrap_lines
 from lemma.spec.data import BytePairs, Characters, Words
 from stand_ins import Script

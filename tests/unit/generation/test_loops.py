@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from lemma.data.tokenizers import train_tokenizer
-from lemma.generation.loops import StateHistory, TextLoop, find_observed_loop, smallest_period
+from lemma.generation.engine import generate, generate_text
 from lemma.generation.sampling import Sampling
-from lemma.generation.sequences import GeneratedTokens
-from lemma.generation.text import generate, generate_text
+from lemma.generation.sequences import GeneratedTokens, StateHistory, TextLoop, find_observed_loop, smallest_period
 from lemma.spec.data import Characters
 from stand_ins import Known, Script, Table
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lemma.errors import InputError, SpecError
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling, adjust_logits, probabilities, sample_tokens, token_logprobs
-from lemma.generation.text import generate
 from lemma.models.build import build
 
 from families import SMALL

@@ -13,7 +13,7 @@ from lemma.data.chat import render_chat
 from lemma.data.store import encode_texts, fit_rows, read_tokens
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError
-from lemma.generation.detokenizer import Detokenizer, strip_partial_character
+from lemma.generation.sequences import Detokenizer, strip_partial_character
 from lemma.hub.huggingface import open_folder
 from pretrained_models import CHAT, TEXT, byte_level, llama, pieces, wordpiece
 

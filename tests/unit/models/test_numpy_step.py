@@ -10,10 +10,9 @@ from torch import nn
 
 from lemma.adaptation.adapt import adapt_model
 from lemma.errors import InputError
-from lemma.generation.engine import BatchEngine
+from lemma.generation.engine import BatchEngine, generate
 from lemma.generation.sampling import Sampling
 from lemma.generation.sequences import TextRequest
-from lemma.generation.text import generate
 from lemma.layers.recording import record_attention
 from lemma.models import decoder_numpy
 from lemma.models.build import build

@@ -298,12 +298,12 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
         service: Any = running.server._service
         item, embedded = service.served["reader"], list[str]()
 
-        def embed_slowly(inputs: list[Any], real: Any = item.model.embed) -> Any:
+        def embed_slowly(inputs: list[Any], real: Any = item.embed) -> Any:
             embedded.extend(inputs)
             time.sleep(0.4)
             return real(inputs)
 
-        item.model.embed, service.limits = embed_slowly, replace(service.limits, seconds=0.2)
+        item.embed, service.limits = embed_slowly, replace(service.limits, seconds=0.2)
         with pytest.raises(openai.InternalServerError, match=r"more than 0\.2 s") as raised:
             custom.embeddings.create(model="reader", input="too late")
         assert raised.value.status_code == 504

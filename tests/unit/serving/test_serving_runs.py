@@ -261,7 +261,7 @@ def test_a_slow_page_does_not_delay_shutdown(runs: dict[str, Path]) -> None:
     release = threading.Event()
     with running(runs["trigram"], grace=0.0) as address, ThreadPoolExecutor(1) as pool:
         [item] = running.server._service.served.values()
-        item.model.count_page = lambda: str(release.wait(8))
+        item.count_page = lambda: str(release.wait(8))
         request = pool.submit(refused, address, "/count?model=trigram")
         while not running.server.server_state.tasks:
             time.sleep(0.01)
@@ -389,11 +389,11 @@ def test_looking_at_heads_runs_in_the_thread_of_the_model(runs: dict[str, Path])
     with running(runs["decoder"]) as address:
         [item] = running.server._service.served.values()
 
-        def look(text: str, real: Any = item.model.look) -> Any:
+        def look(text: str, real: Any = item.look) -> Any:
             threads.append(threading.current_thread().name)
             return real(text)
 
-        item.model.look = look
+        item.look = look
         status, _, page = refused(address, "/look?model=decoder&text=the")
         assert status == 200 and "Attention of decoder" in page and threads == ["lemma decoder"]
 
@@ -476,7 +476,7 @@ def test_counting_is_bounded_and_done_once(runs: dict[str, Path]) -> None:
     built, counted = application(runs["trigram"]), []
     client, service = TestClient(built), built.state.service
     item = service.served["trigram"]
-    item.model.count_page = lambda: counted.append(1) or "<p>12</p>"
+    item.count_page = lambda: counted.append(1) or "<p>12</p>"
     for _ in range(3):
         assert "<p>12</p>" in client.get("/count?model=trigram").text
     service.pages_waiting = MAX_WAITING_PAGES

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 from lemma.data.store import prepare_text
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, RunError, SpecError
-from lemma.generation.loops import TextLoop as FoundLoop
-from lemma.generation.text import Generation
+from lemma.generation.sequences import Generation
+from lemma.generation.sequences import TextLoop as FoundLoop
 from lemma.report.progress import SilentObserver
 from lemma.runs.load import load
 from lemma.spec.data import BytePairs, Words
@@ -33,7 +33,7 @@ MakeStudy = Callable[..., GridStudy]
 def measures_of(result: StudyResult) -> list[dict[str, Any]]:
     """Return what was measured, less what no two runs have alike: their times."""
     timeless = {"seconds": 0.0, "tokens_per_second": 0.0}
-    base = [replace(run.measures, **timeless).to_dict() for run in result.runs if run.measures]
+    base = [asdict(replace(run.measures, **timeless)) for run in result.runs if run.measures]
     return [{**item, "curve": [[tokens, loss] for tokens, _, loss in item["curve"]]} for item in base]
 
 
@@ -199,7 +199,7 @@ def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_
 def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
     (run, *_) = run_study(tiny_study(seeds=(1,)), tmp_path / "out").runs
     assert run.measures
-    text = json.loads(json.dumps(run.measures.to_dict()))
+    text = json.loads(json.dumps(asdict(run.measures)))
     assert TypeAdapter(LanguageMeasures).validate_python(text) == run.measures
 
 

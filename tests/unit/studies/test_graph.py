@@ -11,8 +11,8 @@ from lemma.errors import DataError, RunError, SpecError
 from lemma.report.progress import SilentObserver
 from lemma.report.statistics import estimate
 from lemma.spec.studies import GraphStudy, read_study
+from lemma.studies.classifiers import compare_graph_models, plot_graph_models
 from lemma.studies.experiment import run_study
-from lemma.studies.graph import conclude, plot_graph_models
 
 WORDS = {"steps": 15, "device": "cpu"}
 
@@ -87,7 +87,7 @@ def test_ten_points_on_twenty_nodes_claim_nothing_and_on_two_thousand_they_do() 
             fraction: "1" * round(fraction * nodes) + "0" * round(nodes - fraction * nodes) for fraction in (0.9, 0.8)
         }
         rows = [made_row(f"{fraction}", [fraction] * seeds, right=subset) for fraction, subset in right.items()]
-        output = list(conclude(rows, nodes))[1]
+        output = list(compare_graph_models(rows, nodes))[1]
         assert output.startswith("0.8 against 0.9: −10.0") and f": {verdict}" in output and "± 0.0" not in output
 
 

@@ -15,6 +15,7 @@ from scipy import stats
 
 from lemma.errors import SpecError
 from lemma.report.curves import COLOURS
+from lemma.report.result import as_csv
 from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
 from lemma.studies import grid_report
@@ -98,7 +99,7 @@ def test_csv_and_json_hold_the_figures_unrounded() -> None:
     table = table_of(
         [*made_up("a,b", [1 / 3, 2 / 3], {"depth": 2}), *made_up("c", ["line\nbreak, comma"], {"depth": 4})]
     )
-    first, second = csv.DictReader(io.StringIO(table.to_csv()))
+    first, second = csv.DictReader(io.StringIO(as_csv(table.records)))
     assert (first["model"], first["depth"], float(first["perplexity"])) == ("a,b", "2", 0.5)
     assert second["perplexity"] == ""
     assert second["notes"] == "seed 1 failed: line\nbreak, comma"

@@ -20,15 +20,19 @@ from lemma.spec.models import Decoder, Lstm
 from lemma.spec.studies import ComparedModel, GridStudy, read_study
 from lemma.studies import experiment
 from lemma.studies.experiment import run_study
-from lemma.studies.measure_views import (
+from lemma.studies.measures import (
+    Row,
+    entropy_and_distance,
     estimate_heads,
+    extend_context,
     loss_by_length,
+    losses_by_position,
     mean_over_heads,
     plot_heads,
+    sample_windows,
     shaping_effects,
     view_positions,
 )
-from lemma.studies.measures import Row, entropy_and_distance, extend_context, losses_by_position, sample_windows
 
 MakeStudy = Callable[..., GridStudy]
 SMALL = {"width": 8, "depth": 2, "heads": 2, "context": 8}

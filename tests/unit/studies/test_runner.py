@@ -5,10 +5,9 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -24,13 +23,6 @@ from lemma.studies.result import StudyResult, StudyTable
 @dataclass(frozen=True)
 class Square:
     value: float
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> Self:
-        return cls(**values)
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
 
 
 class Phases(SilentObserver):

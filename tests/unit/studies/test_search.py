@@ -16,10 +16,9 @@ from lemma.report.progress import SilentObserver
 from lemma.spec.studies import ComparedModel, GridStudy, TuneStudy, read_study
 from lemma.studies.cells import group_rows
 from lemma.studies.experiment import run_study
-from lemma.studies.grid import expand_grid
+from lemma.studies.grid import TuneExperiment, expand_grid
 from lemma.studies.grid_report import plot_sweeps
-from lemma.studies.measure_views import steps_to, view_steps
-from lemma.studies.tune import TuneExperiment
+from lemma.studies.measures import steps_to, view_steps
 
 
 def lengths(name: str, losses: dict[int, list[float]]) -> list:

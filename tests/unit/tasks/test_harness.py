@@ -24,7 +24,7 @@ import lemma
 from lemma.cli.main import app
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import InputError, RunError, SpecError
-from lemma.generation.detokenizer import strip_partial_character
+from lemma.generation.sequences import strip_partial_character
 from lemma.models.build import build
 from lemma.runs.checkpoint import named_weights
 from lemma.runs.folder import RunFolder

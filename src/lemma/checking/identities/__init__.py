@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lemma.checking.identities import (  # noqa: F401 — each registers its identities
-    attention,
-    graphs,
-    heads,
-    language,
-    parsing,
-    penalties,
-    positions,
-    products,
-)
-from lemma.checking.identities.base import REGISTRY, Identity
-from lemma.checking.identity_report import IdentityReport
+from lemma.checking.identities import attention, heads, models, scores  # noqa: F401 — each registers its identities
+from lemma.checking.identities.base import REGISTRY, Identity, IdentityReport
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
 

@@ -1,4 +1,4 @@
-"""Identities of attention as a map: its output, orthogonal inputs, dense layers, permutations."""
+"""Identities of attention as a map: its losses, orthogonal inputs, dense layers, permutations."""
 
 import math
 from collections.abc import Callable
@@ -11,28 +11,29 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.checking.identities.base import (
-    OPERATIONS_PER_DRAW,
-    check_divisible,
-    check_work,
-    identity,
-    random_module,
-    sample_normal,
-    seed_setting,
-    setting,
-    setting_above,
-)
-from lemma.checking.identity_report import (
     EXACT,
+    OPERATIONS_PER_DRAW,
+    SEED,
     VISIBLE,
     Evidence,
+    Finding,
+    check_divisible,
+    check_work,
     expect_count,
     expect_nonzero,
     expect_zero,
+    identity,
+    random_module,
+    run_recorded,
+    sample_normal,
+    setting,
+    sweep,
 )
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
+from lemma.layers.penalties import row_statistics
 from lemma.layers.positions import sinusoids
-from lemma.layers.recording import record_attention
+from lemma.layers.recording import AttentionRecord
 from lemma.models.feed_forward import WindowHead
 from lemma.report.curves import Curve, Plot
 from lemma.spec.positions import Alibi, Rotary
@@ -48,21 +49,21 @@ def window_head(
     d_k: int = setting(5, 1, 1024, "width of query and keys"),
     d_v: int = setting(6, 1, 1024, "width of values"),
     N: int = setting(5, 2, 512, "the window has N−1 words"),
-    seed: int = seed_setting("fixes words and weights"),
+    seed: int = SEED,
 ) -> Evidence:
     """Run our head on one window, and compare its output with the formulas, word by word."""
     words = sample_normal(N - 1, d, seed=seed)
     head = random_module(lambda: WindowHead(d, d_k, d_v), seed)
-    with torch.no_grad(), record_attention() as records:
-        output = head(words[None], 1, N - 1)[0, 0]
+    output, record = run_recorded(head, words[None], 1, N - 1)
+    with torch.no_grad():
         query = head.query.weight @ words[-1]
         scores = torch.stack([query @ (head.key.weight @ word) for word in words]) / len(query) ** 0.5
         alpha = scores.exp() / scores.exp().sum()
         terms = [weight * (head.value.weight @ word) for weight, word in zip(alpha, words, strict=True)]
     return Evidence(
         (
-            expect_zero("the head − the sum written out, largest entry", output - torch.stack(terms).sum(0)),
-            expect_zero("its weights − softmax of the scores", records[0].weights()[0, 0, 0] - alpha),
+            expect_zero("the head − the sum written out, largest entry", output[0, 0] - torch.stack(terms).sum(0)),
+            expect_zero("its weights − softmax of the scores", record.weights()[0, 0, 0] - alpha),
             expect_count("outputs for a window: one, of width", output.numel(), d_v),
         ),
         ("word", "score", "α"),
@@ -79,14 +80,14 @@ NUM_NORMS = 25
 MAX_SCORE = 30.0  # beyond it float64 cannot tell the output from the input
 
 
-@identity("c6 orthogonal", title="Self-attention on orthogonal inputs", claim="")
+@identity("c6 orthogonal", title="Self-attention on orthogonal inputs")
 def orthogonal_inputs(
     N: int = setting(8, 2, 2000, "number of inputs"),
     D: int = setting(16, 2, 2000, "their width; there are no more than D orthogonal ones"),
-    norm: float = setting_above(0, 1.0, 1e6, "the norm r at which the equality is tried"),
-    scaled: bool = setting(False, description="whether scores are divided by √D; the source does not"),
-    says: Literal["equality", "limit"] = setting("equality", description="what is claimed"),
-    seed: int = seed_setting("fixes the directions"),
+    norm: float = setting(1.0, None, 1e6, "the norm r at which the equality is tried", gt=0),
+    scaled: bool = setting(False, None, None, "whether scores are divided by √D; the source does not"),
+    says: Literal["equality", "limit"] = setting("equality", None, None, "what is claimed"),
+    seed: int = SEED,
 ) -> Evidence:
     """Measure the error against the norm, next to the exact formula and its limit."""
     if N > D:
@@ -95,24 +96,24 @@ def orthogonal_inputs(
     scale, directions = D**-0.5 if scaled else 1.0, orthogonal(N, D, seed)
     largest_norm = math.sqrt(MAX_SCORE / scale)
     norms = [largest_norm * (step + 1) / NUM_NORMS for step in range(NUM_NORMS)]
-    measured: dict[float, float] = {}
-    for r in (*norms, norm):
+
+    def measure_error(r: float) -> float:
         inputs = directions * r
-        measured[r] = float(((self_attention(inputs, scale) - inputs).norm(dim=1) / r).max())
+        return float(((self_attention(inputs, scale) - inputs).norm(dim=1) / r).max())
+
+    measured = {r: measure_error(r) for r in (*norms, norm)}
     predicted = {r: relative_error(N, r**2 * scale) for r in measured}
     limits = {r: math.sqrt(N * (N - 1)) * math.exp(-(r**2) * scale) for r in measured}
 
+    at_last = f"claimed: error 0 in the limit; at the largest norm, r = {norms[-1]:.3g}"
+    at_all = f"claimed: error 0 at every norm; largest over {len(norms) + 1} norms"
+    claimed = expect_zero(at_all, max(measured.values()))
     if says == "limit":
-        last = f"claimed: error 0 in the limit; at the largest norm, r = {norms[-1]:.3g}"
-        claimed = expect_zero(last, measured[norms[-1]], 20 * EXACT)
-    else:
-        worst = max(measured.values())
-        claimed = expect_zero(f"claimed: error 0 at every norm; largest over {len(norms) + 1} norms", worst)
-    if predicted[norm] > 10 * EXACT:
-        fails = expect_nonzero(f"the source's equality fails: error at r = {norm:g}", measured[norm])
-    else:
-        blurred = f"at r = {norm:g} float64 cannot tell the limit from equality: error"
-        fails = expect_zero(blurred, measured[norm], 20 * EXACT)
+        claimed = expect_zero(at_last, measured[norms[-1]], 20 * EXACT)
+    fails = expect_nonzero(f"the source's equality fails: error at r = {norm:g}", measured[norm])
+    if predicted[norm] <= 10 * EXACT:
+        label = f"at r = {norm:g} float64 cannot tell the limit from equality: error"
+        fails = expect_zero(label, measured[norm], 20 * EXACT)
 
     inputs, neighbor_weight = directions * norm, math.exp(-(norm**2) * scale)
     exact = (inputs + neighbor_weight * (inputs.sum(0, keepdim=True) - inputs)) / (1 + (N - 1) * neighbor_weight)
@@ -179,10 +180,10 @@ MAX_ENTRIES = 2**25  # a quarter of a gigabyte
     "with O(N⁴D²) entries.",
 )
 def dense_layer(
-    N: int = setting(6, 1, description="number of inputs"),
-    D: int = setting(4, 1, description="their width"),
+    N: int = setting(6, 1, None, "number of inputs"),
+    D: int = setting(4, 1, None, "their width"),
     D_k: int = setting(3, 1, 4096, "width of queries and keys"),
-    seed: int = seed_setting("fixes inputs and weights"),
+    seed: int = SEED,
 ) -> Evidence:
     """Build M, compare its scores with attention's, and count its entries."""
     if (entries := N**4 * D**2) > MAX_ENTRIES:
@@ -238,8 +239,8 @@ def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) ->
 def permutation(
     N: int = setting(12, 3, 2000, "number of inputs"),
     D: int = setting(32, 1, 2048, "their width"),
-    H: int = setting(4, 1, description="number of heads; each is D/H wide"),
-    seed: int = seed_setting("fixes inputs, weights and the permutation"),
+    H: int = setting(4, 1, None, "number of heads; each is D/H wide"),
+    seed: int = SEED,
 ) -> Evidence:
     """Permute the inputs of PyTorch's and of our attention: their outputs are permuted alike, or are not."""
     check_divisible("H", H, "D", D)
@@ -281,3 +282,97 @@ def permutation(
         tuple(rows),
         (f"P: {' '.join(map(str, order.tolist()[:16]))}{' …' if N > 16 else ''}",),
     )
+
+
+# B2 and B3: the losses that shape attention, tried where their values are known.
+# L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]), the mean entropy of a row;
+# L_near = 1/(K·T·(L−1)) Σ_{ℓ≤L−2} min(L_max, Σ α(t₁−t₂)²).
+
+Scores = Float[Tensor, "layers heads T T"]
+
+
+@identity(
+    "b2 focus",
+    title="Focus loss: the mean entropy of attention",
+    claim="L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t1,·]) is the mean entropy, in nats, of every head's attention rows.",
+)
+def focus_loss(
+    L: int = setting(2, 1, 12, "layers"),
+    K: int = setting(3, 1, 16, "heads of a layer"),
+    T: int = setting(16, 2, 512, "places"),
+    seed: int = SEED,
+) -> Evidence:
+    """Compute the focus loss of random, uniform and sharp attention, and compare it with the formula."""
+    check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
+    scores = sample_normal(L, K, T, T, seed=seed)
+    alpha = scores.softmax(-1)
+    expected = float(-(alpha * alpha.log()).sum((1, 2, 3)).sum() / (K * T * L))
+    random, uniform, sharp = (
+        float(row_statistics(_records(layer_scores), distance_max=1.0).entropy)
+        for layer_scores in (scores, torch.zeros_like(scores), _farthest_scores(L, K, T))
+    )
+    return Evidence(
+        (
+            Finding("random attention, against the sum written out", random, expected, 1e-10),
+            Finding("even attention: log T", uniform, math.log(T), 1e-10),
+            expect_zero("attention to one place only: no entropy", abs(sharp)),
+        ),
+        notes=("It lies between 0, every row on one place, and log T, every row even.",),
+    )
+
+
+@identity(
+    "b3 near",
+    title="Near loss: its bound does not depend on T",
+    claim="The largest value of the near loss, min(L_max, Σ α (t1−t2)²) averaged, does not depend on T.",
+)
+def near_loss(
+    L: int = setting(3, 2, 12, "layers; the last is left out"),
+    K: int = setting(3, 1, 16, "heads of a layer"),
+    T: int = setting(64, 2, 512, "the largest number of places"),
+    seed: int = SEED,
+    L_max: float = setting(6.0, None, 1e12, "where a row's squared distance is cut off", gt=0),
+) -> Evidence:
+    """Compute the near loss where every row attends as far away as it can, for longer and longer sequences."""
+    check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
+    first = 2 * math.ceil(math.sqrt(L_max))
+    if L_max > (T // 2) ** 2:
+        raise SpecError(f"T = {T}: no row reaches the bound L_max = {L_max:g}; give T = {first} or more.")
+
+    def near(scores: Scores, bound: float = L_max) -> float:
+        return float(row_statistics(_records(scores), distance_max=bound).distance)
+
+    lengths = sweep((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
+    rows = [
+        (length, near(_farthest_scores(L, K, length)), near(_farthest_scores(L, K, length), 1e12)) for length in lengths
+    ]
+    positions = torch.arange(T, dtype=torch.float64)
+    # scores that fall with the distance, so that no row comes near the bound
+    scores = sample_normal(L, K, T, T, seed=seed) - 4 * (positions[:, None] - positions).abs()
+    other_last, other_first = scores.clone(), scores.clone()
+    other_last[-1], other_first[0] = 9 * sample_normal(K, T, T, seed=seed + 1), _farthest_scores(L, K, T)[0]
+    return Evidence(
+        (
+            *(Finding(f"largest at T = {length}: L_max", value, L_max, 1e-10) for length, value, _ in rows),
+            expect_zero("another last layer changes it by", abs(near(other_last) - near(scores))),
+            expect_nonzero("another first layer changes it by", abs(near(other_first) - near(scores))),
+        ),
+        ("T", "largest, cut at L_max", "largest, not cut"),
+        tuple(rows),
+        ("Not cut, the largest value grows with T²: one far look would outweigh all others.",),
+    )
+
+
+def _records(scores: Scores) -> list[AttentionRecord]:
+    """Return a record of attention with these scores for each layer."""
+    layers, heads, positions, _ = scores.shape
+    empty = torch.zeros(1, heads, positions, 1, dtype=scores.dtype)
+    return [AttentionRecord(empty, empty, None, 1.0, scores[layer][None]) for layer in range(layers)]
+
+
+def _farthest_scores(layers: int, heads: int, positions: int) -> Scores:
+    """Return scores by which every row attends only to the position farthest from it."""
+    row = torch.arange(positions)
+    scores = torch.full((positions, positions), -1e4, dtype=torch.float64)  # so low that its exponential is 0
+    scores[row, torch.where(row * 2 >= positions - 1, 0, positions - 1)] = 0.0
+    return scores.expand(layers, heads, positions, positions).contiguous()

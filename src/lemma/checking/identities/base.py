@@ -1,9 +1,12 @@
-"""What identities share: registration by name, settings with bounds, limits of work, random inputs and modules."""
+"""What identities share: registration by name, settings with bounds, random inputs and modules, and the report.
+
+An identity returns `Evidence`: measured numbers next to expected ones with their tolerances, a table, a plot.
+"""
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -11,33 +14,181 @@ from jaxtyping import Float
 from pydantic import Field, create_model
 from torch import Tensor, nn
 
-from lemma.checking.identity_report import Evidence, IdentityReport
-from lemma.errors import SpecError
+from lemma.errors import InputError, SpecError
+from lemma.layers.recording import AttentionRecord, record_attention
+from lemma.report.curves import NO_PLOT, Plot, can_draw
+from lemma.report.result import Block, Heading, Items, Result, Table, Text, plot_blocks, to_plain
 from lemma.spec.base import Spec
 
+EXACT = 1e-12  # tolerance of an equality in float64
+VISIBLE = 1e-6  # a difference larger than any rounding
+STANDARD_ERRORS = 4.0  # tolerance of a sampled mean: with the right value, 1 in 16,000 deviates more
 MAX_OPERATIONS = 2 * 10**10  # floating-point operations of one identity: some seconds of one core
 MAX_NUMBERS = 2**27  # float64 numbers in memory at once: a gigabyte
 OPERATIONS_PER_DRAW = 20  # cost of drawing a random number
-MAX_SEED = 2**31
-REGISTRY: dict[str, "Identity"] = {}  # identities by name
+
+
+# Findings, evidence and the report
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A measured number next to the expected one; they must agree, or must differ."""
+
+    label: str
+    actual: float
+    expected: float
+    tolerance: float
+    measure: str = "rounding in float64"  # what the tolerance stands for
+    expects: Literal["equal", "different"] = "equal"
+
+    @property
+    def is_equal(self) -> bool:
+        return abs(self.actual - self.expected) <= self.tolerance
+
+    @property
+    def holds(self) -> bool:
+        return self.is_equal == (self.expects == "equal")
+
+    def __str__(self) -> str:
+        relation, mark = "=" if self.is_equal else "≠", "✓" if self.holds else "✗"
+        numbers = f"{_format_cell(self.actual)} {relation} {_format_cell(self.expected)}"
+        return f"{mark} {self.label}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "holds": self.holds}
+
+
+def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
+    """Expect a whole number, exactly."""
+    return Finding(label, actual, expected, 0, measure)
+
+
+def expect_zero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
+    """Expect the difference of two sides to be zero; of a tensor, its largest entry."""
+    return Finding(label, float(value.abs().max()) if isinstance(value, Tensor) else value, 0.0, tolerance)
+
+
+def expect_nonzero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
+    """Expect two sides to differ."""
+    return replace(expect_zero(label, value, tolerance), measure="more than rounding", expects="different")
+
+
+def expect_mean(label: str, actual: float, expected: float, standard_error: float) -> Finding:
+    """Expect a mean over samples to be near its closed form."""
+    measure = f"{STANDARD_ERRORS:g} standard errors of {standard_error:.2g}"
+    return Finding(label, actual, expected, STANDARD_ERRORS * standard_error, measure)
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The outcome of running an identity."""
+
+    findings: tuple[Finding, ...]
+    header: tuple[str, ...] = ()  # names of the columns of `rows`
+    rows: tuple[tuple[float | int | str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+    correction: str = ""  # the right statement, if the source's is false
+    plot: Plot | None = None
+    claimed: tuple[Finding, ...] = ()  # the source's claim in numbers, if that is not what the mathematics says
+    claim: str = ""  # the claim, if it depends on the sizes
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # sizes that are known only after the run
+
+
+@dataclass(frozen=True)
+class IdentityReport(Evidence, Result):
+    """The report on an identity of the sources; true if the source's claim holds."""
+
+    name: str = field(kw_only=True)
+    title: str = field(kw_only=True)
+
+    @property
+    def confirmed(self) -> bool:
+        """True if every number is what the mathematics says."""
+        return all(finding.holds for finding in self.findings)
+
+    @property
+    def holds(self) -> bool:
+        """True if the source's claim is."""
+        return self.confirmed and all(finding.holds for finding in self.claimed)
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+    def claim_and_correction(self) -> tuple[str, str]:
+        """Return the claim, and what is right instead; nothing if it holds."""
+        return self.claim, "" if self.holds else self.correction or self.verdict
+
+    @property
+    def verdict(self) -> str:
+        """The predicate of the sentence 'The claim …'."""
+        if not self.confirmed:
+            return "is not confirmed: a number above is not what it should be."
+        return "holds." if self.holds else f"is false. Right: {self.correction}"
+
+    def blocks(self) -> list[Block]:
+        sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
+        heading = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
+        notes = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
+        return [heading, *self._evidence(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
+
+    def details(self) -> list[Block]:
+        return [
+            Heading(f"{self.name.upper()}: {self.title}", 1),
+            Text(f"Claim: {self.claim}"),
+            Text(f"The claim {self.verdict}", "good" if self.holds else "bad"),
+            Text(", ".join(f"{name} = {value}" for name, value in self.sizes.items()), "note"),
+            *self._evidence(),
+            *plot_blocks([self.plot] if self.plot else []),
+            *map(Text, self.notes),
+        ]
+
+    def _evidence(self) -> list[Block]:
+        findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
+        if not self.rows:
+            return [findings]
+        left = (0,) if isinstance(self.rows[0][0], str) else ()  # names are aligned left, numbers right
+        cells = [tuple(map(_format_cell, row)) for row in self.rows]
+        return [findings, Table(self.header, cells, left=left, breakable=left)]
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("name", "title", "claim", "holds", "confirmed", "correction", "sizes", "claimed", "findings")
+        table = [dict(zip(self.header, row, strict=True)) for row in self.rows]
+        values = {name: getattr(self, name) for name in names}
+        return to_plain({**values, "table": table, "remarks": self.notes, "plot": self.plot})
+
+    def writers(self) -> dict[str, Callable[[], str]]:
+        """Return the writers of every result, with .svg for the plot alone."""
+
+        def svg() -> str:
+            if self.plot is None:
+                raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
+            if not can_draw():
+                raise InputError(NO_PLOT)
+            return self.plot.svg()
+
+        return super().writers() | {".svg": svg}
+
+
+def _format_cell(value: float | int | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
+
+
+# Identities and their sizes
 
 
 @dataclass(frozen=True)
 class Identity:
-    """An identity of the sources; called with sizes, it runs and reports.
-
-    Attributes:
-        aliases: other names by which it is found.
-        row: the row of the problems that it belongs to.
-        sizes: the sizes and choices that it may be tried at, with their defaults and bounds.
-    """
+    """An identity of the sources; called with sizes, it runs and reports."""
 
     name: str
     aliases: tuple[str, ...]
     title: str
     claim: str
-    row: str
-    sizes: type[Spec]
+    row: str  # the row of the problems that it belongs to
+    sizes: type[Spec]  # the sizes and choices that it may be tried at, with their defaults and bounds
     run: Callable[..., Evidence]
 
     def __call__(self, **sizes: Any) -> IdentityReport:
@@ -60,11 +211,15 @@ class Identity:
         return f"{self.name:<7} {self.aliases[0]:<15} {self.title}\n{'':<23} {self.default_sizes}"
 
 
-def identity(names: str, title: str, claim: str, row: str = "") -> Callable[..., Identity]:
+REGISTRY: dict[str, Identity] = {}  # identities by name
+
+
+def identity(names: str, title: str, claim: str = "", row: str = "") -> Callable[..., Identity]:
     """Register a function of sizes as an identity; its parameters, each a `setting`, are what users may change.
 
     Args:
         names: its name and aliases, separated by blanks.
+        claim: the source's claim; empty if it depends on the sizes.
         row: the row of the problems, if it is not the name.
     """
     name, *aliases = names.split()
@@ -79,19 +234,14 @@ def identity(names: str, title: str, claim: str, row: str = "") -> Callable[...,
     return register
 
 
-def setting(default: Any, minimum: float | None = None, maximum: float | None = None, description: str = "") -> Any:
-    """Declare a size or choice of an identity: its default, its bounds and its meaning."""
-    return Field(default=default, ge=minimum, le=maximum, description=description)
+def setting(
+    default: Any, minimum: float | None, maximum: float | None, description: str, gt: float | None = None
+) -> Any:
+    """Declare a size or choice of an identity: its default, its bounds and its meaning; `gt` is a bound not allowed."""
+    return Field(default=default, ge=minimum, le=maximum, gt=gt, description=description)
 
 
-def setting_above(bound: float, default: float, maximum: float, description: str) -> Any:
-    """Declare a number that is larger than a bound."""
-    return Field(default=default, gt=bound, le=maximum, description=description)
-
-
-def seed_setting(description: str) -> Any:
-    """Declare the seed of an identity."""
-    return setting(1, 0, MAX_SEED, description)
+SEED: int = setting(1, 0, 2**31, "fixes all that is drawn at random")
 
 
 def sweep(sizes: Iterable[int], last: int) -> list[int]:
@@ -123,6 +273,9 @@ def check_divisible(heads_name: str, heads: int, width_name: str, width: int) ->
     """Refuse a number of heads that does not divide the width."""
     if width % heads:
         raise SpecError(f"{heads_name} = {heads} does not divide {width_name} = {width}.")
+
+
+# Random inputs and modules, in float64
 
 
 Distribution = Literal["normal", "uniform", "signs"]
@@ -166,3 +319,10 @@ def random_module(make: Callable[[], Module], seed: int) -> Module:
         for index, parameter in enumerate(module.parameters()):
             parameter.copy_(sample_normal(*parameter.shape, seed=seed + 1 + index) * parameter.shape[-1] ** -0.5)
     return module.eval()
+
+
+def run_recorded(attention: nn.Module, *args: Any) -> tuple[Any, AttentionRecord]:
+    """Return what a module with attention returns, and the record of its attention."""
+    with torch.no_grad(), default_float64(), record_attention() as records:
+        output = attention(*args)
+    return output, records[0]

@@ -1,72 +1,19 @@
-"""Batches of sequences that are stepped together: groups of joined states, and rows of one preallocated cache."""
+"""Sequences of different lengths in the rows of one preallocated cache."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from lemma.generation.fast_modules import fast_copy
 from lemma.generation.sampling import Sampling
 from lemma.generation.sequences import TokenSequence
 from lemma.layers.state import State
 from lemma.models.base import has_hooks
 from lemma.models.decoder import CACHE_ALIGNMENT, DecoderCache, DecoderModel, DecoderSlotCache
-
-if TYPE_CHECKING:
-    from lemma.generation.cuda_graphs import CudaGraphStep
+from lemma.models.weights import fast_copy
 
 Logits = Float[Tensor, "rows vocabulary"]
-
-
-@dataclass(eq=False)
-class SequenceGroup:
-    """Sequences whose states have one shape, joined into one state.
-
-    Attributes:
-        graph_step: on a GPU, for sequences that stay together, the step that samples its own tokens.
-        next_tokens: the tokens to read next, if they were sampled for just these sequences.
-    """
-
-    sequences: list[TokenSequence]
-    state: State
-    graph_step: "CudaGraphStep | None" = None
-    next_tokens: Int[Tensor, " sequences"] | None = None
-
-    @property
-    def shape(self) -> tuple[Any, ...]:
-        """Key of groups whose states can be joined."""
-        return tuple((name, *tensor.shape[1:]) for name, tensor in self.state.tensors().items())
-
-    def drop_finished(self) -> "SequenceGroup":
-        """Return the group without the sequences that have stopped."""
-        rows = [row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason]
-        if len(rows) == len(self.sequences):
-            return self
-        if self.graph_step:
-            self.graph_step.is_idle = not rows
-            # Slots keep their rows until half of them have stopped: another number of rows is another graph.
-            keeps_rows = rows and (2 * len(rows) > len(self.sequences) or self.graph_step.has_tokens_ahead)
-            if keeps_rows and isinstance(self.state, DecoderSlotCache):
-                return self
-        state = self.state.select_rows(torch.tensor(rows, dtype=torch.long)) if rows else self.state
-        return SequenceGroup([self.sequences[row] for row in rows], state, self.graph_step)
-
-    @staticmethod
-    def merge(groups: Sequence["SequenceGroup"]) -> "list[SequenceGroup]":
-        """Join groups of one shape."""
-        by_shape: dict[tuple[Any, ...], list[SequenceGroup]] = {}
-        for group in groups:
-            by_shape.setdefault(group.shape, []).append(group)
-        merged: list[SequenceGroup] = []
-        for same in by_shape.values():
-            state, parts = same[0].state, [group.state.tensors() for group in same]
-            if len(same) > 1:
-                state = state.with_tensors({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
-            merged.append(SequenceGroup([sequence for group in same for sequence in group.sequences], state))
-        return merged
 
 
 class SlotBatch:
@@ -132,8 +79,8 @@ class SlotBatch:
         if has_spare_rows or has_spare_capacity:
             self._resize()
 
-    def step(self) -> tuple[list[TokenSequence], Logits, list[SequenceGroup]]:
-        """Read one token of each sequence; return the sequences, their logits, and those whose window is now full."""
+    def step(self) -> tuple[list[TokenSequence], Logits, dict[TokenSequence, DecoderCache]]:
+        """Read one token of each sequence; return the sequences, their logits, and the windows that are now full."""
         assert self.slots is not None
         if max(self.lengths) >= self.slots.capacity:
             self._resize()
@@ -144,15 +91,15 @@ class SlotBatch:
         view = slots if self.has_fixed_shape else slots.narrow(max(self.lengths) + 1)
         logits = self.step_model(torch.tensor(tokens, device=slots.lengths.device), view)
         active = [(row, sequence) for row, sequence in enumerate(self.sequences) if sequence]
-        full: list[SequenceGroup] = []
+        windows: dict[TokenSequence, DecoderCache] = {}
         for row, sequence in active:
             self.lengths[row] += 1
             if self.lengths[row] == self.window:
                 window = slots.tokens[row, None, : self.window].clone()  # before the row is reused
-                full.append(SequenceGroup([sequence], DecoderCache(window, self.window)))
+                windows[sequence] = DecoderCache(window, self.window)
                 self.sequences[row], self.lengths[row] = None, 0
         logits = logits if len(active) == len(logits) else logits[[row for row, _ in active]]
-        return [sequence for _, sequence in active], logits, full
+        return [sequence for _, sequence in active], logits, windows
 
     def _resize(self, num_new: int = 0, length: int = 0) -> None:
         """Move the sequences into as many rows, of as much capacity, as they need, and make the step for that shape."""

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from lemma.generation import cuda_graphs
-from lemma.generation.fast_modules import fast_copy
+from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.generation.text import generate
 from lemma.models.base import LanguageModel, has_hooks
 from lemma.models.build import build
+from lemma.models.weights import fast_copy
 from lemma.spec.models import Decoder
 
 from families import SMALL
