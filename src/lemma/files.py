@@ -494,14 +494,23 @@ VERIFIED: set[str] = set()  # marks of files that this process has compared with
 LARGE_FILE = 64 << 20  # bytes from which on a verified file is remembered on disk, for all processes
 
 
-def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return JSON values with their SHA-256 added, to be written as a file for `read_checked_json`."""
-    plain = json.loads(json.dumps(values))  # as it will be read: keys are strings then
-    return {**plain, "sha256": _values_checksum(plain)}
+def write_checked_json(
+    path: Path, values: Mapping[str, Any], *, indent: int | None = 1, allow_nan: bool = True
+) -> None:
+    """Write JSON values atomically with their SHA-256 added, for `read_checked_json`."""
+    plain = json.loads(json.dumps(values, allow_nan=allow_nan))  # as it will be read: keys are strings then
+    content = {**plain, "sha256": _values_checksum(plain)}
+    write_atomically(path, json.dumps(content, indent=indent, ensure_ascii=False))  # any cut of which is no JSON
+
+
+def write_checksums(folder: Path, manifest_name: str, names: Iterable[str] | None = None) -> None:
+    """Write the checksums of all files in a folder, or of the named ones, into a manifest there."""
+    files = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
+    write_checked_json(folder / manifest_name, {"files": {file.name: file_checksum(file) for file in files}})
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """Read values written by `with_checksum`; a change of any value is a RunError that names the file."""
+    """Read values written by `write_checked_json`; a change of any value is a RunError that names the file."""
     values = read_json(path)
     if values.pop("sha256", None) != _values_checksum(values):
         raise RunError(f"{path} is damaged: its values do not have the SHA-256 written in it.")

@@ -35,7 +35,7 @@ from lemma.data.tables import open_table
 from lemma.data.tokenizers import train_tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import InputError, LemmaError, SpecError
-from lemma.files import file_checksum, with_checksum
+from lemma.files import file_checksum, write_checked_json
 from lemma.hub.peft import read_peft, write_peft
 from lemma.models.build import build
 from lemma.retrieval.index import Index, IndexEntry, append_entries, create_index
@@ -373,12 +373,12 @@ def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
     for changed in poisoned(listed):
         _json(changed, entries)
         content = entries.read_bytes()
-        _json(with_checksum({**output, "size": len(content), "entries_sum": zlib.crc32(content)}), head)
+        write_checked_json(head, {**output, "size": len(content), "entries_sum": zlib.crc32(content)})
         refused_or_read(lambda: Index.open(folder).read())
         assert not trace.exists(), changed
     _json(listed, entries)
     for changed in poisoned(output):
-        _json(with_checksum(changed) if isinstance(changed, dict) else changed, head)
+        write_checked_json(head, changed) if isinstance(changed, dict) else _json(changed, head)
         refused_or_read(lambda: Index.open(folder).read())
         assert not trace.exists(), changed
 
@@ -400,7 +400,7 @@ def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Pa
     saved = json.loads(path.read_text())
     del saved["sha256"]
     for changed in poisoned(saved):
-        _json(with_checksum(changed) if isinstance(changed, dict) else changed, path)
+        write_checked_json(path, changed) if isinstance(changed, dict) else _json(changed, path)
         refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))
         assert not trace.exists(), changed
 

@@ -1,7 +1,6 @@
 """Files and folders are written completely or not at all, whichever process is killed when; and the data home."""
 
 import errno
-import json
 import os
 import re
 import signal
@@ -28,8 +27,8 @@ from lemma.files import (
     remove_atomically,
     remove_stale_temp_files,
     restore_moved_folder,
-    with_checksum,
     write_atomically,
+    write_checked_json,
 )
 
 NOBODY = 65534  # the user without rights
@@ -219,7 +218,7 @@ def test_a_folder_of_another_user_is_not_moved(tmp_path: Path, protected: str) -
 
 def test_names_that_are_not_utf_8_and_loops_of_links_are_handled(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.json")
-    write_atomically(path, json.dumps(with_checksum({"path": str(path)}), ensure_ascii=False))
+    write_checked_json(path, {"path": str(path)})
     assert read_checked_json(path) == {"path": str(path)} and len(names(tmp_path)) == 1
     assert matches_checksum(path, file_hash(path), lambda: file_hash(path))
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -309,7 +308,7 @@ def test_a_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number
 
 def test_a_change_of_any_value_fails_the_checksum(tmp_path: Path) -> None:
     path, values = tmp_path / "sealed.json", {"a": [1, 2.5, None], "b": {3: "ü"}}
-    path.write_text(json.dumps(with_checksum(values)))
+    write_checked_json(path, values)
     assert read_checked_json(path) == {"a": [1, 2.5, None], "b": {"3": "ü"}}
     content = path.read_bytes()
     for index in range(len(content)):

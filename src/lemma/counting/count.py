@@ -4,7 +4,6 @@ The flow is `Subject` → measurements (`measure`) → formulas (`fit`; `derived
 `Account`. What was read is cached on disk (`CountCache`).
 """
 
-import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -46,7 +45,7 @@ from lemma.counting.measure import (
 from lemma.counting.polynomial import ONE, Polynomial, symbol
 from lemma.counting.subject import BATCH, SOURCE, TIME, SkipInitialization, Subject, adapted_subject, format_sizes
 from lemma.errors import CountingError, DataError, InputError, RunError, describe_unknown
-from lemma.files import data_home, home_folder, read_checked_json, with_checksum, write_atomically
+from lemma.files import data_home, home_folder, read_checked_json, write_checked_json
 from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -628,7 +627,7 @@ class CountCache:
             if self.path is not None:
                 with suppress(DataError, OSError):
                     home_folder(self.path.parent.name)
-                    write_atomically(self.path, json.dumps(with_checksum(self._entries)))
+                    write_checked_json(self.path, self._entries, indent=None)
         return self._entries[name]
 
     def get_or_fit(self, name: str, fit: Callable[[], FitResult]) -> FitResult:

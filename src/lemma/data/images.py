@@ -39,7 +39,7 @@ from lemma.files import (
     remove_atomically,
     text_hash,
     verify_file,
-    with_checksum,
+    write_checked_json,
 )
 from lemma.optional import import_optional
 from lemma.spec.base import exists
@@ -584,8 +584,8 @@ def _decode_cached(
                     else:
                         file.write(pixels.tobytes())  # not through a map: its touched pages would count as memory
                     advance(sizes[index])
-            header = with_checksum({"broken": errors, "file": file_checksum(temporary / "pixels.bin")})
-            (temporary / "pixels.json").write_text(json.dumps(header), encoding="utf-8")
+            header = {"broken": errors, "file": file_checksum(temporary / "pixels.bin")}
+            write_checked_json(temporary / "pixels.json", header)
         return _load_pixels(folder, side, len(paths))
 
     return cached(folder, lambda: _load_pixels(folder, side, len(hashes)), decode)

@@ -47,8 +47,7 @@ from lemma.files import (
     remove_atomically,
     text_hash,
     verify_file,
-    with_checksum,
-    write_atomically,
+    write_checked_json,
 )
 from lemma.spec.data import DataSpec, TokenizerSpec
 
@@ -142,7 +141,7 @@ def write_store(
         header: dict[str, Any] = {"format": STORE_FORMAT, "dtype": dtype, "data_hash": data_hash}
         header |= {"tokenizer_hash": tokenizer_hash, "splits": extents, "file": file_checksum(temporary / TOKENS_FILE)}
         header |= {"overlaps": list(overlaps)} if overlaps else {}
-        (temporary / HEADER_FILE).write_text(json.dumps(with_checksum(header), indent=2), encoding="utf-8")
+        write_checked_json(temporary / HEADER_FILE, header)
     return TokenStore(folder)
 
 
@@ -312,7 +311,7 @@ def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
 
     def train_and_write() -> Tokenizer:
         tokenizer = train()
-        write_atomically(path, json.dumps(with_checksum({"tokenizer": tokenizer.json}), ensure_ascii=False))
+        write_checked_json(path, {"tokenizer": tokenizer.json})
         return tokenizer
 
     return cached(path, lambda: Tokenizer(str(read_checked_json(path)["tokenizer"]), str(path)), train_and_write)

@@ -4,7 +4,6 @@ A model is a Hugging Face folder, a `.gguf` file, a file of llama2.c, or one of 
 becomes a configuration and tensors with Hugging Face's names, read one at a time, and a tokenizer.
 """
 
-import json
 import re
 import time
 import warnings
@@ -27,7 +26,6 @@ from lemma.files import (
     atomic_replace,
     check_replaceable,
     data_home,
-    file_checksum,
     file_hash,
     files_hash,
     home_folder,
@@ -37,8 +35,8 @@ from lemma.files import (
     restore_moved_folder,
     text_hash,
     verify_file,
-    with_checksum,
-    write_atomically,
+    write_checked_json,
+    write_checksums,
 )
 from lemma.hub.architectures import architecture_of, spec_from_config, tensor_maps_of, weights_from_hf
 from lemma.hub.tensor_maps import StoredTensors, TensorMap
@@ -180,7 +178,7 @@ def verify_pretrained_file(path: Path) -> None:
         with suppress(StorageError, DataError):  # the data home may be read-only
             home_folder(OPENED_FOLDER)
             record = {"path": str(real), "since": time.strftime("%Y-%m-%d %H:%M"), "hash": file_hash(real)}
-            write_atomically(_record_path(real), json.dumps(with_checksum(record), indent=1) + "\n")
+            write_checked_json(_record_path(real), record)
 
 
 def change_since_opened(path: Path) -> str | None:
@@ -225,8 +223,7 @@ def export_folder(path: Path, overwrite: bool) -> Iterator[Path]:
     with atomic_replace(path) as temporary:
         temporary.mkdir()
         yield temporary
-        content = with_checksum({"files": {file.name: file_checksum(file) for file in sorted(temporary.iterdir())}})
-        (temporary / CHECKSUMS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_checksums(temporary, CHECKSUMS)
 
 
 def check_export_target(path: Path, overwrite: bool) -> None:

@@ -36,8 +36,7 @@ from lemma.files import (
     progress_counter,
     read_checked_json,
     read_json,
-    with_checksum,
-    write_atomically,
+    write_checked_json,
 )
 from lemma.retrieval.embedding import Embedder
 from lemma.runs.folder import write_lock
@@ -126,8 +125,7 @@ class IndexHeader:
 
     def write(self, folder: Path) -> None:
         """Replace index.json atomically."""
-        content = json.dumps(with_checksum(asdict(self)), indent=1, ensure_ascii=False)
-        write_atomically(folder / HEADER_FILE, content + "\n")
+        write_checked_json(folder / HEADER_FILE, asdict(self))
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 from lemma.errors import RunError, SpecError
 from lemma.files import (
     atomic_replace,
-    file_checksum,
     parse_json,
     read_checked_json,
     read_json,
@@ -37,7 +36,7 @@ from lemma.files import (
     text_hash,
     unreadable_error,
     verify_file,
-    with_checksum,
+    write_checksums,
 )
 from lemma.models.weights import named_weights, save_tensors
 from lemma.spec.choose import read_model
@@ -191,8 +190,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
             write_tensors(temporary / f"{group}.safetensors", tensors)
         state = {"step": checkpoint.step, **checkpoint.state}
         (temporary / "state.json").write_text(json.dumps(state, indent=1))
-        checksums = {file.name: file_checksum(file) for file in sorted(temporary.iterdir())}
-        (temporary / MANIFEST).write_text(json.dumps(with_checksum({"files": checksums}), indent=1))
+        write_checksums(temporary, MANIFEST)
     for old in list_checkpoints(folder)[:-MAX_CHECKPOINTS]:
         remove_atomically(old)
     return path

@@ -45,8 +45,8 @@ from lemma.files import (
     restore_moved_folder,
     unreadable_error,
     verify_file,
-    with_checksum,
     write_atomically,
+    write_checked_json,
 )
 from lemma.hub.pretrained import Pretrained, is_pretrained, open_pretrained
 from lemma.runs.checkpoint import MANIFEST, remove_checkpoints_after, write_weights
@@ -267,7 +267,7 @@ class RunFolder:
         """
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
         self._write_manifest(self.path, {METRICS: self.metrics.sync()})
-        write_atomically(self.path / SUMMARY, json.dumps(with_checksum(summary), indent=1, ensure_ascii=False) + "\n")
+        write_checked_json(self.path / SUMMARY, summary)
 
     def _write_manifest(self, folder: Path, final_files: Mapping[str, Any] | None = None) -> None:
         """Write the manifest for this recipe, whether it is on the disk yet or not."""
@@ -280,7 +280,7 @@ class RunFolder:
             "sealed": [SUMMARY],
             TRAINING: final_files is None,
         }
-        write_atomically(folder / MANIFEST, json.dumps(with_checksum(manifest), indent=1, ensure_ascii=False) + "\n")
+        write_checked_json(folder / MANIFEST, manifest)
 
     def _save_vocabulary(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
         """Write the tokenizer or lexicon, or the path of the base that has it, and the names of the classes."""

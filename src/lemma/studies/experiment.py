@@ -5,7 +5,6 @@ report of all. The runner keeps the measures of a cell as JSON next to the cell'
 stopped is finished by the same call.
 """
 
-import json
 import os
 import platform
 import time
@@ -25,8 +24,8 @@ from lemma.files import (
     explain_storage_errors,
     read_checked_json,
     remove_atomically,
-    with_checksum,
     write_atomically,
+    write_checked_json,
 )
 from lemma.report.progress import Observer, SilentObserver
 from lemma.runs.checkpoint import MANIFEST
@@ -352,7 +351,7 @@ def _read_json(path: Path, *version: int) -> dict[str, Any] | None:
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write a JSON object atomically, with a checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(with_checksum(values), indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    write_checked_json(path, values, allow_nan=False)
 
 
 # Experiments whose cells are training runs.

@@ -1,12 +1,11 @@
 """What a study gives: a table, a conclusion, plots and samples, and the files they are saved in."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lemma.files import file_checksum, file_lock, with_checksum, write_atomically
+from lemma.files import file_lock, write_atomically, write_checksums
 from lemma.report.curves import Plot
 from lemma.report.result import (
     Block,
@@ -180,6 +179,5 @@ class StudyResult(Result):
                 write_atomically(folder / name, content)
             if path is None:
                 names = [name for name in (STUDY_FILE, *self.files) if (folder / name).exists()]
-                sums = {name: file_checksum(folder / name) for name in names}
-                write_atomically(folder / MANIFEST, json.dumps(with_checksum({"files": sums}), indent=1) + "\n")
+                write_checksums(folder, MANIFEST, names)
         return folder / self.files[-1]
