@@ -14,7 +14,7 @@ from small_runs import small_text
 
 @pytest.fixture(autouse=True)
 def _no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the plots out of reports, since drawing takes longer than the studies; `draws` marks tests that need them."""
+    """Leave plots out of reports, as drawing takes longer than the studies; `draws` marks tests that need them."""
     if request.node.get_closest_marker("draws") is None:
         for name, module in list(sys.modules.items()):
             if name.startswith("lemma.") and hasattr(module, "can_draw"):
