@@ -8,7 +8,7 @@ of the formula, and counts the model there.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations, product
 from math import ceil, comb, floor, gcd, lcm, log2, prod
@@ -53,20 +53,14 @@ class Total:
 
 @dataclass(frozen=True)
 class Solutions(Result):
-    """The whole numbers that give the totals, the roundest first.
-
-    Attributes:
-        number: how many assignments solve the equations within the ranges.
-        tried: how many of them were built, the roundest first; 0 where nothing was built.
-        solutions: the roundest ones, of those that were built only the ones that can be.
-    """
+    """The whole numbers that give the totals, the roundest first."""
 
     unknown: tuple[str, ...]
     totals: tuple[Total, ...]
     ranges: Mapping[str, range]
-    number: int
-    tried: int
-    solutions: tuple[Mapping[str, int], ...]
+    number: int  # of assignments that solve the equations within the ranges
+    tried: int  # how many of them were built, the roundest first; 0 where nothing was built
+    solutions: tuple[Mapping[str, int], ...]  # the roundest ones, of those that were built only the ones that can be
 
     @property
     def title(self) -> str:
@@ -100,12 +94,10 @@ class Solutions(Result):
         return f"{solve} the equation {within}.{more}"
 
     def blocks(self) -> Iterator[Block]:
-        """The totals, how many solutions there are, and the roundest of them."""
         lines = "\n".join([*map(str, self.totals), self.summary])
         yield self._table(lines) if self.solutions else Text(lines)
 
     def details(self) -> Iterator[Block]:
-        """The same, the totals as a list."""
         yield Items([str(total) for total in self.totals])
         yield Text(self.summary)
         if self.solutions:
@@ -126,7 +118,6 @@ class Solutions(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row per solution."""
         return [dict(solution) for solution in self.solutions]
 
 
@@ -191,7 +182,6 @@ class Bound:
         return f"{self.quantity} {'≤' if self.is_upper else '≥'} {self.value:,}"
 
     def holds(self, number: int) -> bool:
-        """Return whether a number keeps the bound."""
         return number <= self.value if self.is_upper else number >= self.value
 
 
@@ -228,23 +218,15 @@ def read_bound(text: str) -> Bound | None:
 
 @dataclass(frozen=True)
 class BoundSolution(Result):
-    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one.
-
-    Attributes:
-        sizes: the other sizes.
-        root: the root of the formula, rounded to the side on which the bound holds; None without one in the range.
-        size: the nearest size that can be built.
-        value: the quantity there.
-        next_size: the next size that can be built on the other side, and the quantity there by the formula.
-    """
+    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one."""
 
     bound: Bound
-    sizes: Sizes
+    sizes: Sizes  # the others
     formula: str
-    root: int | None
-    size: int | None
-    value: int | None
-    next_size: tuple[int, int] | None
+    root: int | None  # of the formula, rounded to the side on which the bound holds; None without one in the range
+    size: int | None  # the nearest size that can be built
+    value: int | None  # the quantity there
+    next_size: tuple[int, int] | None  # the next that can be built on the other side, and the quantity by the formula
     range: range
 
     @property
@@ -252,7 +234,6 @@ class BoundSolution(Result):
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
-        """The formula, its root, and the size."""
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
         name, quantity = self.bound.unknown, self.bound.quantity
         lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
@@ -312,11 +293,6 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         sizes = {**requested, name: value}
         return sizes | {other: int(default.at(sizes)) for other, default in defaults.items()}
 
-    def subject_at(value: int) -> Subject:
-        sizes = sizes_at(value)
-        symbols = {other: sizes[other] for other in subject.symbols}
-        return replace(subject, symbols=symbols, input_sizes={other: sizes[other] for other in subject.input_sizes})
-
     def buildable(start: int, step: int) -> Iterator[int]:
         candidates = range(start, start + step * MAX_BUILDS, step)
         return (value for value in candidates if value in values and subject.can_build(sizes_at(value)))
@@ -325,7 +301,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     if root is not None:
         outward = values.step if bound.is_upper else -values.step
         for candidate in buildable(root, -outward):
-            total = count(subject_at(candidate), [bound.quantity]).quantities[bound.quantity].total
+            total = count(subject.resize(sizes_at(candidate)), [bound.quantity]).quantities[bound.quantity].total
             if total is not None and bound.holds(total):
                 size, number = candidate, total
                 break
@@ -434,16 +410,15 @@ def solve(
         return total, tuple(solution.values())
 
     candidates = sorted((dict(zip(unknown, values, strict=True)) for values in solutions), key=roundest_first)
-    if can_build is None:
-        return Solutions(tuple(unknown), all_totals, ranges_by_name, len(candidates), 0, tuple(candidates[:limit]))
-    built: list[dict[str, int]] = []
-    num_tried = 0
-    for candidate in candidates[:MAX_BUILDS]:
-        if len(built) == limit:
-            break
-        num_tried += 1
-        if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
-            built.append(candidate)
+    built, num_tried = candidates[:limit], 0
+    if can_build is not None:
+        built = []
+        for candidate in candidates[:MAX_BUILDS]:
+            if len(built) == limit:
+                break
+            num_tried += 1
+            if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
+                built.append(candidate)
     return Solutions(tuple(unknown), all_totals, ranges_by_name, len(candidates), num_tried, tuple(built))
 
 
@@ -498,10 +473,7 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
     coefficients = _coefficients(to_equation(polynomial - bound, [name]), 0)
 
     def evaluate(value: int) -> int:
-        result = 0
-        for coefficient in reversed(coefficients):
-            result = result * value + coefficient
-        return result
+        return sum(coefficient * value**power for power, coefficient in enumerate(coefficients))
 
     if all(coefficient >= 0 for coefficient in coefficients[1:]):  # it only rises
         num_below = bisect_right(values, 0, key=evaluate)
