@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from lemma.data.sentences import split_words
 from lemma.data.tokenizers import Tokenizer
-from lemma.data.treebanks import Sentence, format_conllu
+from lemma.data.treebanks import Sentence, format_conllu, split_words
 from lemma.errors import InputError, describe_unknown
 from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, record_attention
