@@ -95,9 +95,9 @@ def watch(progress: bool) -> Observer:
     return make_observer() if progress and is_first else SilentObserver()
 
 
-def open_run(run: Path | str | Run) -> Run:
+def open_run(run: Path | str | Run, device: str = "auto") -> Run:
     """Return a run, loaded from its folder if it is not loaded yet."""
-    return load(Path(run)) if isinstance(run, (str, os.PathLike)) else require_run(run)
+    return load(Path(run), device) if isinstance(run, (str, os.PathLike)) else require_run(run)
 
 
 def require_run(run: Any) -> Run:
@@ -676,16 +676,9 @@ def generate(
     run: Path | str | Run,
     prompt: str = "",
     *,
+    chat: str | Sequence[Mapping[str, Any]] | None = None,
     on_text: OnText | None = None,
     defaults: Mapping[str, Any] | None = None,
-    **settings: Unpack[SamplingSettings],
-) -> Generation: ...
-@overload
-def generate(
-    run: Path | str | Run,
-    *,
-    chat: str | Sequence[Mapping[str, Any]],
-    on_text: Callable[[int, str], object] | None = None,
     **settings: Unpack[SamplingSettings],
 ) -> Generation: ...
 @overload
@@ -1315,11 +1308,7 @@ def _run_loader(device: str) -> Callable[[Path | str | Run], Run]:
     if kind not in ("auto", "cpu", "cuda") or (kind == "cuda" and not torch.cuda.is_available()):
         choices = "auto, cpu or cuda" if torch.cuda.is_available() else "auto or cpu: there is no GPU here"
         raise InputError(f"device = '{device}': give {choices}.")
-
-    def load_to_device(run: Path | str | Run) -> Run:
-        return load(Path(run), device) if isinstance(run, (str, os.PathLike)) else require_run(run)
-
-    return load_to_device
+    return partial(open_run, device=device)
 
 
 def _require_packages(verb: str, *packages: str, extra: str = "serve") -> None:

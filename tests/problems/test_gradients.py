@@ -63,14 +63,14 @@ WRONG_IN_SOURCE = {
 def test_every_line_of_the_derivation_is_right(cell: str, derivation: str, lines: int) -> None:
     report = check_gradients(cell, [derivation])
     assert report.right, str(report)
-    assert [verdict.outcome for verdict in report.verdicts] == ["right"] * lines
-    assert not any(verdict.taken for verdict in report.verdicts)
+    assert [verdict.outcome for verdict in report.lines] == ["right"] * lines
+    assert not any(verdict.taken for verdict in report.lines)
 
 
 @pytest.mark.parametrize("line", WRONG_IN_SOURCE)
 def test_each_error_of_the_source_is_caught_and_repaired(line: str) -> None:
     reason, repaired = WRONG_IN_SOURCE[line]
-    (verdict,) = check_gradients("lstm", [line]).verdicts
+    (verdict,) = check_gradients("lstm", [line]).lines
     assert verdict.outcome == "wrong"
     assert verdict.reason.endswith(reason)
     assert verdict.repair == repaired
@@ -78,21 +78,21 @@ def test_each_error_of_the_source_is_caught_and_repaired(line: str) -> None:
 
 
 def test_the_first_error_is_repaired_also_where_the_future_is_forgotten_too() -> None:
-    (verdict,) = check_gradients("lstm", ["da = (ŷ−y)ᵀ @ W_yᵀ"]).verdicts
+    (verdict,) = check_gradients("lstm", ["da = (ŷ−y)ᵀ @ W_yᵀ"]).lines
     assert verdict.repair == "da = W_y.T @ (y_hat - y) + da_next"
     assert verdict.reason.endswith("W_y.T @ (y_hat - y); and the term da_next is missing")
 
 
 def test_an_error_does_not_spoil_the_lines_that_follow_from_it() -> None:
     lines = list(WRONG_IN_SOURCE) + [line for line in C2.strip().splitlines() if line.split()[0] in ("dΓ_o", "db_c")]
-    outcomes = [verdict.outcome for verdict in check_gradients("lstm", lines).verdicts]
+    outcomes = [verdict.outcome for verdict in check_gradients("lstm", lines).lines]
     assert outcomes == ["wrong"] * 4 + ["right"] * 2
 
 
 def test_the_forward_step_can_be_judged_too() -> None:
     step = ["c_t = Γ_f∗c_{t−1} + Γ_u∗c̃", "a_t = Γ_o∗tanh(c_t)", "ŷ = softmax(W_y @ a_t + b_y)"]
     assert check_gradients("lstm", step).right
-    (verdict,) = check_gradients("lstm", ["h_t = Γ_o * c_t"]).verdicts
+    (verdict,) = check_gradients("lstm", ["h_t = Γ_o * c_t"]).lines
     assert verdict.repair == "h_t = G_o * tanh(c)"
 
 

@@ -32,6 +32,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import chain
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,11 +97,6 @@ def spellings(name: str) -> tuple[str, str, str]:
     return name, name.removesuffix("_t"), f"{name}_t"
 
 
-def _resolve(name: str, defined: Collection[str]) -> str:
-    """Return the defined name that a spelling means; an unknown name stays as it is."""
-    return next((spelling for spelling in spellings(name) if spelling in defined), name)
-
-
 class GradientCell(Spec):
     """A function with a loss. Its gradients are the derivatives of the loss."""
 
@@ -148,7 +144,11 @@ class GradientCell(Spec):
         defined, equations = {*self.sizes, *self.input_sides}, list[Equation]()
         for number, line in enumerate(lines, 1):
             equation = parse_equation(line, number)
-            resolved = {name: variable(_resolve(name, defined)) for name in variable_names(equation.expression)}
+            names = variable_names(equation.expression)
+            resolved = {
+                name: variable(next((spelling for spelling in spellings(name) if spelling in defined), name))
+                for name in names
+            }
             equations.append(replace(equation, expression=substitute_names(equation.expression, resolved)))
             defined.add(equation.name)
         return tuple(equations)
@@ -191,6 +191,21 @@ class GradientCell(Spec):
             if value and f"d{value}" in self.all_names:
                 return f"d{value}"
         return name
+
+    def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
+        """Return an expression in the names of the cell; raise an error at an unknown name or size."""
+        names = [node for _, node in walk(expression) if node.op == "name"]
+        canonical = {node.value: variable(self.canonical(node.value, helpers), node.position) for node in names}
+        expression = substitute_names(expression, canonical)
+        for _, node in walk(expression):
+            if node.op == "name" and node.value not in self.all_names and node.value not in helpers:
+                similar = self.gradients if node.value.startswith("d") and self.gradients else self.values
+                message = describe_unknown("name", node.value, (*similar, *sorted({*helpers} - self.all_names)))
+                raise source.error_at(node.position, message)
+            for end in chain.from_iterable(node.value if node.op == "slice" else ()):
+                if isinstance(end, str) and end not in self.sizes:
+                    raise source.error_at(0, describe_unknown("size", end, self.sizes))
+        return expression
 
     def depth(self, name: str) -> int:
         """Return the index of the step that computes a name's value; -1 for sizes and inputs."""
@@ -330,17 +345,15 @@ def _check_names(cell: GradientCell, source: str) -> None:
             raise SpecError(f"{source}: d{name} is a value and the gradient of {name}; rename one of them.")
 
 
-_WITH_ARTICLE = {"size": "a size", "input": "an input", "step": "a step"}
-
-
 def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
     """Add a name to those defined; refuse one that is not allowed or is there already."""
+    articles = {"size": "a size", "input": "an input", "step": "a step"}
     if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
         raise SpecError(
-            f"{source}: '{name}' cannot be the name of {_WITH_ARTICLE[kind]}; write letters, digits and single _."
+            f"{source}: '{name}' cannot be the name of {articles[kind]}; write letters, digits and single _."
         )
     if name in defined:
-        raise SpecError(f"{source}: the {kind} {name} has the name of {_WITH_ARTICLE[defined[name]]}.")
+        raise SpecError(f"{source}: the {kind} {name} has the name of {articles[defined[name]]}.")
     defined[name] = kind
 
 
@@ -368,6 +381,12 @@ class Sample:
         if not shape:
             return "a number"
         return f"({', '.join(self.size_names.get(length, str(length)) for length in shape)})"
+
+
+def add_values(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
+    """Return samples with the value of another name."""
+    pairs = zip(samples, values, strict=True)
+    return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
 
 
 def draw_sample(cell: GradientCell, seed: int) -> Sample:

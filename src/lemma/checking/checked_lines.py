@@ -1,9 +1,10 @@
 """Answers checked line by line: the base of the reports on shapes, derivations, gradients and worked cases."""
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
-from lemma.report.result import Block, Heading, Result, Text, TextKind
+from lemma.report.result import Block, Heading, Result, Text, TextKind, to_plain
 
 OUTCOME_KINDS: dict[str, TextKind] = {"right": "good", "wrong": "bad"}
 
@@ -37,17 +38,37 @@ class CheckedLine:
         return "\n".join([f"{self.outcome:<8}{self.text}", *(f"{'':8}{note}" for note in self.notes)])
 
 
-class CheckedLines(Result):
+LineT = TypeVar("LineT", bound=CheckedLine)
+
+
+@dataclass(frozen=True)
+class CheckedLines(Result, Generic[LineT]):
     """Report on an answer that was checked line by line; true if lines were checked and all of them are right.
 
-    Subclasses are dataclasses that give `lines`, and `notes` on all of them, as fields or properties.
+    Attributes:
+        name: what the answer is about: a model, a function, a file or a case.
+        notes: notes on all lines, printed below them.
+        topic: what was checked, for the title.
+        keys: the keys of the name and of the lines in JSON.
     """
 
-    lines: Any
-    notes: Any = ()
+    topic: ClassVar[str]
+    keys: ClassVar[tuple[str, str]] = ("name", "lines")
+
+    name: str
+    lines: tuple[LineT, ...]
+    notes: tuple[str, ...] = ()
 
     @property
-    def checked(self) -> list[Any]:
+    def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return f"{self.name}: {self.topic}"
+
+    def to_dict(self) -> dict[str, Any]:
+        name_key, lines_key = self.keys
+        return to_plain({name_key: self.name, "right": self.right, lines_key: self.lines})
+
+    @property
+    def checked(self) -> list[LineT]:
         """The lines that are right or wrong."""
         return [line for line in self.lines if line.outcome in OUTCOME_KINDS]
 

@@ -25,9 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from torch import Tensor
-
-from lemma.checking.cells import MAX_FILE_BYTES, GradientCell, Sample, read_cell
+from lemma.checking.cells import MAX_FILE_BYTES, GradientCell, add_values, read_cell
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.compare_formula import write_or_summarize
 from lemma.checking.expressions import (
@@ -36,18 +34,14 @@ from lemma.checking.expressions import (
     ShapeError,
     limited_work,
     parse_steps,
-    substitute_names,
     variable,
-    variable_names,
-    walk,
 )
 from lemma.checking.gradients import MAX_LINES, describe_shape_error
 from lemma.checking.read_formula import FILLER_WORDS, is_function_name, read_answer, split_into_symbols, substitute
-from lemma.checking.repairs import RepairSearch, is_close
+from lemma.checking.repairs import RepairSearch, is_close, relative_error
 from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational, work_limit
-from lemma.errors import InputError, SpecError, describe_unknown
-from lemma.report.result import to_plain
+from lemma.errors import InputError, SpecError
 from lemma.spec.base import read_toml
 
 MAX_FORMULA_STEPS = 100_000  # steps of work for a derivation of formulas, see `work_limit`
@@ -70,25 +64,15 @@ class DerivationStep(CheckedLine):
         return (self.reason,) if self.reason else ()
 
 
-@dataclass(frozen=True)
-class DerivationReport(CheckedLines):
+class DerivationReport(CheckedLines[DerivationStep]):
     """The steps of a derivation with their outcomes."""
 
-    name: str
-    steps: tuple[DerivationStep, ...]
-
-    @property
-    def lines(self) -> tuple[DerivationStep, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.steps
-
-    @property
-    def title(self) -> str:
-        return f"{self.name}: derivation"
+    topic, keys = "derivation", ("name", "steps")
 
     @property
     def first_wrong(self) -> DerivationStep | None:
         """The first step that does not follow from the one before."""
-        return next((step for step in self.steps if step.outcome == "wrong"), None)
+        return next((step for step in self.lines if step.outcome == "wrong"), None)
 
     @property
     def summary(self) -> str:
@@ -101,9 +85,7 @@ class DerivationReport(CheckedLines):
         return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
 
     def to_dict(self) -> dict[str, Any]:
-        wrong = self.first_wrong
-        values = {"name": self.name, "right": self.right, "first_wrong": wrong and wrong.line, "steps": self.steps}
-        return to_plain(values)
+        return super().to_dict() | {"first_wrong": self.first_wrong and self.first_wrong.line}
 
 
 def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport:
@@ -277,29 +259,19 @@ class _MatrixDerivation:
             name, expressions = canonical, [variable(canonical), *expressions]
         if name and name != self.chain:
             self.last, self.chain = None, name
-        reason, is_checked = "", False
+        reason, is_checked, source = "", False, SourceText(line, f"line {number}, column")
         for expression in expressions:
-            expression = self._canonicalize(expression, line, number)
+            expression = self.cell.canonicalize(expression, self.samples[0].values, source)
             if self.last is not None:
                 is_checked, reason = True, reason or self._describe_difference(self.last, expression)
             self.last = expression
         if name and name not in self.cell.all_names:
             try:
                 values = [Evaluator(sample.values)(self.last or expressions[-1]) for sample in self.samples]
-                self.samples = _add_values(self.samples, name, values)
+                self.samples = add_values(self.samples, name, values)
             except ShapeError as error:
                 reason = reason or describe_shape_error(error, self.samples[0])
         return DerivationStep(number, line, _outcome(reason, is_checked), reason)
-
-    def _canonicalize(self, expression: Node, line: str, number: int) -> Node:
-        """Return the expression in the names of the cell; raise an error at an unknown name."""
-        cell, values = self.cell, self.samples[0].values
-        for _, node in walk(expression):
-            if node.op == "name" and cell.canonical(node.value, values) not in values:
-                message = describe_unknown("name", node.value, [*cell.values, *cell.gradients])
-                raise SourceText(line, f"line {number}, column").error_at(node.position, message)
-        names = variable_names(expression)
-        return substitute_names(expression, {name: variable(cell.canonical(name, values)) for name in names})
 
     def _describe_difference(self, previous: Node, step: Node) -> str:
         """Return how a step differs from the one before, with a repair if one is found; "" if they are equal."""
@@ -317,15 +289,9 @@ class _MatrixDerivation:
                 shapes = sample.describe_shape(value.shape), sample.describe_shape(truth.shape)
                 difference = f"the shape is {shapes[0]}, {PREVIOUS} has {shapes[1]}"
             elif not is_close(value, truth):
-                error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
-                difference = f"differs from {PREVIOUS}, relative error {error:.2g}"
+                difference = f"differs from {PREVIOUS}, relative error {relative_error(value, truth):.2g}"
             else:
                 continue
-            repair = self.search.find(step, "step", _add_values(samples, "step", expected))
+            repair = self.search.find(step, "step", add_values(samples, "step", expected))
             return f"{difference}: {repair.description}" if repair else difference
         return ""
-
-
-def _add_values(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
-    pairs = zip(samples, values, strict=True)
-    return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)

@@ -80,14 +80,15 @@ def substitute_names(node: Node, values: Mapping[str, Node]) -> Node:
     return Node(node.op, tuple(substitute_names(child, values) for child in node.children), node.value)
 
 
+def expand_names(node: Node, values: Mapping[str, Node]) -> Node | None:
+    """Return the tree with names replaced by expressions; None if it would have more than MAX_NODES nodes."""
+    expanded = substitute_names(node, values)
+    return None if next(islice(walk(expanded), MAX_NODES, None), None) else expanded
+
+
 def variable_names(node: Node) -> set[str]:
     """Return the names that occur in a tree."""
     return {child.value for _, child in walk(node) if child.op == "name"}
-
-
-def has_more_nodes(node: Node, limit: int) -> bool:
-    """Return whether a tree has more nodes than the limit, without counting further."""
-    return next(islice(walk(node), limit, None), None) is not None
 
 
 # Parsing `name = expression` lines; nothing that is read is ever executed.
@@ -450,6 +451,7 @@ def _write_operand(node: Node, level: int) -> str:
 Shape = tuple[int, ...]
 MAX_ELEMENTS = 20_000  # of a value; the values of a cell are far smaller
 MAX_EINSUM_PRODUCTS = 50 * MAX_ELEMENTS
+_REDUCTIONS = {"sum": torch.sum, "mean": torch.mean}
 _ELEMENTWISE = {
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
@@ -560,8 +562,8 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
     _check_size(result_sizes.get(function, counts[0]))
     if function in _ELEMENTWISE:
         return _ELEMENTWISE[function](first)
-    if function in ("sum", "mean") and value is None:
-        return first.sum() if function == "sum" else first.mean()
+    if function in _REDUCTIONS and value is None:
+        return _REDUCTIONS[function](first)
     if function == "maximum":
         apply_operator("+", *arguments)  # checks that the shapes fit
         return torch.maximum(*arguments)
@@ -575,10 +577,8 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
             if argument.ndim != 2 or 1 not in argument.shape:
                 raise ShapeError(f"{function} of {{}}, which is not a row or column", argument.shape)
     match function:
-        case "sum":
-            return first.sum(value, keepdim=True)
-        case "mean":
-            return first.mean(value, keepdim=True)
+        case "sum" | "mean":
+            return _REDUCTIONS[function](first, value, keepdim=True)
         case "softmax":  # of a row or of a column, or of each row of a matrix, unless an axis is given
             is_column = first.ndim == 2 and first.shape[1] == 1
             return first.softmax(axes[0] if axes else 0 if is_column else -1)
@@ -593,14 +593,13 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
 
 def _concatenate(arguments: list[Tensor]) -> Tensor:
     """Stack columns, put rows side by side, or join matrices with as many rows, as heads are, or columns."""
-    if all(argument.ndim == 2 for argument in arguments):
-        for axis in (0, 1):
-            if all(argument.shape[1 - axis] == 1 for argument in arguments):
-                return torch.cat(arguments, axis)
-        for axis in (1, 0):
-            if len({argument.shape[1 - axis] for argument in arguments}) == 1:
-                return torch.cat(arguments, axis)
-    raise ShapeError(f"[{'; '.join('{}' for _ in arguments)}]", *(argument.shape for argument in arguments))
+    shapes = [tuple(argument.shape) for argument in arguments]
+    if all(len(shape) == 2 for shape in shapes):
+        axes = [axis for axis in (0, 1) if all(shape[1 - axis] == 1 for shape in shapes)]
+        axes += [axis for axis in (1, 0) if len({shape[1 - axis] for shape in shapes}) == 1]
+        if axes:
+            return torch.cat(arguments, axes[0])
+    raise ShapeError(f"[{'; '.join('{}' for _ in shapes)}]", *shapes)
 
 
 def _einsum(subscripts: str, arguments: list[Tensor]) -> Tensor:

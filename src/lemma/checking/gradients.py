@@ -10,11 +10,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from lemma.checking.cells import CellLike, GradientCell, Sample, find_cell, gradient_with_constants
+from lemma.checking.cells import CellLike, GradientCell, Sample, add_values, find_cell, gradient_with_constants
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.expressions import (
     ARITY,
-    MAX_NODES,
     RESERVED_NAMES,
     Equation,
     Evaluator,
@@ -22,17 +21,15 @@ from lemma.checking.expressions import (
     ShapeError,
     TooMuchWork,
     WorkBudget,
-    has_more_nodes,
+    expand_names,
     parse_equation,
     parse_steps,
-    substitute_names,
     variable,
     variable_names,
-    walk,
 )
-from lemma.checking.repairs import RepairSearch, is_close, is_correct
+from lemma.checking.repairs import RepairSearch, is_close, is_correct, relative_error
 from lemma.checking.tokens import SourceText
-from lemma.errors import InputError, describe_unknown
+from lemma.errors import InputError
 from lemma.report.text import text_width, wrap, wrap_paragraph
 
 MAX_LINES, MAX_CHARACTERS = 100, 100_000
@@ -78,27 +75,14 @@ class GradientVerdict(CheckedLine):
         return " ".join(filter(None, [f"{self.repair}." if self.repair else "", reason]))
 
 
-@dataclass(frozen=True)
-class GradientReport(CheckedLines):
+class GradientReport(CheckedLines[GradientVerdict]):
     """The verdicts on all lines of a derivation."""
 
-    json_names = ("cell", "right", "verdicts")
-
-    cell: str
-    verdicts: tuple[GradientVerdict, ...]
-
-    @property
-    def lines(self) -> tuple[GradientVerdict, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self.verdicts
-
-    @property
-    def title(self) -> str:
-        return f"{self.cell}: gradients"
+    topic, keys = "gradients", ("cell", "verdicts")
 
     @property
     def summary(self) -> str:
-        right = sum(verdict.outcome == "right" for verdict in self.checked)
-        return f"{self.cell}: {right} of {len(self.checked)} right"
+        return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
         if not self.checked:
@@ -146,7 +130,8 @@ class _GradientChecker:
     """The state of checking a derivation line by line.
 
     Attributes:
-        helpers: names that are not the cell's, with the expressions they stand for.
+        uses: the names in the expressions of helpers, the names that are not the cell's.
+        helpers: helpers with the expressions they stand for.
         sources: the cell's names behind each helper.
         uncomputed: helpers without a value.
         right, wrong: gradients that earlier lines got right, and wrong.
@@ -169,37 +154,38 @@ class _GradientChecker:
         self.sources: dict[str, set[str]] = {}
         self.uncomputed: set[str] = set()
         self.right, self.wrong = set(derived_before), set(attempted_before)
-        self.budget, self.diagnosis = WorkBudget(MAX_CHECKING_OPERATIONS), Diagnosis(cell)
+        self.budget, self.search = WorkBudget(MAX_CHECKING_OPERATIONS), RepairSearch(cell)
+        self.constant_gradients: ConstantGradients = {}
+        self.constant_budget = WorkBudget(MAX_CONSTANT_OPERATIONS)
 
     def check(self, line: Equation, diagnose: bool) -> GradientVerdict:
-        name, expression = line.name, line.expression
-        verdict = GradientVerdict(line.number, name, line.text, "wrong")
-        used = {source for used in variable_names(expression) for source in self.sources.get(used, {used})}
+        name, expression, cell = line.name, line.expression, self.cell
+        verdict, names = GradientVerdict(line.number, name, line.text, "wrong"), variable_names(expression)
+        used = {source for name in names for source in self.sources.get(name, {name})}
         with self.budget:
-            if missing := sorted(variable_names(expression) & self.uncomputed):
-                self.uncomputed |= {name} - self.cell.all_names
+            if missing := sorted(names & self.uncomputed):
+                self.uncomputed |= {name} - cell.all_names
                 return replace(verdict, reason=f"it uses {missing[0]}, which could not be computed")
-            if name not in self.cell.all_names:
+            if name not in cell.all_names:
                 return self._add_helper(verdict, expression, used)
-            available = self._available(name)
+            available = self.right | cell.available_for(name)
+            if name in self.gradients:
+                available |= {wrong for wrong in self.wrong if name[1:] not in cell.descendants[wrong[1:]]}
             failed = next((sample for sample in self.samples if not is_correct(expression, name, sample)), None)
             if failed is None:
-                return self._check_sources(verdict, expression, used, available)
+                if unavailable := sorted(used - available):
+                    return replace(verdict, reason=_explain_unavailable(cell, name, unavailable[0]))
+                assumed = (_dependencies(names, self.uses) & self.gradients) - self.derived
+                self.right.add(name)
+                return replace(verdict, outcome="right", taken=tuple(sorted(assumed)))
             fault, error = _describe_fault(expression, name, failed)
-            verdict = replace(verdict, reason=f"{fault}{NO_REPAIR}", error=error)
             if used <= available:
                 self.wrong |= {name} & self.gradients
+        verdict = replace(verdict, reason=f"{fault}{NO_REPAIR}", error=error)
         if not diagnose:
             return verdict
         available |= {helper for helper, sources in self.sources.items() if sources <= available}
-        return self.diagnosis.explain(verdict, line, self.samples, self.helpers, available)
-
-    def _available(self, name: str) -> set[str]:
-        """Return the cell's names that a line for `name` may use."""
-        available = self.right | self.cell.available_for(name)
-        if name in self.gradients:
-            available |= {wrong for wrong in self.wrong if name[1:] not in self.cell.descendants[wrong[1:]]}
-        return available
+        return self._explain(verdict, line, fault, available)
 
     def _add_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
         """Compute a helper, for later lines to use."""
@@ -211,52 +197,27 @@ class _GradientChecker:
             return replace(verdict, reason=describe_shape_error(error, self.samples[0]))
         self.uncomputed.discard(name)
         self.sources[name] = used
-        expanded = substitute_names(expression, self.helpers)
-        self.helpers[name] = variable(name) if has_more_nodes(expanded, MAX_NODES) else expanded
-        pairs = zip(self.samples, values, strict=True)
-        self.samples = tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
+        self.helpers[name] = expand_names(expression, self.helpers) or variable(name)
+        self.samples = add_values(self.samples, name, values)
         return replace(verdict, outcome="helper", reason="a helper, not checked")
 
-    def _check_sources(
-        self, verdict: GradientVerdict, expression: Node, used: set[str], available: set[str]
-    ) -> GradientVerdict:
-        """Accept a line with the right value if it uses only what is available."""
-        if unavailable := sorted(used - available):
-            return replace(verdict, reason=_explain_unavailable(self.cell, verdict.name, unavailable[0]))
-        assumed = (_dependencies(variable_names(expression), self.uses) & self.gradients) - self.derived
-        self.right.add(verdict.name)
-        return replace(verdict, outcome="right", taken=tuple(sorted(assumed)))
-
-
-class Diagnosis:
-    """The search for the mistakes in the lines of one derivation, with budgets for all of them."""
-
-    def __init__(self, cell: GradientCell) -> None:
-        self.cell, self.search = cell, RepairSearch(cell)
-        self.constant_gradients: ConstantGradients = {}
-        self.constant_budget = WorkBudget(MAX_CONSTANT_OPERATIONS)
-
-    def explain(
-        self,
-        verdict: GradientVerdict,
-        line: Equation,
-        samples: Sequence[Sample],
-        helpers: Mapping[str, Node],
-        available: Collection[str],
+    def _explain(
+        self, verdict: GradientVerdict, line: Equation, fault: str, available: Collection[str]
     ) -> GradientVerdict:
         """Return the verdict on a wrong line with its repair, or with the steps that it takes for constants."""
-        fault = verdict.reason.removesuffix(NO_REPAIR)
         expressions = [line.expression]
-        if variable_names(line.expression) & set(helpers):
-            expanded = substitute_names(line.expression, helpers)
-            expressions += [] if has_more_nodes(expanded, MAX_NODES) else [expanded]
+        if variable_names(line.expression) & set(self.helpers):
+            expanded = expand_names(line.expression, self.helpers)
+            expressions += [expanded] if expanded else []
         for expression in expressions:
-            if repair := self.search.find(expression, line.name, samples, available):
+            if repair := self.search.find(expression, line.name, self.samples, available):
                 repaired = f"{line.text.partition('=')[0].strip()} = {repair.expression}"
                 return replace(verdict, reason=f"{fault}: {repair.description}", repair=repaired)
         try:
             with self.constant_budget:
-                forgotten = forgotten_steps(line.expression, self.cell, line.name, samples, self.constant_gradients)
+                forgotten = forgotten_steps(
+                    line.expression, self.cell, line.name, self.samples, self.constant_gradients
+                )
         except TooMuchWork:
             return verdict
         if not forgotten:
@@ -302,18 +263,7 @@ def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> 
     if is_given or name in RESERVED_NAMES or "__" in name:
         reason = "is given; it is not derived" if is_given else "cannot be the name of a helper"
         raise source.error_at(0, f"'{equation.name}' {reason}.")
-    names = [node for _, node in walk(equation.expression) if node.op == "name"]
-    canonical = {node.value: variable(cell.canonical(node.value, helpers), node.position) for node in names}
-    expression = substitute_names(equation.expression, canonical)
-    for _, node in walk(expression):
-        if node.op == "name" and node.value not in cell.all_names | helpers:
-            similar = cell.gradients if node.value.startswith("d") else cell.values
-            message = describe_unknown("name", node.value, (*similar, *sorted(helpers)))
-            raise source.error_at(node.position, message)
-        for end in chain.from_iterable(node.value if node.op == "slice" else ()):
-            if isinstance(end, str) and end not in cell.sizes:
-                raise source.error_at(0, describe_unknown("size", end, cell.sizes))
-    return replace(equation, name=name, expression=expression)
+    return replace(equation, name=name, expression=cell.canonicalize(equation.expression, helpers, source))
 
 
 def _check_names(lines: Sequence[Equation], cell: GradientCell) -> None:
@@ -437,7 +387,7 @@ def _describe_fault(expression: Node, target: str, sample: Sample) -> tuple[str,
         return f"the shape is {shapes[0]}, expected {shapes[1]}", None
     if not value.isfinite().all():
         return "the value is not a finite number", None
-    error = ((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300)).item()
+    error = relative_error(value, truth)
     return f"relative error {error:.2g}", error
 
 

@@ -103,6 +103,11 @@ def is_close(value: Tensor, truth: Tensor) -> bool:
     return torch.allclose(value, truth, rtol=0.0, atol=tolerance)
 
 
+def relative_error(value: Tensor, truth: Tensor) -> float:
+    """Return the largest error relative to the largest true value."""
+    return float((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300))
+
+
 @dataclass(frozen=True)
 class RepairContext:
     """The information for a rule: the cell, the name that is derived, and a sample."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import permutations
+from itertools import accumulate, permutations
 from typing import Any
 
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
@@ -52,18 +52,10 @@ class CheckedShape(CheckedLine):
         return " ".join(filter(None, [self.right, self.reason]))
 
 
-@dataclass(frozen=True)
-class ShapeReport(CheckedLines):
+class ShapeReport(CheckedLines[CheckedShape]):
     """The shapes of a module's tensors, each checked."""
 
-    json_names = ("model", "right", "lines")
-
-    model: str
-    lines: tuple[CheckedShape, ...]
-
-    @property
-    def title(self) -> str:
-        return f"{self.model}: shapes"
+    topic, keys = "shapes", ("model", "lines")
 
 
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
@@ -78,20 +70,17 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
     pairs = [_split(line) for line in answers]
     subject = resolve_subject(model, settings)
     order = tuple(subject.sizes(with_inputs=True))
-    shapes = _tensor_shapes(subject)
-    with work_limit(MAX_STEPS):
-        checked = [_check_shape(_find_tensor(name, shapes, subject), text, shapes, order) for name, text in pairs]
-    return ShapeReport(subject.name, tuple(checked))
 
-
-def _tensor_shapes(subject: Subject) -> dict[str, Axes]:
-    def compute() -> list[list[Any]]:
+    def draw_shapes() -> list[list[Any]]:
         return [
             [node.name.translate(SUBSCRIPTS), [size.to_json() for size in node.shape]] for node in draw(subject).nodes
         ]
 
-    nodes = CountCache(subject.identity).get_or_compute("drawn shapes", compute)
-    return {name: tuple(Rational(Polynomial.from_json(terms)) for terms in sizes) for name, sizes in nodes}
+    nodes = CountCache(subject.identity).get_or_compute("drawn shapes", draw_shapes)
+    shapes = {name: tuple(Rational(Polynomial.from_json(terms)) for terms in sizes) for name, sizes in nodes}
+    with work_limit(MAX_STEPS):
+        checked = [_check_shape(_find_tensor(name, shapes, subject), text, shapes, order) for name, text in pairs]
+    return ShapeReport(subject.name, tuple(checked))
 
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:
@@ -111,7 +100,7 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
     readings, expected = read_shape(text, order), shapes[name]
     actual = next((reading for reading in readings if _equal(reading, expected)), readings[0])
     equal = _equal(actual, expected)
-    reason = "" if equal else _exnormalized(actual, expected, order)
+    reason = "" if equal else _explain_axes(actual, expected, order)
     if not equal and not reason:
         other = next((other for other, shape in shapes.items() if other != name and _equal(actual, shape)), None)
         reason = f"That is the shape of {other}." if other else ""
@@ -119,7 +108,7 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
     return CheckedShape(name, yours, right, equal, reason)
 
 
-def _exnormalized(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
+def _explain_axes(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
     for index, ordinal in enumerate(ORDINALS):
         if index < len(expected) and _equal(actual, expected[:index] + expected[index + 1 :]):
             return f"The {ordinal} axis, {write_formula(expected[index], order)}, is missing."
@@ -160,7 +149,7 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
     [['H*M*E'], ['H*M', 'E']]
     """
     shape = re.sub(r"^(?:torch\.)?Size(?=\()|^(?:ℝ|R|\\mathbb\s*\{\s*R\s*\})\s*\^", "", text).strip()
-    while (closing := _CLOSING.get(shape[:1])) and _closing_position(shape) == len(shape) - 1 and shape[-1] == closing:
+    while _is_enclosed(shape):
         shape = shape[1:-1].strip()
     readings: list[Axes] = []
     first_error: InputError | None = None
@@ -168,7 +157,7 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
         try:
             axes = _split_axes(shape, separator, sizes)
             if len(axes) > 1 or separator is _AXES:
-                readings.append(tuple(Rational(_read_size(axis, sizes)) for axis in axes))
+                readings.append(tuple(_read_size(axis, sizes) for axis in axes))
         except InputError as error:
             first_error = first_error or error
         if separator is _AXES and _AXES.search(shape):
@@ -200,21 +189,17 @@ def _split_axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) 
     return axes
 
 
-def _closing_position(text: str) -> int:
-    """Return the position of the bracket that closes the one at the beginning, or -1."""
-    depth = 0
-    for position, character in enumerate(text):
-        depth += (character in _CLOSING) - (character in _CLOSING.values())
-        if not depth:
-            return position
-    return -1
+def _is_enclosed(text: str) -> bool:
+    """Return whether the bracket at the beginning is closed at the end."""
+    depths = list(accumulate((character in _CLOSING) - (character in _CLOSING.values()) for character in text))
+    return text[:1] in _CLOSING and text[-1] == _CLOSING[text[0]] and 0 not in depths[:-1] and depths[-1] == 0
 
 
-def _read_size(axis: str, sizes: Collection[str]) -> Polynomial:
+def _read_size(axis: str, sizes: Collection[str]) -> Rational:
     formula = read_formula(axis, sizes)
     if len(formula.numerator.terms) * len(formula.denominator.terms) > MAX_TERMS:
         raise InputError(f"'{axis[:60]}' is too large for an axis. Write a size, or a product such as H*M_V.")
     value = formula.to_polynomial()
     if value is None:
         raise InputError(f"'{axis[:60]}' is not a whole number at all sizes.")
-    return value
+    return Rational(value)

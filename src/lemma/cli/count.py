@@ -1,5 +1,6 @@
 """`lemma count`: count parameters, operations and bytes as formulas."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -93,46 +94,51 @@ def count(
             result = lemma.count.plan(model, **sizes)
         print_result(result, json, out)
         raise typer.Exit(0 if result.fits else 1)
-    if solve and any(sign in solve for sign in "<>≤≥"):
-        with announce_if_slow(SLOW_MESSAGE):
-            solution: Any = lemma.count.solve(model, solve, ranges=within or (), **sizes)
-        print_result(solution, json)
-        raise typer.Exit(0 if solution.size is not None else 1)
     if solve or total:
-        if not solve or not total:
-            raise SpecError(
-                "--solve and --total belong together, as in: lemma count table-a5 --solve V,d_e --total 9721596"
-            )
-        if quantities and len(quantities) > 1:
-            raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
-        (quantity,) = quantities or ["parameters"]
-        solutions: Any = lemma.count.solve(
-            model, _split_list(solve), total, quantity=quantity, ranges=within or (), **sizes
-        )
+        solutions, is_solved = _solve(model, solve, total, quantities, within or (), sizes)
         print_result(solutions, json)
-        raise typer.Exit(0 if solutions.number else 1)
+        raise typer.Exit(0 if is_solved else 1)
     if against:
         return print_result(lemma.count.against(model, _split_list(against), **sizes), json)
     if draw:
         drawing = lemma.count.draw(model, **sizes)
         drawing.save(draw)
         return print_result(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
+    conventions: dict[str, Any] = {"multiply_add": multiply_add, "causal": str(causal), "elementwise": elementwise}
+    limits: dict[str, Any] = {"time_limit": time_limit, "memory_limit": memory_limit}
     with announce_if_slow(SLOW_MESSAGE):
-        account = lemma.count(
-            model,
-            quantities=quantities,
-            multiply_add=multiply_add,
-            causal=str(causal),
-            elementwise=elementwise,
-            time_limit=time_limit,
-            memory_limit=memory_limit,
-            **sizes,
-        )
+        account = lemma.count(model, quantities=quantities, **conventions, **limits, **sizes)
     if json or form is Form.text:
         return print_result(account, json)
     return typer.echo(
         {Form.markdown: account.markdown, Form.latex: account.latex, Form.html: account._repr_html_}[form]()
     )
+
+
+def _solve(
+    model: str,
+    unknown: str | None,
+    totals: list[str] | None,
+    quantities: list[str] | None,
+    ranges: Sequence[str],
+    sizes: dict[str, Any],
+) -> tuple[Any, bool]:
+    """Find sizes from totals, or the largest below a bound; return the result, and whether there is one."""
+    import lemma.api as lemma
+
+    if unknown and any(sign in unknown for sign in "<>≤≥"):
+        with announce_if_slow(SLOW_MESSAGE):
+            largest: Any = lemma.count.solve(model, unknown, ranges=ranges, **sizes)
+        return largest, largest.size is not None
+    if not unknown or not totals:
+        raise SpecError(
+            "--solve and --total belong together, as in: lemma count table-a5 --solve V,d_e --total 9721596"
+        )
+    if quantities and len(quantities) > 1:
+        raise SpecError(f"--solve takes one quantity, got {', '.join(quantities)}.")
+    (quantity,) = quantities or ["parameters"]
+    solutions: Any = lemma.count.solve(model, _split_list(unknown), totals, quantity=quantity, ranges=ranges, **sizes)
+    return solutions, bool(solutions.number)
 
 
 def _split_list(names: str | None) -> list[str]:

@@ -1,13 +1,15 @@
 """`lemma look`: attention heads of a run on a text, dependency trees, and small cases worked by hand."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from lemma.cli.common import Json, print_result
+from lemma.cli.common import NUMBER, TEXTS, Json, option, print_result, with_options
 from lemma.errors import InputError, SpecError, describe_unknown
 
 
@@ -85,11 +87,6 @@ def parse(
 # `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
 
 Mask = StrEnum("Mask", ["none", "causal"])
-Case = Annotated[
-    str | None, typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, or the name of an example; none lists them.")
-]
-Words = Annotated[list[str] | None, typer.Option("--word", metavar="WORD", help="Show the arithmetic of this one.")]
-Scaled = Annotated[bool | None, typer.Option("--scaled/--unscaled", help="Divide q·k by √d_k, or not.")]
 Full = Annotated[bool, typer.Option("--full", help="Print every matrix and every row.")]
 Decimals = Annotated[int, typer.Option(min=0, max=12, help="Decimals of printed numbers.")]
 List = Annotated[bool, typer.Option("--list", help="List the examples that come with Lemma, and leave.")]
@@ -99,85 +96,78 @@ Out = Annotated[
         "--out", metavar="FILE", help="Write it there: .svg, .html, .md, .txt, .json, or .toml for a copy of the case."
     ),
 ]
+CASE = Annotated[
+    str | None, typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, or the name of an example; none lists them.")
+]
+GRAPH_CASE = Annotated[
+    str | None,
+    typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, a table of edges (.csv), or an example; none lists."),
+]
+WORDS = option(TEXTS, "Show the arithmetic of this one.", "WORD", names="--word")
+SCALED = option(bool | None, "Divide q·k by √d_k, or not.", names="--scaled/--unscaled")
+PASSES = option(NUMBER, "How often attention is applied.")
+MASK = option(Mask | None, "Hide later words, or none.")
+NODES = option(TEXTS, "Show the arithmetic of this one.", "NODE", names="--node")
+POWERS = option(NUMBER, "How often features are multiplied, 8 if not given.")
+BACKWARD = option(bool, "Go back too: every gradient by its formula.", names="--backward")
+WORKED: dict[str, tuple[dict[str, Any], int, str]] = {  # view: its options, the decimals it prints, its help
+    "attention": (
+        {"case": CASE, "words": WORDS, "passes": PASSES, "scaled": SCALED, "mask": MASK},
+        3,
+        """Work attention out by hand, with every number on the way.
+
+        From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
+        As in: lemma look attention e1 --out e1.html
+        """,
+    ),
+    "cross": (
+        {"case": CASE, "words": WORDS, "scaled": SCALED},
+        4,
+        """Work cross-attention out by hand: some vectors look at others.
+
+        Such as images at sentences. As in: lemma look cross e8 --out e8.html
+        """,
+    ),
+    "graph": (
+        {"case": GRAPH_CASE, "nodes": NODES, "powers": POWERS},
+        4,
+        """Work graph convolution out by hand: A, Ã and Â.
+
+        Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
+        """,
+    ),
+    "lstm": (
+        {"case": CASE, "backward": BACKWARD},
+        4,
+        """Work one LSTM step out by hand; with --backward its gradients.
+
+        Every gate, the cell state, the output; from gates as given, or from weights.
+        As in: lemma look lstm c1 --backward --out c1.html
+        """,
+    ),
+}
 
 
-def attention(
-    case: Case = None,
-    word: Words = None,
-    passes: Annotated[int | None, typer.Option(help="How often attention is applied.")] = None,
-    scaled: Scaled = None,
-    mask: Annotated[Mask | None, typer.Option(help="Hide later words, or none.")] = None,
-    full: Full = False,
-    decimals: Decimals = 3,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work attention out by hand, with every number on the way.
+def _make_command(view: str) -> Callable[..., None]:
+    """Make the command of a view that works a case by hand."""
+    options, digits, about = WORKED[view]
 
-    From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
-    As in: lemma look attention e1 --out e1.html
-    """
-    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and str(mask)}
-    _look("attention", None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
+    def work(
+        full: Full = False,
+        decimals: Decimals = digits,
+        out: Out = None,
+        list_: List = False,
+        json: Json = False,
+        *,
+        settings: dict[str, Any],
+    ) -> None:
+        case = settings.pop("case", None)
+        if "mask" in settings:
+            settings["mask"] = str(settings["mask"])
+        _look(view, None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
 
-
-def cross(
-    case: Case = None,
-    word: Words = None,
-    scaled: Scaled = None,
-    full: Full = False,
-    decimals: Decimals = 4,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work cross-attention out by hand: some vectors look at others.
-
-    Such as images at sentences. As in: lemma look cross e8 --out e8.html
-    """
-    settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
-    _look("cross", None if list_ else case, settings, out, json)
-
-
-def graph(
-    case: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, a table of edges (.csv), or an example; none lists."),
-    ] = None,
-    node: Annotated[
-        list[str] | None, typer.Option("--node", metavar="NODE", help="Show the arithmetic of this one.")
-    ] = None,
-    powers: Annotated[int | None, typer.Option(help="How often features are multiplied, 8 if not given.")] = None,
-    full: Full = False,
-    decimals: Decimals = 4,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work graph convolution out by hand: A, Ã and Â.
-
-    Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
-    """
-    settings = {"nodes": node, "powers": powers, "full": full, "decimals": decimals}
-    _look("graph", None if list_ else case, settings, out, json)
-
-
-def lstm(
-    case: Case = None,
-    backward: Annotated[bool, typer.Option("--backward", help="Go back too: every gradient by its formula.")] = False,
-    full: Full = False,
-    decimals: Decimals = 4,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work one LSTM step out by hand; with --backward its gradients.
-
-    Every gate, the cell state, the output; from gates as given, or from weights.
-    As in: lemma look lstm c1 --backward --out c1.html
-    """
-    _look("lstm", None if list_ else case, {"backward": backward, "full": full, "decimals": decimals}, out, json)
+    work.__doc__ = cleandoc(about)
+    return with_options("settings", options)(work)
 
 
 def bpe(
@@ -263,5 +253,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(RUN)(heads)
-for command in (attention, bpe, cross, graph, lstm, parse):
-    app.command()(command)
+for name, command in sorted(({view: _make_command(view) for view in WORKED} | {"bpe": bpe, "parse": parse}).items()):
+    app.command(name)(command)

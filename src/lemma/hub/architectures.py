@@ -12,26 +12,13 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from lemma.errors import RunError, SpecError
-from lemma.hub.tensor_maps import (
-    GEMMA,
-    GPT2,
-    LLAMA,
-    NEOX,
-    DecoderNames,
-    Shape,
-    StoredTensors,
-    TensorMap,
-    bert_tensor_maps,
-    decoder_tensor_maps,
-    t5_tensor_maps,
-)
+from lemma.hub.tensor_maps import BERT, GEMMA, GPT2, LLAMA, NEOX, T5, NameTable, Shape, StoredTensors, TensorMap
 from lemma.models.base import named_weights
 from lemma.models.build import build_uninitialized
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
@@ -48,51 +35,29 @@ IGNORED_TENSORS = re.compile(
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of transformers: how its config.json is read and written, and what its tensors are called.
-
-    Attributes:
-        model_type: Its name in config.json.
-        title: Its name in messages.
-        family: The class of the specs that it becomes.
-        entries: Keys of config.json that hold settings of a spec.
-        settings: Settings that all its models have.
-        classes: The classes of transformers whose checkpoints are read; the first is what is written.
-        tensor_maps: Lists all tensors that a model may have.
-        prefix: What the names of tensors begin with, except those of the output layer.
-        output: The output matrix, which a checkpoint may hold though it is that of the embedding.
-        ignored_prefixes: Beginnings of the names of tensors that are not needed.
-        is_tied: Whether the output shares the embedding where config.json does not say so.
-        unset: Options of config.json that must not be on, with the reason.
-        exact: Biases that a spec must have, where others are written as zeros.
-        prepare: Changes a config.json before its entries are read.
-        read_more: Reads settings that are not entries.
-        write_more: Writes what is not an entry, for any spec of the family: what it cannot express is found by reading
-            it again.
-    """
+    """An architecture of transformers: how its config.json is read and written, and what its tensors are called."""
 
     model_type: str
-    title: str
+    title: str  # in messages
     family: type[ModelSpec]
-    entries: "Entries"
-    settings: Settings
-    classes: tuple[str, ...]
-    tensor_maps: Callable[[Any], Iterator[TensorMap]]
-    prefix: str = ""
-    output: str = "lm_head.weight"
-    ignored_prefixes: tuple[str, ...] = ()
-    is_tied: bool = False
-    unset: Mapping[str, str] = field(default_factory=dict)
-    exact: Collection[str] = ()
-    prepare: Callable[[Config], Config] = dict
+    names: NameTable
+    classes: tuple[str, ...]  # of transformers, whose checkpoints are read; the first is what is written
+    entries: "Entries"  # keys of config.json that hold settings of a spec
+    settings: Settings  # of all its models
+    fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # options of one value only, with the reason
+    constants: Mapping[str, Any] = field(default_factory=dict)  # options that are written and not read
+    exact: Collection[str] = ()  # biases that a spec must have, where others are written as zeros
+    is_tied: bool = False  # where config.json does not say whether the output shares the embedding
+    ignored_prefixes: tuple[str, ...] = ()  # of tensors that are not needed
     read_more: Callable[[Config], Settings] = lambda config: {}
     write_more: Callable[[Any], dict[str, Any]] = lambda spec: {}
+    """For any spec of the family: what an architecture cannot express is found by reading it again."""
 
     def read_settings(self, config: Config) -> Settings:
         """Read the settings of a spec from a config.json; None stands for a default."""
-        for option, reason in self.unset.items():
-            if config.get(option):
-                raise RunError(f"config.json: {option} = {config[option]!r} is not supported: {reason}.")
-        config = self.prepare(config)
+        for option, (expected, reason) in self.fixed.items():
+            if (actual := config.get(option)) is not None and actual != expected:
+                raise RunError(f"config.json: {option} = {actual!r} is not supported: {reason}.")
         settings = _read_entries(config, self.entries) | self.settings
         settings["tied"] = _read_flag(config, "tie_word_embeddings", self.is_tied)
         return settings | self.read_more(config)
@@ -102,7 +67,7 @@ class Architecture:
         has_next_sentence = getattr(spec, "objective", None) == "both"
         header = {"architectures": [self.classes[1 if has_next_sentence else 0]], "model_type": self.model_type}
         entries = _write_entries(spec, self.entries) | self.write_more(spec)
-        return header | entries | {"tie_word_embeddings": getattr(spec, "tied", True)}
+        return header | entries | {**self.constants, "tie_word_embeddings": getattr(spec, "tied", True)}
 
     @property
     def classifier_class(self) -> str:
@@ -213,14 +178,8 @@ def native_architecture(spec: ModelSpec) -> Architecture:
     raise RunError(message)
 
 
-ZERO_FILLED = {
-    "bias",
-    "query_key_value_bias",
-    "attention_output_bias",
-    "feed_forward_bias",
-    "output_bias",
-    "segments",
-}
+BIASED_PARTS = ("query_key_value", "attention_output", "feed_forward")
+ZERO_FILLED = {"bias", *(f"{part}_bias" for part in BIASED_PARTS), "output_bias", "segments"}
 """Settings whose tensors are written as zeros where a spec does not have them."""
 
 
@@ -251,10 +210,9 @@ def _comparable(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(spec, Decoder):
         settings["key_value_heads"] = spec.key_value_heads or spec.heads
         settings["value_width"] = None if spec.value_width == spec.query_width else spec.value_width
-        settings["scaled_embedding"] = positions.scaled if spec.scaled_embedding is None else spec.scaled_embedding
-        bias = settings.pop("bias")
-        for name in ("query_key_value_bias", "attention_output_bias", "feed_forward_bias"):
-            settings[name] = bias if settings[name] is None else settings[name]
+        settings["scaled_embedding"] = spec.has_scaled_embedding
+        del settings["bias"]
+        settings |= {f"{part}_bias": spec.has_bias(part) for part in BIASED_PARTS}
     return settings
 
 
@@ -276,7 +234,7 @@ def weights_from_hf(
     }
     expected_names = [name for tensor_map in maps.values() for name in tensor_map.hf_names]
     stored_names = _match_names(tensors, expected_names, architecture)
-    output = stored_names.get(architecture.output) if getattr(spec, "tied", False) else None
+    output = stored_names.get(architecture.names.output) if getattr(spec, "tied", False) else None
     if output and not torch.equal(tensors[output], tensors[stored_names[maps["embedding.weight"].hf_names[0]]]):
         raise RunError(
             f"config.json says that the output layer shares the embedding (tie_word_embeddings), and {output} is "
@@ -326,11 +284,9 @@ def weights_to_hf(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tu
 def tensor_maps_of(architecture: Architecture, spec: ModelSpec) -> list[TensorMap]:
     """List all tensors of a model; those of a classifier are its decoder's, and its head."""
     if not isinstance(spec, Classifier):
-        return [*architecture.tensor_maps(spec)]
-    maps = [
-        tensor_map for tensor_map in architecture.tensor_maps(spec.body) if not tensor_map.name.startswith("output.")
-    ]
-    body = [replace(tensor_map, name=f"body.{tensor_map.name}") for tensor_map in maps]
+        return [*architecture.names.tensor_maps(spec)]
+    maps = architecture.names.tensor_maps(spec.body)
+    body = [replace(each, name=f"body.{each.name}") for each in maps if not each.name.startswith("output.")]
     return [*body, TensorMap("head.weight", ("score.weight",))]
 
 
@@ -347,7 +303,7 @@ def _format_shape(shape: Collection[int]) -> str:
 def _match_names(tensors: StoredTensors, expected: Collection[str], architecture: Architecture) -> dict[str, str]:
     """Map each expected tensor to its name in the file; a missing or unexpected tensor is a RunError."""
     expected = dict.fromkeys(expected)
-    prefix, output = architecture.prefix, architecture.output
+    prefix, output = architecture.names.prefix, architecture.names.output
     stored_names: dict[str, str] = {}
     unexpected: list[str] = []
     for stored in tensors:
@@ -430,9 +386,9 @@ def _read_entry(config: Config, key: str, name: str, default: Any) -> Any:
         return _read_size(config, key)
     if name == "positions":
         return _read_rotary(config, default)
-    if isinstance(default, bool):
-        return _read_flag(config, key, default)
-    value = config.get(key, default)
+    value = _read_flag(config, key, default) if isinstance(default, bool) else config.get(key, default)
+    if name == "residual":
+        return "parallel" if value else "sequential"
     return _read_activation(value) if name == "activation" else value
 
 
@@ -462,9 +418,10 @@ def _write_entries(spec: Any, entries: Entries) -> dict[str, Any]:
     """Write the settings of a spec by their keys in config.json."""
     settings = _comparable(spec) | {"head_width": spec.head_width, "activation": HF_ACTIVATIONS[spec.activation]}
     settings["attention_bias"] = settings.get("query_key_value_bias") or settings.get("attention_output_bias")
+    settings["residual"] = settings.get("residual") == "parallel"
     config: dict[str, Any] = {}
-    for key, (name, _) in entries.items():
-        config |= _write_rotary(spec) if name == "positions" else {key: settings[name]}
+    for key, (name, default) in entries.items():
+        config |= _write_rotary(spec, default) if name == "positions" else {key: settings[name]}
     return config
 
 
@@ -533,8 +490,11 @@ def _read_rotary(config: Config, share: float) -> Settings:
     return positions | {"scaling": {"kind": kind, **given}}
 
 
-def _write_rotary(spec: Decoder) -> dict[str, Any]:
-    """Write rotary positions as transformers 5 does; the base also where other readers look for it."""
+def _write_rotary(spec: Decoder, default_share: float) -> dict[str, Any]:
+    """Write rotary positions as transformers 5 does; base and share also where other readers look for them.
+
+    Architectures that rotate all coordinates by default have no share.
+    """
     positions = spec.positions if isinstance(spec.positions, Rotary) else Rotary()
     parameters: dict[str, Any] = {"rope_theta": positions.base}
     scaling = positions.scaling
@@ -544,7 +504,12 @@ def _write_rotary(spec: Decoder) -> dict[str, Any]:
         parameters["rope_type"] = scaling.kind
         values = {key: getattr(scaling, field) for key, field in ROPE_SCALINGS[scaling.kind].items()}
         parameters |= {key: value for key, value in values.items() if value is not None}
-    return {"rope_theta": positions.base, "rope_parameters": parameters}
+    config = {"rope_theta": positions.base, "rope_parameters": parameters}
+    if default_share == 1:
+        return config
+    if positions.share != 1:
+        parameters["partial_rotary_factor"] = positions.share
+    return {"rotary_pct": positions.share, "rotary_emb_base": positions.base, **config}
 
 
 # The architectures
@@ -557,7 +522,6 @@ LLAMA_ENTRIES: Entries = {
     "rms_norm_eps": ("norm_epsilon", 1e-6),
     "rope_parameters": ("positions", 1.0),
 }
-LLAMA_SETTINGS = {"gated": True, "norm": "rms", "bias": False}
 ATTENTION_BIAS: Entries = {"attention_bias": ("attention_bias", False)}
 GPT2_ENTRIES: Entries = {
     "vocab_size": ("vocabulary", REQUIRED),
@@ -574,6 +538,7 @@ NEOX_ENTRIES: Entries = {
     "hidden_act": ("activation", "gelu"),
     "layer_norm_eps": ("norm_epsilon", 1e-5),
     "attention_bias": ("attention_bias", True),
+    "use_parallel_residual": ("residual", True),
     "rope_parameters": ("positions", 0.25),
 }
 BERT_ENTRIES: Entries = {
@@ -588,11 +553,12 @@ T5_ENTRIES: Entries = {
     "d_kv": ("head_width", REQUIRED),
     "d_ff": ("feed_forward", REQUIRED),
     "num_layers": ("encoder_depth", REQUIRED),
-    "num_decoder_layers": ("decoder_depth", REQUIRED),
+    "num_decoder_layers": ("decoder_depth", None),
     "num_heads": ("heads", REQUIRED),
-    "n_positions": ("context", REQUIRED),
+    "n_positions": ("context", None),
     "layer_norm_epsilon": ("norm_epsilon", 1e-6),
 }
+LLAMA_SETTINGS = {"gated": True, "norm": "rms", "bias": False}
 
 
 def _read_qwen_window(config: Config) -> Settings:
@@ -618,46 +584,20 @@ def _write_qwen_window(spec: Decoder) -> dict[str, Any]:
     return config
 
 
-def _prepare_gemma(config: Config) -> Config:
+def _read_gemma(config: Config) -> Settings:
     activation = config.get("hidden_activation") or config.get("hidden_act") or "gelu_pytorch_tanh"
-    if activation == "gelu":  # what the first release called gelu is its tanh form
-        activation = "gelu_pytorch_tanh"
-    return {**config, "hidden_act": activation}
+    return {"activation": "gelu" if activation == "gelu" else _read_activation(activation)}  # the first release's name
 
 
 def _write_gemma(spec: Decoder) -> dict[str, Any]:
-    return {"hidden_activation": HF_ACTIVATIONS[spec.activation]}
-
-
-def _read_gpt2(config: Config) -> Settings:
-    if not _read_flag(config, "scale_attn_weights", True):
-        raise RunError("config.json: scale_attn_weights = false is not supported: attention is scaled here.")
-    return {}
+    return dict.fromkeys(("hidden_act", "hidden_activation"), HF_ACTIVATIONS[spec.activation])
 
 
 def _write_gpt2(spec: Decoder) -> dict[str, Any]:
-    return {"n_inner": spec.feed_forward, **dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)}
-
-
-def _read_neox(config: Config) -> Settings:
-    return {"residual": "parallel" if _read_flag(config, "use_parallel_residual", True) else "sequential"}
-
-
-def _write_neox(spec: Decoder) -> dict[str, Any]:
-    positions = spec.positions if isinstance(spec.positions, Rotary) else Rotary()
-    rope = _write_rotary(spec)
-    if positions.share != 1:
-        rope["rope_parameters"]["partial_rotary_factor"] = positions.share
-    is_parallel = spec.residual == "parallel"
-    base = {"rotary_pct": positions.share, "rotary_emb_base": positions.base}
-    return {"use_parallel_residual": is_parallel, **base, **rope}
+    return {"n_inner": spec.feed_forward}
 
 
 def _read_bert(config: Config) -> Settings:
-    if config.get("position_embedding_type", "absolute") != "absolute":
-        raise RunError(
-            f"config.json: position_embedding_type = {config['position_embedding_type']!r} is not supported."
-        )
     has_next_sentence = "BertForPreTraining" in (config.get("architectures") or ())
     is_large = _read_size(config, "vocab_size") > 103
     return {
@@ -667,16 +607,7 @@ def _read_bert(config: Config) -> Settings:
 
 
 def _write_bert(spec: Encoder) -> dict[str, Any]:
-    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    return {"type_vocab_size": max(1, spec.segments), **dropout}
-
-
-def _prepare_t5(config: Config) -> Config:
-    return {
-        **config,
-        "num_decoder_layers": config.get("num_decoder_layers") or config.get("num_layers"),
-        "n_positions": config.get("n_positions") or 512,
-    }
+    return {"type_vocab_size": max(1, spec.segments)}
 
 
 def _read_t5(config: Config) -> Settings:
@@ -690,6 +621,8 @@ def _read_t5(config: Config) -> Settings:
     start, end = config.get("decoder_start_token_id"), config.get("eos_token_id", 1)
     start = config.get("pad_token_id", 0) if start is None else start
     return {
+        "decoder_depth": config.get("num_decoder_layers") or config.get("num_layers"),
+        "context": config.get("n_positions") or 512,
         "gated": bool(gate),
         "activation": _read_activation(activation),
         "positions": {
@@ -711,25 +644,18 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
         "relative_attention_num_buckets": positions.buckets,
         "relative_attention_max_distance": positions.farthest,
         "feed_forward_proj": gated if spec.gated else HF_ACTIVATIONS[spec.activation],
-        "is_encoder_decoder": True,
         "decoder_start_token_id": start,
         "eos_token_id": end,
         "pad_token_id": start,
-        "dropout_rate": 0.0,
     }
 
 
 def _decoder(
-    kind: str, title: str, entries: Entries, settings: Settings, names: DecoderNames, **more: Any
+    model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
 ) -> Architecture:
     class_name = title.replace("-", "")
-    defaults = {
-        "classes": (f"{class_name}ForCausalLM", f"{class_name}Model"),
-        "tensor_maps": partial(decoder_tensor_maps, names=names),
-        "prefix": names.prefix,
-        "output": f"{names.output}.weight",
-    }
-    return Architecture(kind, title, Decoder, entries, settings, **(defaults | more))
+    options = {"classes": (f"{class_name}ForCausalLM", f"{class_name}Model"), **options}
+    return Architecture(model_type, title, Decoder, names, entries=entries, settings=settings, **options)
 
 
 QWEN_WINDOW = {"read_more": _read_qwen_window, "write_more": _write_qwen_window}
@@ -737,70 +663,74 @@ _ALL = (
     _decoder(
         "gpt2",
         "GPT-2",
+        GPT2,
         GPT2_ENTRIES,
         {"positions": "learned"},
-        GPT2,
         classes=("GPT2LMHeadModel", "GPT2Model"),
-        is_tied=True,
-        unset={
-            "scale_attn_by_inverse_layer_idx": "attention has one scale in all layers here",
-            "add_cross_attention": "this decoder has no source",
+        fixed={
+            "scale_attn_weights": (True, "attention is scaled here"),
+            "scale_attn_by_inverse_layer_idx": (False, "attention has one scale in all layers here"),
+            "add_cross_attention": (False, "this decoder has no source"),
         },
-        read_more=_read_gpt2,
+        constants=dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
+        is_tied=True,
         write_more=_write_gpt2,
     ),
     _decoder(
         "llama",
         "Llama",
+        LLAMA,
         {**LLAMA_ENTRIES, **ATTENTION_BIAS, "mlp_bias": ("feed_forward_bias", False)},
         LLAMA_SETTINGS,
-        LLAMA,
-        unset={"rope_interleaved": "Llama's pairs are expected to lie half a head apart"},
+        fixed={"rope_interleaved": (False, "Llama's pairs are expected to lie half a head apart")},
     ),
-    _decoder("mistral", "Mistral", {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS, LLAMA),
+    _decoder("mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS),
     _decoder(
         "qwen2",
         "Qwen2",
+        LLAMA,
         LLAMA_ENTRIES,
         {**LLAMA_SETTINGS, "query_key_value_bias": True},
-        LLAMA,
         exact=("query_key_value_bias",),
         **QWEN_WINDOW,
     ),
     _decoder(
         "qwen3",
         "Qwen3",
+        LLAMA,
         {**LLAMA_ENTRIES, "head_dim": ("head_width", 128), **ATTENTION_BIAS},
         {**LLAMA_SETTINGS, "query_key_norm": True},
-        LLAMA,
         **QWEN_WINDOW,
     ),
-    _decoder("gpt_neox", "GPT-NeoX", NEOX_ENTRIES, {}, NEOX, read_more=_read_neox, write_more=_write_neox),
+    _decoder("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
     _decoder(
         "gemma",
         "Gemma",
+        GEMMA,
         {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
         {**LLAMA_SETTINGS, "scaled_embedding": True},
-        GEMMA,
+        fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,
-        unset={"use_bidirectional_attention": "this decoder sees earlier tokens only"},
-        prepare=_prepare_gemma,
+        read_more=_read_gemma,
         write_more=_write_gemma,
     ),
     Architecture(
         "bert",
         "BERT",
         Encoder,
+        BERT,
+        ("BertForMaskedLM", "BertForPreTraining"),
         BERT_ENTRIES,
         {"positions": "learned", "norm_place": "post"}
         | dict.fromkeys(("embedding_norm", "output_transform", "output_bias"), True),
-        ("BertForMaskedLM", "BertForPreTraining"),
-        bert_tensor_maps,
-        "bert.",
-        "cls.predictions.decoder.weight",
-        ("bert.pooler.", "cls.seq_relationship."),
+        fixed={
+            "is_decoder": (False, "this encoder sees both sides"),
+            "add_cross_attention": (False, "this encoder has no source"),
+            "position_embedding_type": ("absolute", "positions are absolute here"),
+        },
+        constants=dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0),
         is_tied=True,
-        unset={"is_decoder": "this encoder sees both sides", "add_cross_attention": "this encoder has no source"},
+        ignored_prefixes=("bert.pooler.", "cls.seq_relationship."),
         read_more=_read_bert,
         write_more=_write_bert,
     ),
@@ -808,11 +738,11 @@ _ALL = (
         "t5",
         "T5",
         EncoderDecoder,
+        T5,
+        ("T5ForConditionalGeneration",),
         T5_ENTRIES,
         {"scaled_scores": False, "norm": "rms", "bias": False},
-        ("T5ForConditionalGeneration",),
-        t5_tensor_maps,
-        prepare=_prepare_t5,
+        constants={"is_encoder_decoder": True, "dropout_rate": 0.0},
         read_more=_read_t5,
         write_more=_write_t5,
     ),

@@ -1,14 +1,16 @@
 """How the tensors of Hugging Face's models become Lemma's, and back: names, stacking, transposition."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from lemma.spec.models import Decoder, Encoder, EncoderDecoder
+from lemma.spec.models import ModelSpec
 from lemma.spec.positions import Rotary
 
 Shape = tuple[int, ...]
@@ -19,27 +21,21 @@ Layout = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
 class TensorMap:
     """A tensor of Lemma's and the tensors of a Hugging Face checkpoint that hold the same numbers.
 
-    Attributes:
-        name: Lemma's name.
-        hf_names: Hugging Face's names.
-        layout: "stacked" is their rows one after the other; "transposed" one matrix, as GPT-2 stores it; "interleaved"
-            queries, keys and values head by head, as in GPT-NeoX; "plus one" Gemma's norms, which multiply by 1 + w;
-            "reversed" rows in the opposite order, as BERT's answers whether a sentence follows.
-        row_counts: The rows of each of theirs, where there are several.
-        heads: Attention heads of an interleaved tensor.
-        rotary_dim: Rotated width of a head whose neighbouring pairs become halves on export; 0 to leave the order.
-        rotary_rows: The number of rows that are queries and keys.
-        head_width: The rows of one head.
+    The layout "stacked" is their rows one after the other; "transposed" one matrix, as GPT-2 stores it; "interleaved"
+    queries, keys and values head by head, as in GPT-NeoX; "plus one" Gemma's norms, which multiply by 1 + w; "reversed"
+    rows in the opposite order, as BERT's answers whether a sentence follows.
     """
 
     name: str
     hf_names: tuple[str, ...]
     layout: Layout = "stacked"
-    row_counts: tuple[int, ...] = ()
+    row_counts: tuple[int, ...] = ()  # of each of theirs, where there are several
     heads: int = 1
-    rotary_dim: int = 0
-    rotary_rows: int = 0
-    head_width: int = 1
+    rotary_dim: int = (
+        0  # rotated width of a head whose neighbouring pairs become halves on export; 0 to leave the order
+    )
+    rotary_rows: int = 0  # those of queries and keys
+    head_width: int = 1  # rows of one head
 
     def hf_shapes(self, shape: Shape) -> list[Shape]:
         """Return the shapes that their tensors must have for Lemma's to have this one."""
@@ -91,6 +87,17 @@ def _pairs_to_halves(tensor: Tensor, rows: int, head_width: int, rotary_dim: int
 class StoredTensors(Mapping[str, Tensor]):
     """Tensors of a model in files, by Hugging Face's names; each is read when it is asked for."""
 
+    entries: Any  # where each tensor is, by name
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
     @abstractmethod
     def shape(self, name: str) -> Shape:
         """Return the shape of a tensor without reading it."""
@@ -100,201 +107,169 @@ class StoredTensors(Mapping[str, Tensor]):
         yield self[name]
 
 
-# Decoders
+# Names
 
 
 @dataclass(frozen=True)
-class DecoderNames:
-    """Names of a decoder's tensors, those of a layer relative to it, and the layouts they are stored in."""
+class NameTable:
+    """The modules of an architecture of Hugging Face by Lemma's names, in their order.
 
-    prefix: str
-    embedding: str
-    layer: str
-    attention_norm: str
-    query_key_value: tuple[str, ...]
-    attention_output: str
-    feed_forward_norm: str
-    widen: tuple[str, ...]
-    narrow: str
-    norm: str
-    output: str
-    positions: str = ""
-    query_norm: str = ""
-    key_norm: str = ""
-    matrix_layout: Layout = "stacked"
-    is_interleaved: bool = False  # queries, keys and values
-    norm_layout: Layout = "stacked"
+    `*` is the number of a layer, and {q,k,v} stands for three modules that are one of Lemma's.
+    """
 
+    names: Mapping[str, str]
+    pattern: str = r"(?!)"  # of the names of modules that are stored in `layout`; all others are stacked
+    layout: Layout = "stacked"
+    prefix: str = ""  # what a checkpoint that was saved without its output layer leaves out
+    tied: Mapping[str, str] = field(default_factory=dict)  # names that are others where the output is tied
 
-LLAMA = DecoderNames(
-    prefix="model.",
-    embedding="embed_tokens",
-    layer="layers",
-    attention_norm="input_layernorm",
-    query_key_value=("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    attention_output="self_attn.o_proj",
-    feed_forward_norm="post_attention_layernorm",
-    widen=("mlp.gate_proj", "mlp.up_proj"),
-    narrow="mlp.down_proj",
-    norm="norm",
-    output="lm_head",
-    query_norm="self_attn.q_norm",
-    key_norm="self_attn.k_norm",
-)
-GEMMA = replace(LLAMA, norm_layout="plus one")
-GPT2 = DecoderNames(
-    prefix="transformer.",
-    embedding="wte",
-    layer="h",
-    attention_norm="ln_1",
-    query_key_value=("attn.c_attn",),
-    attention_output="attn.c_proj",
-    feed_forward_norm="ln_2",
-    widen=("mlp.c_fc",),
-    narrow="mlp.c_proj",
-    norm="ln_f",
-    output="lm_head",
-    positions="wpe",
-    matrix_layout="transposed",
-)
-NEOX = DecoderNames(
-    prefix="gpt_neox.",
-    embedding="embed_in",
-    layer="layers",
-    attention_norm="input_layernorm",
-    query_key_value=("attention.query_key_value",),
-    attention_output="attention.dense",
-    feed_forward_norm="post_attention_layernorm",
-    widen=("mlp.dense_h_to_4h",),
-    narrow="mlp.dense_4h_to_h",
-    norm="final_layer_norm",
-    output="embed_out",
-    is_interleaved=True,
-)
+    @property
+    def output(self) -> str:
+        """The output matrix, which a checkpoint may hold though it is that of the embedding."""
+        return f"{self.names.get('output') or self.names['output.map']}.weight"
 
+    def modules(self, spec: ModelSpec) -> Iterator[tuple[str, str]]:
+        """Yield Lemma's and their name of each module of a model, layer by layer."""
+        for (side, layers), rows in groupby(self.names.items(), lambda row: row[0].partition("layers.*")[:2]):
+            names, depth = list(rows), 1
+            if layers:
+                depth = getattr(spec, f"{side.replace('.', '_')}depth", getattr(spec, "depth", 0))
+            for index in map(str, range(depth)):
+                yield from ((name.replace("*", index), hf_name.replace("*", index)) for name, hf_name in names)
 
-def decoder_tensor_maps(spec: Decoder, names: DecoderNames) -> Iterator[TensorMap]:
-    """List all tensors that a decoder may have, also biases that only one side has."""
-    heads, key_value_heads = spec.heads, spec.key_value_heads or spec.heads
-    head_width = spec.head_width
-    row_counts = ()
-    if len(names.query_key_value) > 1:
-        row_counts = (heads * head_width, key_value_heads * head_width, key_value_heads * head_width)
-    rotary_dim = 0
-    if isinstance(spec.positions, Rotary) and spec.positions.layout == "pairs":
-        rotary_dim = spec.positions.rotary_dim(head_width)
-
-    def norm(name: str, hf_name: str) -> Iterator[TensorMap]:
-        yield TensorMap(f"{name}.weight", (f"{hf_name}.weight",), names.norm_layout)
-        if spec.norm == "layer":
-            yield TensorMap(f"{name}.bias", (f"{hf_name}.bias",))
-
-    def linear(name: str, hf_names: tuple[str, ...], row_counts: tuple[int, ...] = ()) -> Iterator[TensorMap]:
-        yield TensorMap(f"{name}.weight", _with_suffix(hf_names, "weight"), names.matrix_layout, row_counts)
-        yield TensorMap(f"{name}.bias", _with_suffix(hf_names, "bias"), "stacked", row_counts)
-
-    yield TensorMap("embedding.weight", (f"{names.prefix}{names.embedding}.weight",))
-    if names.positions:
-        yield TensorMap("positions.weight", (f"{names.prefix}{names.positions}.weight",))
-    for index in range(spec.depth):
-        layer, hf_layer = f"layers.{index}", f"{names.prefix}{names.layer}.{index}"
-        yield from norm(f"{layer}.attention_norm", f"{hf_layer}.{names.attention_norm}")
-        hf_names = tuple(f"{hf_layer}.{name}" for name in names.query_key_value)
-        for tensor_map in linear(f"{layer}.attention.query_key_value", hf_names, row_counts):
-            yield replace(
-                tensor_map,
-                layout="interleaved" if names.is_interleaved else tensor_map.layout,
-                heads=heads,
-                rotary_dim=rotary_dim,
-                rotary_rows=(heads + key_value_heads) * head_width,
-                head_width=head_width,
-            )
-        if spec.query_key_norm:
-            for name, hf_name in (("query_norm", names.query_norm), ("key_norm", names.key_norm)):
+    def tensor_maps(self, spec: Any) -> Iterator[TensorMap]:
+        """Yield maps of all tensors that a model may have, also biases that only one side has."""
+        heads, width, inner = spec.heads, spec.head_width, spec.feed_forward_width
+        key_value_heads, positions = getattr(spec, "key_value_heads", None) or heads, spec.positions
+        queries, keys, rotary_dim = heads * width, key_value_heads * width, 0
+        if isinstance(positions, Rotary) and positions.layout == "pairs":
+            rotary_dim = positions.rotary_dim(width)
+        rotary_rows = {"query_key_value": queries + keys, "query_norm": width, "key_norm": width}
+        row_counts = {"query_key_value": (queries, keys, keys), "key_value": (keys, keys), "gate_widen": (inner, inner)}
+        has_head_norms = getattr(spec, "query_key_norm", False)
+        for name, hf_name in self.modules(spec):
+            kind, hf_modules = name.rpartition(".")[2], _expand(hf_name)
+            if (name == "output" and spec.tied) or (kind in ("query_norm", "key_norm") and not has_head_norms):
+                continue
+            layout = self.layout if re.search(self.pattern, name) else "stacked"
+            for suffix in ("weight", "bias"):
+                hf_names = (f"{module}.{suffix}" for module in hf_modules)
                 yield TensorMap(
-                    f"{layer}.attention.{name}.weight",
-                    (f"{hf_layer}.{hf_name}.weight",),
-                    names.norm_layout,
-                    rotary_dim=rotary_dim,
-                    rotary_rows=head_width,
-                    head_width=head_width,
+                    f"{name}.{suffix}",
+                    tuple(self.tied.get(each, each) if spec.tied else each for each in hf_names),
+                    "stacked" if suffix == "bias" and layout == "transposed" else layout,
+                    row_counts[kind] if len(hf_modules) > 1 else (),
+                    heads,
+                    rotary_dim if kind in rotary_rows else 0,
+                    rotary_rows.get(kind, 0),
+                    width,
                 )
-        yield from linear(f"{layer}.attention.output", (f"{hf_layer}.{names.attention_output}",))
-        yield from norm(f"{layer}.feed_forward_norm", f"{hf_layer}.{names.feed_forward_norm}")
-        widen = "gate_widen" if spec.gated else "widen"
-        hf_names = tuple(f"{hf_layer}.{name}" for name in names.widen)
-        widen_rows = (spec.feed_forward_width,) * 2 if len(hf_names) > 1 else ()
-        yield from linear(f"{layer}.feed_forward.{widen}", hf_names, widen_rows)
-        yield from linear(f"{layer}.feed_forward.narrow", (f"{hf_layer}.{names.narrow}",))
-    yield from norm("norm", f"{names.prefix}{names.norm}")
-    if not spec.tied:
-        yield TensorMap("output.weight", (f"{names.output}.weight",))
 
 
-def _with_suffix(names: tuple[str, ...], suffix: str) -> tuple[str, ...]:
-    return tuple(f"{name}.{suffix}" for name in names)
+def _expand(name: str) -> tuple[str, ...]:
+    before, brace, rest = name.partition("{")
+    choices, _, after = rest.partition("}")
+    return tuple(f"{before}{choice}{after}" for choice in choices.split(",")) if brace else (name,)
 
 
-# BERT and T5
-
-
-def bert_tensor_maps(spec: Encoder) -> Iterator[TensorMap]:
-    """List all tensors that an encoder may have, with BERT's."""
-
-    def linear(name: str, *hf_names: str, layout: Layout = "stacked") -> Iterator[TensorMap]:
-        row_counts = (spec.query_width,) * len(hf_names) if len(hf_names) > 1 else ()
-        for suffix in ("weight", "bias"):
-            yield TensorMap(f"{name}.{suffix}", _with_suffix(hf_names, suffix), layout, row_counts)
-
-    yield TensorMap("embedding.weight", ("bert.embeddings.word_embeddings.weight",))
-    yield TensorMap("positions.weight", ("bert.embeddings.position_embeddings.weight",))
-    yield TensorMap("segments.weight", ("bert.embeddings.token_type_embeddings.weight",))
-    yield from linear("embedding_norm", "bert.embeddings.LayerNorm")
-    for index in range(spec.depth):
-        layer, hf_layer = f"encoder.layers.{index}", f"bert.encoder.layer.{index}"
-        query_key_value = [f"{hf_layer}.attention.self.{name}" for name in ("query", "key", "value")]
-        yield from linear(f"{layer}.attention.query_key_value", *query_key_value)
-        yield from linear(f"{layer}.attention.output", f"{hf_layer}.attention.output.dense")
-        yield from linear(f"{layer}.attention_norm", f"{hf_layer}.attention.output.LayerNorm")
-        yield from linear(f"{layer}.feed_forward.widen", f"{hf_layer}.intermediate.dense")
-        yield from linear(f"{layer}.feed_forward.narrow", f"{hf_layer}.output.dense")
-        yield from linear(f"{layer}.feed_forward_norm", f"{hf_layer}.output.LayerNorm")
-    yield from linear("output.transform", "cls.predictions.transform.dense")
-    yield from linear("output.norm", "cls.predictions.transform.LayerNorm")
-    yield TensorMap("output.map.weight", ("cls.predictions.decoder.weight",))
-    bias = "cls.predictions.bias" if spec.tied else "cls.predictions.decoder.bias"  # a tied bias has two names
-    yield TensorMap("output.map.bias", (bias,))
-    yield from linear("follow.transform", "bert.pooler.dense")
-    yield from linear("follow.map", "cls.seq_relationship", layout="reversed")
-
-
-def t5_tensor_maps(spec: EncoderDecoder) -> Iterator[TensorMap]:
-    """List all tensors that an encoder–decoder may have, with T5's."""
-
-    def linear(name: str, *hf_names: str, rows: int = 0) -> TensorMap:
-        row_counts = (rows,) * len(hf_names) if rows else ()
-        return TensorMap(f"{name}.weight", _with_suffix(hf_names, "weight"), row_counts=row_counts)
-
-    width = spec.query_width
-    yield linear("embedding", "shared")
-    for side, depth in (("encoder", spec.encoder_depth), ("decoder", spec.decoder_depth)):
-        yield linear(f"{side}.biases", f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias")
-        yield linear(f"{side}.norm", f"{side}.final_layer_norm")
-        for index in range(depth):
-            layer, hf_layer = f"{side}.layers.{index}", f"{side}.block.{index}.layer"
-            attention, cross = f"{hf_layer}.0.SelfAttention", f"{hf_layer}.1.EncDecAttention"
-            last = f"{hf_layer}.{1 if side == 'encoder' else 2}"
-            dense = f"{last}.DenseReluDense"
-            yield linear(f"{layer}.attention.query_key_value", *(f"{attention}.{x}" for x in "qkv"), rows=width)
-            yield linear(f"{layer}.attention.output", f"{attention}.o")
-            yield linear(f"{layer}.attention_norm", f"{hf_layer}.0.layer_norm")
-            yield linear(f"{layer}.source_attention.query", f"{cross}.q")
-            yield linear(f"{layer}.source_attention.key_value", f"{cross}.k", f"{cross}.v", rows=width)
-            yield linear(f"{layer}.source_attention.output", f"{cross}.o")
-            yield linear(f"{layer}.source_norm", f"{hf_layer}.1.layer_norm")
-            gate = (f"{dense}.wi_0", f"{dense}.wi_1")
-            yield linear(f"{layer}.feed_forward.gate_widen", *gate, rows=spec.feed_forward_width)
-            yield linear(f"{layer}.feed_forward.widen", f"{dense}.wi")
-            yield linear(f"{layer}.feed_forward.narrow", f"{dense}.wo")
-            yield linear(f"{layer}.feed_forward_norm", f"{last}.layer_norm")
-    yield linear("output", "lm_head")
+LLAMA = NameTable(
+    {
+        "embedding": "model.embed_tokens",
+        "layers.*.attention_norm": "model.layers.*.input_layernorm",
+        "layers.*.attention.query_key_value": "model.layers.*.self_attn.{q,k,v}_proj",
+        "layers.*.attention.query_norm": "model.layers.*.self_attn.q_norm",
+        "layers.*.attention.key_norm": "model.layers.*.self_attn.k_norm",
+        "layers.*.attention.output": "model.layers.*.self_attn.o_proj",
+        "layers.*.feed_forward_norm": "model.layers.*.post_attention_layernorm",
+        "layers.*.feed_forward.gate_widen": "model.layers.*.mlp.{gate,up}_proj",
+        "layers.*.feed_forward.narrow": "model.layers.*.mlp.down_proj",
+        "norm": "model.norm",
+        "output": "lm_head",
+    },
+    prefix="model.",
+)
+GEMMA = replace(LLAMA, pattern="norm$", layout="plus one")
+GPT2 = NameTable(
+    {
+        "embedding": "transformer.wte",
+        "positions": "transformer.wpe",
+        "layers.*.attention_norm": "transformer.h.*.ln_1",
+        "layers.*.attention.query_key_value": "transformer.h.*.attn.c_attn",
+        "layers.*.attention.output": "transformer.h.*.attn.c_proj",
+        "layers.*.feed_forward_norm": "transformer.h.*.ln_2",
+        "layers.*.feed_forward.widen": "transformer.h.*.mlp.c_fc",
+        "layers.*.feed_forward.narrow": "transformer.h.*.mlp.c_proj",
+        "norm": "transformer.ln_f",
+        "output": "lm_head",
+    },
+    pattern=r"(attention|feed_forward)\.",
+    layout="transposed",
+    prefix="transformer.",
+)
+NEOX = NameTable(
+    {
+        "embedding": "gpt_neox.embed_in",
+        "layers.*.attention_norm": "gpt_neox.layers.*.input_layernorm",
+        "layers.*.attention.query_key_value": "gpt_neox.layers.*.attention.query_key_value",
+        "layers.*.attention.output": "gpt_neox.layers.*.attention.dense",
+        "layers.*.feed_forward_norm": "gpt_neox.layers.*.post_attention_layernorm",
+        "layers.*.feed_forward.widen": "gpt_neox.layers.*.mlp.dense_h_to_4h",
+        "layers.*.feed_forward.narrow": "gpt_neox.layers.*.mlp.dense_4h_to_h",
+        "norm": "gpt_neox.final_layer_norm",
+        "output": "embed_out",
+    },
+    pattern="query_key_value$",
+    layout="interleaved",
+    prefix="gpt_neox.",
+)
+BERT = NameTable(
+    {
+        "embedding": "bert.embeddings.word_embeddings",
+        "positions": "bert.embeddings.position_embeddings",
+        "segments": "bert.embeddings.token_type_embeddings",
+        "embedding_norm": "bert.embeddings.LayerNorm",
+        "encoder.layers.*.attention.query_key_value": "bert.encoder.layer.*.attention.self.{query,key,value}",
+        "encoder.layers.*.attention.output": "bert.encoder.layer.*.attention.output.dense",
+        "encoder.layers.*.attention_norm": "bert.encoder.layer.*.attention.output.LayerNorm",
+        "encoder.layers.*.feed_forward.widen": "bert.encoder.layer.*.intermediate.dense",
+        "encoder.layers.*.feed_forward.narrow": "bert.encoder.layer.*.output.dense",
+        "encoder.layers.*.feed_forward_norm": "bert.encoder.layer.*.output.LayerNorm",
+        "output.transform": "cls.predictions.transform.dense",
+        "output.norm": "cls.predictions.transform.LayerNorm",
+        "output.map": "cls.predictions.decoder",
+        "follow.transform": "bert.pooler.dense",
+        "follow.map": "cls.seq_relationship",
+    },
+    pattern="follow.map$",
+    layout="reversed",
+    prefix="bert.",
+    tied={"cls.predictions.decoder.bias": "cls.predictions.bias"},
+)
+T5 = NameTable(
+    {
+        "embedding": "shared",
+        "encoder.biases": "encoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "encoder.norm": "encoder.final_layer_norm",
+        "encoder.layers.*.attention.query_key_value": "encoder.block.*.layer.0.SelfAttention.{q,k,v}",
+        "encoder.layers.*.attention.output": "encoder.block.*.layer.0.SelfAttention.o",
+        "encoder.layers.*.attention_norm": "encoder.block.*.layer.0.layer_norm",
+        "encoder.layers.*.feed_forward.gate_widen": "encoder.block.*.layer.1.DenseReluDense.wi_{0,1}",
+        "encoder.layers.*.feed_forward.widen": "encoder.block.*.layer.1.DenseReluDense.wi",
+        "encoder.layers.*.feed_forward.narrow": "encoder.block.*.layer.1.DenseReluDense.wo",
+        "encoder.layers.*.feed_forward_norm": "encoder.block.*.layer.1.layer_norm",
+        "decoder.biases": "decoder.block.0.layer.0.SelfAttention.relative_attention_bias",
+        "decoder.norm": "decoder.final_layer_norm",
+        "decoder.layers.*.attention.query_key_value": "decoder.block.*.layer.0.SelfAttention.{q,k,v}",
+        "decoder.layers.*.attention.output": "decoder.block.*.layer.0.SelfAttention.o",
+        "decoder.layers.*.attention_norm": "decoder.block.*.layer.0.layer_norm",
+        "decoder.layers.*.source_attention.query": "decoder.block.*.layer.1.EncDecAttention.q",
+        "decoder.layers.*.source_attention.key_value": "decoder.block.*.layer.1.EncDecAttention.{k,v}",
+        "decoder.layers.*.source_attention.output": "decoder.block.*.layer.1.EncDecAttention.o",
+        "decoder.layers.*.source_norm": "decoder.block.*.layer.1.layer_norm",
+        "decoder.layers.*.feed_forward.gate_widen": "decoder.block.*.layer.2.DenseReluDense.wi_{0,1}",
+        "decoder.layers.*.feed_forward.widen": "decoder.block.*.layer.2.DenseReluDense.wi",
+        "decoder.layers.*.feed_forward.narrow": "decoder.block.*.layer.2.DenseReluDense.wo",
+        "decoder.layers.*.feed_forward_norm": "decoder.block.*.layer.2.layer_norm",
+        "output": "lm_head",
+    }
+)

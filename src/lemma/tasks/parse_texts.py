@@ -10,8 +10,8 @@ from shlex import quote
 import torch
 
 from lemma.data.labels import ParsedWords, TreeSource, has_trees, join_parses, read_tree_source
-from lemma.data.sentences import split_sentences
 from lemma.data.splits import split_files
+from lemma.data.treebanks import split_sentences
 from lemma.errors import RunError, SpecError
 from lemma.files import home_folder, write_atomically
 from lemma.models.parser import ParserModel, predict_trees

@@ -87,9 +87,9 @@ def test_an_input_x_and_an_input_x_t_are_two(tmp_path: Path) -> None:
         'sizes = ["n"]\nforward = "z = x + 2*x_t"\nloss = "sum(z * z)"\n[inputs]\nx = "n"\nx_t = "n"\n',
         encoding="utf-8",
     )
-    verdicts = check_gradients(str(path), ["dz = 2*z", "dx = dz", "dx_t = 2*dz"]).verdicts
+    verdicts = check_gradients(str(path), ["dz = 2*z", "dx = dz", "dx_t = 2*dz"]).lines
     assert [verdict.outcome for verdict in verdicts] == ["right"] * 3
-    assert check_gradients(str(path), ["dz = 2*z", "dx_t = dz"]).verdicts[1].outcome == "wrong"
+    assert check_gradients(str(path), ["dz = 2*z", "dx_t = dz"]).lines[1].outcome == "wrong"
 
 
 def test_the_step_t_may_be_left_out_of_a_subscript_or_added(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from lemma.errors import InputError
 
 def test_comments_and_blank_lines_are_skipped_and_lines_keep_their_numbers() -> None:
     report = check_gradients("rnn", ["# D1\n\nδ2 = ŷ - y  # softmax", "db2 = delta2"])
-    assert [(verdict.line, verdict.name) for verdict in report.verdicts] == [(3, "dz2"), (4, "db2")]
+    assert [(verdict.line, verdict.name) for verdict in report.lines] == [(3, "dz2"), (4, "db2")]
     assert report.right
 
 
@@ -25,7 +25,7 @@ def test_a_text_may_stand_for_its_lines() -> None:
 
 def test_spellings_of_one_name_are_one_name() -> None:
     for name in ("dG_f", "dΓ_f", "dgamma_f", "dGamma_f", "∂Γ_f"):
-        assert check_gradients("lstm", [f"{name} = dc * c_{{t-1}}"]).verdicts[0].name == "dG_f"
+        assert check_gradients("lstm", [f"{name} = dc * c_{{t-1}}"]).lines[0].name == "dG_f"
 
 
 SPELLED = {
@@ -75,8 +75,8 @@ def test_a_line_is_read_as_students_write_it(cell: str, line: str) -> None:
 
 def test_every_member_of_a_chain_is_checked() -> None:
     report = check_gradients("rnn", ["dU = h.T @ dz2 = h.T @ (y - y_hat)"])
-    assert [verdict.outcome for verdict in report.verdicts] == ["right", "wrong"]
-    assert report.verdicts[1].repair == "dU = h.T @ (y_hat - y)"
+    assert [verdict.outcome for verdict in report.lines] == ["right", "wrong"]
+    assert report.lines[1].repair == "dU = h.T @ (y_hat - y)"
 
 
 @pytest.mark.parametrize(
@@ -115,25 +115,25 @@ def test_a_call_that_does_not_fit_is_refused(line: str, expected: str) -> None:
 
 
 def test_letters_that_do_not_fit_the_values_are_a_wrong_line() -> None:
-    (verdict,) = check_gradients("lstm", ['dW_y = einsum("ij,kj->ik", dz, x.T)']).verdicts
+    (verdict,) = check_gradients("lstm", ['dW_y = einsum("ij,kj->ik", dz, x.T)']).lines
     assert verdict.reason.startswith("the shapes do not fit: einsum('ij,kj->ik') of (n_y, 1), (1, n_x)")
 
 
 def test_a_line_takes_the_true_value_of_what_another_line_got_wrong() -> None:
     report = check_gradients("lstm", ["dz = y - y_hat", "dW_y = dz @ a.T"])
-    assert [verdict.outcome for verdict in report.verdicts] == ["wrong", "right"]
+    assert [verdict.outcome for verdict in report.lines] == ["wrong", "right"]
     assert not report.right
 
 
 def test_a_gradient_that_no_line_derives_is_named_as_taken() -> None:
     report = check_gradients("lstm", ["e = dz", "dW_y = e @ a.T"])
-    assert report.verdicts[1].taken == ("dz",)
+    assert report.lines[1].taken == ("dz",)
     assert "taken as given, since no line derives it: dz" in str(report)
 
 
 def test_helpers_are_computed_and_not_checked() -> None:
     report = check_gradients("lstm", ["slope = 1 - tanh(c)^2", "dc = da * G_o * slope + dc_next"])
-    assert [verdict.outcome for verdict in report.verdicts] == ["helper", "right"]
+    assert [verdict.outcome for verdict in report.lines] == ["helper", "right"]
     assert report.right
 
 
@@ -143,9 +143,9 @@ def test_helpers_alone_are_nothing_right() -> None:
 
 def test_a_helper_without_a_value_is_wrong_and_so_is_what_uses_it() -> None:
     report = check_gradients("lstm", ["s = x @ y", "t = s + s", "dc = t"])
-    assert [verdict.outcome for verdict in report.verdicts] == ["wrong"] * 3
-    assert report.verdicts[0].reason == "the shapes do not fit: (n_x, 1) @ (n_y, 1)"
-    assert report.verdicts[2].reason == "it uses t, which could not be computed"
+    assert [verdict.outcome for verdict in report.lines] == ["wrong"] * 3
+    assert report.lines[0].reason == "the shapes do not fit: (n_x, 1) @ (n_y, 1)"
+    assert report.lines[2].reason == "it uses t, which could not be computed"
 
 
 UNAVAILABLE = {
@@ -184,7 +184,7 @@ def test_a_line_may_use_gradients_of_later_values_and_what_earlier_lines_get_rig
 
 
 def test_a_repair_uses_only_what_is_known_before_the_line() -> None:
-    (verdict,) = check_gradients("rnn", ["dz1 = -db1"]).verdicts
+    (verdict,) = check_gradients("rnn", ["dz1 = -db1"]).lines
     assert verdict.outcome == "wrong" and "db1" not in (verdict.repair or "")
 
 
@@ -221,13 +221,13 @@ def test_an_unknown_cell_gets_a_guess() -> None:
 
 
 def test_a_value_that_is_no_number_is_wrong() -> None:
-    (verdict,) = check_gradients("lstm", ["dc = log(0 * c)"]).verdicts
+    (verdict,) = check_gradients("lstm", ["dc = log(0 * c)"]).lines
     assert verdict.reason.startswith("the value is not a finite number")
     assert verdict.error is None
 
 
 def test_a_wrong_shape_is_reported_in_the_names_of_the_sizes() -> None:
-    (verdict,) = check_gradients("lstm", ["dW_f = sum(c)"]).verdicts
+    (verdict,) = check_gradients("lstm", ["dW_f = sum(c)"]).lines
     assert verdict.reason.startswith("the shape is a number, expected (n_a, n_a+n_x)")
 
 
@@ -322,8 +322,8 @@ def trees(cell: str) -> st.SearchStrategy[str]:
 def test_any_expression_gets_a_verdict_and_a_repair_that_is_right(data: st.DataObject, cell: str) -> None:
     target = data.draw(st.sampled_from(find_cell(cell).gradients))
     report = check_or_refuse(cell, [f"{target} = {data.draw(trees(cell))}"])
-    if report is not None and report.verdicts[0].repair:
-        assert check_gradients(cell, [report.verdicts[0].repair]).right
+    if report is not None and report.lines[0].repair:
+        assert check_gradients(cell, [report.lines[0].repair]).right
 
 
 HOSTILE = {
@@ -406,6 +406,6 @@ def test_hostile_lines_are_wrong_or_refused_in_time(kind: str) -> None:
 
 def test_a_wrong_gradient_counts_once_and_cannot_be_used_before_it_is_derived() -> None:
     report = check_gradients("lstm", ["db_y = y - y_hat", "dW_y = db_y @ a.T"])
-    assert [verdict.outcome for verdict in report.verdicts] == ["wrong", "right"]
+    assert [verdict.outcome for verdict in report.lines] == ["wrong", "right"]
     report = check_gradients("lstm", ["db_y = b_y", "dz = db_y"])
-    assert [verdict.outcome for verdict in report.verdicts] == ["wrong", "wrong"]
+    assert [verdict.outcome for verdict in report.lines] == ["wrong", "wrong"]

@@ -20,13 +20,13 @@ P = V d + L(4d^2 + 2 d d_ff)       # embedding, attention, feed-forward
 
 def test_a_right_chain_is_right_and_settings_hold_for_the_step_before_too() -> None:
     report = check_derivation(DECODER)
-    assert report.right and [step.outcome for step in report.steps] == ["given", "right", "right"]
+    assert report.right and [step.outcome for step in report.lines] == ["given", "right", "right"]
     assert report.summary == "the derivation: all 2 steps are right"
 
 
 def test_the_first_wrong_step_is_named_with_what_differs() -> None:
     report = check_derivation(DECODER.replace("12 L d^2", "12 d^2") + "= d(V + 12d)\n= d V")
-    assert [step.outcome for step in report.steps] == ["given", "right", "wrong", "right", "wrong"]
+    assert [step.outcome for step in report.lines] == ["given", "right", "wrong", "right", "wrong"]
     wrong = report.first_wrong
     assert wrong is not None and wrong.line == 4
     assert wrong.reason == "the step before − this step = 12*(L−1)*d**2"
@@ -87,8 +87,8 @@ def test_a_derivation_without_a_second_step_is_not_called_right() -> None:
 def test_inputs_x_and_x_t_are_different() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"x": "n d", "x_t": "n d"}}
     report = check_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
-    assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
-    assert [step.text for step in report.steps] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
+    assert [step.outcome for step in report.lines] == ["given", "right", "wrong"]
+    assert [step.text for step in report.lines] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
     single = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
     assert check_derivation(single).right
 
@@ -116,7 +116,7 @@ def test_the_equality_of_a_line_that_is_wrong_is_named() -> None:
 
 def test_steps_with_matrices_are_compared_with_autograd_and_with_each_other() -> None:
     report = check_derivation(SOFTMAX)
-    assert report.right and [step.outcome for step in report.steps] == ["right"] * 4
+    assert report.right and [step.outcome for step in report.lines] == ["right"] * 4
     wrong = check_derivation({**SOFTMAX, "steps": SOFTMAX["steps"].replace("(P - Y) / n", "(Y - P) / n")})
     assert wrong.first_wrong and wrong.first_wrong.line == 5 and "the sign is wrong" in wrong.first_wrong.reason
 
@@ -124,10 +124,12 @@ def test_steps_with_matrices_are_compared_with_autograd_and_with_each_other() ->
 def test_steps_need_no_loss_and_transposes_of_products_are_caught() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"A": "n d", "B": "d d"}}
     report = check_derivation({**words, "steps": "Y = (A @ B).T\n  = B.T @ A.T\n  = A.T @ B.T"})
-    assert [step.outcome for step in report.steps] == ["given", "right", "wrong"]
-    assert "the shapes do not fit: (d, n) @ (d, d)" in report.steps[2].reason
+    assert [step.outcome for step in report.lines] == ["given", "right", "wrong"]
+    assert "the shapes do not fit: (d, n) @ (d, d)" in report.lines[2].reason
     with pytest.raises(InputError, match="name = 'C' is unknown"):
         check_derivation({**words, "steps": "A @ C"})
+    with pytest.raises(InputError, match="size = 'q' is unknown"):
+        check_derivation({**words, "steps": "A[:q]"})
     with pytest.raises(SpecError, match="steps is missing"):
         check_derivation(words)
 

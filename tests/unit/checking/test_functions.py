@@ -122,7 +122,7 @@ def test_a_right_derivation_of_each_function_is_right(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "line", "said"), SLIPS, ids=range(len(SLIPS)))
 def test_a_typical_mistake_is_named(name: str, line: str, said: str) -> None:
-    (verdict,) = check_gradients(name, [line]).verdicts
+    (verdict,) = check_gradients(name, [line]).lines
     assert verdict.outcome == "wrong" and said in verdict.reason, str(verdict)
 
 
@@ -166,14 +166,14 @@ MINE = {
 
 def test_a_custom_function_is_checked_from_python_and_from_a_file(tmp_path: Path) -> None:
     report = lemma.check.gradient(MINE, "dX = dZ @ W.T")
-    assert [verdict.outcome for verdict in report.verdicts] == ["right", "right", "right", "wrong", "right"]
-    assert report.verdicts[3].repair == "db = sum(dZ, axis=0)"
+    assert [verdict.outcome for verdict in report.lines] == ["right", "right", "right", "wrong", "right"]
+    assert report.lines[3].repair == "db = sum(dZ, axis=0)"
     text = "".join(f'{word} = """\n{MINE[word]}\n"""\n' for word in ("forward", "loss", "answers"))
     for table in ("sizes", "inputs"):
         text += f"[{table}]\n" + "".join(f'{name} = "{value}"\n' for name, value in MINE[table].items())
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     same = lemma.check.gradient(tmp_path / "mine.toml", "dX = dZ @ W.T")
-    assert (same.cell, same.verdicts) == ("mine", report.verdicts)
+    assert (same.name, same.lines) == ("mine", report.lines)
 
 
 def test_a_batch_of_sequences_may_have_three_axes() -> None:
@@ -185,8 +185,8 @@ def test_a_batch_of_sequences_may_have_three_axes() -> None:
     }
     lines = ["dV = A.T @ dY", "dA = dY @ V.T", "dS = A * (dA - sum(A * dA, axis=-1))", "dQ = dS @ K", "dK = dS @ Q"]
     report = check_gradients(ours, lines)
-    assert [verdict.outcome for verdict in report.verdicts] == ["right"] * 4 + ["wrong"]
-    assert report.verdicts[4].repair == "dK = dS.T @ Q"
+    assert [verdict.outcome for verdict in report.lines] == ["right"] * 4 + ["wrong"]
+    assert report.lines[4].repair == "dK = dS.T @ Q"
 
 
 REFUSED = {

@@ -96,7 +96,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("cell", "line", "description", "repaired"), ERRORS, ids=lambda text: str(text)[:30])
 def test_a_common_mistake_is_described_and_repaired(cell: str, line: str, description: str, repaired: str) -> None:
-    (verdict,) = check_gradients(cell, [line]).verdicts
+    (verdict,) = check_gradients(cell, [line]).lines
     assert verdict.outcome == "wrong"
     assert description in verdict.reason
     assert verdict.repair == repaired
@@ -104,7 +104,7 @@ def test_a_common_mistake_is_described_and_repaired(cell: str, line: str, descri
 
 
 def test_without_a_simple_repair_the_error_is_reported() -> None:
-    (verdict,) = check_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).verdicts
+    (verdict,) = check_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).lines
     assert verdict.reason.startswith("relative error ")
     assert verdict.reason.endswith("no simple repair found")
     assert verdict.repair is None
@@ -112,16 +112,16 @@ def test_without_a_simple_repair_the_error_is_reported() -> None:
 
 
 def test_a_repair_uses_nothing_that_is_derived_only_afterwards() -> None:
-    (verdict,) = check_gradients("lstm", ["dpre_u = dG_u"]).verdicts
+    (verdict,) = check_gradients("lstm", ["dpre_u = dG_u"]).lines
     assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # and not db_u, which is the same number
 
 
 def test_a_mistake_in_a_helper_is_repaired_where_it_is_used() -> None:
     lines = ["e = y - y_hat", "dW_y = e @ a.T"]
-    verdict = check_gradients("lstm", lines).verdicts[1]
+    verdict = check_gradients("lstm", lines).lines[1]
     assert verdict.outcome == "wrong"
     assert verdict.repair is not None
-    assert check_gradients("lstm", [lines[0], verdict.repair]).verdicts[1].outcome == "right"
+    assert check_gradients("lstm", [lines[0], verdict.repair]).lines[1].outcome == "right"
 
 
 DERIVATIONS = {
@@ -187,7 +187,7 @@ def test_a_mistake_made_by_a_rule_is_caught_and_repaired(cell: str, rule) -> Non
         mistakes = apply_rules([rule], line.expression, RepairContext(find_cell(cell), line.name, sample))
         wrong = [mistake.expression for mistake in mistakes if not is_correct(mistake.expression, line.name, sample)]
         for expression in wrong[:2]:
-            (verdict,) = check_gradients(cell, [f"{line.name} = {expression}"]).verdicts
+            (verdict,) = check_gradients(cell, [f"{line.name} = {expression}"]).lines
             assert verdict.outcome == "wrong"
             assert verdict.repair is None or check_gradients(cell, [verdict.repair]).right
             assert verdict.repair or rule in (drop_factors, drop_terms), str(verdict)

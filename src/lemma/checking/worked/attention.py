@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -28,14 +28,13 @@ from lemma.checking.worked.case import (
     best_table,
     check_magnitudes,
     expect_numbers,
-    json_rows,
     number_labels,
     read_case,
     unit_vectors,
 )
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.numbers import escape_invisible, format_number, format_vector
-from lemma.report.result import Block, Heading, Matrix, Table, Text
+from lemma.report.result import Block, Heading, Matrix, Table, Text, to_plain
 
 NamedVectors = Annotated[dict[str, NumberRow], Field(min_length=1, max_length=100)]
 MAX_WORDS = 100  # tables of a longer sentence could not be read
@@ -48,18 +47,13 @@ MAX_RANKED = 12  # words listed as attended to by a word, the most attended firs
 class BaseAttentionCase(Case):
     """The base of cases of attention and of cross-attention."""
 
-    focus: Strings = ()
-    """The words, or named vectors, whose row of arithmetic is shown."""
-    scaled: bool = True
-    """Whether q·k is divided by the square root of the key's length."""
+    focus: Strings = ()  # the words, or named vectors, whose row of arithmetic is shown
+    scaled: bool = True  # whether q·k is divided by the square root of the key's length
+    # how a matrix is written: with a row for each output, or with a row for each input
     apply: Literal["W x", "x W"] = "W x"
-    """How a matrix is written: with a row for each output, or with a row for each input."""
-    W_Q: NumberRows
-    """The query map."""
-    W_K: NumberRows
-    """The key map."""
-    W_V: NumberRows
-    """The value map."""
+    W_Q: NumberRows  # the query map
+    W_K: NumberRows  # the key map
+    W_V: NumberRows  # the value map
 
     def formula(self, letter: str) -> str:
         """Return how a vector is mapped: `q = W_Q x` or `q = x W_Q`."""
@@ -72,16 +66,12 @@ class AttentionCase(BaseAttentionCase):
 
     kind: ClassVar[str] = "attention"
 
-    sentences: Annotated[Strings, Field(min_length=1, max_length=20)]
-    """Each a text of words separated by white space."""
+    sentences: Annotated[Strings, Field(min_length=1, max_length=20)]  # each a text of words separated by white space
+    # how often attention is applied; the outputs of one pass are the encodings of the next
     passes: Annotated[int, Field(strict=True, ge=1, le=50)] = 1
-    """How often attention is applied; the outputs of one pass are the encodings of the next."""
-    mask: Literal["none", "causal"] = "none"
-    """Whether later words are hidden."""
-    vectors: dict[str, NumberRow] = Field(default_factory=dict)
-    """The encoding of each word."""
-    other_words: NumberRow | None = None
-    """The encoding of every word that is not listed."""
+    mask: Literal["none", "causal"] = "none"  # whether later words are hidden
+    vectors: dict[str, NumberRow] = Field(default_factory=dict)  # the encoding of each word
+    other_words: NumberRow | None = None  # the encoding of every word that is not listed
 
 
 class CrossCase(BaseAttentionCase):
@@ -89,10 +79,8 @@ class CrossCase(BaseAttentionCase):
 
     kind: ClassVar[str] = "cross"
 
-    queries: NamedVectors
-    """The vectors that look."""
-    source: NamedVectors
-    """The vectors that are looked at."""
+    queries: NamedVectors  # the vectors that look
+    source: NamedVectors  # the vectors that are looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,15 +112,9 @@ class AttentionSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; a masked score is None."""
-        names = ("queries", "keys", "values", "products", "exponentials", "sums", "weights", "outputs")
-        return {
-            "inputs": self.inputs.tolist(),
-            "source": self.source.tolist(),
-            "divisor": self.divisor,
-            "largest_score_subtracted": self.is_shifted,
-            **{name: getattr(self, name).tolist() for name in names},
-            "scores": json_rows(self.scores),
-        }
+        names = ("inputs", "source", "divisor", "queries", "keys", "values", "products", "scores")
+        values = {name: getattr(self, name) for name in (*names, "exponentials", "sums", "weights", "outputs")}
+        return to_plain(values) | {"largest_score_subtracted": self.is_shifted}
 
 
 def attend(
@@ -348,6 +330,7 @@ class WorkedAttention(WorkedCase):
     """Attention with every step; long sentences are abridged in print unless `full`."""
 
     default_title: ClassVar[str] = "Attention by hand"
+    json_names = ("case", "notes", "sentences")
     hint: ClassVar[str] = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
 
     case: AttentionCase
@@ -357,11 +340,6 @@ class WorkedAttention(WorkedCase):
     @property
     def is_abridged(self) -> bool:
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        sentences = [sentence.to_dict() for sentence in self.sentences]
-        return {"case": self.case.to_dict(), "notes": list(self.notes), "sentences": sentences}
 
     def expected(self) -> list[ExpectedValue]:
         """Return the values of every pass.
@@ -490,7 +468,8 @@ def _word_labels(words: list[str]) -> Labels:
     return tuple(labels)
 
 
-class Preference(NamedTuple):
+@dataclass(frozen=True)
+class Preference:
     """The preference of one vector, by weight and by the cosine of query and key; several if they tie."""
 
     name: str
@@ -506,6 +485,7 @@ class WorkedCross(WorkedCase):
     """Cross-attention with every step, and what each vector prefers."""
 
     default_title: ClassVar[str] = "Cross-attention by hand"
+    json_names = ("case", "cosines", "preferences")
 
     case: CrossCase
     steps: AttentionSteps
@@ -515,13 +495,8 @@ class WorkedCross(WorkedCase):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""
-        steps = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns), **self.steps.to_dict()}
-        return {
-            "case": self.case.to_dict(),
-            "steps": steps,
-            "cosines": json_rows(self.cosines),
-            "preferences": [preference._asdict() for preference in self.preferences],
-        }
+        names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
+        return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
         """Return the values of the steps, the cosines, and what is nearest by cosine."""

@@ -5,16 +5,18 @@ Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subwor
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from heapq import nsmallest
-from itertools import pairwise
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from lemma.checking.worked.case import ExpectedValue, ExpectedWords, Labels, expect_numbers, number_labels
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.data.store import find_text_files
 from lemma.data.text import decode_span, open_text
@@ -23,6 +25,9 @@ from lemma.report.numbers import escape_invisible, format_times, pluralize, shor
 from lemma.report.result import Block, Heading, Result, Table, Text
 
 Pair = tuple[int, int]
+MAX_ORDERS = 200  # orders of merges that are tried where the claims leave ties open
+MAX_MERGES = 2000  # merges of all orders together
+MAX_HINTED = 30  # tied pairs, and later claims, that are compared to choose the pair of a step without a claim
 MAX_SMALL_CHARS = 1000  # a string this short is traced in full; of a longer text only the beginning is
 DEFAULT_MERGES, DEFAULT_PAIRS = 20, 10  # of a long text: merges, and pairs listed at each of them
 LIBRARY_END = "\U0010fffd"  # the end of word for the library: a private character numbered after all others
@@ -82,9 +87,9 @@ class BytePairMerger:
             self.words[index] = word
             self._count_word(index, 1)
 
-    def spell(self, first: Iterable[str]) -> list[str]:
-        """Return the spelling of every symbol by its number; `first` are those of the symbols that are not merged."""
-        spellings = list(first)
+    def spell(self, characters: Iterable[str], end_of_word: str) -> list[str]:
+        """Return the spelling of every symbol by its number, from those of the alphabet and of the end of word."""
+        spellings = [*characters, *([] if self.end_id is None else [end_of_word])]
         for left, right in self.merges:
             spellings.append(spellings[left] + spellings[right])
         return spellings
@@ -113,13 +118,12 @@ class SymbolNames:
     """
 
     def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
-        characters = map(escape_invisible, merger.alphabet)
-        self.spellings = merger.spell([*characters, *([end_of_word] if end_of_word else [])])
+        self.spellings = merger.spell(map(escape_invisible, merger.alphabet), end_of_word)
         free_letters = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
-        merges = len(merger.merges)
-        self.letters = letters and merges <= len(free_letters)
-        merged = free_letters[:merges] if self.letters else self.spellings[merger.first_merge_id :]
-        self.names = [*self.spellings[: merger.first_merge_id], *merged]
+        self.letters = letters and len(merger.merges) <= len(free_letters)
+        num_unmerged = merger.first_merge_id
+        merged = free_letters[: len(merger.merges)] if self.letters else self.spellings[num_unmerged:]
+        self.names = [*self.spellings[:num_unmerged], *merged]
 
     def join(self, symbols: Sequence[int]) -> str:
         """Return the names of symbols, separated by blanks."""
@@ -128,6 +132,31 @@ class SymbolNames:
     def spell(self, symbols: Sequence[int]) -> str:
         """Return the spellings of symbols, separated by blanks."""
         return " ".join(self.spellings[symbol] for symbol in symbols)
+
+    def write_pair(self, pair: Pair) -> Labels:
+        """Return how a pair may be written: by the names of its symbols or spelled out, with a blank or without."""
+        by_name, by_spelling = self.join(pair), self.spell(pair)
+        return (
+            by_name,
+            by_spelling,
+            *("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings)),
+        )
+
+    def count_pairs(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
+        """Return pairs by their names, with their counts."""
+        return tuple(PairCount(self.join(pair), count) for pair, count in ranked)
+
+    def segment(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
+        """Return words with their counts and symbols; `rows` are their symbols, none if they are not listed."""
+        return tuple(
+            SegmentedWord(
+                escape_invisible(word),
+                count,
+                tuple(self.names[symbol] for symbol in row),
+                tuple(self.spellings[symbol] for symbol in row),
+            )
+            for (word, count), row in zip(counts.items(), rows, strict=False)
+        )
 
 
 def count_words(names: Sequence[str]) -> Counter[str]:
@@ -239,9 +268,8 @@ class BytePairTrace(Result):
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         symbols = {step.symbol: step.spelled for step in self.steps}
-        return asdict(self) | {"tie_rule": self.tie_rule, "symbols": symbols}
+        return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
     def blocks(self) -> list[Block]:
         """Every step, then the symbols and the words at the end; for a long text its merges as a table."""
@@ -353,91 +381,94 @@ def trace_byte_pairs(
     >>> print([f"{step.symbol}={step.pair}" for step in trace_byte_pairs("abbc abb abc abb").steps])
     ['A=a b', 'B=A b', 'C=c \\w', 'D=B \\w']
     """
-    if (string is None) == (text is None):
-        raise InputError(
-            'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
-        )
-    if string is not None:
-        if any("\ud800" <= character <= "\udfff" for character in string):
-            raise InputError(
-                "bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text."
-            )
-        about = f'"{shorten(escape_invisible(" ".join(string.split())), 80)}"'
-        words, small = Counter(string.split()), len(string) <= MAX_SMALL_CHARS
-    else:
-        names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or ())]
-        words, about, small = count_words(names), ", ".join(names), False
+    words, about, small = _read_words(string, text)
     _check_arguments(words, about, merges, minimum, end_of_word, show)
     max_merges = merges if merges is not None or small else DEFAULT_MERGES
     max_pairs = show if show is not None or small else DEFAULT_PAIRS
     merger = BytePairMerger(words, bool(end_of_word))
-    symbols_before, start = merger.num_symbols, [list(word) for word in merger.words] if small else []
+    symbols_before, start = merger.num_symbols, list(merger.words) if small else []
 
-    # symbols are named after all merges are made, since only then it is known whether letters are enough
-    history: list[tuple[int, list[Pair], list[tuple[Pair, int]], int, list[list[int]]]] = []
+    history: list[_Merge] = []
     while max_merges is None or len(history) < max_merges:
         count, ties = merger.most_frequent()
         if count < minimum:
             break
         ranked, num_pairs = merger.rank_pairs(max_pairs), len(merger.counts)
         merger.merge(ties[0])
-        history.append((count, ties, ranked, num_pairs, [list(word) for word in merger.words] if small else []))
+        history.append(_Merge(count, ties, ranked, num_pairs, list(merger.words) if small else []))
+    # symbols are named after all merges are made, since only then it is known whether letters are enough
     names = SymbolNames(merger, end_of_word, letters=small)
-
-    def pair_counts(ranked: Iterable[tuple[Pair, int]]) -> tuple[PairCount, ...]:
-        return tuple(PairCount(names.join(pair), count) for pair, count in ranked)
-
-    def segment(counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> tuple[SegmentedWord, ...]:
-        return tuple(
-            SegmentedWord(
-                escape_invisible(word),
-                count,
-                tuple(names.names[symbol] for symbol in row),
-                tuple(names.spellings[symbol] for symbol in row),
-            )
-            for (word, count), row in zip(counts.items(), rows, strict=False)
-        )
-
-    steps = [
-        MergeStep(
-            number=number,
-            symbol=names.names[merger.first_merge_id + number - 1],
-            pair=names.join(ties[0]),
-            spelled=names.spellings[merger.first_merge_id + number - 1],
-            parts=(names.spellings[ties[0][0]], names.spellings[ties[0][1]]),
-            count=count,
-            ties=tuple(names.join(pair) for pair in ties[1:]),
-            counts=pair_counts(ranked),
-            pairs=num_pairs,
-            words=segment(words, rows),
-        )
-        for number, (count, ties, ranked, num_pairs, rows) in enumerate(history, 1)
-    ]
-    final = dict(zip(words, merger.words, strict=True))
-    listed = words if small else dict(words.most_common(DEFAULT_PAIRS))  # equally frequent words as they first occur
+    steps = [_describe_merge(number, merge, names, merger, words) for number, merge in enumerate(history, 1)]
     count, _ = merger.most_frequent()
     if count >= minimum:
         stopped = f"after {pluralize(len(merger.merges), 'merge')}, as asked"
     else:
         stopped = f"no pair occurs {format_times(minimum)}" if count else "every word is one symbol"
+    final = dict(zip(words, merger.words, strict=True))
+    listed = words if small else dict(words.most_common(DEFAULT_PAIRS))  # equally frequent words as they first occur
     return BytePairTrace(
         about=about,
         words=words.total(),
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=segment(words, start),
+        start=names.segment(words, start),
         symbols_before=symbols_before,
         symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=pair_counts(merger.rank_pairs(max_pairs)),
+        left=names.count_pairs(merger.rank_pairs(max_pairs)),
         left_pairs=len(merger.counts),
         stopped=stopped,
-        segmentation=segment(listed, [final[word] for word in listed]),
+        segmentation=names.segment(listed, [final[word] for word in listed]),
         letters=names.letters,
         small=small,
         library=_compare_with_library(words, merger, minimum) if library else None,
     )
+
+
+@dataclass(frozen=True)
+class _Merge:
+    """A merge in symbol numbers; see `MergeStep`."""
+
+    count: int
+    ties: list[Pair]  # the merged pair first
+    ranked: list[tuple[Pair, int]]
+    num_pairs: int
+    words: list[list[int]]
+
+
+def _describe_merge(
+    number: int, merge: _Merge, names: SymbolNames, merger: BytePairMerger, words: Mapping[str, int]
+) -> MergeStep:
+    pair, *others = merge.ties
+    symbol = merger.first_merge_id + number - 1
+    return MergeStep(
+        number=number,
+        symbol=names.names[symbol],
+        pair=names.join(pair),
+        spelled=names.spellings[symbol],
+        parts=(names.spellings[pair[0]], names.spellings[pair[1]]),
+        count=merge.count,
+        ties=tuple(map(names.join, others)),
+        counts=names.count_pairs(merge.ranked),
+        pairs=merge.num_pairs,
+        words=names.segment(words, merge.words),
+    )
+
+
+def _read_words(string: str | None, text: str | Path | Sequence[str | Path] | None) -> tuple[Counter[str], str, bool]:
+    """Return the words with their counts, their source for the title, and whether the text is traced in full."""
+    if (string is None) == (text is None):
+        raise InputError(
+            'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
+        )
+    if string is None:
+        names = [str(name) for name in ([text] if isinstance(text, str | Path) else text or ())]
+        return count_words(names), ", ".join(names), False
+    if any("\ud800" <= character <= "\udfff" for character in string):
+        raise InputError("bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text.")
+    about = f'"{shorten(escape_invisible(" ".join(string.split())), 80)}"'
+    return Counter(string.split()), about, len(string) <= MAX_SMALL_CHARS
 
 
 def _check_arguments(
@@ -458,25 +489,149 @@ def _check_arguments(
 
 def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> LibraryComparison:
     """Train the tokenizers library on the same words and compare its merges, spelled the same way."""
-    end = [] if merger.end_id is None else [LIBRARY_END]
+    end = "" if merger.end_id is None else LIBRARY_END
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
-    spellings = merger.spell([*merger.alphabet, *end])
+    spellings = merger.spell(merger.alphabet, end)
     merges = [[spellings[left], spellings[right]] for left, right in merger.merges]
 
     def lines() -> Iterator[str]:
         for word, count in words.items():
             portion = max(1, 10_000 // len(word))  # a frequent word in portions: no line becomes very long
             for done in range(0, count, portion):
-                yield f"{word}{''.join(end)} " * min(portion, count - done)
+                yield f"{word}{end} " * min(portion, count - done)
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     trainer: Any = trainers.BpeTrainer(vocab_size=len(spellings), min_frequency=minimum, show_progress=False)
     tokenizer.train_from_iterator(lines(), trainer)
     library_merges = json.loads(tokenizer.to_str())["model"]["merges"]
-    if merges == library_merges:
-        return LibraryComparison(True, None)
-    pairs = zip(merges, library_merges, strict=False)
-    first = next((index for index, (pair, other) in enumerate(pairs) if pair != other), None)
-    return LibraryComparison(False, (min(len(merges), len(library_merges)) if first is None else first) + 1)
+    pairs = enumerate(zip_longest(merges, library_merges), 1)
+    first_difference = next((number for number, (pair, other) in pairs if pair != other), None)
+    return LibraryComparison(first_difference is None, first_difference)
+
+
+# What is right about byte-pair encoding done by hand, for every order in which tied pairs may be merged.
+
+
+def expected_byte_pairs(
+    text: str, claimed: Mapping[int, str], count_steps: Collection[int], max_orders: int = MAX_ORDERS
+) -> Iterator[tuple[list[ExpectedValue], int]]:
+    """Yield what is right and the number of merges for each order of merges, the one that follows the claims first.
+
+    Args:
+        claimed: the pairs claimed, by the number of their step.
+        count_steps: the steps whose pair counts are expected in full.
+    """
+    words = Counter(text.split())
+    for order in islice(_merge_orders(words, claimed), max_orders):
+        yield _expected_values(words, order, count_steps), len(order)
+
+
+def normalize_symbols(text: str) -> str:
+    r"""Return symbols as they are compared: separated by single blanks, the end of a word written \w.
+
+    >>> normalize_symbols("est + </w>")
+    'est \\w'
+    """
+    return " ".join(text.replace("</w>", r"\w").replace("+", " ").split())
+
+
+def _merge_orders(words: Counter[str], claimed: Mapping[int, str]) -> Iterator[list[Pair]]:
+    """Yield orders of merges that always take a most frequent pair, the one that follows the claims first.
+
+    A step whose claimed pair is a most frequent one follows the claim: a claim for every step leaves one order, in time
+    linear in its merges. At the other steps further choices are tried, the last steps first, for MAX_MERGES merges in
+    all.
+    """
+    choices: list[int] = []  # the index of the candidate that each step merges; 0 for the steps after these
+    merges = 0
+    while not merges or merges < MAX_MERGES:
+        order, num_candidates = _follow_claims(words, claimed, choices)
+        yield order
+        merges += len(order) + 1
+        choices += [0] * (len(order) - len(choices))
+        while choices and choices[-1] + 1 >= num_candidates[len(choices) - 1]:
+            choices.pop()
+        if not choices:
+            return
+        choices[-1] += 1
+
+
+def _follow_claims(
+    words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int]
+) -> tuple[list[Pair], list[int]]:
+    """Merge until no pair occurs twice; return the merges and the number of candidates at each step."""
+    merger = BytePairMerger(words, end_of_word=True)
+    free_letters = iter([letter for letter in ascii_uppercase if letter not in merger.alphabet])
+    symbols = SymbolNames(merger, r"\w", letters=False)
+    claims = {step: normalize_symbols(text) for step, text in claimed.items()}
+    num_candidates: list[int] = []
+    while True:
+        count, ties = merger.most_frequent()
+        if count < 2:
+            return merger.merges, num_candidates
+        step = len(merger.merges) + 1
+        claim = claims.pop(step, None)
+        candidates = [pair for pair in ties if claim in symbols.write_pair(pair)] if claim else []
+        if not candidates and claims and len(ties) > 1:
+            later = [text.replace(" ", "") for text in islice(claims.values(), MAX_HINTED)]
+            ranks = {
+                pair: _rank_tie(symbols.spellings[pair[0]], symbols.spellings[pair[1]], later)
+                for pair in ties[:MAX_HINTED]
+            }
+            ties.sort(key=lambda pair: ranks.get(pair, 1))
+        candidates = candidates or ties
+        pair = candidates[choices[step - 1] if step <= len(choices) else 0]
+        num_candidates.append(len(candidates))
+        symbols.spellings.append("".join(symbols.spellings[symbol] for symbol in pair))
+        symbols.names.append(next(free_letters, symbols.spellings[-1]))
+        merger.merge(pair)
+
+
+def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
+    """Rank a pair by what later steps are claimed to merge: parts of these first, what makes them impossible last.
+
+    >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
+    [2, 1, 3]
+    """
+    pair_text = left + right
+    if any((text.endswith(left) or text.startswith(right)) and pair_text not in text for text in later):
+        return 3
+    if pair_text in later:
+        return 2
+    return 0 if any(pair_text in text for text in later) else 1
+
+
+def _expected_values(words: Counter[str], order: list[Pair], count_steps: Collection[int]) -> list[ExpectedValue]:
+    """Return everything that may be claimed of one order of merges."""
+    merger = BytePairMerger(words, end_of_word=True)
+    merger.merges = order  # names all symbols from the beginning
+    names = SymbolNames(merger, r"\w", letters=True)
+    merger.merges = []
+    expected: list[ExpectedValue] = []
+
+    def add_counts(step: int) -> None:
+        if step in count_steps:
+            ranked = merger.rank_pairs(None)
+            labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
+            values = np.array([count for _, count in ranked])
+            counts = expect_numbers(f"counts{step}", values, (labels,), f"all pairs before step {step}")
+            expected.append(replace(counts, label_aliases=tuple(names.spell(pair) for pair, _ in ranked)))
+
+    merges = tuple(map(names.write_pair, order))
+    for step, pair in enumerate(order, 1):
+        symbol = names.names[merger.first_merge_id + step - 1]
+        add_counts(step)
+        expected.append(ExpectedWords(f"merge{step}", (merges[step - 1],), (), f"the pair of step {step}", (symbol,)))
+        expected.append(expect_numbers(f"count{step}", merger.counts[pair], (), "how often it occurs"))
+        merger.merge(pair)
+    add_counts(len(order) + 1)
+    segmentation = tuple((names.join(row), names.spell(row)) for row in merger.words)
+    return [
+        *expected,
+        ExpectedWords("merges", merges, (number_labels(len(order)),), "the pairs in the order of merging"),
+        ExpectedWords("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
+        expect_numbers("steps", len(order), (), "how many merges"),
+        expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
+    ]

@@ -1,7 +1,7 @@
 """Small cases worked by hand: their TOML files, the base of their results, and the values that may be claimed."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
 
@@ -53,8 +53,7 @@ class Case(Spec):
 
     kind: ClassVar[str]
 
-    title: str = ""
-    """What the case shows."""
+    title: str = ""  # what the case shows
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
@@ -217,11 +216,6 @@ def unit_vectors(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray,
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def json_rows(values: Float[np.ndarray, "rows columns"]) -> list[list[float | None]]:
-    """Return the rows of a matrix for JSON, which has no infinity and no NaN: these become None."""
-    return [[value if np.isfinite(value) else None for value in row] for row in values.tolist()]
-
-
 BestT = TypeVar("BestT")
 
 
@@ -239,7 +233,7 @@ def best_matches(
     return matches
 
 
-def best_table(header: tuple[str, str], matches: Iterable[tuple[Any, ...]], decimals: int, title: str = "") -> Table:
+def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, title: str = "") -> Table:
     """Return the matches of `best_matches` as a table; `header` names the first choice and its score."""
     rows = [
         (
@@ -250,7 +244,7 @@ def best_table(header: tuple[str, str], matches: Iterable[tuple[Any, ...]], deci
             "undefined" if cosine is None else format_number(cosine, decimals),
             "yes" if agree else "no",
         )
-        for name, best, score, nearest, cosine, agree in matches
+        for name, best, score, nearest, cosine, agree in map(astuple, matches)
     ]
     return Table(("", *header, "by cosine", "cosine", "agree"), rows, title, is_text=True)
 

@@ -16,10 +16,8 @@ from typing import Any, Literal
 import numpy as np
 
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
-from lemma.checking.numbers import read_entry
 from lemma.checking.worked.attention import work_attention, work_cross_attention
-from lemma.checking.worked.bpe import MAX_SMALL_CHARS
-from lemma.checking.worked.bpe_answers import MAX_ORDERS, expected_byte_pairs, normalize_symbols
+from lemma.checking.worked.bpe import MAX_ORDERS, MAX_SMALL_CHARS, expected_byte_pairs, normalize_symbols
 from lemma.checking.worked.case import (
     KIND_FIELDS,
     Array,
@@ -42,7 +40,7 @@ from lemma.checking.worked.values import (
     value_text,
 )
 from lemma.errors import InputError, SpecError, describe_unknown
-from lemma.report.numbers import format_short
+from lemma.report.numbers import format_short, read_entry
 from lemma.report.text import format_table, wrap_lines
 from lemma.spec.base import read_toml
 
@@ -156,32 +154,21 @@ class WorkedLine(CheckedLine):
         return {"claim": self.text, **{name: getattr(self, name) for name in names}}
 
 
-@dataclass(frozen=True)
-class WorkedReport(CheckedLines):
+class WorkedReport(CheckedLines[WorkedLine]):
     """A hand computation checked line by line against a worked case."""
 
-    case: str
-    lines: tuple[WorkedLine, ...]
-    notes: tuple[str, ...] = ()
+    keys = ("case", "lines")
 
     @property
     def title(self) -> str:
-        return f"A hand computation of {self.case}"
+        return f"A hand computation of {self.name}"
 
     @property
     def summary(self) -> str:
         return f"{super().summary} {ROUNDING_RULE}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        lines = [line.to_dict() for line in self.lines]
-        return {
-            "case": self.case,
-            "right": self.right,
-            "lines": lines,
-            "notes": list(self.notes),
-            "rule": ROUNDING_RULE,
-        }
+        return super().to_dict() | {"notes": list(self.notes), "rule": ROUNDING_RULE}
 
 
 # Claims

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Float
@@ -29,7 +29,7 @@ from lemma.checking.worked.case import (
 from lemma.data.tables import Column, read_table
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.numbers import escape_invisible, format_factor, format_number, format_numbers, format_times, pluralize
-from lemma.report.result import Block, Heading, Matrix, Table, Text
+from lemma.report.result import Block, Heading, Matrix, Table, Text, to_plain
 from lemma.spec.base import to_toml
 
 Square = Float[np.ndarray, "nodes nodes"]
@@ -66,23 +66,20 @@ class GraphCase(Case):
 
     kind: ClassVar[str] = "graph"
 
-    nodes: tuple[Name, ...] = ()
-    """The nodes by name; if none is given, those of the edges in their order."""
+    nodes: tuple[Name, ...] = ()  # the nodes by name; if none is given, those of the edges in their order
+    # pairs of nodes; an edge counts for both of its ends, whichever comes first
     edges: Annotated[tuple[tuple[Name, ...], ...], Field(max_length=100_000)]
-    """Pairs of nodes; an edge counts for both of its ends, whichever comes first."""
-    X: GraphRows | None = None
-    """The features, a row for each node."""
+    X: GraphRows | None = None  # the features, a row for each node
+    # the features where X is not given: a one at every node, or a unit vector for each
     start: Literal["ones", "units"] = "ones"
-    """The features where X is not given: a one at every node, or a unit vector for each."""
-    W: GraphRows | None = None
-    """The map of a layer Â X W, a row for each feature."""
-    powers: Annotated[int, Field(strict=True, ge=1, le=50)] = 8
-    """How often the features are multiplied."""
+    W: GraphRows | None = None  # the map of a layer Â X W, a row for each feature
+    powers: Annotated[int, Field(strict=True, ge=1, le=50)] = 8  # how often the features are multiplied
+    # the nodes whose row of arithmetic is shown; if none is named, one of the most and one of the fewest edges
     focus: Annotated[tuple[Name, ...], NameOrNames] = ()
-    """The nodes whose row of arithmetic is shown; if none is named, one of the most and one of the fewest edges."""
 
 
-class MatrixProperties(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class MatrixProperties:
     """Row sums, symmetry and norms of one matrix."""
 
     row_sums: Float[np.ndarray, " nodes"]
@@ -164,21 +161,6 @@ class GraphSteps:
     def layer(self) -> Float[np.ndarray, "nodes out"] | None:
         """Â X W, if there is a W."""
         return None if self.weights is None else self.matrices["symmetric"] @ (self.features @ self.weights)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, none of them rounded."""
-        return {
-            "degrees": self.degrees.tolist(),
-            "matrices": {name: matrix.tolist() for name, matrix in self.matrices.items()},
-            "traits": {
-                name: {**properties._asdict(), "row_sums": properties.row_sums.tolist()}
-                for name, properties in self.properties.items()
-            },
-            "features": self.features.tolist(),
-            "norms": {name: norms[:, 0].tolist() for name, norms in self.power_norms.items()},
-            "largest": {name: norms[:, 1].tolist() for name, norms in self.power_norms.items()},
-            "layer": None if self.layer is None else self.layer.tolist(),
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,14 +318,20 @@ class WorkedGraph(WorkedCase):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, none of them rounded."""
-        return {
-            "case": self.case.to_dict(),
-            "notes": list(self.notes),
-            "nodes": list(self.steps.names),
-            "edges": self.steps.edges,
-            **self.steps.to_dict(),
-            "claim": {"said": CLAIM, "right": self.steps.rows_sum_to_one, "verdict": self.verdict},
+        steps = self.steps
+        names = ("edges", "degrees", "matrices", "features", "layer")
+        norms = {
+            name: {key: norms[:, column] for key, norms in steps.power_norms.items()}
+            for column, name in enumerate(("norms", "largest"))
         }
+        values = {
+            "case": self.case,
+            "notes": self.notes,
+            "nodes": steps.names,
+            "traits": steps.properties,
+            "claim": {"said": CLAIM, "right": steps.rows_sum_to_one, "verdict": self.verdict},
+        }
+        return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
         """Return the four matrices, degrees, row sums, norms, what powers do to features, and the layer."""

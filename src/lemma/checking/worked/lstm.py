@@ -8,6 +8,7 @@ y_hat the softmax; d before a name is the gradient of the loss.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
@@ -50,6 +51,18 @@ SYMBOLS = {  # how a name is written in a formula, where that differs
     "tanh_c": "tanh(c_t)",
     "y_hat": "ŷ",
 }
+COLUMN_TITLES = SYMBOLS | {  # how a name is written above its column
+    "kept": "Γ_f∗c_prev",
+    "added": "Γ_u∗c̃",
+    "dz": "ŷ − y",
+    "da_here": "W_yᵀ(ŷ−y)",
+    "slope_c": "1−tanh²(c_t)",
+    "dc_here": "product",
+    "slope_candidate": "1−c̃²",
+    "dcandidate": "dc̃",
+    **{f"slope_{letter}": f"Γ_{letter}∗(1−Γ_{letter})" for letter in "ufo"},
+    **{f"dgamma_{letter}": f"dΓ_{letter}" for letter in "ufo"},
+}
 SHIFT_THRESHOLD = 50.0  # for larger logits, the largest is subtracted before exponentials
 MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only with `full`
 
@@ -71,20 +84,14 @@ class LstmCase(Case):
 
     kind: ClassVar[str] = "lstm"
 
-    letter: Literal["a", "h"] = "a"
-    """What the hidden state is called; h where the case says h_prev or dh_next."""
-    c_prev: Unit
-    """The cell state before the step."""
-    W_y: NumberRows | None = None
-    """The output layer, a row for each class."""
-    b_y: Unit | None = None
-    """Its bias; 0 if none is given."""
-    y: NumberRow | None = None
-    """The target: one-hot, or shares that add up to 1."""
+    letter: Literal["a", "h"] = "a"  # what the hidden state is called; h where the case says h_prev or dh_next
+    c_prev: Unit  # the cell state before the step
+    W_y: NumberRows | None = None  # the output layer, a row for each class
+    b_y: Unit | None = None  # its bias; 0 if none is given
+    y: NumberRow | None = None  # the target: one-hot, or shares that add up to 1
+    # the gradient of a_t that arrives from the next step; 0 if none is given
     da_next: Annotated[Unit | None, _aliased("da_next")] = None
-    """The gradient of a_t that arrives from the next step; 0 if none is given."""
-    dc_next: Unit | None = None
-    """The gradient of c_t that arrives from the next step; 0 if none is given."""
+    dc_next: Unit | None = None  # the gradient of c_t that arrives from the next step; 0 if none is given
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
@@ -135,39 +142,25 @@ class LstmCase(Case):
 class GateCase(LstmCase):
     """The values of the gates are given (problem E9)."""
 
-    gamma_u: Annotated[Unit, _aliased("gamma_u")]
-    """The update gate."""
-    gamma_f: Annotated[Unit, _aliased("gamma_f")]
-    """The forget gate."""
-    gamma_o: Annotated[Unit, _aliased("gamma_o")]
-    """The output gate."""
-    candidate: Annotated[Unit, _aliased("candidate")]
-    """The candidate c̃."""
+    gamma_u: Annotated[Unit, _aliased("gamma_u")]  # the update gate
+    gamma_f: Annotated[Unit, _aliased("gamma_f")]  # the forget gate
+    gamma_o: Annotated[Unit, _aliased("gamma_o")]  # the output gate
+    candidate: Annotated[Unit, _aliased("candidate")]  # the candidate c̃
 
 
 class WeightCase(LstmCase):
     """The weights are given; they act on [a_prev; x], one stacked on the other (problem C1)."""
 
-    a_prev: Annotated[Unit, _aliased("a_prev")]
-    """The hidden state before the step."""
-    x: Unit
-    """The input."""
-    W_u: NumberRows
-    """The update gate's weights, a row for each unit."""
-    W_f: NumberRows
-    """The forget gate's weights."""
-    W_o: NumberRows
-    """The output gate's weights."""
-    W_c: NumberRows
-    """The candidate's weights."""
-    b_u: Unit | None = None
-    """The update gate's bias; with none of the four, all are 0."""
-    b_f: Unit | None = None
-    """The forget gate's bias."""
-    b_o: Unit | None = None
-    """The output gate's bias."""
-    b_c: Unit | None = None
-    """The candidate's bias."""
+    a_prev: Annotated[Unit, _aliased("a_prev")]  # the hidden state before the step
+    x: Unit  # the input
+    W_u: NumberRows  # the update gate's weights, a row for each unit
+    W_f: NumberRows  # the forget gate's weights
+    W_o: NumberRows  # the output gate's weights
+    W_c: NumberRows  # the candidate's weights
+    b_u: Unit | None = None  # the update gate's bias; with none of the four, all are 0
+    b_f: Unit | None = None  # the forget gate's bias
+    b_o: Unit | None = None  # the output gate's bias
+    b_c: Unit | None = None  # the candidate's bias
 
 
 def read_inputs(case: LstmCase, label: str) -> Values:
@@ -381,6 +374,7 @@ class WorkedLstm(WorkedCase):
     """
 
     default_title: ClassVar[str] = "One LSTM step by hand"
+    json_names = ("case", "notes", "forward", "backward")
     hint: ClassVar[str] = "--full prints the weights, and every product of the sums"
 
     case: LstmCase
@@ -406,14 +400,6 @@ class WorkedLstm(WorkedCase):
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, none of them rounded."""
-        forward, backward = (
-            None if values is None else {name: value.tolist() for name, value in values.items()}
-            for values in (self.forward, self.backward)
-        )
-        return {"case": self.case.to_dict(), "notes": list(self.notes), "forward": forward, "backward": backward}
-
     def expected(self) -> list[ExpectedValue]:
         """Return everything that the step computes, and every gradient if there is something to go back from."""
         case, values = self.case, {**self.case_values, **self.forward}
@@ -424,8 +410,7 @@ class WorkedLstm(WorkedCase):
             stem = name.removeprefix("d")
             symbol = {name[: len(name) - len(stem)] + SYMBOLS[stem]} if stem in SYMBOLS else set()
             aliases = {name, *CLAIM_ALIASES.get(name, "").split(), *symbol} - {case.display_name(name)}
-            meaning = MEANINGS.get(name, "")
-            meaning = meaning.replace("a_", "h_") if case.letter == "h" else meaning
+            meaning = MEANINGS.get(name, "").replace("a_", f"{case.letter}_")
             names = " ".join([case.display_name(name), *sorted(aliases)])
             expected.append(expect_numbers(names, array, self._labels(name, array), meaning, mistakes.get(name)))
         return expected
@@ -441,7 +426,7 @@ class WorkedLstm(WorkedCase):
         """Return every step; the weights only with `every_matrix`, since the products of a small step show them."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
-        backward = self._backward_blocks() if self.backward is not None else []
+        backward = [] if self.backward is None else self._backward_blocks()
         return [*introduction, *self._forward_blocks(every_matrix), *backward]
 
     def _forward_blocks(self, every_matrix: bool) -> list[Block]:
@@ -454,33 +439,28 @@ class WorkedLstm(WorkedCase):
         for letter, name in GATE_NAMES.items() if self.input_labels else ():
             weights, bias, pre = f"W_{letter}", f"b_{letter}", f"pre_{letter}"
             title = f"{GATE_TITLES[letter]}: {SYMBOLS[name]} = {'tanh' if letter == 'c' else 'σ'}({pre})"
-            columns = {f"{weights} {stacked}": values[f"sum_{letter}"], **self._columns(bias, pre, name)}
             blocks += [
                 Heading(f"{title}, {pre} = {weights} {stacked} + {bias}"),
                 *self._products("unit", values[weights], values["stacked"], values[bias]),
                 *([self._matrix(weights, values[weights], self.input_labels)] if every_matrix else []),
-                self._table(columns),
+                self._table(f"{bias} {pre} {name}", first={f"{weights} {stacked}": values[f"sum_{letter}"]}),
             ]
-        cell = self._columns("gamma_f", "c_prev") | {"Γ_f∗c_prev": values["kept"]}
-        cell |= self._columns("gamma_u", "candidate") | {"Γ_u∗c̃": values["added"]} | self._columns("c_t")
-        hidden = self._columns("gamma_o", "c_t", "tanh_c") | {f"{h}_t": values["a_t"]}
-        blocks += [Heading("Cell state: c_t = Γ_f ∗ c_prev + Γ_u ∗ c̃"), self._table(cell)]
-        blocks += [Heading(f"Hidden state: {h}_t = Γ_o ∗ tanh(c_t)"), self._table(hidden)]
-        lines = [
-            f"{name} = {format_vector(values[key], self.decimals)}" for name, key in (("c_t", "c_t"), (f"{h}_t", "a_t"))
+        blocks += [
+            Heading("Cell state: c_t = Γ_f ∗ c_prev + Γ_u ∗ c̃"),
+            self._table("gamma_f c_prev kept gamma_u candidate added c_t"),
+            Heading(f"Hidden state: {h}_t = Γ_o ∗ tanh(c_t)"),
+            self._table("gamma_o c_t tanh_c a_t"),
         ]
+        results = {"c_t": "c_t", f"{h}_t": "a_t"}
         if "y_hat" in values:
-            exponential = "exp(z − largest)" if is_shifted(values["z"]) else "exp(z)"
-            columns = {f"W_y {h}_t": values["W_y"] @ values["a_t"], **self._columns("b_y", "z")}
-            columns |= {exponential: values["exponentials"]}
-            columns |= self._columns("y_hat", *(["y"] if "y" in values else []))
+            results["ŷ"] = "y_hat"
             blocks += [
                 Heading(f"Output: ŷ = softmax(z), z = W_y {h}_t + b_y"),
                 *self._products("class", values["W_y"], values["a_t"], values["b_y"]),
                 *([self._matrix("W_y", values["W_y"])] if every_matrix else []),
-                self._table(columns, "class"),
+                self._table("b_y z exponentials y_hat y", "class", {f"W_y {h}_t": values["W_y"] @ values["a_t"]}),
             ]
-            lines.append(f"ŷ = {format_vector(values['y_hat'], self.decimals)}")
+        lines = [f"{title} = {format_vector(values[name], self.decimals)}" for title, name in results.items()]
         if "loss" in values:  # of a one-hot target the loss is one logarithm
             target, loss = int(np.argmax(values["y"])), self._number(values["loss"])
             log = f" = −log ŷ_{target + 1} = −log {self._number(values['y_hat'][target])}"
@@ -493,43 +473,40 @@ class WorkedLstm(WorkedCase):
         """Return every gradient, in the order of computation."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
-        loss: Values = {}
+        sources = f"d{h}_next"
         if "dz" in values:
+            sources = f"{COLUMN_TITLES['da_here']} + {sources}"
             blocks += [
                 Heading("Backward, output layer: dz = ŷ − y, db_y = dz"),
-                self._table({**self._columns("y_hat", "y"), "ŷ − y": values["dz"]}, "class"),
+                self._table("y_hat y dz", "class"),
                 self._matrix(f"dW_y = dz {h}_tᵀ", values["dW_y"]),
             ]
-            loss = {"W_yᵀ(ŷ−y)": values["da_here"]}
-        cell = {f"d{h}": values["da"], **self._columns("gamma_o"), "1−tanh²(c_t)": values["slope_c"]}
-        cell |= {"product": values["dc_here"], **self._columns("dc_next", "dc")}
         blocks += [
-            Heading(f"Backward, hidden state: d{h} = {' + '.join([*loss, f'd{h}_next'])}"),
-            *(self._products("unit", values["W_y"].T, values["dz"]) if loss else []),
-            self._table({**loss, f"d{h}_next": values["da_next"], f"d{h}": values["da"]}),
+            Heading(f"Backward, hidden state: d{h} = {sources}"),
+            *(self._products("unit", values["W_y"].T, values["dz"]) if "dz" in values else []),
+            self._table("da_here da_next da" if "dz" in values else "da_next da"),
             Heading(f"Backward, cell state: dc = d{h} ∗ Γ_o ∗ (1−tanh²(c_t)) + dc_next"),
-            self._table(cell),
+            self._table("da gamma_o slope_c dc_here dc_next dc"),
         ]
-        times = {"u": ("dc", "candidate"), "f": ("dc", "c_prev"), "o": ("da", "tanh_c"), "c": ("dc", "gamma_u")}
-        for letter, (first, second) in times.items():  # from a gate to its pre-activation, and to its weights if given
-            word, pre = GATE_NAMES[letter], f"dpre_{letter}"
-            symbol, other, arrives = SYMBOLS[word], SYMBOLS.get(second, second), "dc" if first == "dc" else f"d{h}"
-            slope, key = f"Γ_{letter}∗(1−Γ_{letter})", f"slope_{letter}"
-            formula = slope
-            if letter == "c":
-                slope, key, formula = "1−c̃²", "slope_candidate", "(1−c̃²)"
-            columns = {arrives: values[first], other: values[second], f"d{symbol}": values[f"d{word}"]}
-            title = f"d{symbol} = {arrives} ∗ {other}, {pre} = d{symbol} ∗ {formula}"
+        factors = {"u": ("dc", "candidate"), "f": ("dc", "c_prev"), "o": ("da", "tanh_c"), "c": ("dc", "gamma_u")}
+        for letter, (
+            first,
+            second,
+        ) in factors.items():  # from a gate to its pre-activation, and to its weights if given
+            name, pre = GATE_NAMES[letter], f"dpre_{letter}"
+            slope = "slope_candidate" if letter == "c" else f"slope_{letter}"
+            gradient, slope_title = self._title(f"d{name}"), self._title(slope)
+            title = f"{gradient} = {self._title(first)} ∗ {self._title(second)}, {pre} = {gradient} ∗ "
+            title += f"({slope_title})" if letter == "c" else slope_title
             blocks += [
                 Heading(f"Backward, {GATE_TITLES[letter].lower()}: {title}"),
-                self._table({**columns, slope: values[key], pre: values[pre]}),
+                self._table(f"{first} {second} d{name} {slope} {pre}"),
             ]
             if self.input_labels:
                 both = np.column_stack([values[f"dW_{letter}"], values[f"db_{letter}"]])
                 title = f"dW_{letter} = {pre} {stacked}ᵀ, and db_{letter} = {pre}"
                 blocks.append(self._matrix(title, both, (*self.input_labels, f"db_{letter}")))
-        before = self._columns("dc", "gamma_f", "dc_prev")
-        blocks += [Heading("Backward, the step before: dc_prev = dc ∗ Γ_f"), self._table(before)]
+        blocks += [Heading("Backward, the step before: dc_prev = dc ∗ Γ_f"), self._table("dc gamma_f dc_prev")]
         if self.input_labels:
             title, rows = f"[d{h}_prev; dx]", [f"W_{letter}ᵀ dpre_{letter}" for letter in GATE_TITLES]
             parts = np.stack([*(values[f"back_{letter}"] for letter in GATE_TITLES), values["dstacked"]])
@@ -539,12 +516,18 @@ class WorkedLstm(WorkedCase):
             ]
         return blocks
 
-    def _columns(self, *names: str) -> Values:
-        """Return values under their symbols, as columns."""
-        return {SYMBOLS.get(name, name): self.values[name] for name in names}
+    def _title(self, name: str) -> str:
+        """Return a name as the columns of tables have it."""
+        if name == "exponentials":
+            return "exp(z − largest)" if is_shifted(self.values["z"]) else "exp(z)"
+        return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
-    def _table(self, columns: Mapping[str, Float[np.ndarray, " rows"]], row: str = "unit") -> Table:
-        """Return a table with a row for each unit; each column has no more decimals than one of its numbers needs."""
+    def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
+        """Return a table of the named values that the step has, after those of `first`; a row for each unit or class.
+
+        Each column has no more decimals than one of its numbers needs.
+        """
+        columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -23,14 +23,13 @@ from lemma.checking.worked.case import (
     best_table,
     check_magnitudes,
     expect_numbers,
-    json_rows,
     number_labels,
     read_case,
     unit_vectors,
 )
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.numbers import escape_invisible, format_short, pluralize
-from lemma.report.result import Block, Heading, Matrix, Text
+from lemma.report.result import Block, Heading, Matrix, Text, to_plain
 
 MAX_DETAILED_IMAGES = 6  # images whose arithmetic is shown if none is in focus
 CaseNames = Annotated[Strings, Field(max_length=100)]
@@ -42,20 +41,13 @@ class MatchingCase(Case):
 
     kind: ClassVar[str] = "matching"
 
-    I: NumberRows  # noqa: E741  (the problem's own letter)
-    """The images, a row each."""
-    T: NumberRows
-    """The sentences, a row each."""
-    W_i: NumberRows
-    """The images' map: a row for each number of an image, a column for each number of the shared space."""
-    W_t: NumberRows
-    """The sentences' map, with as many columns."""
-    image_names: CaseNames = ()
-    """What the images are called; image 1, image 2 … if no names are given."""
-    sentence_names: CaseNames = ()
-    """What the sentences are called."""
-    focus: Strings = ()
-    """The images whose arithmetic is shown; the first few if none is named."""
+    I: NumberRows  # noqa: E741 — the images, a row each
+    T: NumberRows  # the sentences, a row each
+    W_i: NumberRows  # the images' map: a row for each number of an image, a column for each number of the shared space
+    W_t: NumberRows  # the sentences' map, with as many columns
+    image_names: CaseNames = ()  # what the images are called; image 1, image 2 … if no names are given
+    sentence_names: CaseNames = ()  # what the sentences are called
+    focus: Strings = ()  # the images whose arithmetic is shown; the first few if none is named
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,16 +69,12 @@ class MatchingSteps:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values; the cosine of a zero vector is None."""
-        names = ("image_vectors", "sentence_vectors", "image_lengths", "sentence_lengths", "scores")
-        return {
-            "images": list(self.images),
-            "sentences": list(self.sentences),
-            **{name: getattr(self, name).tolist() for name in names},
-            "cosines": json_rows(self.cosines),
-        }
+        vectors = ("image_vectors", "sentence_vectors", "image_lengths", "sentence_lengths")
+        return to_plain({name: getattr(self, name) for name in ("images", "sentences", *vectors, "scores", "cosines")})
 
 
-class BestMatch(NamedTuple):
+@dataclass(frozen=True)
+class BestMatch:
     """The best match of one image or sentence, by product and by cosine; several if they tie."""
 
     name: str
@@ -102,21 +90,13 @@ class WorkedMatching(WorkedCase):
     """A cross-modal search with every product, and what fits each image and each sentence best."""
 
     default_title: ClassVar[str] = "A cross-modal search by hand"
+    json_names = ("case", "steps", "of_images", "of_sentences")
 
     case: MatchingCase
     steps: MatchingSteps
     of_images: Sequence[BestMatch]
     of_sentences: Sequence[BestMatch]
     focus: tuple[int, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values, none of them rounded."""
-        return {
-            "case": self.case.to_dict(),
-            "steps": self.steps.to_dict(),
-            "of_images": [match._asdict() for match in self.of_images],
-            "of_sentences": [match._asdict() for match in self.of_sentences],
-        }
 
     def expected(self) -> list[ExpectedValue]:
         """Return P, Q, their lengths, scores, cosines, and the best matches."""
