@@ -64,22 +64,14 @@ def is_pretrained(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model in the files of another library; only its configuration is read at first.
-
-    Attributes:
-        config: As in Hugging Face's config.json.
-        tensors: By Hugging Face's names; each is read when it is asked for.
-        files: All files that the model's answers depend on.
-        read_tokenizer: Reads the tokenizer.
-        extra_files: Files with special tokens and chat template, which are not in the model's hash.
-    """
+    """A model in the files of another library; only its configuration is read at first."""
 
     path: Path
-    config: Mapping[str, Any]
-    tensors: StoredTensors
-    files: tuple[Path, ...]
+    config: Mapping[str, Any]  # as in Hugging Face's config.json
+    tensors: StoredTensors  # by Hugging Face's names
+    files: tuple[Path, ...]  # all that the model's answers depend on
     read_tokenizer: Callable[[], Tokenizer]
-    extra_files: tuple[Path, ...] = ()
+    extra_files: tuple[Path, ...] = ()  # with special tokens and chat template, which are not in the model's hash
 
     @cached_property
     def spec(self) -> ModelSpec:

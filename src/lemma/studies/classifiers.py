@@ -104,7 +104,6 @@ class ClassifierExperiment(TrainingExperiment[ClassifierMeasures]):
     measures_type = ClassifierMeasures
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
-        """Classify the test items."""
         test, labels = plan.dataset.item(TEST), plan.dataset.labels
         if isinstance(plan.model, Graph):
             probabilities = classify_nodes(run.require(GraphModel, "a graph model"), test.graph)[test.nodes]
@@ -415,7 +414,6 @@ class ClassifiersExperiment(ClassifierExperiment):
         return seconds
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
-        """Report scores, costs, and the verdict on each body against the first."""
         device, rows = device_of(outcomes[0].cell.recipe), group_rows(outcomes)
         seconds = {} if interrupted else self.inference_seconds(outcomes, device)
         claims = compare_with_first(rows, self.spec.tolerance, seconds)

@@ -76,7 +76,6 @@ class Quartiles:
         return f"{self.median:.{decimals}f} ({self.low:.{decimals}f}–{self.high:.{decimals}f})"
 
     def scale(self, factor: float) -> "Quartiles":
-        """Return the same in another unit."""
         return Quartiles(self.median * factor, self.low * factor, self.high * factor)
 
 
@@ -199,7 +198,6 @@ class LiveBytes(TorchDispatchMode):
         self.now = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation as it is, and count the storage it made."""
         outputs = func(*args, **(kwargs or {}))
         inputs = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         for storage in (leaf.untyped_storage() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)):
