@@ -178,7 +178,7 @@ def train(
     hooks = TrainingHooks(**_custom_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     model_settings: dict[str, Any] = {**settings}
-    args = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(model_settings)})
+    args = data_args({**kinds, "dev": dev, "limit": limit, **pop_data_settings(model_settings)})
     check_epochs(epochs, model_settings)
     choice = choose(model, model_settings, classify=labels is not None)
     recipe, data_spec, observer = choice.recipe, args.spec(choice), watch(progress)
@@ -201,11 +201,19 @@ def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 
-def _pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
+def pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the settings of the data, such as columns of a file."""
     from lemma.tasks.registry import DATA_SETTINGS
 
     return {name: settings.pop(name) for name in list(settings) if name in DATA_SETTINGS}
+
+
+def data_option(model: ModelSpec) -> tuple[str, str]:
+    """Return the option that names the data of a model, and an example: ("text", "shakespeare")."""
+    from lemma.tasks.registry import task_info
+
+    info = task_info(model)
+    return info.option, info.example
 
 
 def resume(
@@ -369,7 +377,7 @@ def _adaptation_data(
 
     remaining = {name: value for name, value in settings.items() if name != "epochs" or value is not None}
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
-    return data_args({**kinds, **_pop_data_settings(remaining)}), remaining
+    return data_args({**kinds, **pop_data_settings(remaining)}), remaining
 
 
 def export(
@@ -642,7 +650,7 @@ def evaluate(
         from lemma.tasks.harness import evaluate_tasks
 
         return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
-    data = data_args({**kinds, **_pop_data_settings(others)})
+    data = data_args({**kinds, **pop_data_settings(others)})
     options = {name: value for name, value in others.items() if value is not None}
     if treebank is not None and task_info(loaded.spec) is LANGUAGE:
         from lemma.inspection.attention_trees import evaluate_attention

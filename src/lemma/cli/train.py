@@ -37,7 +37,7 @@ def train(
     """
     from lemma import api
     from lemma.spec.choose import choose
-    from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, task_info
+    from lemma.spec.data import DATA_SPECS
 
     settings, names = split_settings(arguments or [])
     if resume:
@@ -57,10 +57,9 @@ def train(
         return _print_settings(model, json)
     model_settings = {name: value for name, value in settings.items() if name != "epochs"}
     choice = choose(model, model_settings, classify="labels" in data)  # reports a wrong setting before anything else
-    info = task_info(choice.model)
-    option, example = info.option, info.example
+    option, example = api.data_option(choice.model)
     command = f"lemma train {model} --{option}"
-    data_options = [name for name in TASKS_BY_OPTION if name in data]
+    data_options = [name for name in DATA_SPECS if name in data]
     if data_options not in ([option], []) or (files and option != "text"):
         wrong = next((f"--{name}" for name in data_options if name != option), f"'{files[0]}'" if files else "")
         raise SpecError(
@@ -74,8 +73,8 @@ def train(
     reject_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
-    others = {name: value for name, value in settings.items() if name in DATA_SETTINGS or name == "epochs"}
-    return print_result(api.train(choice, out=out, overwrite=overwrite, **data, **others), json)
+    epochs, data_settings = settings.get("epochs"), api.pop_data_settings(settings)
+    return print_result(api.train(choice, out=out, overwrite=overwrite, epochs=epochs, **data, **data_settings), json)
 
 
 def _print_settings(model: str, as_json: bool) -> None:
