@@ -24,7 +24,6 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from lemma.adaptation.adapt import Adaptation, adapt_model, check_not_adapted
 from lemma.adaptation.lora import (
-    LoraEmbedding,
     LoraMatrices,
     LowRankUpdate,
     TargetMatrix,
@@ -41,7 +40,7 @@ from lemma.files import read_json, restore_moved_folder
 from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder
 from lemma.hub.tensor_maps import TensorMap
-from lemma.models.weights import save_tensors
+from lemma.models.base import save_tensors
 from lemma.spec.recipe import Frozen, Lora
 
 CONFIG, WEIGHTS, PICKLE = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -85,7 +84,7 @@ def write_peft(
             name = f"{PREFIX}{hf_path}".rstrip(".")
             A, B = drop_zero_ranks(update.A, B)
             updates[hf_path] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
-            if isinstance(wrapper, LoraEmbedding):  # its rows are the tokens
+            if wrapper.is_embedding:  # its rows are the tokens
                 tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
             else:
                 tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}

@@ -38,7 +38,7 @@ from lemma.files import (
     verify_file,
     write_checksums,
 )
-from lemma.models.weights import named_weights, save_tensors
+from lemma.models.base import named_weights, save_tensors
 from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method

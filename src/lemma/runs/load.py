@@ -17,11 +17,10 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Lexicon
 from lemma.errors import RunError
 from lemma.files import real_path, text_hash
-from lemma.models.base import LanguageModel, has_hooks
+from lemma.models.base import LanguageModel, has_hooks, store_column_major
 from lemma.models.build import build, build_uninitialized
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel
-from lemma.models.weights import store_column_major
 from lemma.runs.checkpoint import (
     check_weights_spec,
     load_weights,

@@ -130,6 +130,7 @@ class Choice:
     tokenizer: TrainedTokenizer
     data_settings: Mapping[str, Any] = field(default_factory=dict)  # held_out, or how to split a graph
     reference_recipe: Recipe | None = None  # of the preset or spec file, before settings
+    has_own_warm_up: bool = False  # the warm-up is among the settings, and so may be as long as the training
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """Make the data spec; `kind` is text, treebank, pairs, labels, images or graph, and `source` names the data."""
@@ -166,8 +167,10 @@ def choose(
     64
     """
     base, settings = _resolve_model(model), dict(settings or {})
-    reference_recipe = base.recipe
+    reference_recipe = base.reference_recipe or base.recipe
     base = base.as_classifier() if classify else base
+    if isinstance(model, Choice) and not settings:
+        return base
     spec, tokenizer, data_settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
     data_class = DATA_SPECS[kind]
@@ -187,7 +190,8 @@ def choose(
     check_recipe_settings(parts["recipe"], spec)
     recipe = base.recipe.replace(**parts["recipe"])
     recipe.objective.resolve()  # reports an objective that is not installed
-    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings, reference_recipe)
+    has_own_warm_up = base.has_own_warm_up or "warm_up" in parts["recipe"]
+    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings, reference_recipe, has_own_warm_up)
 
 
 ONLY_FOR: dict[str, tuple[Any, str]] = {
