@@ -8,7 +8,7 @@ double precision with large random weights, so that nothing is zero by chance; a
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from typing import TypeVar
 
@@ -57,12 +57,9 @@ def run_check(check: Check, model: LanguageModel) -> str:
 def randomized_copy(model: AnyModule) -> AnyModule:
     """Return a copy in double precision, in evaluation mode, with new large random weights."""
     copy = deepcopy(model)
-    generators: dict[torch.device, torch.Generator] = {}
+    generators = {device: torch.Generator(device).manual_seed(5) for device in {p.device for p in copy.parameters()}}
     for parameter in copy.parameters():
-        device = parameter.device
-        if device not in generators:
-            generators[device] = torch.Generator(device).manual_seed(5)
-        torch.nn.init.normal_(parameter, std=WEIGHT_STD, generator=generators[device])
+        torch.nn.init.normal_(parameter, std=WEIGHT_STD, generator=generators[parameter.device])
     return copy.double().eval()
 
 
@@ -84,25 +81,15 @@ def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
 def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
     """Check that tokens in any pieces through the state give the logits of all at once."""
     expected, _ = model(tokens)
-    messages = (_check_chunks(model, tokens, sizes, expected) for sizes in chunk_sizes(tokens.shape[1]))
-    return next((message for message in messages if message), "")
-
-
-def chunk_sizes(length: int) -> Iterator[list[int]]:
-    """Yield ways to cut a row: token by token, unevenly, the last one alone, the first two alone, in three."""
-    yield [1] * length
-    yield [5, 1, 12, length - 18]
-    yield [length - 1, 1]
-    yield [2, length - 2]
-    yield [9, 9, length - 18]
-
-
-def _check_chunks(model: LanguageModel, tokens: Tokens, sizes: list[int], expected: Tensor) -> str:
-    outputs, state = [], None
-    for chunk in tokens.split(sizes, dim=1):
-        logits, state = model(chunk, state)
-        outputs.append(logits)
-    return _difference(torch.cat(outputs, dim=1), expected, CLOSE, f"cut as {sizes}, logits")
+    n = tokens.shape[1]
+    for sizes in ([1] * n, [5, 1, 12, n - 18], [n - 1, 1], [2, n - 2], [9, 9, n - 18]):
+        outputs, state = [], None
+        for chunk in tokens.split(sizes, dim=1):
+            logits, state = model(chunk, state)
+            outputs.append(logits)
+        if message := _difference(torch.cat(outputs, dim=1), expected, CLOSE, f"cut as {sizes}, logits"):
+            return message
+    return ""
 
 
 def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
@@ -210,7 +197,7 @@ def padding_changes_no_vector(model: LanguageModel, tokens: Tokens) -> str:
     return _difference(vectors, model.vectors(tokens), EXACT, "before padding, vectors")
 
 
-CHECKS: tuple[Check, ...] = (
+CHECKS: tuple[Check, ...] = (  # of every language model
     logits_for_each_token,
     pieces_give_the_whole,
     future_cannot_move_the_past,
@@ -223,11 +210,8 @@ CHECKS: tuple[Check, ...] = (
     spec_survives_a_file,
     initial_loss_is_near_that_of_chance,
 )
-"""Checks of every language model."""
-VECTOR_CHECKS: tuple[Check, ...] = (vectors_are_what_the_output_reads, padding_changes_no_vector)
-"""Checks of a model that can be the backbone of a classifier."""
-INITIAL_WEIGHT_CHECKS = (initial_loss_is_near_that_of_chance,)
-"""Checks of a model with its initial weights."""
+VECTOR_CHECKS: tuple[Check, ...] = (vectors_are_what_the_output_reads, padding_changes_no_vector)  # of backbones
+INITIAL_WEIGHT_CHECKS = (initial_loss_is_near_that_of_chance,)  # these keep the model's initial weights
 
 
 def _change_tokens(tokens: Tokens, positions: slice, model: LanguageModel) -> Tokens:

@@ -17,33 +17,35 @@ from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
 from lemma.report.text import display_width, format_table, keep_together, text_width, wrap
 
 NO_FORMULA = "what follows no formula"
-TITLES = {
-    "parameters": "parameters",
-    "active": "active parameters",
-    "flops": "forward FLOPs",
-    "backward": "backward FLOPs",
-    "activations": "activation bytes",
-    "cache": "state or cache bytes",
-    "optimizer": "optimizer bytes",
+QUANTITY_KINDS = {  # title, unit, and what is counted; the convention of FLOPs can be chosen
+    "parameters": ("parameters", "numbers", "a tied tensor counts once"),
+    "active": (
+        "active parameters",
+        "numbers",
+        "parameters that take part for one token, tables of embeddings in full",
+    ),
+    "flops": ("forward FLOPs", "FLOPs", ""),
+    "backward": ("backward FLOPs", "FLOPs", ""),
+    "activations": (
+        "activation bytes",
+        "bytes",
+        "storages saved for backward on a CPU, each once, parameters left out; loss not included",
+    ),
+    "cache": ("state or cache bytes", "bytes", "the state after reading the batch"),
+    "optimizer": ("optimizer bytes", "bytes", "AdamW's state"),
 }
+TITLES = {name: title for name, (title, _, _) in QUANTITY_KINDS.items()}
 TreeRow = tuple[int, str, str, str, str, str]  # depth, name, shape, formula, number and note
 
 
 @dataclass(frozen=True)
 class Part:
-    """A term of a quantity: a group of paths in a module whose members count the same.
+    """A term of a quantity: a group of paths in a module whose members count the same."""
 
-    Attributes:
-        path: the members' paths, with a star for the number of a layer.
-        each: amount of one member.
-        repeats: number of members.
-        shape: factors of `each`, if it is the size of a tensor.
-    """
-
-    path: str
-    each: Polynomial
-    repeats: Polynomial
-    shape: tuple[Polynomial, ...] | None = None
+    path: str  # of the members, with a star for the number of a layer
+    each: Polynomial  # amount of one member
+    repeats: Polynomial  # number of members
+    shape: tuple[Polynomial, ...] | None = None  # factors of `each`, if it is the size of a tensor
     note: str = ""
 
     @property
@@ -69,42 +71,26 @@ class Part:
 class Quantity:
     """A quantity of a module: its formula, part by part, and its number at the sizes of the account.
 
-    Attributes:
-        groups: the parts that have a formula.
-        convention: what is counted, and how.
-        refused: paths that follow no formula, with the reason.
-        measured: amounts of such paths, read off the module at `measured_at`.
-        only_at: sizes at which alone the formula holds, such as a batch of one.
-        multiples: numbers that sizes must be multiples of for the formula to hold.
-        derived: sizes that no polynomial gives, by the letter the formula has for them, at the sizes of the account.
-        rules: rules of derived sizes, where they are known: rounded, or the smaller or the larger of two.
-        measured_at: the sizes asked for, if something was measured there.
-        remarks: what the figure leaves out, or depends on besides sizes.
-        compared_at: the sizes at which the formula was compared with the module.
-        recount: reads the quantity off the module at other sizes, where about so much is expected; None if it cannot be
-            read within the limits.
-        defaults: sizes that follow others unless they are set.
-        size_names: all symbols of the account, of which this quantity may need fewer.
-        sizes: the sizes of the account, derived ones included; formulas are written in their order.
+    `recount` reads the quantity off the module at other sizes, where about so much is expected; it returns None if it
+    cannot be read within the limits.
     """
 
     name: str
     unit: str
-    groups: tuple[Part, ...]
-    convention: str = ""
-    refused: Mapping[str, str] = field(default_factory=dict)
-    measured: Mapping[str, int] = field(default_factory=dict)
-    only_at: Sizes = field(default_factory=dict)
-    multiples: Sizes = field(default_factory=dict)
-    derived: Sizes = field(default_factory=dict)
-    rules: Mapping[str, DerivedSize] = field(default_factory=dict)
-    measured_at: Sizes = field(default_factory=dict)
-    remarks: tuple[str, ...] = ()
-    compared_at: Sizes = field(default_factory=dict)
+    groups: tuple[Part, ...]  # the parts that have a formula
+    convention: str = ""  # what is counted, and how
+    refused: Mapping[str, str] = field(default_factory=dict)  # paths that follow no formula, with the reason
+    measured: Mapping[str, int] = field(default_factory=dict)  # amounts of such paths, read off at `compared_at`
+    only_at: Sizes = field(default_factory=dict)  # where alone the formula holds, such as a batch of one
+    multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of for the formula to hold
+    derived: Sizes = field(default_factory=dict)  # sizes that no polynomial gives, by their letter in the formula
+    rules: Mapping[str, DerivedSize] = field(default_factory=dict)  # of derived sizes, where they are known
+    remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
+    compared_at: Sizes = field(default_factory=dict)  # where the formula was compared with the module
     recount: Callable[[Sizes, int], int | None] | None = field(default=None, repr=False, compare=False)
-    defaults: Mapping[str, Polynomial] = field(default_factory=dict)
-    size_names: frozenset[str] = frozenset()
-    sizes: Sizes = field(default_factory=dict)
+    defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # sizes that follow others unless they are set
+    size_names: frozenset[str] = frozenset()  # all symbols of the account, of which this quantity may need fewer
+    sizes: Sizes = field(default_factory=dict)  # of the account, derived ones too; formulas are written in their order
 
     @property
     def formula(self) -> str:
@@ -121,7 +107,6 @@ class Quantity:
 
     @property
     def number(self) -> str:
-        """The total as it is written."""
         return "unknown" if self.total is None else f"{self.total:,}"
 
     @cached_property
@@ -196,8 +181,8 @@ class Quantity:
 
     def evaluate(self, sizes: Sizes) -> int | None:
         """Return the number by formula and measurement, proved or not; None if a part is not known at these sizes."""
-        fixed = [*self.only_at.items(), *self.measured_at.items()]
-        is_elsewhere = any(sizes.get(name) != size for name, size in fixed)
+        fixed = {**self.only_at, **(self.compared_at if self.measured else {})}
+        is_elsewhere = any(sizes.get(name) != size for name, size in fixed.items())
         is_between = any(sizes.get(name, 0) % step for name, step in self.multiples.items())
         unread = self.derived.keys() - {*self.rules, *sizes}
         if is_elsewhere or is_between or unread or self.refused.keys() - self.measured.keys():
@@ -332,13 +317,11 @@ def write_parts(parts: Sequence[Part], order: Sequence[str], style: Style = "pla
 class Account(Result):
     """The costs of a model: parameters, flops, backward, activations, cache and optimizer, as far as counted.
 
-    Attributes:
-        symbols: the sizes asked for, and derived sizes by their letter.
-        defaults: what some sizes are in terms of others: settings left alone, and derived sizes that come out even.
+    `defaults` are what some sizes are in terms of others: settings left alone, and derived sizes that come out even.
     """
 
     model: str
-    symbols: Sizes
+    symbols: Sizes  # the sizes asked for, and derived sizes by their letter
     quantities: Mapping[str, Quantity]
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
 
@@ -348,7 +331,6 @@ class Account(Result):
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The symbols in the order in which formulas are written."""
         return tuple(self.symbols)
 
     @property
@@ -365,7 +347,6 @@ class Account(Result):
         raise AttributeError(f"this account has no {name!r}; it has {', '.join(quantities)}")
 
     def blocks(self) -> Iterator[Block]:
-        """The parameters as a tree, the other quantities in a line each."""
         sizes = "  ".join(keep_together(f"{name} = {value:,}") for name, value in self.symbols.items())
         defaults = ", ".join(
             f"{name} = {write_formula(default, self.order)}" for name, default in self.default_settings.items()
@@ -380,7 +361,6 @@ class Account(Result):
                 yield Pre([("\n".join(_tree_lines(quantity)), "")])
 
     def details(self) -> Iterator[Block]:
-        """Every quantity as a tree that can be folded."""
         yield Heading(self.model, 1)
         yield Text(_list_sizes(self.symbols))
         for index, quantity in enumerate(self.quantities.values()):
@@ -415,7 +395,6 @@ class Account(Result):
         return "\\begin{align*}\n" + " \\\\\n".join(dict.fromkeys(rows)) + "\n\\end{align*}\n" + "".join(comments)
 
     def writers(self) -> dict[str, Any]:
-        """Return the functions that write each kind of file; Markdown, LaTeX and text have forms of their own."""
         return super().writers() | {".md": self.markdown, ".tex": self.latex, ".txt": lambda: f"{self}\n"}
 
     def to_dict(self) -> dict[str, Any]:
@@ -427,7 +406,6 @@ class Account(Result):
         return {**header, **quantities, "parts": quantities.get("parameters", {}).get("parts", [])}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row for every part of every quantity."""
         return [
             {"quantity": name, **part, "shape": " × ".join(part["shape"] or ())}
             for name, quantity in self.quantities.items()

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 
 from lemma.counting import measure
-from lemma.counting.account import Account, Part, Quantity
+from lemma.counting.account import QUANTITY_KINDS, Account, Part, Quantity
 from lemma.counting.derived import DerivedSize, DerivedSizeFinder
 from lemma.counting.fit import (
     SUM_ONLY,
@@ -50,24 +50,8 @@ from lemma.random_state import unchanged_random_state
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
-UNITS = {
-    "parameters": "numbers",
-    "active": "numbers",
-    "flops": "FLOPs",
-    "backward": "FLOPs",
-    "activations": "bytes",
-    "cache": "bytes",
-    "optimizer": "bytes",
-}
-QUANTITIES = tuple(UNITS)
+QUANTITIES = tuple(QUANTITY_KINDS)
 STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
-CONVENTIONS = {
-    "parameters": "a tied tensor counts once",
-    "active": "parameters that take part for one token, tables of embeddings in full",
-    "activations": "storages saved for backward on a CPU, each once, parameters left out; loss not included",
-    "cache": "the state after reading the batch",
-    "optimizer": "AdamW's state",
-}
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
 STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
@@ -135,7 +119,7 @@ def count(
         except MemoryError:
             failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
             reason = "it takes more memory than there is"
-        counted[name] = Quantity(name, UNITS[name], (), "", {"": f"no formula: {reason}"})
+        counted[name] = Quantity(name, QUANTITY_KINDS[name][1], (), "", {"": f"no formula: {reason}"})
     if failures.keys() >= counted.keys():
         raise next(iter(failures.values()))
     derived = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}
@@ -169,54 +153,33 @@ def _recount(
     subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
 ) -> int | None:
     """Read a quantity off the module at other sizes; None if it can be run neither without memory nor within limits."""
-    symbols = {name: sizes.get(name, size) for name, size in subject.symbols.items()}
-    input_sizes = {name: sizes.get(name, size) for name, size in subject.input_sizes.items()}
-    resized = replace(subject, symbols=symbols, input_sizes=input_sizes)
     with unchanged_random_state():
-        return SubjectCounter(resized, conventions, limits, expected).measure_requested(name)
+        return SubjectCounter(subject.resize(sizes), conventions, limits, expected).measure_requested(name)
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """A way to read a quantity, or one of its summands, off a module.
+    """A way to read a quantity, or one of its summands, off a module."""
 
-    Attributes:
-        key: its name in the cache.
-        read: readings at sizes that are probed: shapes of tensors, or amounts.
-        read_requested: readings at the sizes asked for, where the formulas expect this total; by default those of
-            `read`.
-        read_pinned: readings with some sizes as large as asked for; by default those of `read`.
-        needs_run: whether the module is run, so that sizes of its inputs are symbols too.
-        scale: what a number that was read counts.
-        note: what is written next to its parts.
-    """
-
-    key: str
-    read: Read
-    read_requested: Callable[[int], Readings] | None = None
-    read_pinned: Read | None = None
-    needs_run: bool = True
-    reads_shapes: bool = False
-    scale: int | Fraction = 1
-    note: str = ""
+    key: str  # its name in the cache
+    read: Read  # at sizes that are probed
+    read_requested: Callable[[int], Readings] | None = None  # at those asked for, where formulas expect this total
+    read_pinned: Read | None = None  # with some sizes as large as asked for
+    needs_run: bool = True  # sizes of its inputs are symbols, too
+    reads_shapes: bool = False  # of tensors, where other readings are amounts
+    scale: int | Fraction = 1  # what a number that was read counts
+    note: str = ""  # what is written next to its parts
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Formulas of a measurement, compared with the module at the sizes asked for.
-
-    Attributes:
-        missed: totals there of groups without a formula, or with one that does not hold.
-        unproved: why nothing could be read there; else empty.
-        only_at: sizes at which alone the formulas hold.
-        multiples: numbers that sizes must be multiples of for the formulas to hold.
-    """
+    """Formulas of a measurement, compared with the module at the sizes asked for."""
 
     fit: FitResult
-    missed: Mapping[PathGroup, int]
-    unproved: str = ""
-    only_at: Sizes = field(default_factory=dict)
-    multiples: Sizes = field(default_factory=dict)
+    missed: Mapping[PathGroup, int]  # totals there of groups without a formula, or with one that does not hold
+    unproved: str = ""  # why nothing could be read there
+    only_at: Sizes = field(default_factory=dict)  # sizes at which alone the formulas hold
+    multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of for the formulas to hold
 
     @property
     def is_final(self) -> bool:
@@ -227,8 +190,7 @@ class Attempt:
 class SubjectCounter:
     """Counts the quantities of one subject; what was read is cached on disk where the subject has an identity.
 
-    Attributes:
-        expected: what is expected at the sizes asked for, where no formula is fitted.
+    `expected` is about how much there is at the sizes asked for, where no formula is fitted.
     """
 
     def __init__(self, subject: Subject, conventions: Conventions, limits: CountLimits, expected: int = 0) -> None:
@@ -522,10 +484,11 @@ class SubjectCounter:
                     refused[path] = f"no polynomial of {', '.join(sizes)} as far as the sizes asked for"
                 elif group not in fit.failures:
                     refused[path] = "no formula, since it is there at the sizes asked for only"
-        if UNITS[name] == "FLOPs":
+        _, unit, convention = QUANTITY_KINDS[name]
+        if unit == "FLOPs":
             parts = [part for part in parts if part.each]
         unproved = next((attempt.unproved for _, attempt in fitted if attempt.unproved), "")
-        notes = [CONVENTIONS.get(name, str(self.conventions))]
+        notes = [convention or str(self.conventions)]
         notes += [f"not compared with a run at the sizes asked for: {unproved}"] if unproved else []
         for derived_name in derived:  # each has the same letter in all quantities
             used_letters = {*self.subject.sizes(True), *self._letters.values()}
@@ -534,7 +497,7 @@ class SubjectCounter:
         symbols = {derived_name: symbol(self._letters[derived_name]) for derived_name in derived}
         return Quantity(
             name,
-            UNITS[name],
+            unit,
             tuple(part.substitute(symbols) for part in parts) if symbols else tuple(parts),
             "; ".join(notes),
             refused,
@@ -543,7 +506,6 @@ class SubjectCounter:
             multiples,
             {self._letters[derived_name]: size for derived_name, size in derived.items()},
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
-            sizes if measured else {},
             tuple(self._remarks(name)),
             sizes,
             partial(_recount, self.subject, self.conventions, self.limits, name),

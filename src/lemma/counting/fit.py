@@ -40,13 +40,10 @@ class PathGroup:
     several numbers, some may mean different things (`blocks.*.0.weight`, `blocks.*.3.weight`). If only the first or the
     last layer differs, it is a group of its own; if nothing of the kind holds, only the sum of all is known.
 
-    Attributes:
-        pattern: the path with a star for the number of a layer.
-        subset: which members belong to it: "0", "1…", "-1", "…-2" or `SUM_ONLY`; "" for all.
     """
 
-    pattern: str
-    subset: str = ""
+    pattern: str  # the path with a star for the number of a layer
+    subset: str = ""  # which members belong to it: "0", "1…", "-1", "…-2" or `SUM_ONLY`; "" for all
 
     def __str__(self) -> str:
         if not self.subset:
@@ -86,17 +83,13 @@ class GroupFit:
 
 @dataclass(frozen=True)
 class FitResult:
-    """Formulas of all groups of a module.
+    """Formulas of all groups of a module."""
 
-    Attributes:
-        fits: the groups that follow polynomials.
-        failures: the groups that follow none, with the reason.
-        derived: sizes other than symbols that the formulas contain, by name.
-    """
-
-    fits: dict[PathGroup, GroupFit]
-    failures: dict[PathGroup, str]
-    derived: "dict[str, DerivedSize]" = field(default_factory=dict)
+    fits: dict[PathGroup, GroupFit]  # the groups that follow polynomials
+    failures: dict[PathGroup, str]  # the groups that follow none, with the reason
+    derived: "dict[str, DerivedSize]" = field(
+        default_factory=dict
+    )  # sizes in the formulas that are no symbols, by name
 
     @property
     def groups(self) -> list[PathGroup]:

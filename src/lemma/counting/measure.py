@@ -122,8 +122,7 @@ class ModuleReader:
     def weight_bytes(self, sizes: Sizes) -> int:
         key = tuple(sizes[name] for name in self.subject.symbols)
         if key not in self._weight_bytes:
-            parameters = self.subject.build(sizes).parameters()
-            self._weight_bytes[key] = sum(parameter.numel() * parameter.element_size() for parameter in parameters)
+            self._weight_bytes[key] = tensor_bytes(self.subject.build(sizes).parameters())
         return self._weight_bytes[key]
 
     def exceeds_memory(self, sizes: Sizes) -> bool:
@@ -621,10 +620,11 @@ def optimizer_bytes(module: nn.Module) -> Readings:
         parameter.grad = torch.zeros_like(parameter)
     optimizer = torch.optim.AdamW(parameters.values(), foreach=False)
     optimizer.step()
-    return {name: (_tensor_bytes(optimizer.state[parameter].values()),) for name, parameter in parameters.items()}
+    return {name: (tensor_bytes(optimizer.state[parameter].values()),) for name, parameter in parameters.items()}
 
 
-def _tensor_bytes(values: Iterable[Any]) -> int:
+def tensor_bytes(values: Iterable[Any]) -> int:
+    """Return the bytes of those values that are tensors."""
     return sum(value.numel() * value.element_size() for value in values if isinstance(value, Tensor))
 
 
@@ -677,7 +677,7 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
         tensors = dict(zip(("hidden", "cell"), state if isinstance(state, tuple) else (state,), strict=False))
     else:  # such as the keys and values of every layer
         tensors = dict(_tensors_by_name(state)) if isinstance(state, (tuple, list, dict)) else {}
-    return {name: (_tensor_bytes([value]),) for name, value in tensors.items() if isinstance(value, Tensor)}
+    return {name: (tensor_bytes([value]),) for name, value in tensors.items() if isinstance(value, Tensor)}
 
 
 def _tensors_by_name(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from math import ceil
 from typing import Any, Literal
 
 import torch
@@ -45,24 +46,18 @@ PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 class Device:
     """A GPU or a CPU.
 
-    Attributes:
-        memory: bytes that PyTorch sees.
-        bandwidth: bytes per second.
-        flops: FLOPs per second by precision, of dense matrix products in the makers' data sheets; those of float32 are
-            TF32's, which the trainer allows on a GPU.
-        workspace: bytes that cuBLAS takes for itself, in the forward and in the backward thread.
-        advertised_gb: memory in GB as its makers and drivers print it.
-        note: which other device a name may mean.
+    `flops` are FLOPs per second by precision, of dense matrix products in the makers' data sheets; those of float32 are
+    TF32's, which the trainer allows on a GPU.
     """
 
     name: str
-    memory: float
-    bandwidth: float | None
+    memory: float  # bytes that PyTorch sees
+    bandwidth: float | None  # bytes per second
     flops: Mapping[str, float]
-    workspace: int = 16 * 2**20
+    workspace: int = 16 * 2**20  # bytes that cuBLAS takes for itself, in the forward and in the backward thread
     gpu: bool = True
-    advertised_gb: tuple[int, ...] = ()
-    note: str = ""
+    advertised_gb: tuple[int, ...] = ()  # memory in GB as its makers and drivers print it
+    note: str = ""  # which other device a name may mean
 
 
 HOPPER = 64 * 2**20
@@ -70,25 +65,25 @@ HOPPER = 64 * 2**20
 
 def _gpu(
     name: str,
-    sold_as: int | tuple[int, ...],
+    gb: int,
     gib: float,
     terabytes: float,
     bfloat16: float,
     tf32: float,
     workspace: int = 2**24,
+    *more_gb: int,
 ) -> Device:
     """Describe a GPU: GB as sold, GiB as PyTorch sees them, TB/s, TFLOPs in bfloat16 (0: it has none) and in TF32."""
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
-    sizes = sold_as if isinstance(sold_as, tuple) else (sold_as,)
     flops = {precision: rate for precision, rate in rates.items() if rate}
-    return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=sizes)
+    return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=(gb, *more_gb))
 
 
 DEVICES = {
     device.name.lower(): device
     for device in (  # of names that fit several rows, the first is taken
-        _gpu("B200", (180, 192), 178.4, 7.7, 2250, 1125, HOPPER),
-        _gpu("GH200", (96, 480), 94.5, 4.0, 989, 495, HOPPER),  # drivers print the 480 GB of its CPU
+        _gpu("B200", 180, 178.4, 7.7, 2250, 1125, HOPPER, 192),
+        _gpu("GH200", 96, 94.5, 4.0, 989, 495, HOPPER, 480),  # drivers print the 480 GB of its CPU
         _gpu("H200", 141, 139.8, 4.8, 989, 495, HOPPER),
         _gpu("H200-NVL", 141, 139.8, 4.8, 835, 418, HOPPER),
         _gpu("H100", 80, 79.2, 3.35, 989, 495, HOPPER),
@@ -212,12 +207,7 @@ def get_device(
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The device and the settings of a planned training.
-
-    Attributes:
-        efficiency: fraction of the roofline that is reached.
-        reserve: fraction of the memory that is left to the driver and to fragmentation.
-    """
+    """The device and the settings of a planned training."""
 
     device: Device
     batch: int = 32
@@ -226,8 +216,8 @@ class PlanSettings:
     recompute: Literal["none", "layers"] = "none"
     shards: int = 1
     accumulate: int = 1
-    efficiency: float = EFFICIENCY
-    reserve: float = RESERVE
+    efficiency: float = EFFICIENCY  # fraction of the roofline that is reached
+    reserve: float = RESERVE  # fraction of the memory that is left to the driver and to fragmentation
 
     def __post_init__(self) -> None:
         for name in ("batch", "shards", "accumulate"):
@@ -244,8 +234,8 @@ class PlanSettings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1 or (name == "efficiency" and not value):
                 raise InputError(f"{name} = {value!r}: a fraction between 0 and 1 is expected, as in {name}=0.5.")
-        if self.batch % (self.shards * self.accumulate):
-            cuts = self.shards * self.accumulate
+        cuts = self.shards * self.accumulate
+        if self.batch % cuts:
             raise InputError(
                 f"batch = {self.batch} cannot be cut into equal parts for {self.shards} shards × accumulate "
                 f"{self.accumulate}. Nearest batch: {max(1, round(self.batch / cuts)) * cuts}."
@@ -262,17 +252,10 @@ class PlanSettings:
         return int(self.device.memory * (1 - self.reserve))
 
     def step_settings(self) -> StepSettings:
-        """Return the settings of one step."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
-    def memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int]:
-        """Return the bytes on one device at a moment, by part, rounded up."""
-        return {
-            part: -(-size.numerator // size.denominator) for part, size in self.exact_memory_parts(step, moment).items()
-        }
-
-    def exact_memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int | Fraction]:
+    def memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int | Fraction]:
         """Return the bytes on one device at a moment, by part.
 
         With shards (FSDP), weights, gradients and the optimizer's state are cut into as many, and two layers' weights
@@ -288,23 +271,14 @@ class PlanSettings:
 
 @dataclass(frozen=True)
 class Largest:
-    """The largest batch or context that fits.
+    """The largest batch or context that fits."""
 
-    Attributes:
-        name: B or T.
-        root: the largest value at which a step was followed and fits; 0 if not even 1 fits.
-        formula: the equation whose root it is, proved at `root` and at the next value; empty if none was proved.
-        moment: when the next value does not fit.
-        followed: whether a step was followed at `root` and at the next value: the first fits and the second does not.
-        limit: why no larger value was looked for, where the next one was not found too large; else empty.
-    """
-
-    name: str
-    root: int
-    formula: str
-    moment: str
-    followed: bool
-    limit: str = ""
+    name: str  # B or T
+    root: int  # the largest value at which a step was followed and fits; 0 if not even 1 fits
+    formula: str  # the equation whose root it is, proved at `root` and at the next value; empty if none was proved
+    moment: str  # when the next value does not fit
+    followed: bool  # whether steps were followed at `root` and at the next value: the first fits, the second does not
+    limit: str = ""  # why no larger value was looked for, where the next one was not found too large
 
     def __str__(self) -> str:
         if not self.root:
@@ -337,7 +311,7 @@ class Planner:
 
     def total_bytes(self, step: StepTrace, moment: Moment) -> int | Fraction:
         """Return the bytes on one device at a moment."""
-        return sum(self.settings.exact_memory_parts(step, moment).values())
+        return sum(self.settings.memory_parts(step, moment).values())
 
     def peak_moment(self, step: StepTrace) -> Moment:
         """Return the moment with most bytes on one device."""
@@ -436,33 +410,20 @@ def interpolate(variable: Polynomial, points: Sequence[int], values: Sequence[in
 
 @dataclass(frozen=True)
 class GenerationCosts:
-    """The costs of generating text, in the plan's precision, on one device.
-
-    Attributes:
-        cache: bytes of the state of one sequence of T tokens.
-        token_seconds: time for a token of one sequence: all weights and the cache are read.
-        sequences: how many fit next to the weights.
-        together_seconds: time for a token of each of these.
-    """
+    """The costs of generating text, in the plan's precision, on one device."""
 
     weights: int
-    cache: int
+    cache: int  # bytes of the state of one sequence of T tokens
     prefill_flops: int
     prefill_seconds: float | None
-    token_seconds: float | None
-    sequences: int
-    together_seconds: float | None
+    token_seconds: float | None  # for a token of one sequence: all weights and the cache are read
+    sequences: int  # that fit next to the weights
+    together_seconds: float | None  # for a token of each of these
 
 
 @dataclass(frozen=True)
 class Plan(Result):
-    """The memory and time of a training, the largest batch and context that fit, and the costs of generating.
-
-    Attributes:
-        flops: FLOPs of a step on one device.
-        seconds: time of a step, by the roofline of each operation, at the stated efficiency.
-        tokens: tokens of a step on all devices.
-    """
+    """The memory and time of a training, the largest batch and context that fit, and the costs of generating."""
 
     model: str
     symbols: Sizes
@@ -474,12 +435,12 @@ class Plan(Result):
     part_formulas: Mapping[str, str]
     where: str
     largest: Sequence[Largest]
-    flops: int
+    flops: int  # of a step on one device
     bytes_moved: int
     compute_seconds: float | None
     bandwidth_seconds: float | None
-    seconds: float | None
-    tokens: int
+    seconds: float | None  # of a step, by the roofline of each operation, at the stated efficiency
+    tokens: int  # of a step on all devices
     generation: GenerationCosts | None
     notes: Sequence[str] = ()
 
@@ -489,7 +450,6 @@ class Plan(Result):
 
     @property
     def peak(self) -> int:
-        """The most bytes on one device."""
         return sum(self.parts.values())
 
     @property
@@ -506,7 +466,6 @@ class Plan(Result):
         return TOKENS_PER_PARAMETER * self.active
 
     def blocks(self) -> Iterator[Block]:
-        """Memory, the largest that fits, time, the budget of tokens, generation."""
         settings, device = self.settings, self.settings.device
         yield Heading(self.title, 1)
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.symbols.items())
@@ -597,7 +556,7 @@ class Plan(Result):
             "where": self.where,
             "budget": settings.budget,
             "fits": self.fits,
-            "largest": {largest.name: {**vars(largest)} for largest in self.largest},
+            "largest": {largest.name: dict(vars(largest)) for largest in self.largest},
             "flops_per_step": self.flops,
             "flops_per_token": self.flops * settings.shards / self.tokens,
             "bytes_moved_per_step": self.bytes_moved,
@@ -612,7 +571,6 @@ class Plan(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row for every part of the memory."""
         return [{"part": part, "bytes": size} for part, size in self.parts.items()]
 
 
@@ -655,7 +613,7 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         parameters=number or 0,
         active=(account.active.total if "active" in account.quantities else None) or number or 0,
         formula=f"{formula} = {parameters.number}",
-        parts=settings.memory_parts(step, moment),
+        parts={part: ceil(size) for part, size in settings.memory_parts(step, moment).items()},
         part_formulas=_part_formulas(planner),
         where=moment.label,
         largest=largest,
@@ -683,7 +641,7 @@ def _part_formulas(planner: Planner) -> dict[str, str]:
     steps = [planner.trace(B=batch) for batch in batches] if BATCH in planner.sizes else []
     if steps and len({len(step.moments) for step in steps}) == 1:
         for part in PARTS[1:]:
-            *sizes, third = (settings.exact_memory_parts(step, step.moments[peak])[part] for step in steps)
+            *sizes, third = (settings.memory_parts(step, step.moments[peak])[part] for step in steps)
             polynomial = interpolate(symbol(BATCH), batches[:2], sizes)
             if polynomial.at({BATCH: batches[2]}) == third:
                 formulas[part] = format_polynomial(polynomial, BATCH)

@@ -8,8 +8,8 @@ of the formula, and counts the model there.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from contextlib import suppress
+from dataclasses import dataclass
 from itertools import combinations, product
 from math import ceil, comb, floor, gcd, lcm, log2, prod
 from typing import Any
@@ -21,6 +21,7 @@ from lemma.counting.polynomial import Polynomial
 from lemma.counting.subject import Subject
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.report.numbers import UNIT_FACTORS, read_number, unit_factor
 from lemma.report.result import Block, Items, Result, Table, Text
 
 MAX_BUILDS = 200  # candidates that are built to see whether they can be
@@ -53,20 +54,14 @@ class Total:
 
 @dataclass(frozen=True)
 class Solutions(Result):
-    """The whole numbers that give the totals, the roundest first.
-
-    Attributes:
-        number: how many assignments solve the equations within the ranges.
-        tried: how many of them were built, the roundest first; 0 where nothing was built.
-        solutions: the roundest ones, of those that were built only the ones that can be.
-    """
+    """The whole numbers that give the totals, the roundest first."""
 
     unknown: tuple[str, ...]
     totals: tuple[Total, ...]
     ranges: Mapping[str, range]
-    number: int
-    tried: int
-    solutions: tuple[Mapping[str, int], ...]
+    number: int  # of assignments that solve the equations within the ranges
+    tried: int  # how many of them were built, the roundest first; 0 where nothing was built
+    solutions: tuple[Mapping[str, int], ...]  # the roundest ones, of those that were built only the ones that can be
 
     @property
     def title(self) -> str:
@@ -100,12 +95,10 @@ class Solutions(Result):
         return f"{solve} the equation {within}.{more}"
 
     def blocks(self) -> Iterator[Block]:
-        """The totals, how many solutions there are, and the roundest of them."""
         lines = "\n".join([*map(str, self.totals), self.summary])
         yield self._table(lines) if self.solutions else Text(lines)
 
     def details(self) -> Iterator[Block]:
-        """The same, the totals as a list."""
         yield Items([str(total) for total in self.totals])
         yield Text(self.summary)
         if self.solutions:
@@ -126,7 +119,6 @@ class Solutions(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row per solution."""
         return [dict(solution) for solution in self.solutions]
 
 
@@ -162,20 +154,17 @@ def read_range(text: str) -> tuple[str, range]:
 
 
 def _read_positive_int(text: str, context: str, example: str) -> int:
-    match = re.fullmatch(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+", text.strip())
-    if not match or len(text) > 40 or not int(re.sub("[,_]", "", text)):
-        raise InputError(f"{context}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
-    return int(re.sub("[,_]", "", text))
+    with suppress(InputError):
+        number = read_number(text)
+        if not number.unit and 0 < number.value < 10**40:
+            return int(number.value)
+    raise InputError(f"{context}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
 
 
-UNIT_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "P": 10**15}
-UNIT_FACTORS |= {f"{letter}B": 10 ** (3 * power) for power, letter in enumerate("KMGTP", 1)}
-UNIT_FACTORS |= {f"{letter}iB": 2 ** (10 * power) for power, letter in enumerate("KMGTP", 1)}
 BOUND_PATTERN = re.compile(
     r"\s*(?P<quantity>[A-Za-z]+)\s*(?P<relation><=|>=|≤|≥|<|>)\s*(?P<number>[0-9][0-9.,_]*(?:[eE][+]?[0-9]+)?)"
     r"\s*(?P<unit>[A-Za-z]*)\s+for\s+(?P<unknown>\w+)\s*"
 )
-NUMBER_PATTERN = re.compile(r"(?:[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -191,7 +180,6 @@ class Bound:
         return f"{self.quantity} {'≤' if self.is_upper else '≥'} {self.value:,}"
 
     def holds(self, number: int) -> bool:
-        """Return whether a number keeps the bound."""
         return number <= self.value if self.is_upper else number >= self.value
 
 
@@ -209,14 +197,15 @@ def read_bound(text: str) -> Bound | None:
     if not match:
         raise InputError(f"{start}: Expected a quantity, a bound and a size, as in activations <= 80GB for d.")
     number, relation = match["number"], match["relation"]
-    unit = next((unit for unit in UNIT_FACTORS if unit.lower() == match["unit"].lower()), None)
-    if unit is None:
+    factor = unit_factor(match["unit"])
+    if factor is None:
         units = [unit for unit in UNIT_FACTORS if unit]
         raise InputError(describe_unknown(f"{start}: the unit", match["unit"], units))
-    if not NUMBER_PATTERN.fullmatch(number):
+    try:
+        value = read_number(number).value * factor
+    except InputError:
         decimals = "Write decimals with a point, as in 1.5GB, and thousands with commas, as in 1,500MB."
-        raise InputError(f"{start}: '{number}' is not a number. {decimals}")
-    value = Fraction(re.sub("[,_]", "", number)) * UNIT_FACTORS[unit]
+        raise InputError(f"{start}: '{number}' is not a number up to 1e30. {decimals}") from None
     if value > 10**40:
         raise InputError(f"{start}: '{number}' is too large.")
     is_upper = relation in ("<=", "≤", "<")
@@ -228,23 +217,15 @@ def read_bound(text: str) -> Bound | None:
 
 @dataclass(frozen=True)
 class BoundSolution(Result):
-    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one.
-
-    Attributes:
-        sizes: the other sizes.
-        root: the root of the formula, rounded to the side on which the bound holds; None without one in the range.
-        size: the nearest size that can be built.
-        value: the quantity there.
-        next_size: the next size that can be built on the other side, and the quantity there by the formula.
-    """
+    """The largest size at which a quantity is at most a number, or the smallest at which it is at least one."""
 
     bound: Bound
-    sizes: Sizes
+    sizes: Sizes  # the others
     formula: str
-    root: int | None
-    size: int | None
-    value: int | None
-    next_size: tuple[int, int] | None
+    root: int | None  # of the formula, rounded to the side on which the bound holds; None without one in the range
+    size: int | None  # the nearest size that can be built
+    value: int | None  # the quantity there
+    next_size: tuple[int, int] | None  # the next that can be built on the other side, and the quantity by the formula
     range: range
 
     @property
@@ -252,7 +233,6 @@ class BoundSolution(Result):
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
-        """The formula, its root, and the size."""
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
         name, quantity = self.bound.unknown, self.bound.quantity
         lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
@@ -312,11 +292,6 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         sizes = {**requested, name: value}
         return sizes | {other: int(default.at(sizes)) for other, default in defaults.items()}
 
-    def subject_at(value: int) -> Subject:
-        sizes = sizes_at(value)
-        symbols = {other: sizes[other] for other in subject.symbols}
-        return replace(subject, symbols=symbols, input_sizes={other: sizes[other] for other in subject.input_sizes})
-
     def buildable(start: int, step: int) -> Iterator[int]:
         candidates = range(start, start + step * MAX_BUILDS, step)
         return (value for value in candidates if value in values and subject.can_build(sizes_at(value)))
@@ -325,7 +300,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     if root is not None:
         outward = values.step if bound.is_upper else -values.step
         for candidate in buildable(root, -outward):
-            total = count(subject_at(candidate), [bound.quantity]).quantities[bound.quantity].total
+            total = count(subject.resize(sizes_at(candidate)), [bound.quantity]).quantities[bound.quantity].total
             if total is not None and bound.holds(total):
                 size, number = candidate, total
                 break
@@ -434,16 +409,15 @@ def solve(
         return total, tuple(solution.values())
 
     candidates = sorted((dict(zip(unknown, values, strict=True)) for values in solutions), key=roundest_first)
-    if can_build is None:
-        return Solutions(tuple(unknown), all_totals, ranges_by_name, len(candidates), 0, tuple(candidates[:limit]))
-    built: list[dict[str, int]] = []
-    num_tried = 0
-    for candidate in candidates[:MAX_BUILDS]:
-        if len(built) == limit:
-            break
-        num_tried += 1
-        if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
-            built.append(candidate)
+    built, num_tried = candidates[:limit], 0
+    if can_build is not None:
+        built = []
+        for candidate in candidates[:MAX_BUILDS]:
+            if len(built) == limit:
+                break
+            num_tried += 1
+            if all(can_build({**known, **sizes, **candidate}) for _, sizes in totals):
+                built.append(candidate)
     return Solutions(tuple(unknown), all_totals, ranges_by_name, len(candidates), num_tried, tuple(built))
 
 
@@ -498,10 +472,7 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
     coefficients = _coefficients(to_equation(polynomial - bound, [name]), 0)
 
     def evaluate(value: int) -> int:
-        result = 0
-        for coefficient in reversed(coefficients):
-            result = result * value + coefficient
-        return result
+        return sum(coefficient * value**power for power, coefficient in enumerate(coefficients))
 
     if all(coefficient >= 0 for coefficient in coefficients[1:]):  # it only rises
         num_below = bisect_right(values, 0, key=evaluate)

@@ -73,6 +73,13 @@ class Subject:
         """Return the sizes asked for, those of the inputs too if they are wanted."""
         return {**self.symbols, **(self.input_sizes if with_inputs else {})}
 
+    def resize(self, sizes: Sizes) -> "Subject":
+        """Return the subject with other sizes asked for, as far as they are among these."""
+        symbols = {name: sizes.get(name, size) for name, size in self.symbols.items()}
+        return replace(
+            self, symbols=symbols, input_sizes={name: sizes.get(name, size) for name, size in self.input_sizes.items()}
+        )
+
     def build(self, sizes: Sizes, device: str = "meta", random_init: bool = True) -> nn.Module:
         """Build the module on a device, with random weights or zeros.
 

@@ -8,7 +8,7 @@ that a GPU can be planned for on a machine without one.
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from math import isqrt
@@ -25,7 +25,14 @@ from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
 from lemma.counting.fit import Sizes
-from lemma.counting.measure import MAX_QUICK_RUN, PathTracker, differentiable_outputs, iter_tensors, track_paths
+from lemma.counting.measure import (
+    MAX_QUICK_RUN,
+    PathTracker,
+    differentiable_outputs,
+    iter_tensors,
+    tensor_bytes,
+    track_paths,
+)
 from lemma.counting.subject import BATCH, SOURCE, TIME, Inputs, Subject, format_sizes
 from lemma.errors import CountingError
 from lemma.kernels import support
@@ -44,16 +51,12 @@ CUDNN_RESERVE_PER_UNIT = 6  # numbers per unit and token that cuDNN's recurrent 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """The device and the recipe of a step.
-
-    Attributes:
-        recompute: whether the activations inside each layer are computed again in the backward pass.
-    """
+    """The device and the recipe of a step."""
 
     gpu: bool = True
     precision: torch.dtype = torch.bfloat16
     recipe: Recipe = field(default_factory=Recipe)
-    recompute: bool = False
+    recompute: bool = False  # compute the activations inside each layer again in the backward pass
 
 
 @dataclass(frozen=True)
@@ -70,19 +73,12 @@ class Moment:
 
 @dataclass(frozen=True)
 class StepTrace:
-    """The memory and the work of a training step.
+    """The memory and the work of a training step."""
 
-    Attributes:
-        moments: what is alive after each operation.
-        kernels: how often an operation took this number of FLOPs and moved this number of bytes.
-        largest_layer: bytes of the weights of the largest layer, or of the full model if it has none.
-        layers: how many layers can be computed again.
-    """
-
-    moments: tuple[Moment, ...]
-    kernels: Mapping[tuple[int, int], int]
-    largest_layer: int
-    layers: int
+    moments: tuple[Moment, ...]  # what is alive after each operation
+    kernels: Mapping[tuple[int, int], int]  # how often an operation took so many FLOPs and moved so many bytes
+    largest_layer: int  # bytes of the weights of the largest layer, or of the full model if it has none
+    layers: int  # how many layers can be computed again
 
     @property
     def peak(self) -> Moment:
@@ -91,12 +87,10 @@ class StepTrace:
 
     @property
     def flops(self) -> int:
-        """Return all FLOPs, a multiply–add as two."""
         return sum(flops * times for (flops, _), times in self.kernels.items())
 
     @property
     def bytes_moved(self) -> int:
-        """Return all bytes that operations read and write."""
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 
@@ -171,11 +165,6 @@ class StepTracker(TorchDispatchMode):
         if entry := self._storages.pop(key, None):
             self.parts[entry[1]] -= entry[2]
 
-    def belongs_to(self, tensor: Tensor, part: str) -> bool:
-        """Return whether a tensor's storage counts to a part."""
-        entry = self._storages.get(tensor.untyped_storage()._cdata)
-        return entry is not None and PARTS[entry[1]] == part
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and count what it allocated, read and wrote."""
         kwargs = kwargs or {}
@@ -200,7 +189,11 @@ class StepTracker(TorchDispatchMode):
             *parts, buffers = self.parts
             scratch = onednn_scratch_bytes(args) if name in SCRATCH_OPERATORS else 0
             self.moments.append(Moment((*parts, buffers + scratch), self.phase + location))
-            self._count_kernel(func, args, kwargs, out)
+            if not name.startswith(("empty", "new_empty")):  # else nothing is written to it yet
+                formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
+                operands = [*iter_tensors(args), *iter_tensors(kwargs)][name in LOOKUP_OPERATORS :]
+                flops = formula(*args, **kwargs, out_val=out) if formula else 0
+                self.add_kernel(flops, tensor_bytes([*operands, *iter_tensors(out)]))
         return out
 
     def _check_positions(self, args: Sequence[Any]) -> None:
@@ -215,23 +208,15 @@ class StepTracker(TorchDispatchMode):
         path = self.path_tracker.current
         if self.phase == "optimizer step":
             return "buffers"
-        copied = func is torch.ops.aten._to_copy.default and self.belongs_to(args[0], "weights")
+        copied = False
+        if func is torch.ops.aten._to_copy.default:
+            _, part, _ = self._storages.get(args[0].untyped_storage()._cdata, (None, -1, 0))
+            copied = part == PARTS.index("weights")
         if path == "" or path.removeprefix("model.") in OUTPUT_MODULES:
             return "buffers" if copied else "logits"
         return "activations" if self.phase == "forward pass" and not copied else "buffers"
 
-    def _count_kernel(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        name = func._overloadpacket.__name__
-        if name.startswith(("empty", "new_empty")):
-            return  # nothing is written to it yet
-        formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
-        operands = [*iter_tensors(args), *iter_tensors(kwargs)]
-        operands = operands[1:] if name in LOOKUP_OPERATORS else operands
-        bytes_moved = sum(tensor.numel() * tensor.element_size() for tensor in [*operands, *iter_tensors(out)])
-        self.add_kernel(formula(*args, **kwargs, out_val=out) if formula else 0, bytes_moved)
-
     def add_kernel(self, flops: int, bytes_moved: int) -> None:
-        """Count an operation."""
         self.kernels[flops, bytes_moved] += 1
 
 
@@ -266,16 +251,22 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
         tracker = StepTracker(settings.gpu)
-        stack.enter_context(_emulate_gpu(tracker))
+        if settings.gpu:  # the trainer's own kernels tell what they would cost
+            support.COST_RECORDER = tracker.add_kernel
+            stack.callback(setattr, support, "COST_RECORDER", None)
         model = _materialize(module).train()
         inputs = subject.build_inputs(values, "cpu")
-        step = _make_step(subject, model, inputs, recipe)
+        step_module, run_step = _make_step(model, inputs, recipe)
         layers = list(find_layers(model))
-        tracker.path_tracker = stack.enter_context(track_paths(step.module))
+        tracker.path_tracker = stack.enter_context(track_paths(step_module))
+
+        def emulation() -> AbstractContextManager[Any]:
+            return GpuEmulation(tracker, settings.precision) if settings.gpu else nullcontext()
+
         if settings.recompute:
 
             def run(forward: Callable[..., Any], *args: Any, **named: Any) -> Any:
-                with GpuEmulation(tracker, settings.precision) if settings.gpu else nullcontext():
+                with emulation():
                     return forward(*args, **named)  # in backward, where no mode of the forward pass is left
 
             for layer in layers:
@@ -296,9 +287,9 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
                 tracker.part = ""
                 if recipe.accumulate == 1:
                     optimizer.zero_grad(set_to_none=True)
-            with GpuEmulation(tracker, settings.precision) if settings.gpu else nullcontext():
+            with emulation():
                 tracker.phase = "forward pass"
-                loss = step.forward(settings, tracker)
+                loss = _run_forward(step_module, run_step, settings, tracker)
                 tracker.phase = "backward pass"
                 if loss is not None:
                     loss.backward()
@@ -309,19 +300,8 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             tracker.phase = ""
-    sizes = [sum(p.numel() * p.element_size() for p in layer.parameters()) for layer in layers]
-    total = sum(p.numel() * p.element_size() for p in model.parameters())
-    return StepTrace(tuple(tracker.moments), dict(tracker.kernels), max(sizes, default=total), len(layers))
-
-
-@contextmanager
-def _emulate_gpu(tracker: StepTracker) -> Iterator[None]:
-    """Make the trainer take the operators of a GPU, if one is planned for, on a CPU."""
-    support.COST_RECORDER = tracker.add_kernel if tracker.gpu else None
-    try:
-        yield
-    finally:
-        support.COST_RECORDER = None
+    largest = max(tensor_bytes(layer.parameters()) for layer in layers or [model])
+    return StepTrace(tuple(tracker.moments), dict(tracker.kernels), largest, len(layers))
 
 
 def _materialize(module: nn.Module) -> nn.Module:
@@ -346,49 +326,41 @@ def _materialize(module: nn.Module) -> nn.Module:
     return module
 
 
-@dataclass(frozen=True)
-class _Step:
-    """A module and the call that runs its forward pass."""
+def _run_forward(
+    module: nn.Module, run_step: Callable[[], Any], settings: StepSettings, tracker: StepTracker
+) -> Tensor | None:
+    """Run the forward pass of a step and return its loss; None if nothing is trained."""
 
-    module: nn.Module
-    call: Callable[[], Any]
+    def assign_logits(_: nn.Module, inputs: Any, out: Any) -> None:
+        tracker.assign(list(iter_tensors(out, True))[:1], "logits")
 
-    def forward(self, settings: StepSettings, tracker: StepTracker) -> Tensor | None:
-        """Return the loss; None if nothing is trained."""
-        is_low_precision = settings.precision != torch.float32
-        handle = None
-        if (model := getattr(self.module, "model", None)) is not None:
-            handle = model.register_forward_hook(lambda _, __, out: tracker.assign(_first_tensor(out), "logits"))
-        with torch.autocast("cpu", settings.precision) if is_low_precision else nullcontext():
-            out = self.call()
-        if handle:
-            handle.remove()
-        outputs = differentiable_outputs(out)
-        if not outputs or not outputs[0].dim():  # nothing is trained, or a loss comes first
-            return outputs[0] if outputs else None
-        loss, *more_losses = (output.sum() for output in outputs)
-        return sum(more_losses, loss)
+    model = getattr(module, "model", None)
+    handle = model.register_forward_hook(assign_logits) if model is not None else None
+    with torch.autocast("cpu", settings.precision) if settings.precision != torch.float32 else nullcontext():
+        out = run_step()
+    if handle:
+        handle.remove()
+    outputs = differentiable_outputs(out)
+    if not outputs or not outputs[0].dim():  # nothing is trained, or a loss comes first
+        return outputs[0] if outputs else None
+    loss, *more_losses = (output.sum() for output in outputs)
+    return sum(more_losses, loss)
 
 
-def _first_tensor(out: Any) -> list[Tensor]:
-    """Return the first tensor of a model's outputs, its logits, in a list."""
-    return list(iter_tensors(out, True))[:1]
-
-
-def _make_step(subject: Subject, model: nn.Module, inputs: Inputs, recipe: Recipe) -> _Step:
-    """Return the trainer's own loss where the model has a spec; else the sum of the outputs."""
+def _make_step(model: nn.Module, inputs: Inputs, recipe: Recipe) -> tuple[nn.Module, Callable[[], Any]]:
+    """Return what is run in a step: the trainer's own loss where the model has a spec, else the model; and its call."""
     spec = getattr(model, "spec", None)
     if not isinstance(spec, specs.ModelSpec) or isinstance(
         spec, specs.Parser | specs.DualEncoder | specs.CrossAttention | specs.Graph | specs.Tree
     ):
-        return _Step(model, lambda: model(*inputs.args, **inputs.kwargs))
+        return model, lambda: model(*inputs.args, **inputs.kwargs)
     first, *more = inputs.args
     if isinstance(spec, specs.EncoderDecoder):  # targets are one longer than what is fed
         targets = torch.zeros(more[0].shape[0], more[0].shape[1] + 1, dtype=torch.long)
     else:
         targets = torch.zeros(first.shape[0], 1, dtype=torch.long) if isinstance(spec, specs.Classifier) else first
     loss = task_for(spec).loss(model, recipe)
-    return _Step(loss, lambda: loss(first, targets, None)[0])
+    return loss, lambda: loss(first, targets, None)[0]
 
 
 def find_layers(module: nn.Module) -> Iterator[nn.Module]:
@@ -472,7 +444,7 @@ class GpuEmulation(TorchFunctionMode):
         heads, new, width = query.shape[1:]
         self.tracker.add_kernel(
             2 * len(query) * heads * new * key.shape[-2] * (width + value.shape[-1]),
-            sum(tensor.numel() * tensor.element_size() for tensor in (query, key, value, query)),
+            tensor_bytes((query, key, value, query)),
         )
         return _FusedAttention.apply(query, key, value, attn_mask, self.tracker)
 
@@ -495,10 +467,8 @@ class GpuEmulation(TorchFunctionMode):
         batch, time = inputs.shape[:2] if batch_first else inputs.shape[1::-1]
         hidden, directions = states[0].shape[-1], 1 + is_bidirectional
         reserve_bytes = cudnn_reserve_bytes(name, (batch, time, inputs.shape[-1], hidden, layers, directions), dtype)
-        flops, backward = (
-            recurrent_flops(inputs, weights, batch * time, batch, directions=directions, backward=back)
-            for back in (False, True)
-        )
+        count_flops = partial(recurrent_flops, inputs, weights, batch * time, batch, directions=directions)
+        flops, backward = count_flops(), count_flops(backward=True)
         self.tracker.add_kernel(flops, sum(tensor.numel() for tensor in weights) * dtype.itemsize * time)
         out = _CudnnLayers.apply(
             self.tracker, backward, reserve_bytes, hidden * directions, batch_first, dtype, inputs, *weights
@@ -528,9 +498,7 @@ class _FusedAttention(torch.autograd.Function):
         expanded = [key.new_empty(shape), value.new_empty(shape)] if key.shape[1] < query.shape[1] else []
         gradients = [torch.empty_like(tensor) for tensor in (query, key, value)]
         work = 2 * len(query) * query.shape[1] * query.shape[2] * key.shape[2]
-        bytes_moved = sum(
-            tensor.numel() * tensor.element_size() for tensor in (query, key, value, out, grad, sums, *gradients)
-        )
+        bytes_moved = tensor_bytes((query, key, value, out, grad, sums, *gradients))
         ctx.tracker.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), bytes_moved)
         del sums, expanded
         return *gradients, None, None

@@ -100,7 +100,7 @@ def test_no_form_of_output_drops_what_follows_no_formula() -> None:
         (Part("patches", symbol("d") * symbol("n"), as_polynomial(2)),),
         refused={"encoder": "no polynomial of n"},
         measured={"encoder": 990},
-        measured_at={"d": 5, "n": 1},
+        compared_at={"d": 5, "n": 1},
         sizes={"d": 5, "n": 1},
     )
     account = Account("vit", {"d": 5, "n": 1}, {"flops": quantity})

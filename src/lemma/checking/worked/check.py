@@ -16,7 +16,6 @@ from typing import Any, Literal
 import numpy as np
 
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
-from lemma.checking.numbers import read_entry
 from lemma.checking.worked.attention import work_attention, work_cross_attention
 from lemma.checking.worked.bpe import MAX_ORDERS, MAX_SMALL_CHARS, expected_byte_pairs, normalize_symbols
 from lemma.checking.worked.case import (
@@ -40,7 +39,7 @@ from lemma.checking.worked.values import (
     value_text,
 )
 from lemma.errors import InputError, SpecError, describe_unknown
-from lemma.report.numbers import format_short
+from lemma.report.numbers import format_short, read_entry
 from lemma.report.text import format_table, wrap_lines
 from lemma.spec.base import read_toml
 

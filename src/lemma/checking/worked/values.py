@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from lemma.checking.numbers import WrittenNumber, read_entry
 from lemma.checking.worked.case import Array, ExpectedNumbers, ExpectedValue
 from lemma.errors import InputError
+from lemma.report.numbers import WrittenNumber, read_entry
 
 MAX_CHARS, MAX_DEPTH = 50_000, 3
 FLOAT_TOLERANCE = 1e-9  # rounding in float64 may add this to half a unit

@@ -13,28 +13,22 @@ Edge = tuple[Name, Name]
 
 @dataclass(frozen=True)
 class LayoutBlock:
-    """A block to place: its size, and the distance of its lines from its left edge."""
+    """A block to place."""
 
     width: float
     height: float
-    anchor: float
+    anchor: float  # distance of its lines from its left edge
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The positions of blocks and lines.
-
-    Attributes:
-        corners: top left corners of blocks.
-        lanes: for each line the (x, top, bottom) at which it passes rows.
-        row_bottoms: for each block the lower edge of its row.
-    """
+    """The positions of blocks and lines."""
 
     width: float
     height: float
-    corners: Mapping[Name, tuple[float, float]]
-    lanes: Mapping[Edge, Sequence[tuple[float, float, float]]]
-    row_bottoms: Mapping[Name, float]
+    corners: Mapping[Name, tuple[float, float]]  # top left ones of blocks
+    lanes: Mapping[Edge, Sequence[tuple[float, float, float]]]  # of each line the (x, top, bottom) where it passes rows
+    row_bottoms: Mapping[Name, float]  # for each block the lower edge of its row
 
 
 def arrange(
@@ -150,16 +144,15 @@ class _Rows:
         """Move every block under what it reads, and in turns above what reads it, as its row allows."""
         x = dict.fromkeys(self.blocks, self.limit / 2)
         weights = {name: 1.0 if block.height else 1e-4 for name, block in self.blocks.items()}  # lines give way
-        parents: dict[Name, list[Name]] = {name: [a for a, b in self.links if b == name] for name in self.blocks}
-        children: dict[Name, list[Name]] = {name: [b for a, b in self.links if a == name] for name in self.blocks}
-        for sweep in range(STRAIGHTENING_SWEEPS):
-            down = sweep % 2 == 1  # the last one goes down
-            for row in self.rows if down else reversed(self.rows):
+        above: dict[Name, list[Name]] = {name: [a for a, b in self.links if b == name] for name in self.blocks}
+        below: dict[Name, list[Name]] = {name: [b for a, b in self.links if a == name] for name in self.blocks}
+        for linked, rows in [(below, self.rows[::-1]), (above, self.rows)] * (STRAIGHTENING_SWEEPS // 2):
+            for row in rows:
                 targets: list[float] = []
                 for name in row:
-                    linked = (parents if down else children)[name]
-                    weight = sum(weights[other] for other in linked)
-                    targets.append(sum(weights[other] * x[other] for other in linked) / weight if linked else x[name])
+                    weight = sum(weights[other] for other in linked[name])
+                    pull = sum(weights[other] * x[other] for other in linked[name])
+                    targets.append(pull / weight if linked[name] else x[name])
                 x |= dict(zip(row, self._separate(row, targets, weights), strict=True))
         return x
 

@@ -72,16 +72,13 @@ class Drawing(Result):
         return self.model
 
     def blocks(self) -> Iterator[Block]:
-        """Every tensor with its shape and formula."""
         rows = [(node.name, f"({', '.join(self._sizes(node))})", node.formula) for node in self.nodes]
         yield Pre([("\n".join(format_table(rows, left=(0, 1, 2), breakable=(0, 2), has_header=False)), "")])
 
     def details(self) -> Iterator[Block]:
-        """The drawing itself."""
         yield Figure(self.svg)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: every tensor with its shape and the step that makes it."""
         order = tuple(self.symbols)
         nodes = [
             {
@@ -207,7 +204,6 @@ class TextLine:
 
     @property
     def width(self) -> float:
-        """An upper estimate in pixels."""
         space = 2 * text_width(" ") if self.bold and self.regular else 0
         return text_width(self.bold, bold=True) + space + text_width(self.regular)
 

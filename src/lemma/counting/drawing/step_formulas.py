@@ -34,6 +34,8 @@ RECURRENT = {
     "rnn_relu": ["h = max(0, W_ih x_t + b_ih + W_hh h + b_hh)"],
 }
 NORMS = {"layer_norm": "({0} − mean)/√(variance + ε)", "rms_norm": "{0}/√(mean of {0}² + ε)"}
+TEMPLATES = {"embedding": "{1}[{0}]", "start": "{0}", "neg": "−{0}", "rsqrt": "1/√{0}"}
+TEMPLATES |= {"multi_head_attention_forward": "multi-head attention({0}, {1}, {2})"}
 SIGNS = {"add": "+", "sub": "−", "mul": "∗", "div": "/", "rsub": "−", "rtruediv": "/"}
 
 
@@ -100,6 +102,8 @@ class StepFormulas:
 
     def _write_right_side(self, step: Step) -> str:
         names, signals = [self._write_operand(ref) for ref in step.refs], self.flow.signals
+        if step.operation in TEMPLATES:
+            return TEMPLATES[step.operation].format(*names)
         match step.operation:
             case "linear":
                 return f"{names[0]} {names[1]}ᵀ" + "".join(f" + {bias}" for bias in names[2:])
@@ -121,16 +125,12 @@ class StepFormulas:
             case "layer_norm" | "rms_norm":  # scaled and shifted by what of weight and bias there is
                 factors = zip([" ∗ ", " + "], names[1:], strict=False)
                 return NORMS[step.operation].format(names[0]) + "".join(sign + name for sign, name in factors)
-            case "embedding":
-                return f"{names[1]}[{names[0]}]"
             case "scaled_dot_product_attention":
                 queries, keys, values, *mask = names
                 width = step.squared_scale or signals[step.operands[0]].shape[-1]
                 causal = ", causal" if step.kwargs.get("is_causal") or True in step.args else ""
                 more = f" + {mask[0]}" if mask else ""
                 return f"softmax({queries} {keys}ᵀ/√{self._write_in_brackets(width)}{more}{causal}) {values}"
-            case "multi_head_attention_forward":
-                return f"multi-head attention({', '.join(names[:3])})"
             case "masked_fill":
                 number = "−∞" if step.numbers and step.numbers[-1] < -1e30 else "".join(map(str, step.numbers[-1:]))
                 return f"{names[0]}, {number} where {names[1]}"
@@ -138,12 +138,6 @@ class StepFormulas:
                 return f"[{' ; '.join(names)}]"
             case "pow":
                 return f"{names[0]}^{self._write_operand(step.numbers[-1])}" if step.numbers else f"pow({names[0]})"
-            case "start":
-                return names[0]
-            case "neg":
-                return f"−{names[0]}"
-            case "rsqrt":
-                return f"1/√{names[0]}"
             case "pad":
                 before, after = any(step.numbers[::2]), any(step.numbers[1::2])
                 return f"zeros {'around' if before and after else 'before' if before else 'after'} {names[0]}"

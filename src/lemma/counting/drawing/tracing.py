@@ -31,7 +31,7 @@ from lemma.counting.fit import (
 )
 from lemma.counting.measure import PathTracker, iter_tensors, track_paths
 from lemma.counting.polynomial import ONE, ZERO, Polynomial
-from lemma.counting.subject import Inputs, Subject
+from lemma.counting.subject import Inputs, Subject, format_sizes
 from lemma.errors import CountingError
 
 Kind = Literal["input", "parameter", "buffer", "constant", "result"]
@@ -76,7 +76,6 @@ class Step:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """The numbers of its signals."""
         return tuple(ref.signal for ref in self.refs)
 
     @property
@@ -86,26 +85,19 @@ class Step:
         return tuple(x for x in leaves if isinstance(x, (int, float)) and not isinstance(x, bool))
 
     def with_refs(self, replace_ref: Callable[[Ref], Ref]) -> "Step":
-        """Return the step with every signal replaced."""
         arguments, kwargs = tree_map_only(Ref, replace_ref, (self.args, self.kwargs))
         return replace(self, args=arguments, kwargs=kwargs)
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Equal layers one after the other, of which the first is in the flow.
+    """Equal layers one after the other, of which the first is in the flow."""
 
-    Attributes:
-        path: the path of the list of layers.
-        carried: for each signal that enters the first layer, the one that enters the next layer in its place.
-        formula: the number of layers at all sizes.
-    """
-
-    path: str
+    path: str  # of the list of layers
     count: int
     first_path: str
-    carried: Mapping[int, int] = field(default_factory=dict)
-    formula: Polynomial = ONE
+    carried: Mapping[int, int] = field(default_factory=dict)  # what enters the next layer in place of what enters it
+    formula: Polynomial = ONE  # the number of layers at all sizes
 
 
 @dataclass(frozen=True)
@@ -152,15 +144,8 @@ class DataFlow(Generic[Size]):
         )
 
 
-CANONICAL_NAMES = {
-    "radd": "add",
-    "iadd": "add",
-    "rmul": "mul",
-    "imul": "mul",
-    "itruediv": "div",
-    "truediv": "div",
-    "isub": "sub",
-}
+CANONICAL_NAMES = {"radd": "add", "iadd": "add", "rmul": "mul", "imul": "mul"}
+CANONICAL_NAMES |= {"itruediv": "div", "truediv": "div", "isub": "sub"}
 
 
 def record_flow(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
@@ -259,7 +244,6 @@ class CallRecorder(TorchFunctionMode):
                 self._set_name(number, name)
 
     def _set_name(self, number: int, name: str) -> None:
-        """Name a signal unless it has a name."""
         if number in self.signals and not self.signals[number].name:
             self.signals[number] = replace(self.signals[number], name=name)
 
@@ -412,7 +396,7 @@ def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[
         except CountingError:
             raise
         except Exception as error:  # the forward pass of other people's code may fail in any way
-            sizes = ", ".join(f"{name}={value}" for name, value in values.items())
+            sizes = format_sizes(values).replace(" ", ", ")
             raise CountingError(f"{subject.name} cannot be run at {sizes}: {error}") from error
         first_flow = first_flow or flow
         expected, actual = _structure(first_flow), _structure(flow)
@@ -491,10 +475,11 @@ def _apply_formulas(
         replace(frame, formula=fitted(PathGroup(f"frame {index}")).columns[0])
         for index, frame in enumerate(flow.frames)
     )
-    steps: list[Step] = []
-    for index, step in enumerate(flow.steps):
+    steps = list(flow.steps)
+    for index, step in enumerate(steps):
         scale = fit_result.fits.get(PathGroup(f"scale {index}"))
-        steps.append(replace(step, squared_scale=scale.columns[0] if scale and scale.columns[0].symbols else None))
+        if scale and scale.columns[0].symbols:
+            steps[index] = replace(step, squared_scale=scale.columns[0])
     used = {signal.name for signal in signals.values() if signal.kind in STORED}
     parameters = [parameter(group) for group in fit_result.fits if " " not in group.pattern]
     unused = [signal for signal in parameters if signal.name not in used]
@@ -520,15 +505,9 @@ def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
     for step in flow.steps:
         operands = step.operands
         if step.operation == "cat":  # a cache begins with nothing
-            operands = tuple(number for number in operands if ZERO not in flow.signals[number].shape)
-            copied = len(operands) == 1
-        else:
-            copied = (
-                len(operands) == len(step.results) == 1
-                and step.operation in COPIES | RESHAPES
-                and flow.signals[operands[0]].shape == flow.signals[step.results[0]].shape
-            )
-        if not copied:
+            operands = tuple(number for number in operands if ZERO not in signals[number].shape)
+        copies = step.operation in COPIES | RESHAPES and signals[operands[0]].shape == signals[step.results[0]].shape
+        if len(operands) != 1 or len(step.results) != 1 or not (copies or step.operation == "cat"):
             steps.append(step)
             continue
         (result,), source = step.results, same.get(operands[0], operands[0])
