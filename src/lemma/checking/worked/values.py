@@ -228,9 +228,8 @@ class RoundedArray:
         shared = 10.0**-decimals if decimals else 0.0
         units = [float(number.unit) if number.decimals is None else shared for number in entries.flat]
         values = [float(number.value) for number in entries.flat]
-        return cls(
-            *(np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)), decimals
-        )
+        arrays = [np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)]
+        return cls(arrays[0], arrays[1], decimals)
 
     def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
         """Return where these are the exact numbers, rounded; `slack` allows for more units of the last decimal.
