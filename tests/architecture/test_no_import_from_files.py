@@ -438,6 +438,7 @@ def test_a_person_may_name_a_module(trace: Path) -> None:
 IMPORTERS = {
     "__init__.py": "Lemma's own modules",
     "counting/subject.py": "what a person names",
+    "models/build.py": "Lemma's own modules, by names in the code of specs",
     "optional.py": "libraries by names in the code",
     "spec/plugins.py": "what installed packages bring",
 }

@@ -8,8 +8,8 @@ import torch
 
 from lemma.errors import InputError
 from lemma.generation import cuda_graphs
+from lemma.generation.cuda_graphs import FusedDecoder
 from lemma.generation.engine import generate
-from lemma.generation.fused_decoder import FusedDecoder
 from lemma.generation.sampling import Sampling
 from lemma.kernels.cuda_graphs import warmup_stream
 from lemma.models.build import build

@@ -9,11 +9,11 @@ from typing import Any
 from lemma.checking.accounts import account_for, alternative_conventions, split_ratio, symbol_aliases
 from lemma.checking.compare_formula import Verdict, format_number, read_question
 from lemma.checking.explain import explain_number
-from lemma.checking.numbers import SIZES_HINT, WrittenNumber, read_number
 from lemma.counting.account import Account
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.subject import Model, Subject, resolve_subject
 from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.report.numbers import SIZES_HINT, WrittenNumber, read_number
 
 MAX_GUESSED_SIZE = 64
 SIMPLE_FACTORS = [Fraction(a, b) for b in (1, 2, 3, 4) for a in (1, 2, 3, 4, 6, 8) if a != b]

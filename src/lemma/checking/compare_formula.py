@@ -1,7 +1,7 @@
 """An answer next to the model's formula in the same symbols, and the verdict on it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -13,7 +13,7 @@ from lemma.counting.polynomial import FormulaTooLarge, Polynomial, Rational, as_
 from lemma.counting.subject import BATCH
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError
-from lemma.report.result import Block, Result, Table, Text
+from lemma.report.result import Block, Result, Table, Text, to_plain
 
 COUNT_SYMBOLS = frozenset({"V", "N", "T", "S"})  # besides the numbers of layers
 MAX_INTERPRETATIONS = 6
@@ -25,22 +25,15 @@ Number = int | Fraction
 
 @dataclass(frozen=True)
 class FormulaQuestion:
-    """The question whether an answer equals a quantity, both in the same symbols.
-
-    Attributes:
-        notes: how the formula was read, and mistakes on the way to it.
-        original_parts: parts of the quantity before sizes that follow from others were substituted.
-        stated_number: the number that the formula is said to have at the requested sizes, as in V*d = 32,768.
-        fixed_sizes: symbols of the sizes that the user set.
-    """
+    """The question whether an answer equals a quantity, both in the same symbols."""
 
     account: Account
     quantity: Quantity
     answer: Rational
-    notes: tuple[str, ...] = ()
-    original_parts: tuple[Part, ...] = ()
-    stated_number: Fraction | None = None
-    fixed_sizes: frozenset[str] = frozenset()
+    notes: tuple[str, ...]  # how the formula was read, and mistakes on the way to it
+    original_parts: tuple[Part, ...]  # of the quantity before sizes that follow from others were substituted
+    stated_number: Fraction | None  # what the formula is said to be at the requested sizes, as in V*d = 32,768
+    fixed_sizes: frozenset[str]  # symbols of the sizes that the user set
 
     @property
     def expected(self) -> Polynomial:
@@ -258,28 +251,19 @@ def is_sum(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Verdict(Result):
-    """The verdict on an answer: true if it is right.
-
-    Attributes:
-        yours: the answer as it was read.
-        right: the model's formula.
-        residual: answer − model in its simplest form; None if there is no difference.
-        diagnosis: explanations, best first.
-        symbols: the requested sizes, at which `yours_at` and `right_at` are taken.
-        remarks: how the formula was read where it has two readings, and which step of a chain is wrong.
-    """
+    """The verdict on an answer: true if it is right."""
 
     equal: bool
     model: str
     quantity: str
-    yours: str
-    right: str
-    residual: str | None
-    diagnosis: tuple[str, ...]
-    symbols: Mapping[str, int]
+    yours: str  # the answer as it was read
+    right: str  # the model's formula
+    residual: str | None  # answer − model in its simplest form; None if there is no difference
+    diagnosis: tuple[str, ...]  # explanations, best first
+    symbols: Mapping[str, int]  # the requested sizes, at which the next two are taken
     yours_at: Number
     right_at: Number
-    remarks: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()  # how the formula was read where it has two readings; a wrong step of a chain
 
     def __bool__(self) -> bool:
         return self.equal
@@ -315,7 +299,7 @@ class Verdict(Result):
     def to_dict(self) -> dict[str, Any]:
         numbers = {"yours_at": Fraction(self.yours_at), "right_at": Fraction(self.right_at)}
         values = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
-        return {**asdict(self), "diagnosis": list(self.diagnosis), "remarks": list(self.remarks), **values}
+        return to_plain({**vars(self), **values})
 
 
 def has_symbols(text: str) -> bool:

@@ -10,12 +10,20 @@ from typing import Any
 
 from lemma.checking.marking import Marker, StudentMarks, escape_spreadsheet_cell, mark_answers
 from lemma.checking.question_kinds import NOT_DIAGNOSED, UNEXPLAINED
-from lemma.checking.sheets import SUFFIXES, Sheet, read_sheet
-from lemma.checking.submissions import Submission, answer_text, collect_answers, read_answers, sanitize_name
+from lemma.checking.sheets import (
+    SUFFIXES,
+    Sheet,
+    Submission,
+    answer_text,
+    collect_answers,
+    read_answers,
+    read_sheet,
+    sanitize_name,
+)
 from lemma.data.tables import SEPARATED, open_table
 from lemma.errors import InputError, describe_unknown
 from lemma.files import real_path
-from lemma.report.result import Block, Facts, Fold, Heading, Items, Result, Table, Text
+from lemma.report.result import Block, Facts, Fold, Heading, Items, Result, Table, Text, to_plain
 from lemma.spec.base import exists
 
 MAX_TABLE_BYTES = 2**26
@@ -100,19 +108,13 @@ class SharedMistake:
 
 @dataclass(frozen=True)
 class ClassMarks(Result):
-    """The marks of a class, for the teacher: mistakes give away what is right.
-
-    Attributes:
-        questions: ids of the questions.
-        left_out: messages about files and columns that were not marked.
-        undiagnosed: number of different wrong answers that were not explained when the time was up.
-    """
+    """The marks of a class, for the teacher: mistakes give away what is right."""
 
     title: str
-    questions: tuple[str, ...]
+    questions: tuple[str, ...]  # their ids
     students: tuple[StudentMarks, ...]
-    left_out: tuple[str, ...] = ()
-    undiagnosed: int = 0
+    left_out: tuple[str, ...] = ()  # messages about files and columns that were not marked
+    undiagnosed: int = 0  # how many different wrong answers were not explained when the time was up
 
     def __getitem__(self, student: str) -> StudentMarks:
         marks = next((marks for marks in self.students if marks.student == student), None)
@@ -135,10 +137,7 @@ class ClassMarks(Result):
                     students.setdefault((mark.id, text), []).append(marks.student)
         mistakes = [SharedMistake(question, text, tuple(names)) for (question, text), names in students.items()]
         order = self.questions.index
-        return sorted(
-            mistakes,
-            key=lambda mistake: (mistake.text == UNEXPLAINED, -len(mistake.students), order(mistake.question)),
-        )
+        return sorted(mistakes, key=lambda each: (each.text == UNEXPLAINED, -len(each.students), order(each.question)))
 
     @property
     def notes(self) -> list[str]:
@@ -146,11 +145,10 @@ class ClassMarks(Result):
         notes = [*self.left_out]
         for marks in self.students:
             unreadable = [mark for mark in marks.marks if mark.verdict == "unreadable"]
-            if unreadable and len(unreadable) == len(marks.marks) and len({mark.reason for mark in unreadable}) == 1:
+            if len(unreadable) == len(marks.marks) and len({mark.reason for mark in unreadable}) == 1:
                 notes.append(f"{marks.student}: {unreadable[0].reason}")
             elif unreadable:
-                ids = ", ".join(mark.id for mark in unreadable)
-                pronoun = "it" if len(unreadable) == 1 else "them"
+                ids, pronoun = ", ".join(mark.id for mark in unreadable), "it" if len(unreadable) == 1 else "them"
                 notes.append(f"{marks.student}: {ids} cannot be read. Look at {pronoun}.")
             notes += [f"{marks.student}: {note}" for note in marks.notes]
         if self.undiagnosed:
@@ -162,14 +160,12 @@ class ClassMarks(Result):
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
-        """Points by student, verdicts by question, the most frequent mistakes."""
         students, questions = self._tables()
-        blocks: list[Block] = [Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)]
-        blocks += [students, Heading("Questions"), questions, *self._mistake_blocks(MAX_PRINTED_MISTAKES)]
-        return [*blocks, *self._note_blocks()]
+        title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
+        mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
+        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks()]
 
     def details(self) -> list[Block]:
-        """The same, and all answers of every student."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -179,18 +175,7 @@ class ClassMarks(Result):
             "median": f"{median(points):.2f}",
             "lowest to highest": f"{min(points):g} to {max(points):g}",
         }
-        blocks: list[Block] = [
-            Heading(self.title, 1),
-            Text("For the teacher: mistakes give away what is right.", "note"),
-            Facts(facts),
-            *self._mistake_blocks(MAX_DETAILED_MISTAKES),
-            Heading("Questions"),
-            questions,
-            *self._note_blocks(),
-            Heading("Students"),
-            students,
-            Heading("Answers"),
-        ]
+        answers: list[Block] = []
         for marks in self.students:
             rows = []
             for mark in marks.marks:
@@ -199,8 +184,11 @@ class ClassMarks(Result):
                 answer = "; ".join(mark.answer[:MAX_CELL_CHARS].splitlines())
                 rows.append((mark.id, answer, mark.verdict, f"{mark.points:g} of {mark.of:g}", notes))
             table = Table(("", "answer", "verdict", "points", "remarks"), rows, is_text=True)
-            blocks.append(Fold(f"{marks.student}: {marks.summary}", [table]))
-        return blocks
+            answers.append(Fold(f"{marks.student}: {marks.summary}", [table]))
+        introduction = Text("For the teacher: mistakes give away what is right.", "note")
+        mistakes = self._mistake_blocks(MAX_DETAILED_MISTAKES)
+        overview = [Heading(self.title, 1), introduction, Facts(facts), *mistakes, Heading("Questions"), questions]
+        return [*overview, *self._note_blocks(), Heading("Students"), students, Heading("Answers"), *answers]
 
     def _means(self) -> list[float]:
         """Return the mean points of each question."""
@@ -231,48 +219,27 @@ class ClassMarks(Result):
 
     def _mistake_blocks(self, limit: int) -> list[Block]:
         mistakes = self.mistakes
-        if not mistakes:
-            return []
-        rows = [
-            (mistake.question, mistake.text[:MAX_CELL_CHARS], str(len(mistake.students)))
-            for mistake in mistakes[:limit]
-        ]
+        rows = [(each.question, each.text[:MAX_CELL_CHARS], str(len(each.students))) for each in mistakes[:limit]]
         more = len(mistakes) - len(rows)
         caption = f"{more:,} more in the JSON file." if more else ""
         table = Table(("", "mistake", "students"), rows, is_text=True, caption=caption)
-        return [Heading("The most frequent mistakes"), table]
+        return [Heading("The most frequent mistakes"), table] if mistakes else []
 
     def _note_blocks(self) -> list[Block]:
         return [Heading("To be looked at"), Items(self.notes)] if self.notes else []
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, the mistakes included."""
-        students = [
-            {
-                **marks.to_dict(),
-                "user": marks.user,
-                "source": marks.source,
-                "marks": [{**mark.to_dict(), "mistakes": list(mark.mistakes)} for mark in marks.marks],
-            }
-            for marks in self.students
-        ]
+        students: list[dict[str, Any]] = []
+        for marks in self.students:
+            answers = [{**mark.to_dict(), "mistakes": mark.mistakes} for mark in marks.marks]
+            students.append({**marks.to_dict(), "user": marks.user, "source": marks.source, "marks": answers})
         questions = [
             {"id": id, "mean": value, **self.count_verdicts(index)}
             for index, (id, value) in enumerate(zip(self.questions, self._means(), strict=True))
         ]
-        mistakes = [
-            {**vars(mistake), "students": list(mistake.students), "count": len(mistake.students)}
-            for mistake in self.mistakes
-        ]
-        return {
-            "title": self.title,
-            "of": self.of,
-            "students": students,
-            "questions": questions,
-            "mistakes": mistakes,
-            "left_out": list(self.left_out),
-            "undiagnosed": self.undiagnosed,
-        }
+        mistakes = [{**vars(mistake), "count": len(mistake.students)} for mistake in self.mistakes]
+        rest = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
+        return to_plain({"title": self.title, "of": self.of, "students": students, "questions": questions, **rest})
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row for each student: points by question and in all, then the verdicts and remarks."""
@@ -312,86 +279,61 @@ def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterat
             continue
         files = [file for file in inner if not file.name.startswith(".") and real_path(file) != sheet]
         answers = [file for file in files if file.suffix.lower() in SUFFIXES]
-        skipped += [
-            f"{sanitize_name(str(file))}: left out, since it does not end in {', '.join(SUFFIXES)}."
-            for file in files
-            if file not in answers
-        ]
+        endings = ", ".join(SUFFIXES)
+        others = (sanitize_name(str(file)) for file in files if file not in answers)
+        skipped += [f"{name}: left out, since it does not end in {endings}." for name in others]
         for file in answers:
             yield _read_file(file, path.name if path.is_dir() and len(answers) == 1 else file.stem)
 
 
-@dataclass(frozen=True)
-class _AnswerColumns:
-    """The columns of a table of answers, by index.
+def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:
+    """Read a table with a column for the student and one for each question, or with a row for each answer.
 
-    Attributes:
-        student: the columns that together name the student.
-        user: the column of the student's id at a learning platform.
-        answers: the column of each question, by its id; empty for a table with a row for each answer.
-        pair: the columns of question and answer in a table with a row for each answer.
+    Columns are known by their names in the header; `skipped` is extended by a note on those of no use.
     """
-
-    student: Sequence[int]
-    user: int | None
-    answers: Mapping[str, int]
-    pair: tuple[int, int] | None
-
-
-def _find_columns(path: Path, header: Sequence[str], sheet: Sheet, skipped: list[str]) -> _AnswerColumns:
-    """Find the columns by their names in the header; `skipped` is extended by a note on columns of no use."""
+    header, rows = _read_rows(path)
     names = [name.strip().casefold() for name in header]
     duplicate = next((name for name in names if name and names.count(name) > 1), None)
     if duplicate is not None:
         raise InputError(f"{path}: two columns are called '{sanitize_name(duplicate)}'. Rename one.")
-
-    def find(choices: Sequence[str]) -> int | None:
-        return next((names.index(name) for name in choices if name in names), None)
-
     ids = [question.id for question in sheet.questions]
-    answers = {id: names.index(id.casefold()) for id in ids if id.casefold() in names}
-    question, answer = find(("question",)), find(("answer", "response"))
-    pair = (question, answer) if not answers and question is not None and answer is not None else None
-    if not answers and pair is None:
+    answer_columns = {id: names.index(id.casefold()) for id in ids if id.casefold() in names}
+
+    def find(choices: Sequence[str]) -> list[int]:
+        """Return the first column of these names that holds no answers, if there is one."""
+        indices = (names.index(name) for name in choices if name in names)
+        return [index for index in indices if index not in answer_columns.values()][:1]
+
+    pair = [] if answer_columns else [*find(("question",)), *find(("answer", "response"))]
+    if not answer_columns and len(pair) < 2:
         columns = ", ".join(map(sanitize_name, header))
         hint = " Is there a quote that is not closed?" if len(header) == 1 else ""
         raise InputError(f"{path}: no column of {columns} is a question of the sheet: {', '.join(ids)}.{hint}")
-    student = find([name for name in STUDENT_COLUMNS if name not in answers])
-    user = find([name for name in USER_COLUMNS if name not in answers])
-    if student is not None:
-        person = [student]
-    else:
-        person = [index for index in (find(FIRST_NAME_COLUMNS), find(LAST_NAME_COLUMNS)) if index is not None]
-        person = person or [0 if user is None else user]
-    used = {*answers.values(), *person, user, *(pair or ())}
+    user_columns = find(USER_COLUMNS)
+    full_name = [*find(FIRST_NAME_COLUMNS), *find(LAST_NAME_COLUMNS)]
+    name_columns = find(STUDENT_COLUMNS) or full_name or user_columns or [0]
+    used = {*answer_columns.values(), *name_columns, *user_columns, *pair}
     personal = {*STUDENT_COLUMNS, *USER_COLUMNS, *FIRST_NAME_COLUMNS, *LAST_NAME_COLUMNS, ""}
     unused = [
         sanitize_name(header[index]) for index, name in enumerate(names) if index not in used and name not in personal
     ]
     skipped += [f"{path}: no question is called {', '.join(unused)}."] if unused else []
-    return _AnswerColumns(person, user, answers, pair)
 
-
-def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:
-    """Read a table with a column for the student and one for each question, or with a row for each answer."""
-    header, rows = _read_rows(path)
-    columns = _find_columns(path, header, sheet, skipped)
     submissions: dict[str, tuple[Submission, list[tuple[str, str | None]]]] = {}
     for line, row in rows:
         cells = [*row, *[""] * (len(header) - len(row))]
-        student = sanitize_name(" ".join(cells[index] for index in columns.student)) or f"line {line}"
-        user = sanitize_name(cells[columns.user]) if columns.user is not None else ""
-        if columns.pair:
-            question, answer = columns.pair
-            key, texts = student, [(cells[question], cells[answer])]
-        else:
-            key, texts = str(line), [(id, cells[index]) for id, index in columns.answers.items()]
+        student = sanitize_name(" ".join(cells[index] for index in name_columns)) or f"line {line}"
+        user = "".join(sanitize_name(cells[index]) for index in user_columns)
         error = ""
         if len(row) > len(header):
             error = f"Cannot be read: {path}, line {line} has {len(row)} cells where the header has {len(header)}."
         submission = Submission(student, {}, user, f"{path}, line {line}", error)
-        _, pairs = submissions.setdefault(key, (submission, []))
-        pairs += [(id, answer_text(text)) for id, text in texts]
+        if pair:
+            _, pairs = submissions.setdefault(student, (submission, []))
+            pairs.append((cells[pair[0]], answer_text(cells[pair[1]])))
+        else:
+            answers = [(id, answer_text(cells[index])) for id, index in answer_columns.items()]
+            submissions[str(line)] = submission, answers
     return [replace(submission, answers=collect_answers(pairs)) for submission, pairs in submissions.values()]
 
 

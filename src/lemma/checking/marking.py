@@ -14,8 +14,15 @@ from lemma.checking.question_kinds import (
     PreparedQuestion,
     prepare_question,
 )
-from lemma.checking.sheets import Sheet, SheetQuestion, read_sheet
-from lemma.checking.submissions import StudentAnswer, Submission, read_answers, sanitize_name
+from lemma.checking.sheets import (
+    Sheet,
+    SheetQuestion,
+    StudentAnswer,
+    Submission,
+    read_answers,
+    read_sheet,
+    sanitize_name,
+)
 from lemma.counting.polynomial import work_limit
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Pre, Result, Text
@@ -67,24 +74,16 @@ class Marker:
             assessment = Assessment(error=error) if error else self._assess(ids[question.id]) if text else None
             marks.append(_make_mark(question, answer.text, assessment))
         ids_on_sheet = {id.casefold() for id in self.questions}
-        unknown = [answer.name for id, answer in submission.answers.items() if id not in ids_on_sheet]
-        notes = [
-            describe_unknown("question", sanitize_name(name), self.questions) for name in unknown[:MAX_UNKNOWN_ANSWERS]
-        ]
-        if len(unknown) > MAX_UNKNOWN_ANSWERS:
-            more = len(unknown) - MAX_UNKNOWN_ANSWERS
+        unknown = [sanitize_name(answer.name) for id, answer in submission.answers.items() if id not in ids_on_sheet]
+        notes = [describe_unknown("question", name, self.questions) for name in unknown[:MAX_UNKNOWN_ANSWERS]]
+        if (more := len(unknown) - MAX_UNKNOWN_ANSWERS) > 0:
             notes.append(f"{more:,} more answers to questions that are not on the sheet.")
-        return StudentMarks(
-            self.sheet.title, submission.student, tuple(marks), tuple(notes), submission.user, submission.source
-        )
+        student, user, source = submission.student, submission.user, submission.source
+        return StudentMarks(self.sheet.title, student, tuple(marks), tuple(notes), user, source)
 
     def diagnose(self, seconds: float | None = None) -> int:
         """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
-        waiting = [
-            id
-            for id, assessment in self.assessments.items()
-            if assessment.fraction < 1 and not (assessment.error or assessment.is_diagnosed)
-        ]
+        waiting = [id for id, result in self.assessments.items() if result.needs_diagnosis]
         waiting.sort(key=lambda id: -self.uses[id])
         deadline = None if seconds is None else monotonic() + seconds
         for done, id in enumerate(waiting):
@@ -122,26 +121,17 @@ Verdict = Literal["right", "partly right", "follow-through", "wrong", "unreadabl
 
 @dataclass(frozen=True)
 class Mark:
-    """The mark of one answer; true if the answer is right.
+    """The mark of one answer; true if the answer is right."""
 
-    Attributes:
-        id: the question's id.
-        text: the question.
-        points: the points it earned.
-        of: the points of a right answer.
-        right_answer: the right answer, if the sheet allows it to be shown.
-        mistakes: the mistakes that explain the answer, for the teacher only.
-    """
-
-    id: str
-    text: str
+    id: str  # of the question
+    text: str  # the question
     answer: str
     verdict: Verdict
     reason: str
-    points: float
-    of: float
-    right_answer: str | None = None
-    mistakes: tuple[str, ...] = ()
+    points: float  # those it earned
+    of: float  # those of a right answer
+    right_answer: str | None = None  # if the sheet allows it to be shown
+    mistakes: tuple[str, ...] = ()  # those that explain the answer, for the teacher only
 
     def __bool__(self) -> bool:
         return self.verdict == "right"
@@ -154,8 +144,7 @@ class Mark:
         return tuple(note for note in (*self.reason.splitlines(), solution) if note)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, without the mistakes."""
-        return {name: value for name, value in asdict(self).items() if name != "mistakes"}
+        return {name: value for name, value in asdict(self).items() if name != "mistakes"}  # those are the teacher's
 
 
 def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
@@ -179,22 +168,16 @@ def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None
 
 @dataclass(frozen=True)
 class StudentMarks(Result):
-    """The marks of one student; true if every answer is right. `marks["Q1"]` is the mark of that question.
-
-    Attributes:
-        notes: messages about answers to questions that are not on the sheet.
-        user: the student's id at a learning platform.
-        source: the file, or the line of a table.
-    """
+    """The marks of one student; true if every answer is right. `marks["Q1"]` is the mark of that question."""
 
     json_names = ("title", "student", "points", "of", "marks", "notes")
 
     title: str
     student: str
     marks: tuple[Mark, ...]
-    notes: tuple[str, ...] = ()
-    user: str = ""
-    source: str = ""
+    notes: tuple[str, ...] = ()  # messages about answers to questions that are not on the sheet
+    user: str = ""  # the student's id at a learning platform
+    source: str = ""  # the file, or the line of a table
 
     def __bool__(self) -> bool:
         return all(self.marks)
@@ -220,7 +203,6 @@ class StudentMarks(Result):
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
-        """A line for each answer, and its remarks below it."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]
@@ -246,7 +228,6 @@ class StudentMarks(Result):
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row for each question."""
         names = ("id", "answer", "verdict", "points", "of", "reason")
         return [{name: escape_spreadsheet_cell(getattr(mark, name)) for name in names} for mark in self.marks]
 

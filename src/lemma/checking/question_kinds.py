@@ -21,7 +21,6 @@ from lemma.checking.check_number import NumberQuestion
 from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, has_symbols, read_question
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
-from lemma.checking.numbers import WrittenNumber, read_number
 from lemma.checking.read_formula import read_formula, substitute
 from lemma.checking.sheets import SheetQuestion, prefix_lines
 from lemma.counting.account import Account, Part
@@ -29,6 +28,7 @@ from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, 
 from lemma.counting.subject import resolve_subject
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError, SpecError
+from lemma.report.numbers import WrittenNumber, read_number
 
 MAX_MARKING_STEPS = 40_000  # of work for one answer, see `work_limit`: a class hands in many
 NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
@@ -48,6 +48,10 @@ class Assessment:
     follows_from: tuple[str, ...] = ()  # earlier questions; it is right only with the student's wrong answers to these
     error: str = ""  # why the answer cannot be read
     is_diagnosed: bool = False  # whether the mistake behind a wrong answer was looked for
+
+    @property
+    def needs_diagnosis(self) -> bool:
+        return self.fraction < 1 and not (self.error or self.is_diagnosed)
 
 
 @dataclass(frozen=True)
@@ -149,15 +153,14 @@ class ExpressionQuestion(PreparedQuestion):
     def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
         """Mark an answer without the earlier ones."""
         question, result = self.question, self.compare(answer, diagnose)
-
-        def reject(reason: str, mistake: str) -> Assessment:
-            return Assessment(0.0, reason, reason, result.right_answer, (mistake,), result.value, is_diagnosed=True)
-
+        error = mistake = ""
         if result.is_bare_number:
-            reason = "Not right: a formula is asked for, not a number."
-            return reject(reason, "a number in place of a formula")
-        if result.is_equal and question.kind == "number" and not self._is_close(result.value, result.expected):
-            return reject(f"Not right: {text} is rounded too far.", "rounded too far")
+            error, mistake = "a formula is asked for, not a number", "a number in place of a formula"
+        elif result.is_equal and question.kind == "number" and not self._is_close(result.value, result.expected):
+            error, mistake = f"{text} is rounded too far", "rounded too far"
+        if error:
+            reason = f"Not right: {error}."
+            return Assessment(0.0, reason, reason, result.right_answer, (mistake,), result.value, is_diagnosed=True)
         hint = "Right." if result.is_equal else "Not right."
         if not result.is_equal and result.value != result.expected:
             hint = f"Not right: {'too large' if result.value > result.expected else 'too small'}{self.at_sizes}."

@@ -59,19 +59,12 @@ def read_formula(text: str, symbols: Collection[str]) -> Rational:
 
 @dataclass(frozen=True)
 class FormulaReading:
-    """A formula as it was read, with what was written around it.
-
-    Attributes:
-        value: the formula to check.
-        chain: formulas said to equal the value: the earlier members of a = b = c, the sum of parts.
-        settings: sizes that were set, as in `with d_ff = 4d`; they are substituted in the value already.
-        interpretations: runs of letters with two readings, each with the reading that was taken.
-    """
+    """A formula as it was read, with what was written around it."""
 
     value: Rational
-    chain: tuple[Rational, ...] = ()
-    settings: dict[str, Rational] = field(default_factory=dict)
-    interpretations: tuple[str, ...] = ()
+    chain: tuple[Rational, ...] = ()  # said to equal the value: the earlier members of a = b = c, the sum of parts
+    settings: dict[str, Rational] = field(default_factory=dict)  # as in `with d_ff = 4d`; substituted in the value
+    interpretations: tuple[str, ...] = ()  # runs of letters with two readings, each with the reading that was taken
 
 
 @work_limit(MAX_READING_STEPS)
@@ -147,16 +140,12 @@ class _AnswerReader:
                 tokens[start - 1] = tokens[index] = Token("", "", token.position)
         tokens = [token for token in tokens if token.kind]
         self.end = tokens.pop()
-        words = [
-            token.text.lower() if token.kind == "name" and token.text.lower() in fillers else "" for token in tokens
-        ]
-        cut = next((index for index, word in enumerate(words) if word in _SETTING_WORDS), len(tokens))
+        setting_words = _SETTING_WORDS & fillers
+        is_start = (token.kind == "name" and token.text.lower() in setting_words for token in tokens)
+        cut = next((index for index, starts in enumerate(is_start) if starts), len(tokens))
         tokens, settings = tokens[:cut], tokens[cut + 1 :]
-        while (
-            len(tokens) > 1
-            and tokens[-1].kind in ("name", "newline", ".")
-            and tokens[-1].text.lower() in {*fillers, "."}
-        ):
+        endings = {("name", word) for word in fillers} | {(".", ".")}
+        while len(tokens) > 1 and (tokens[-1].kind, tokens[-1].text.lower()) in endings:
             tokens.pop()
         if not tokens:
             raise self._empty()
@@ -195,21 +184,16 @@ class _AnswerReader:
 
     def _evaluate(self, tokens: list[Token]) -> Rational:
         spend(len(self.symbols) // 50)
-        if len(tokens) > 1 and _is_grouped_number(tokens):  # nothing but 9 721 596; before a bracket, 4 128 is refused
-            self.interpretations[" ".join(token.text for token in tokens)] = "one number"
-            tokens = [replace(tokens[0], text="".join(token.text for token in tokens))]
+        text = " ".join(token.text if token.kind == "number" else "?" for token in tokens)
+        if re.fullmatch(r"\d{1,3}( \d{3})+", text):  # nothing but 9 721 596; before a bracket, 4 128 is refused
+            self.interpretations[text] = "one number"
+            tokens = [replace(tokens[0], text=text.replace(" ", ""))]
         symbols = {**dict.fromkeys(self.symbols), **self.custom}
         parser = _FormulaParser(self.source, [*tokens, self.end], symbols, self.calculator, self.interpretations)
         value = parser.sum()
         if parser.current.kind != "end":
             raise parser.error(f"'{parser.current.text[:20]}' does not fit here.")
         return value
-
-
-def _is_grouped_number(tokens: list[Token]) -> bool:
-    """Return whether tokens are the digit groups of one number whose thousands are separated by blanks."""
-    first, *groups = (token.text if token.kind == "number" else "" for token in tokens)
-    return first.isdecimal() and len(first) <= 3 and all(len(group) == 3 and group.isdecimal() for group in groups)
 
 
 def _strip_bullets(text: str) -> str:

@@ -1,8 +1,11 @@
-"""Sheets of questions, read from TOML, Markdown or mappings.
+"""Sheets of questions, and answers of students, read from TOML, Markdown or mappings.
 
 A sheet in TOML has a title, `show_answer`, and a table `[[questions]]` for each question with the fields of
 `SheetQuestion`. In Markdown each question is a section, such as `## Q1: How many? (2 points)`, whose fields are lines
 such as `kind: parameters`, or a fenced block of TOML.
+
+Answers are a table `[answers]` with a line for each question, or a Markdown section for each; formulas may be written
+in $…$ or in a fenced block.
 """
 
 import re
@@ -26,6 +29,8 @@ QUESTION_KINDS = ("parameters", "flops", "formula", "number", "gradient")
 _SHEET_FIELDS = ("title", "show_answer", "questions")
 _FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 _HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
+MAX_NAME_CHARS = 100
+_MATH_DELIMITERS = re.compile(r"\s*(?:\$\$(.*)\$\$|\$(.*)\$|\\\[(.*)\\\]|\\\((.*)\\\)|`(.*)`)\s*", re.DOTALL)
 _FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
 
 
@@ -86,8 +91,8 @@ class SheetQuestion(Spec):
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         if not self.kind:
-            kinds = f"{', '.join(QUESTION_KINDS[:-1])} or {QUESTION_KINDS[-1]}"
-            raise ValueError(f"kind: is missing. Say what is asked for: {kinds}.")
+            *first, last = QUESTION_KINDS
+            raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(first)} or {last}.")
         _check_choice("kind", self.kind, QUESTION_KINDS)
         if self.value and self.kind not in ("number", "formula"):
             raise ValueError(f"value: only a question of kind number or formula has one, not one of kind {self.kind}.")
@@ -114,11 +119,6 @@ class SheetQuestion(Spec):
             _check_choice("lines", cell.canonical(name), cell.gradients)
 
     @property
-    def counted_quantity(self) -> str:
-        """The quantity of the model that the answer is compared with."""
-        return self.quantity if self.kind == "number" else self.kind
-
-    @property
     def conventions(self) -> Conventions:
         return Conventions(self.multiply_add, self.causal)
 
@@ -142,10 +142,8 @@ def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
     path = Path("the sheet") if isinstance(source, Mapping) else Path(source)
     if isinstance(source, Mapping):
         table = dict(source)
-        if extra := set(table) - {*_SHEET_FIELDS}:
-            raise InputError(
-                describe_unknown("the sheet: the setting", str(min(extra, key=str)), ("title", "questions"))
-            )
+        if unknown := min((str(name) for name in table if name not in _SHEET_FIELDS), default=""):
+            raise InputError(describe_unknown("the sheet: the setting", unknown, ("title", "questions")))
     elif path.suffix.lower() == ".toml":
         table = parse_table(read_text(path), f"{path}:", _SHEET_FIELDS)
     else:
@@ -180,7 +178,6 @@ def prefix_lines(error: InputError, label: str) -> InputError:
 
 def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> tuple[str, ...]:
     """Return the ids of the questions that a question builds on; refuse those that nothing can follow from."""
-    sources: list[SheetQuestion] = []
     if question.value:
         if not earlier:
             raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
@@ -193,17 +190,16 @@ def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> 
             raise InputError(f"value: '{question.value}' names no earlier question, such as {earlier[-1].id}.")
     else:
         by_name = {other.id.casefold(): other for other in earlier}
-        for name in question.builds_on:
-            if name.casefold() not in by_name:
-                raise InputError(f"builds_on: there is no question {name} before it.")
-            sources.append(by_name[name.casefold()])
+        if missing := [name for name in question.builds_on if name.casefold() not in by_name]:
+            raise InputError(f"builds_on: there is no question {missing[0]} before it.")
+        sources = [by_name[name.casefold()] for name in question.builds_on]
     for source in sources:
         if question.value:
             fits, expected = source.kind != "gradient", "one that asks for a formula or a number"
         elif question.kind == "gradient":
             fits, expected = source.cell == question.cell, f"one about gradients of the cell {question.cell}"
         else:
-            quantity = question.counted_quantity
+            quantity = question.quantity if question.kind == "number" else question.kind
             fits = source.kind == quantity != question.kind and source.model == question.model and len(sources) == 1
             expected = f"one question for the formula of the {quantity} of {question.model}, and here a number"
         if not fits:
@@ -316,3 +312,94 @@ def _read_fields(path: Path, section: MarkdownSection, names: Sequence[str]) -> 
         else:
             prose += ["```", block, "```"]
     return fields, prose
+
+
+# Answers of students.
+
+
+@dataclass(frozen=True)
+class StudentAnswer:
+    """An answer to one question."""
+
+    name: str  # the question's name as the student wrote it
+    text: str
+    error: str = ""  # why the answer cannot be read
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Everything that one student handed in."""
+
+    student: str
+    answers: Mapping[str, StudentAnswer] = field(default_factory=dict)  # by the casefolded name of their question
+    user: str = ""  # the student's id at a learning platform, if the file has one
+    source: str = ""  # the file, or the line of a table
+    error: str = ""  # why nothing of it can be read
+
+
+def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
+    """Read a student's name and answers; an answer that cannot be read does not affect the others."""
+    if isinstance(source, Mapping):
+        return Submission("", collect_answers((str(name), answer_text(value)) for name, value in source.items()))
+    path = Path(source)
+    text = read_text(path)
+    if path.suffix.lower() == ".toml":
+        table = parse_table(text, f"{path}:", ("student", "user", "answers"))
+        answers = table.get("answers")
+        if not isinstance(answers, dict):
+            raise InputError(f'{path}: there is no table [answers]. Write one with a line for each question: Q1 = "…".')
+        student, user = sanitize_name(table.get("student")), sanitize_name(table.get("user"))
+        pairs = [(name, answer_text(value)) for name, value in answers.items()]
+    else:  # the first word of a heading names the question; fenced blocks are the answer if there are some
+        top, sections = split_sections(text)
+        student, user, pairs = sanitize_name(top.heading), "", []
+        for section in sections:
+            name = (section.heading.split() or [""])[0].rstrip(":.")
+            pairs.append((name, _strip_delimiters("\n".join([block for _, block in section.blocks] or section.lines))))
+    return Submission(student, collect_answers(pairs), user, str(path))
+
+
+def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
+    """Return answers by the casefolded name of their question; one given twice, or as None, has an error."""
+    answers: dict[str, StudentAnswer] = {}
+    for name, text in pairs:
+        previous = answers.get(name.casefold())
+        error = "" if text is not None else "expected a text, a number or lines"
+        answers[name.casefold()] = StudentAnswer(
+            name,
+            text or (previous.text if previous else ""),
+            "it is answered more than once" if previous else error,
+        )
+    return answers
+
+
+def sanitize_name(value: Any) -> str:
+    """Return a name from a file in a form that is safe to print: one line, not too long, no control characters.
+
+    >>> sanitize_name("Ada\\x1b[31m  Lovelace"), sanitize_name(None), sanitize_name(7)
+    ('Ada�[31m Lovelace', '', '7')
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        return ""
+    text = value if isinstance(value, str) else hex(value) if abs(value) > 10**MAX_NAME_CHARS else str(value)
+    text = " ".join(text[: 10 * MAX_NAME_CHARS].split())[:MAX_NAME_CHARS]
+    return "".join(character if character.isprintable() else "\ufffd" for character in text)
+
+
+def answer_text(value: Any) -> str | None:
+    """Return a value of TOML or Python as the text of an answer; None if it is not an answer."""
+    if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
+        return "\n".join(value).strip()
+    if isinstance(value, str):
+        return _strip_delimiters(value)
+    try:
+        return str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    except ValueError:  # more digits than Python writes
+        return None
+
+
+def _strip_delimiters(text: str) -> str:
+    """Remove the delimiters of mathematics or code around all of a text."""
+    match = _MATH_DELIMITERS.fullmatch(text)
+    inner = next(part for part in match.groups() if part is not None) if match else text
+    return inner.strip() if not match or not re.search(r"[$`]", inner) else text.strip()

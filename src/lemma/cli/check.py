@@ -21,28 +21,17 @@ Formula = Annotated[
 ]
 
 
-@app.command()
-def parameters(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
-    """Check a formula for a model's parameters."""
-    from lemma.api import check
+def _add_formula_command(quantity: str, about: str) -> None:
+    @app.command(quantity, help=about)
+    def check_formula(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
+        from lemma.api import check
 
-    _finish(check.parameters(model, formula, **_parse_sizes(sizes)), json)
-
-
-@app.command()
-def flops(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
-    """Check a formula for the operations of a forward pass."""
-    from lemma.api import check
-
-    _finish(check.flops(model, formula, **_parse_sizes(sizes)), json)
+        _finish(getattr(check, quantity)(model, formula, **_parse_sizes(sizes)), json)
 
 
-@app.command()
-def trainable(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
-    """Check a formula for the parameters that are trained."""
-    from lemma.api import check
-
-    _finish(check.trainable(model, formula, **_parse_sizes(sizes)), json)
+_add_formula_command("parameters", "Check a formula for a model's parameters.")
+_add_formula_command("flops", "Check a formula for the operations of a forward pass.")
+_add_formula_command("trainable", "Check a formula for the parameters that are trained.")
 
 
 @app.command()

@@ -5,11 +5,11 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -92,11 +92,6 @@ def _indent_json(values: Any, line: str) -> str:
     return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
 
-def drop_unset(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 def split_settings(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
     """Separate KEY=VALUE settings from the other arguments."""
     from lemma.spec.base import parse_settings
@@ -114,67 +109,85 @@ def reject_loose_files(files: list[str], data: dict[str, Any]) -> None:
         )
 
 
-def _option(name: str, metavar: str, help: str, group: str | None = None, kind: Any = str | None) -> Any:
-    option = typer.Option(f"--{name.replace('_', '-')}", metavar=metavar, help=help, rich_help_panel=group)
-    return Annotated[kind, option]
+class Declared(NamedTuple):
+    """An option or argument of a table for `with_options`."""
+
+    annotation: Any
+    default: Any = None
+
+
+def option(
+    kind: Any,
+    help: str,
+    metavar: str | None = None,
+    group: str | None = None,
+    names: str = "",
+    default: Any = None,
+    **bounds: Any,
+) -> Declared:
+    """Declare an option; its names are `names`, or else the key in the table."""
+    info = typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=group, **bounds)
+    return Declared(Annotated[kind, info], default)
 
 
 CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
 SEARCH, GRAPHS = "Images and text", "Graphs"
+TEXT, TEXTS, NUMBER = str | None, list[str] | None, int | None  # types of options
 DATA_OPTIONS = {  # shared by train, evaluate and adapt
-    "text": _option(
-        "text",
-        "NAME|FILE...",
-        "Text: a corpus by name, or files (.gz .zst .jsonl .parquet too).",
-        kind=list[str] | None,
-    ),
-    "validation": Annotated[
-        list[str] | None,
-        typer.Option("--validation", "--dev", metavar="FILE", help="The validation split. Default: a held-out share."),
-    ],
-    "test": _option("test", "FILE", "The test split. Default: the data's own, or a share.", kind=list[str] | None),
-    "labels": _option("labels", "NAME|FILE", "Labelled texts: tweets, or a CSV, TSV or JSONL file.", CLASSIFY),
-    "text_column": _option("text_column", "NAME", "The column of --labels with the texts.", CLASSIFY),
-    "label_column": _option("label_column", "NAME", "The column of --labels with the labels.", CLASSIFY),
-    "limit": _option("limit", "N", "Train on at most N of the labelled texts.", CLASSIFY, int | None),
-    "parser": _option("parser", "RUN", "The parser whose trees a tree model reads.", CLASSIFY),
-    "pairs": _option("pairs", "NAME|FILE", "Sources and targets: tatoeba-es, or a table.", TRANSLATE),
-    "source_column": _option("source_column", "NAME", "The column of --pairs with the sources.", TRANSLATE),
-    "target_column": _option("target_column", "NAME", "The column of --pairs with the targets.", TRANSLATE),
-    "treebank": _option("treebank", "NAME|FILE|FOLDER", "Dependency trees: ewt, or CoNLL-U files.", PARSE),
-    "images": _option("images", "NAME|FOLDER", "Images with captions: emoji, or a folder.", SEARCH),
-    "captions": _option("captions", "FILE", "The captions of --images. Default: the table in the folder.", SEARCH),
-    "image_column": _option("image_column", "NAME", "The column of the captions with the image files.", SEARCH),
-    "caption_column": _option("caption_column", "NAME", "The column with the captions themselves.", SEARCH),
-    "graph": _option("graph", "NAME|FILE|FOLDER", "A graph: cora, karate, or tables of nodes and edges.", GRAPHS),
-    "nodes": _option("nodes", "FILE", "The table of nodes that belongs to a --graph of edges.", GRAPHS),
+    "text": option(TEXTS, "Text: a corpus by name, or files (.gz .zst .jsonl .parquet too).", "NAME|FILE..."),
+    "validation": option(TEXTS, "The validation split. Default: a held-out share.", "FILE", names="--validation --dev"),
+    "test": option(TEXTS, "The test split. Default: the data's own, or a share.", "FILE"),
+    "labels": option(TEXT, "Labelled texts: tweets, or a CSV, TSV or JSONL file.", "NAME|FILE", CLASSIFY),
+    "text_column": option(TEXT, "The column of --labels with the texts.", "NAME", CLASSIFY),
+    "label_column": option(TEXT, "The column of --labels with the labels.", "NAME", CLASSIFY),
+    "limit": option(NUMBER, "Train on at most N of the labelled texts.", "N", CLASSIFY),
+    "parser": option(TEXT, "The parser whose trees a tree model reads.", "RUN", CLASSIFY),
+    "pairs": option(TEXT, "Sources and targets: tatoeba-es, or a table.", "NAME|FILE", TRANSLATE),
+    "source_column": option(TEXT, "The column of --pairs with the sources.", "NAME", TRANSLATE),
+    "target_column": option(TEXT, "The column of --pairs with the targets.", "NAME", TRANSLATE),
+    "treebank": option(TEXT, "Dependency trees: ewt, or CoNLL-U files.", "NAME|FILE|FOLDER", PARSE),
+    "images": option(TEXT, "Images with captions: emoji, or a folder.", "NAME|FOLDER", SEARCH),
+    "captions": option(TEXT, "The captions of --images. Default: the table in the folder.", "FILE", SEARCH),
+    "image_column": option(TEXT, "The column of the captions with the image files.", "NAME", SEARCH),
+    "caption_column": option(TEXT, "The column with the captions themselves.", "NAME", SEARCH),
+    "graph": option(TEXT, "A graph: cora, karate, or tables of nodes and edges.", "NAME|FILE|FOLDER", GRAPHS),
+    "nodes": option(TEXT, "The table of nodes that belongs to a --graph of edges.", "FILE", GRAPHS),
 }
 
 
 def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options that name data to a command, which receives those that are set as the dictionary `data`."""
+    options = {name: declared for name, declared in DATA_OPTIONS.items() if name not in excluded}
+    return with_options("data", options, num_first=1)
+
+
+def with_options(
+    parameter: str, options: Mapping[str, Declared], num_first: int | None = None
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add options to a command, which receives those that are set as the dictionary `parameter`.
+
+    What has a default is always set. In the help, the first of them (all unless `num_first` says how many) come before
+    the command's own options.
+    """
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    added = [
+        inspect.Parameter(name, keyword, default=declared.default, annotation=declared.annotation)
+        for name, declared in options.items()
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        keyword = inspect.Parameter.KEYWORD_ONLY
-        names = [name for name in DATA_OPTIONS if name not in excluded]
-        data_parameters = [
-            inspect.Parameter(name, keyword, default=None, annotation=DATA_OPTIONS[name]) for name in names
-        ]
-
         @wraps(command)
-        def run(**options: Any) -> None:
-            data = {name: value for name in names if (value := options.pop(name)) not in (None, [])}
-            command(data=data, **options)
+        def run(**values: Any) -> None:
+            present = {name: value for name in options if (value := values.pop(name)) not in (None, [])}
+            command(**{parameter: present}, **values)
 
-        signature = inspect.signature(command, eval_str=True)
-        parameters = [
-            parameter.replace(kind=keyword) for parameter in signature.parameters.values() if parameter.name != "data"
-        ]
-        arguments = [parameter for parameter in parameters if "Argument" in repr(parameter.annotation)]
-        options = [parameter for parameter in parameters if parameter not in arguments]
-        signature = inspect.Signature([*arguments, data_parameters[0], *options, *data_parameters[1:]])
+        declared = inspect.signature(command, eval_str=True).parameters.values()
+        own = [each.replace(kind=keyword) for each in declared if each.name != parameter]
+        arguments = [each for each in own if "Argument" in repr(each.annotation)]
+        own = [each for each in own if each not in arguments]
+        signature = inspect.Signature([*arguments, *added[:num_first], *own, *(added[num_first:] if num_first else ())])
         setattr(run, "__signature__", signature)  # noqa: B010
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in signature.parameters.values()}
+        run.__annotations__ = {each.name: each.annotation for each in signature.parameters.values()}
         return run
 
     return decorate

@@ -5,38 +5,31 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import PARSE, TRANSLATE, Json, drop_unset, print_result, with_data
+from lemma.cli.common import NUMBER, PARSE, TEXT, TRANSLATE, Json, option, print_result, with_data, with_options
+
+SETTINGS = {
+    "split": option(TEXT, "Which split of the run's own data: train, validation or test."),
+    "context": option(NUMBER, "Tokens per window. Default: the model's context."),
+    "stride": option(NUMBER, "Tokens scored per window. Default: half the context."),
+    "limit": option(NUMBER, "Evaluate on the first N sentences of the treebank or pairs, or examples of a task."),
+    "harness": option(
+        list[Path] | None, "A task file of lm_eval, measured by that harness instead; may be given again."
+    ),
+    "layer": option(NUMBER, "Attention as trees: the layer, counted from 0.", group=PARSE),
+    "head": option(NUMBER, "Attention as trees: the head of that layer.", group=PARSE),
+    "beam": option(NUMBER, "Beam width. Default: 1.", group=TRANSLATE),
+    "length_penalty": option(float | None, "How much the beam favours long translations.", group=TRANSLATE),
+}
 
 
 @with_data("limit", "graph", "nodes")
+@with_options("settings", SETTINGS)
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    split: Annotated[
-        str | None, typer.Option(help="Which split of the run's own data: train, validation or test.")
-    ] = None,
-    context: Annotated[int | None, typer.Option(help="Tokens per window. Default: the model's context.")] = None,
-    stride: Annotated[int | None, typer.Option(help="Tokens scored per window. Default: half the context.")] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(help="Evaluate on the first N sentences of the treebank or pairs, or examples of a task."),
-    ] = None,
-    harness: Annotated[
-        list[Path] | None,
-        typer.Option(help="A task file of lm_eval, measured by that harness instead; may be given again."),
-    ] = None,
-    layer: Annotated[
-        int | None, typer.Option(help="Attention as trees: the layer, counted from 0.", rich_help_panel=PARSE)
-    ] = None,
-    head: Annotated[
-        int | None, typer.Option(help="Attention as trees: the head of that layer.", rich_help_panel=PARSE)
-    ] = None,
-    beam: Annotated[int | None, typer.Option(help="Beam width. Default: 1.", rich_help_panel=TRANSLATE)] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="How much the beam favours long translations.", rich_help_panel=TRANSLATE)
-    ] = None,
     json: Json = False,
     *,
     data: dict[str, Any],
+    settings: dict[str, Any],
 ) -> None:
     """Evaluate a run, with the full protocol.
 
@@ -46,6 +39,4 @@ def evaluate(
     """
     from lemma import api
 
-    settings = {"layer": layer, "head": head, "context": context, "stride": stride}
-    settings |= {"beam": beam, "length_penalty": length_penalty, "limit": limit, "harness": harness or None}
-    print_result(api.evaluate(run, split=split, **data, **drop_unset(settings)), json)
+    print_result(api.evaluate(run, **data, **settings), json)

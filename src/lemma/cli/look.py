@@ -1,34 +1,41 @@
 """`lemma look`: attention heads of a run on a text, dependency trees, and small cases worked by hand."""
 
+from collections.abc import Callable
 from enum import StrEnum
+from inspect import cleandoc
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from lemma.cli.common import Json, print_result
+from lemma.cli.common import NUMBER, TEXT, TEXTS, Declared, Json, option, print_result, with_options
 from lemma.errors import InputError, SpecError, describe_unknown
 
+HEADS = {
+    "text": option(TEXT, "What the model reads."),
+    "file": option(Path | None, "A text file for it to read instead."),
+    "repeated": option(NUMBER, "Or N random tokens twice, on which induction heads show.", "N"),
+    "corpus": option(TEXT, "Or a whole text: means of every head over all its tokens.", "FILE|NAME"),
+    "layer": option(NUMBER, "Only this layer, counted from 0."),
+    "head": option(NUMBER, "Only this head of each layer, counted from 0."),
+    "out": option(Path | None, "Write it there: .html (a page), .svg, .json or .csv (the table)."),
+}
+TREES = {
+    "text": option(TEXT, "A sentence, or one a line."),
+    "layer": option(NUMBER, "A language model's layer, counted from 0."),
+    "head": option(NUMBER, "The head of that layer, counted from 0."),
+    "relation": option(TEXT, "Show where a parser's head of this relation attends; all for every one."),
+    "out": option(Path | None, "Write it there: .svg, .html, .conllu, .json or .txt."),
+}
 
+
+@with_options("settings", HEADS)
 def heads(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    text: Annotated[str | None, typer.Option("--text", help="What the model reads.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="A text file for it to read instead.")] = None,
-    repeated: Annotated[
-        int | None,
-        typer.Option("--repeated", metavar="N", help="Or N random tokens twice, on which induction heads show."),
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", metavar="FILE|NAME", help="Or a whole text: means of every head over all its tokens."),
-    ] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="Only this head of each layer, counted from 0.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write it there: .html (a page), .svg, .json or .csv (the table).")
-    ] = None,
     json: Json = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """See what every attention head of a run does on a text.
 
@@ -36,39 +43,33 @@ def heads(
     """
     from lemma.api import look
 
+    out, file = settings.pop("out", None), settings.pop("file", None)
+    corpus = settings.pop("corpus", None)
     if corpus is not None:
-        if any(option is not None for option in (text, file, repeated, layer, head)):
+        if settings or file:
             raise InputError("--corpus reads a whole text and shows every head: leave the other options out.")
         return print_result(look.corpus(run, corpus), json, out)
-    if repeated is not None and text is None and file is None:
-        return print_result(look.heads(run, repeated=repeated, layer=layer, head=head), json, out)
-    if (text is None) == (file is None):
-        actual = "neither" if text is None else "both"
+    if ("text" in settings) == (file is not None) and (file or "repeated" not in settings):
+        actual = "both" if file else "neither"
         raise InputError(f"--text or --file: one of them, got {actual}. As in: lemma look runs/a --text 'to be or not'")
     try:
-        text = file.read_text(encoding="utf-8") if file else text
+        if file:
+            settings["text"] = file.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"{file}: cannot be read ({error.strerror}). Give a text file, or the text with --text."
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
-    return print_result(look.heads(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
+    return print_result(look.heads(run, **settings), json, out)
 
 
+@with_options("settings", TREES)
 def parse(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: a parser's, or a language model's.")],
-    text: Annotated[str | None, typer.Option("--text", help="A sentence, or one a line.")] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="A language model's layer, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="The head of that layer, counted from 0.")] = None,
-    relation: Annotated[
-        str | None,
-        typer.Option("--relation", help="Show where a parser's head of this relation attends; all for every one."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write it there: .svg, .html, .conllu, .json or .txt.")
-    ] = None,
     json: Json = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Draw the dependency tree of a sentence.
 
@@ -77,19 +78,15 @@ def parse(
     """
     from lemma.api import look
 
-    if text is None:
+    out = settings.pop("out", None)
+    if "text" not in settings:
         raise InputError('--text is missing, as in: lemma look parse RUN --text "I prefer the morning flight"')
-    print_result(look.parse(run, text, layer=layer, head=head, relation=relation), json, out)
+    print_result(look.parse(run, **settings), json, out)
 
 
 # `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
 
 Mask = StrEnum("Mask", ["none", "causal"])
-Case = Annotated[
-    str | None, typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, or the name of an example; none lists them.")
-]
-Words = Annotated[list[str] | None, typer.Option("--word", metavar="WORD", help="Show the arithmetic of this one.")]
-Scaled = Annotated[bool | None, typer.Option("--scaled/--unscaled", help="Divide q·k by √d_k, or not.")]
 Full = Annotated[bool, typer.Option("--full", help="Print every matrix and every row.")]
 Decimals = Annotated[int, typer.Option(min=0, max=12, help="Decimals of printed numbers.")]
 List = Annotated[bool, typer.Option("--list", help="List the examples that come with Lemma, and leave.")]
@@ -99,122 +96,112 @@ Out = Annotated[
         "--out", metavar="FILE", help="Write it there: .svg, .html, .md, .txt, .json, or .toml for a copy of the case."
     ),
 ]
+CASE, GRAPH_CASE = (
+    Declared(Annotated[str | None, typer.Argument(metavar="FILE|EXAMPLE", help=about)])
+    for about in (
+        "A TOML file, or the name of an example; none lists them.",
+        "A TOML file, a table of edges (.csv), or an example; none lists.",
+    )
+)
+WORDS = option(TEXTS, "Show the arithmetic of this one.", "WORD", names="--word")
+SCALED = option(bool | None, "Divide q·k by √d_k, or not.", names="--scaled/--unscaled")
+PASSES = option(NUMBER, "How often attention is applied.")
+MASK = option(Mask | None, "Hide later words, or none.")
+NODES = option(TEXTS, "Show the arithmetic of this one.", "NODE", names="--node")
+POWERS = option(NUMBER, "How often features are multiplied, 8 if not given.")
+BACKWARD = option(bool, "Go back too: every gradient by its formula.", names="--backward")
+WORKED: dict[str, tuple[dict[str, Declared], int, str]] = {  # view: its options, the decimals it prints, its help
+    "attention": (
+        {"case": CASE, "words": WORDS, "passes": PASSES, "scaled": SCALED, "mask": MASK},
+        3,
+        """Work attention out by hand, with every number on the way.
+
+        From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
+        As in: lemma look attention e1 --out e1.html
+        """,
+    ),
+    "cross": (
+        {"case": CASE, "words": WORDS, "scaled": SCALED},
+        4,
+        """Work cross-attention out by hand: some vectors look at others.
+
+        Such as images at sentences. As in: lemma look cross e8 --out e8.html
+        """,
+    ),
+    "graph": (
+        {"case": GRAPH_CASE, "nodes": NODES, "powers": POWERS},
+        4,
+        """Work graph convolution out by hand: A, Ã and Â.
+
+        Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
+        """,
+    ),
+    "lstm": (
+        {"case": CASE, "backward": BACKWARD},
+        4,
+        """Work one LSTM step out by hand; with --backward its gradients.
+
+        Every gate, the cell state, the output; from gates as given, or from weights.
+        As in: lemma look lstm c1 --backward --out c1.html
+        """,
+    ),
+}
 
 
-def attention(
-    case: Case = None,
-    word: Words = None,
-    passes: Annotated[int | None, typer.Option(help="How often attention is applied.")] = None,
-    scaled: Scaled = None,
-    mask: Annotated[Mask | None, typer.Option(help="Hide later words, or none.")] = None,
-    full: Full = False,
-    decimals: Decimals = 3,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work attention out by hand, with every number on the way.
+def _make_command(view: str) -> Callable[..., None]:
+    """Make the command of a view that works a case by hand."""
+    options, digits, about = WORKED[view]
 
-    From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
-    As in: lemma look attention e1 --out e1.html
-    """
-    settings = {"words": word, "passes": passes, "scaled": scaled, "mask": mask and str(mask)}
-    _look("attention", None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
+    def work(
+        full: Full = False,
+        decimals: Decimals = digits,
+        out: Out = None,
+        list_: List = False,
+        json: Json = False,
+        *,
+        settings: dict[str, Any],
+    ) -> None:
+        case = settings.pop("case", None)
+        if "mask" in settings:
+            settings["mask"] = str(settings["mask"])
+        _look(view, None if list_ else case, {**settings, "full": full, "decimals": decimals}, out, json)
 
-
-def cross(
-    case: Case = None,
-    word: Words = None,
-    scaled: Scaled = None,
-    full: Full = False,
-    decimals: Decimals = 4,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work cross-attention out by hand: some vectors look at others.
-
-    Such as images at sentences. As in: lemma look cross e8 --out e8.html
-    """
-    settings = {"words": word, "scaled": scaled, "full": full, "decimals": decimals}
-    _look("cross", None if list_ else case, settings, out, json)
+    work.__doc__ = cleandoc(about)
+    return with_options("settings", options)(work)
 
 
-def graph(
-    case: Annotated[
-        str | None,
-        typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, a table of edges (.csv), or an example; none lists."),
-    ] = None,
-    node: Annotated[
-        list[str] | None, typer.Option("--node", metavar="NODE", help="Show the arithmetic of this one.")
-    ] = None,
-    powers: Annotated[int | None, typer.Option(help="How often features are multiplied, 8 if not given.")] = None,
-    full: Full = False,
-    decimals: Decimals = 4,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work graph convolution out by hand: A, Ã and Â.
-
-    Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
-    """
-    settings = {"nodes": node, "powers": powers, "full": full, "decimals": decimals}
-    _look("graph", None if list_ else case, settings, out, json)
+BYTE_PAIRS = {
+    "text": option(TEXTS, "A corpus or text file instead.", "CORPUS|FILE"),
+    "merges": option(NUMBER, "At most N merges; of a corpus 20 unless you say more."),
+    "minimum": option(int, "Merge pairs that occur at least N times.", names="--min", default=2),
+    "end_of_word": option(TEXT, r"The symbol after every word, \w unless you say another."),
+    "no_end_of_word": option(bool, "Put no symbol after words.", names="--no-end-of-word"),
+    "show": option(NUMBER, "How many pair counts of each step; of a corpus 10."),
+    "library": option(bool, "Compare with the tokenizers library; exits with 1 if it differs.", names="--library"),
+    "out": option(Path | None, "Write it there: .html, .svg, .md, .txt or .json.", "FILE"),
+}
 
 
-def lstm(
-    case: Case = None,
-    backward: Annotated[bool, typer.Option("--backward", help="Go back too: every gradient by its formula.")] = False,
-    full: Full = False,
-    decimals: Decimals = 4,
-    out: Out = None,
-    list_: List = False,
-    json: Json = False,
-) -> None:
-    """Work one LSTM step out by hand; with --backward its gradients.
-
-    Every gate, the cell state, the output; from gates as given, or from weights.
-    As in: lemma look lstm c1 --backward --out c1.html
-    """
-    _look("lstm", None if list_ else case, {"backward": backward, "full": full, "decimals": decimals}, out, json)
-
-
+@with_options("settings", BYTE_PAIRS)
 def bpe(
     string: Annotated[str | None, typer.Argument(metavar="TEXT", help="The words to encode.")] = None,
-    text: Annotated[
-        list[str] | None, typer.Option("--text", metavar="CORPUS|FILE", help="A corpus or text file instead.")
-    ] = None,
-    merges: Annotated[int | None, typer.Option(help="At most N merges; of a corpus 20 unless you say more.")] = None,
-    minimum: Annotated[int, typer.Option("--min", help="Merge pairs that occur at least N times.")] = 2,
-    end_of_word: Annotated[
-        str | None, typer.Option("--end-of-word", help=r"The symbol after every word, \w unless you say another.")
-    ] = None,
-    no_end_of_word: Annotated[bool, typer.Option("--no-end-of-word", help="Put no symbol after words.")] = False,
-    show_pairs: Annotated[
-        int | None, typer.Option("--show", help="How many pair counts of each step; of a corpus 10.")
-    ] = None,
-    library: Annotated[
-        bool, typer.Option("--library", help="Compare with the tokenizers library; exits with 1 if it differs.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there: .html, .svg, .md, .txt or .json.")
-    ] = None,
     json: Json = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Trace byte-pair encoding: every step with all pair counts.
 
     With ties, symbols and the final segmentation.
     As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
     """
-    if no_end_of_word and end_of_word is not None:
-        raise InputError(
-            f"--no-end-of-word and --end-of-word '{end_of_word}' exclude each other: the one puts no symbol after "
-            "words, the other this one. Give one of them."
-        )
-    symbol = "" if no_end_of_word else r"\w" if end_of_word is None else end_of_word
-    settings = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}
-    settings |= {"end_of_word": symbol, "library": library}
+    out = settings.pop("out", None)
+    if settings.pop("no_end_of_word", False):
+        if "end_of_word" in settings:
+            raise InputError(
+                f"--no-end-of-word and --end-of-word '{settings['end_of_word']}' exclude each other: the one puts no "
+                "symbol after words, the other this one. Give one of them."
+            )
+        settings["end_of_word"] = ""
     trace = _look("bpe", string, settings, out, json)
     if trace.library and not trace.library.agrees:
         raise typer.Exit(1)
@@ -263,5 +250,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.command(RUN)(heads)
-for command in (attention, bpe, cross, graph, lstm, parse):
-    app.command()(command)
+for name, command in sorted(({view: _make_command(view) for view in WORKED} | {"bpe": bpe, "parse": parse}).items()):
+    app.command(name)(command)

@@ -5,64 +5,45 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, drop_unset, print_result
+from lemma.cli.common import NUMBER, TEXT, TEXTS, Json, option, print_result, with_options
 from lemma.errors import InputError
 
+REQUEST = {
+    "images": option(TEXT, "The images to search, indexed as needed.", "NAME|FOLDER"),
+    "query": option(TEXTS, "What to look for; may be given several times.", "TEXT"),
+    "image": option(Path | None, "An image to look for, among --texts or --images.", "FILE"),
+    "texts": option(TEXT, "Texts to rank for --image: one a line, or a table.", "NAME|FILE"),
+    "text_column": option(TEXT, "The column of the texts, if it is a table.", "NAME"),
+    "k": option(NUMBER, "How many results; else 10.", names="-k --top"),
+    "index": option(Path | None, "Where the index is kept; alone, it is searched as it stands.", "FOLDER"),
+    "faiss": option(
+        bool | None,
+        "Look only near the query, by faiss; or at all. Else: at all, and past a million images by faiss if it is "
+        "installed.",
+        names="--faiss/--exact",
+    ),
+}
+WORKED = {
+    "matrices": option(TEXT, "Work a search by hand: I, T, W_i and W_t in a file.", "FILE|EXAMPLE"),
+    "words": option(TEXTS, "Of --matrices: this image's arithmetic.", "NAME", names="--word"),
+    "full": option(bool, "Of --matrices: print what was given, too.", names="--full"),
+    "decimals": option(NUMBER, "Of --matrices: decimals of printed numbers; else 4.", min=0, max=12),
+    "out": option(
+        Path | None,
+        "Write it there: .html, .json or .csv; of --matrices also .svg, .md, .txt, or .toml for a copy of the case.",
+        "FILE",
+    ),
+}
 
+
+@with_options("options", REQUEST | WORKED)
 def search(
     run: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="The run folder of a dual encoder or of its re-ranker.")
     ] = None,
-    images: Annotated[
-        str | None, typer.Option("--images", metavar="NAME|FOLDER", help="The images to search, indexed as needed.")
-    ] = None,
-    query: Annotated[
-        list[str] | None, typer.Option("--query", metavar="TEXT", help="What to look for; may be given several times.")
-    ] = None,
-    image: Annotated[
-        Path | None, typer.Option("--image", metavar="FILE", help="An image to look for, among --texts or --images.")
-    ] = None,
-    texts: Annotated[
-        str | None,
-        typer.Option("--texts", metavar="NAME|FILE", help="Texts to rank for --image: one a line, or a table."),
-    ] = None,
-    text_column: Annotated[
-        str | None, typer.Option("--text-column", metavar="NAME", help="The column of the texts, if it is a table.")
-    ] = None,
-    top: Annotated[int | None, typer.Option("-k", "--top", help="How many results; else 10.")] = None,
-    index: Annotated[
-        Path | None,
-        typer.Option("--index", metavar="FOLDER", help="Where the index is kept; alone, it is searched as it stands."),
-    ] = None,
-    faiss: Annotated[
-        bool | None,
-        typer.Option(
-            "--faiss/--exact",
-            help="Look only near the query, by faiss; or at all. Else: at all, and past a"
-            " million images by faiss if it is installed.",
-        ),
-    ] = None,
-    matrices: Annotated[
-        str | None,
-        typer.Option("--matrices", metavar="FILE|EXAMPLE", help="Work a search by hand: I, T, W_i and W_t in a file."),
-    ] = None,
-    word: Annotated[
-        list[str] | None, typer.Option("--word", metavar="NAME", help="Of --matrices: this image's arithmetic.")
-    ] = None,
-    full: Annotated[bool, typer.Option("--full", help="Of --matrices: print what was given, too.")] = False,
-    decimals: Annotated[
-        int | None, typer.Option(min=0, max=12, help="Of --matrices: decimals of printed numbers; else 4.")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            metavar="FILE",
-            help="Write it there: .html, .json or .csv; of --matrices also .svg, .md,"
-            " .txt, or .toml for a copy of the case.",
-        ),
-    ] = None,
     json: Json = False,
+    *,
+    options: dict[str, Any],
 ) -> None:
     """Find images by a text or an image, or texts by an image.
 
@@ -71,9 +52,9 @@ def search(
     """
     from lemma import api
 
-    data = {"images": images, "query": query, "image": image, "texts": texts, "text_column": text_column}
-    request = drop_unset({**data, "k": top, "index": index, "faiss": faiss})
-    settings = drop_unset({"words": word, "full": full or None, "decimals": decimals})
+    out, matrices = options.pop("out", None), options.pop("matrices", None)
+    request = {name: options[name] for name in REQUEST if name in options}
+    settings = {name: options[name] for name in WORKED if options.get(name) is not None}
     if matrices is not None:
         extra = ["RUN"] * (run is not None) + [_flag(name, value) for name, value in request.items()]
         if extra:

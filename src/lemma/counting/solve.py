@@ -8,8 +8,8 @@ of the formula, and counts the model there.
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import combinations, product
 from math import ceil, comb, floor, gcd, lcm, log2, prod
 from typing import Any
@@ -21,6 +21,7 @@ from lemma.counting.polynomial import Polynomial
 from lemma.counting.subject import Subject
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.report.numbers import UNIT_FACTORS, read_number, unit_factor
 from lemma.report.result import Block, Items, Result, Table, Text
 
 MAX_BUILDS = 200  # candidates that are built to see whether they can be
@@ -153,20 +154,17 @@ def read_range(text: str) -> tuple[str, range]:
 
 
 def _read_positive_int(text: str, context: str, example: str) -> int:
-    match = re.fullmatch(r"[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+", text.strip())
-    if not match or len(text) > 40 or not int(re.sub("[,_]", "", text)):
-        raise InputError(f"{context}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
-    return int(re.sub("[,_]", "", text))
+    with suppress(InputError):
+        number = read_number(text)
+        if not number.unit and 0 < number.value < 10**40:
+            return int(number.value)
+    raise InputError(f"{context}: '{text.strip()[:40]}' is not a whole number above 0. Expected {example}.")
 
 
-UNIT_FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "P": 10**15}
-UNIT_FACTORS |= {f"{letter}B": 10 ** (3 * power) for power, letter in enumerate("KMGTP", 1)}
-UNIT_FACTORS |= {f"{letter}iB": 2 ** (10 * power) for power, letter in enumerate("KMGTP", 1)}
 BOUND_PATTERN = re.compile(
     r"\s*(?P<quantity>[A-Za-z]+)\s*(?P<relation><=|>=|≤|≥|<|>)\s*(?P<number>[0-9][0-9.,_]*(?:[eE][+]?[0-9]+)?)"
     r"\s*(?P<unit>[A-Za-z]*)\s+for\s+(?P<unknown>\w+)\s*"
 )
-NUMBER_PATTERN = re.compile(r"(?:[1-9][0-9]{0,2}(?:[,_][0-9]{3})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][+]?[0-9]{1,3})?")
 
 
 @dataclass(frozen=True)
@@ -199,14 +197,15 @@ def read_bound(text: str) -> Bound | None:
     if not match:
         raise InputError(f"{start}: Expected a quantity, a bound and a size, as in activations <= 80GB for d.")
     number, relation = match["number"], match["relation"]
-    unit = next((unit for unit in UNIT_FACTORS if unit.lower() == match["unit"].lower()), None)
-    if unit is None:
+    factor = unit_factor(match["unit"])
+    if factor is None:
         units = [unit for unit in UNIT_FACTORS if unit]
         raise InputError(describe_unknown(f"{start}: the unit", match["unit"], units))
-    if not NUMBER_PATTERN.fullmatch(number):
+    try:
+        value = read_number(number).value * factor
+    except InputError:
         decimals = "Write decimals with a point, as in 1.5GB, and thousands with commas, as in 1,500MB."
-        raise InputError(f"{start}: '{number}' is not a number. {decimals}")
-    value = Fraction(re.sub("[,_]", "", number)) * UNIT_FACTORS[unit]
+        raise InputError(f"{start}: '{number}' is not a number up to 1e30. {decimals}") from None
     if value > 10**40:
         raise InputError(f"{start}: '{number}' is too large.")
     is_upper = relation in ("<=", "≤", "<")

@@ -101,8 +101,6 @@ class TokenStore:
                 array = tokens[extent["start"] : extent["start"] + extent["tokens"]].view(TokenArray)
                 array.bytes, array.dropped_characters = extent["bytes"], extent["left_out"]
                 self.splits[name] = array
-            self.data_hash: str = header["data_hash"]
-            self.tokenizer_hash: str = header["tokenizer_hash"]
             self.overlaps: tuple[str, ...] = tuple(header.get("overlaps", ()))
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(f"{folder}: not a readable token store ({error}). Remove the folder.") from None
@@ -114,8 +112,6 @@ def write_store(
     splits: Mapping[str, Iterable[EncodedText]],
     *,
     vocabulary: int,
-    data_hash: str,
-    tokenizer_hash: str,
     overlaps: Sequence[str] = (),
 ) -> TokenStore:
     """Write the splits one after the other as they are encoded; the folder appears only when all are written."""
@@ -138,10 +134,8 @@ def write_store(
                     )
                 extents[name] = extent
                 start += extent["tokens"]
-        header: dict[str, Any] = {"format": STORE_FORMAT, "dtype": dtype, "data_hash": data_hash}
-        header |= {"tokenizer_hash": tokenizer_hash, "splits": extents, "file": file_checksum(temporary / TOKENS_FILE)}
-        header |= {"overlaps": list(overlaps)} if overlaps else {}
-        write_checked_json(temporary / HEADER_FILE, header)
+        header = {"format": STORE_FORMAT, "dtype": dtype, "splits": extents, "overlaps": list(overlaps)}
+        write_checked_json(temporary / HEADER_FILE, header | {"file": file_checksum(temporary / TOKENS_FILE)})
     return TokenStore(folder)
 
 
@@ -260,8 +254,6 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             folder,
             {split: _encode_spans(spans, trained, advance) for split, spans in source.splits.items()},
             vocabulary=trained.vocabulary,
-            data_hash=data_hash,
-            tokenizer_hash=trained.hash,
             overlaps=count_shared_lines(source.splits) if source.provided else (),
         )
 

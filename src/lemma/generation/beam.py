@@ -14,9 +14,8 @@ from torch import Tensor
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError
 from lemma.generation.sampling import NAN_LOGITS, check_type
-from lemma.models.base import evaluating
+from lemma.models.base import evaluating, fast_copy
 from lemma.models.encoder_decoder import DecoderState, EncoderDecoderModel
-from lemma.models.weights import fast_copy
 from lemma.report.result import Block, Pre, Result, Text
 from lemma.spec.models import SPECIAL_TOKENS
 
@@ -33,14 +32,11 @@ class Beam:
 
     Translations are compared by Σ log p / length^length_penalty: 0 takes the most likely, 1 the one with the most
     likely tokens on average, more favours longer ones.
-
-    Attributes:
-        tokens: the most tokens to write, <end> included; the model's context if unset, and never more.
     """
 
     beam: int = 1
     length_penalty: float = 1.0
-    tokens: int | None = None
+    tokens: int | None = None  # the most to write, <end> included; the model's context if unset, and never more
 
     def __post_init__(self) -> None:
         check_type("beam", self.beam, Integral, "a whole number from 1 up")
@@ -57,18 +53,12 @@ class Beam:
 
 @dataclass(frozen=True)
 class Translation:
-    """The tokens generated for a source, special tokens left out.
-
-    Attributes:
-        score: Σ log p of its tokens, of <end> too, in nats.
-        normalised: the score over (number of those tokens)^length_penalty, by which the beam compares.
-        finished: it ends with <end>, and was not cut off.
-    """
+    """The tokens generated for a source, special tokens left out."""
 
     tokens: tuple[int, ...]
-    score: float
-    normalised: float
-    finished: bool
+    score: float  # Σ log p of its tokens, of <end> too, in nats
+    normalised: float  # the score over (number of those tokens)^length_penalty, by which the beam compares
+    finished: bool  # it ends with <end>, and was not cut off
 
 
 class BeamSearch:
@@ -226,26 +216,17 @@ def _search(model: EncoderDecoderModel, rows: Sequence[list[int]], settings: Bea
 
 @dataclass(frozen=True)
 class TranslatedText(Result):
-    """A text and its translation.
-
-    Attributes:
-        score: Σ log p of its tokens, in nats.
-        normalised: the score over length^length_penalty, by which translations were compared.
-        finished: the model has ended it, and not the context.
-        source_tokens: number of tokens of the source.
-        read_tokens: how many of them the model has read: its context may be shorter.
-        left_out: characters of the source that the tokenizer does not know.
-    """
+    """A text and its translation."""
 
     source: str
     text: str
-    score: float
-    normalised: float
+    score: float  # Σ log p of its tokens, in nats
+    normalised: float  # the score over length^length_penalty, by which translations were compared
     tokens: tuple[int, ...]
-    finished: bool
-    source_tokens: int
-    read_tokens: int
-    left_out: int = 0
+    finished: bool  # the model has ended it, and not the context
+    source_tokens: int  # of the source
+    read_tokens: int  # how many of them the model has read: its context may be shorter
+    left_out: int = 0  # characters of the source that the tokenizer does not know
 
     @property
     def title(self) -> str:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lemma.errors import RunError, SpecError
 from lemma.hub.tensor_maps import BERT, GEMMA, GPT2, LLAMA, NEOX, T5, NameTable, Shape, StoredTensors, TensorMap
+from lemma.models.base import named_weights
 from lemma.models.build import build_uninitialized
-from lemma.models.weights import named_weights
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import NoScaling, Relative, Rotary
 
@@ -35,40 +35,23 @@ IGNORED_TENSORS = re.compile(
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture of transformers: how its config.json is read and written, and what its tensors are called.
-
-    Attributes:
-        model_type: Its name in config.json.
-        title: Its name in messages.
-        family: The class of the specs that it becomes.
-        names: Names of its tensors.
-        classes: The classes of transformers whose checkpoints are read; the first is what is written.
-        entries: Keys of config.json that hold settings of a spec.
-        settings: Settings that all its models have.
-        fixed: Options of config.json that have one value only, with the reason.
-        constants: Options that are written and not read.
-        exact: Biases that a spec must have, where others are written as zeros.
-        is_tied: Whether the output shares the embedding where config.json does not say so.
-        ignored_prefixes: Beginnings of the names of tensors that are not needed.
-        read_more: Reads settings that are not entries.
-        write_more: Writes what is not an entry, for any spec of the family: what it cannot express is found by reading
-            it again.
-    """
+    """An architecture of transformers: how its config.json is read and written, and what its tensors are called."""
 
     model_type: str
-    title: str
+    title: str  # in messages
     family: type[ModelSpec]
     names: NameTable
-    classes: tuple[str, ...]
-    entries: "Entries"
-    settings: Settings
-    fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)
-    constants: Mapping[str, Any] = field(default_factory=dict)
-    exact: Collection[str] = ()
-    is_tied: bool = False
-    ignored_prefixes: tuple[str, ...] = ()
+    classes: tuple[str, ...]  # of transformers, whose checkpoints are read; the first is what is written
+    entries: "Entries"  # keys of config.json that hold settings of a spec
+    settings: Settings  # of all its models
+    fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # options of one value only, with the reason
+    constants: Mapping[str, Any] = field(default_factory=dict)  # options that are written and not read
+    exact: Collection[str] = ()  # biases that a spec must have, where others are written as zeros
+    is_tied: bool = False  # where config.json does not say whether the output shares the embedding
+    ignored_prefixes: tuple[str, ...] = ()  # of tensors that are not needed
     read_more: Callable[[Config], Settings] = lambda config: {}
     write_more: Callable[[Any], dict[str, Any]] = lambda spec: {}
+    """For any spec of the family: what an architecture cannot express is found by reading it again."""
 
     def read_settings(self, config: Config) -> Settings:
         """Read the settings of a spec from a config.json; None stands for a default."""
@@ -195,14 +178,8 @@ def native_architecture(spec: ModelSpec) -> Architecture:
     raise RunError(message)
 
 
-ZERO_FILLED = {
-    "bias",
-    "query_key_value_bias",
-    "attention_output_bias",
-    "feed_forward_bias",
-    "output_bias",
-    "segments",
-}
+BIASED_PARTS = ("query_key_value", "attention_output", "feed_forward")
+ZERO_FILLED = {"bias", *(f"{part}_bias" for part in BIASED_PARTS), "output_bias", "segments"}
 """Settings whose tensors are written as zeros where a spec does not have them."""
 
 
@@ -233,10 +210,9 @@ def _comparable(spec: ModelSpec) -> dict[str, Any]:
     if isinstance(spec, Decoder):
         settings["key_value_heads"] = spec.key_value_heads or spec.heads
         settings["value_width"] = None if spec.value_width == spec.query_width else spec.value_width
-        settings["scaled_embedding"] = positions.scaled if spec.scaled_embedding is None else spec.scaled_embedding
-        bias = settings.pop("bias")
-        for name in ("query_key_value_bias", "attention_output_bias", "feed_forward_bias"):
-            settings[name] = bias if settings[name] is None else settings[name]
+        settings["scaled_embedding"] = spec.has_scaled_embedding
+        del settings["bias"]
+        settings |= {f"{part}_bias": spec.has_bias(part) for part in BIASED_PARTS}
     return settings
 
 

@@ -27,7 +27,7 @@ from lemma.spec.positions import NoScaling, Rotary
 ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """Hugging Face's model types and GGUF's architectures; a llama with a sliding window is of type mistral."""
 PERMUTED = ("llama", "mistral")
-"""Model types whose queries and keys GGUF permutes, to make the pairs that rotary positions rotate adjacent."""
+"""Model types whose queries and keys GGUF permutes."""
 EXPORT_KEY = "lemma.export"
 """Metadata entry of the files that Lemma writes."""
 MODEL_TENSORS = {
@@ -216,29 +216,26 @@ class GgufTensors(StoredTensors):
 
     def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
         self.path, self.stored = path, stored
-        self.names = {huggingface_name(name): name for name in stored if name != ROPE_DIVISORS}
-        self.permuted_heads: dict[str, int] = {}
-        if config["model_type"] in PERMUTED:
-            self.permuted_heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+        self.entries = {huggingface_name(name): name for name in stored if name != ROPE_DIVISORS}
+        self.permuted_heads = permuted_heads(config)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor."""
-        return self.stored[self.names[name]].shape
+        return self.stored[self.entries[name]].shape
 
     def __getitem__(self, name: str) -> Tensor:
         tensor = torch.cat(list(self._dequantize(name)))
-        heads = self.permuted_heads.get(self.names[name].split(".")[-2], 0)
+        heads = self.permuted_heads.get(self.entries[name].split(".")[-2], 0)
         return pairs_to_halves(tensor, heads) if heads else tensor
 
     def blocks(self, name: str) -> Iterator[Tensor]:
         """Read some rows at once, or all of them where they must be permuted."""
-        is_permuted = self.names[name].split(".")[-2] in self.permuted_heads
+        is_permuted = self.entries[name].split(".")[-2] in self.permuted_heads
         return iter([self[name]]) if is_permuted else self._dequantize(name)
 
     def _dequantize(self, name: str) -> Iterator[Tensor]:
         from gguf.quants import dequantize
 
-        stored_name = self.names[name]
+        stored_name = self.entries[name]
         shape, quantization, offset, size = self.stored[stored_name]
         rows, width = (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
         rows_per_block = max(1, CHUNK // width)
@@ -256,12 +253,6 @@ class GgufTensors(StoredTensors):
                         "dequantize. Take a file of another quantization, such as Q8_0."
                     ) from None
                 yield torch.from_numpy(numbers.reshape(count, *shape[1:]) if len(shape) > 1 else numbers[0])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)
 
 
 def huggingface_name(name: str) -> str:
@@ -281,9 +272,10 @@ def pairs_to_halves(tensor: Tensor, heads: int) -> Tensor:
     return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
-def halves_to_pairs(tensor: Tensor, heads: int) -> Tensor:
-    """Undo `pairs_to_halves`."""
-    return tensor.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
+def permuted_heads(config: Mapping[str, Any]) -> dict[str, int]:
+    """Return the heads of the matrices whose rows GGUF permutes, to make the pairs adjacent that are rotated."""
+    is_permuted = config["model_type"] in PERMUTED
+    return {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]} if is_permuted else {}
 
 
 # Writing
@@ -342,9 +334,7 @@ def _gguf_tensors(
     """Yield the tensors of a model by GGUF's names."""
     model_names = {hf_name: name for name, hf_name in MODEL_TENSORS.items()}
     layer_names = {hf_name: name for name, hf_name in LAYER_TENSORS.items()}
-    permuted_heads: dict[str, int] = {}
-    if config["model_type"] in PERMUTED:
-        permuted_heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
+    heads = permuted_heads(config)
     for hf_name, tensor in weights_to_hf(spec, weights):
         if hf_name == "lm_head.weight" and config["tie_word_embeddings"]:
             continue
@@ -355,8 +345,8 @@ def _gguf_tensors(
         _, _, layer, path = hf_name.split(".", 3)
         module, _, suffix = path.rpartition(".")
         part = layer_names[module]
-        if part in permuted_heads:
-            tensor = halves_to_pairs(tensor, permuted_heads[part])
+        if part in heads:  # the opposite of `pairs_to_halves`
+            tensor = tensor.unflatten(0, (heads[part], 2, -1)).transpose(1, 2).flatten(0, 2).contiguous()
         yield f"blk.{layer}.{part}.{suffix}", tensor
 
 

@@ -18,7 +18,7 @@ from lemma.files import read_json
 from lemma.hub.architectures import ARCHITECTURES, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.hub.tensor_maps import StoredTensors
-from lemma.models.weights import save_tensors
+from lemma.models.base import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"
@@ -106,7 +106,7 @@ class FolderTensors(StoredTensors):
         return tuple(sorted(self.folder.glob("model*.safetensors")))
 
     @cached_property
-    def files(self) -> dict[str, Path]:
+    def entries(self) -> dict[str, Path]:
         """File of each tensor; a missing or damaged file is a RunError."""
         if (self.folder / WEIGHTS).is_file():
             return dict.fromkeys(self._names(self.folder / WEIGHTS), self.folder / WEIGHTS)
@@ -153,8 +153,8 @@ class FolderTensors(StoredTensors):
             tensor = file.get_slice(name)
             if (dtype := tensor.get_dtype()) not in FLOATS:
                 raise RunError(
-                    f"{self.files[name]}: {name} is of the type {dtype}; only {', '.join(sorted(FLOATS))} can be read. "
-                    "Take the original weights of the model."
+                    f"{self.entries[name]}: {name} is of the type {dtype}; only {', '.join(sorted(FLOATS))} can be "
+                    "read. Take the original weights of the model."
                 )
             return tuple(tensor.get_shape())
 
@@ -164,7 +164,7 @@ class FolderTensors(StoredTensors):
 
     @contextmanager
     def _open(self, name: str) -> Iterator[Any]:
-        path = self.files[name]
+        path = self.entries[name]
         try:
             with safe_open(path, framework="pt") as file:
                 yield file
@@ -172,15 +172,6 @@ class FolderTensors(StoredTensors):
             raise
         except (SafetensorError, OSError, ValueError) as error:
             raise RunError(f"{path} is damaged ({error}). Download it again.") from None
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.files
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.files)
-
-    def __len__(self) -> int:
-        return len(self.files)
 
 
 def write_folder(

@@ -1,7 +1,7 @@
 """Llama models in one file, in the layout of llama2.c: seven sizes, float32 matrices, the tokenizer."""
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from math import prod
 from pathlib import Path
 
@@ -74,56 +74,35 @@ def open_llama2c(path: Path) -> Pretrained:
     if size < needed:
         raise RunError(f"{path} is cut off: it has {size:,} bytes, its header asks for {needed:,}. Get it again.")
     tensors = Llama2cTensors(path, layout, {"self_attn.q_proj": heads, "self_attn.k_proj": key_value_heads})
-    if size > tensors.end:
-        return Pretrained(
-            path, config, tensors, (path,), lambda: _read_tokenizer(path, tensors.end, vocabulary, context)
-        )
-    other = path.with_name("tokenizer.bin")
-    files = (path, other) if other.is_file() else (path,)
-    return Pretrained(path, config, tensors, files, lambda: _read_tokenizer(other, 0, vocabulary, context))
+    has_tokenizer = size > tensors.end
+    source, start = (path, tensors.end) if has_tokenizer else (path.with_name("tokenizer.bin"), 0)
+    files = (path,) if has_tokenizer or not source.is_file() else (path, source)
+    return Pretrained(path, config, tensors, files, lambda: _read_tokenizer(source, start, vocabulary, context))
 
 
 class Llama2cTensors(StoredTensors):
-    """Matrices of a file by Hugging Face's names, each read when it is asked for.
-
-    Attributes:
-        permuted_heads: Heads of the matrices whose rotated pairs are adjacent, by name.
-        entries: Offset, shape and permuted heads (or 0) of each matrix.
-        end: Offset of the first byte after the matrices.
-    """
+    """Matrices of a file by Hugging Face's names, whose entries are their offset, shape, and heads to permute or 0."""
 
     def __init__(self, path: Path, layout: Mapping[str, tuple[int, ...]], permuted_heads: Mapping[str, int]) -> None:
         self.path = path
-        self.permuted_heads = permuted_heads
-        self.entries: dict[str, tuple[int, tuple[int, ...], int]] = {}
-        self.end = HEADER_BYTES
+        self.entries = {}
+        self.end = HEADER_BYTES  # offset of the first byte after the matrices
         for name, shape in layout.items():
-            if name == ROTATIONS:
-                self.end += 4 * prod(shape)
-            elif name.startswith(("model.", "lm_head")):
-                self._add(f"{name}.weight", shape, 0)
-            else:
-                for layer in range(shape[0]):
-                    self._add(f"model.layers.{layer}.{name}.weight", shape[1:], permuted_heads.get(name, 0))
-
-    def _add(self, name: str, shape: tuple[int, ...], heads: int) -> None:
-        self.entries[name] = (self.end, shape, heads)
-        self.end += 4 * prod(shape)
+            names, part, heads = [f"{name}.weight"], shape, permuted_heads.get(name, 0)
+            if name != ROTATIONS and not name.startswith(("model.", "lm_head")):
+                names, part = [f"model.layers.{layer}.{name}.weight" for layer in range(shape[0])], shape[1:]
+            for full_name in names:
+                if name != ROTATIONS:
+                    self.entries[full_name] = (self.end, part, heads)
+                self.end += 4 * prod(part)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a matrix."""
         return self.entries[name][1]
 
     def __getitem__(self, name: str) -> Tensor:
         offset, shape, heads = self.entries[name]
         tensor = torch.from_numpy(np.fromfile(self.path, "<f4", prod(shape), offset=offset).reshape(shape))
         return pairs_to_halves(tensor, heads) if heads else tensor
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.entries)
-
-    def __len__(self) -> int:
-        return len(self.entries)
 
 
 def _read_tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokenizer:

@@ -40,8 +40,8 @@ from lemma.files import (
 )
 from lemma.hub.architectures import architecture_of, spec_from_config, tensor_maps_of, weights_from_hf
 from lemma.hub.tensor_maps import StoredTensors, TensorMap
+from lemma.models.base import named_weights, store_column_major
 from lemma.models.build import build_uninitialized
-from lemma.models.weights import named_weights, store_column_major
 from lemma.report.progress import make_observer, reading_progress
 from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec
@@ -64,22 +64,14 @@ def is_pretrained(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A model in the files of another library; only its configuration is read at first.
-
-    Attributes:
-        config: As in Hugging Face's config.json.
-        tensors: By Hugging Face's names; each is read when it is asked for.
-        files: All files that the model's answers depend on.
-        read_tokenizer: Reads the tokenizer.
-        extra_files: Files with special tokens and chat template, which are not in the model's hash.
-    """
+    """A model in the files of another library; only its configuration is read at first."""
 
     path: Path
-    config: Mapping[str, Any]
-    tensors: StoredTensors
-    files: tuple[Path, ...]
+    config: Mapping[str, Any]  # as in Hugging Face's config.json
+    tensors: StoredTensors  # by Hugging Face's names
+    files: tuple[Path, ...]  # all that the model's answers depend on
     read_tokenizer: Callable[[], Tokenizer]
-    extra_files: tuple[Path, ...] = ()
+    extra_files: tuple[Path, ...] = ()  # with special tokens and chat template, which are not in the model's hash
 
     @cached_property
     def spec(self) -> ModelSpec:

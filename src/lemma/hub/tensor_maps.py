@@ -21,27 +21,21 @@ Layout = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
 class TensorMap:
     """A tensor of Lemma's and the tensors of a Hugging Face checkpoint that hold the same numbers.
 
-    Attributes:
-        name: Lemma's name.
-        hf_names: Hugging Face's names.
-        layout: "stacked" is their rows one after the other; "transposed" one matrix, as GPT-2 stores it; "interleaved"
-            queries, keys and values head by head, as in GPT-NeoX; "plus one" Gemma's norms, which multiply by 1 + w;
-            "reversed" rows in the opposite order, as BERT's answers whether a sentence follows.
-        row_counts: The rows of each of theirs, where there are several.
-        heads: Attention heads of an interleaved tensor.
-        rotary_dim: Rotated width of a head whose neighbouring pairs become halves on export; 0 to leave the order.
-        rotary_rows: The number of rows that are queries and keys.
-        head_width: The rows of one head.
+    The layout "stacked" is their rows one after the other; "transposed" one matrix, as GPT-2 stores it; "interleaved"
+    queries, keys and values head by head, as in GPT-NeoX; "plus one" Gemma's norms, which multiply by 1 + w; "reversed"
+    rows in the opposite order, as BERT's answers whether a sentence follows.
     """
 
     name: str
     hf_names: tuple[str, ...]
     layout: Layout = "stacked"
-    row_counts: tuple[int, ...] = ()
+    row_counts: tuple[int, ...] = ()  # of each of theirs, where there are several
     heads: int = 1
-    rotary_dim: int = 0
-    rotary_rows: int = 0
-    head_width: int = 1
+    rotary_dim: int = (
+        0  # rotated width of a head whose neighbouring pairs become halves on export; 0 to leave the order
+    )
+    rotary_rows: int = 0  # those of queries and keys
+    head_width: int = 1  # rows of one head
 
     def hf_shapes(self, shape: Shape) -> list[Shape]:
         """Return the shapes that their tensors must have for Lemma's to have this one."""
@@ -93,6 +87,17 @@ def _pairs_to_halves(tensor: Tensor, rows: int, head_width: int, rotary_dim: int
 class StoredTensors(Mapping[str, Tensor]):
     """Tensors of a model in files, by Hugging Face's names; each is read when it is asked for."""
 
+    entries: Any  # where each tensor is, by name
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.entries
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
     @abstractmethod
     def shape(self, name: str) -> Shape:
         """Return the shape of a tensor without reading it."""
@@ -107,20 +112,16 @@ class StoredTensors(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The modules of an architecture of Hugging Face, by Lemma's names, in their order.
+    """The modules of an architecture of Hugging Face by Lemma's names, in their order.
 
-    Attributes:
-        names: `*` is the number of a layer, and {q,k,v} stands for three modules that are one of Lemma's.
-        pattern: Matches the names of the modules that are stored in `layout`; all others are stacked.
-        prefix: What a checkpoint that was saved without its output layer leaves out.
-        tied: Names of tensors that are others where the output is tied to the embedding.
+    `*` is the number of a layer, and {q,k,v} stands for three modules that are one of Lemma's.
     """
 
     names: Mapping[str, str]
-    pattern: str = r"(?!)"
+    pattern: str = r"(?!)"  # of the names of modules that are stored in `layout`; all others are stacked
     layout: Layout = "stacked"
-    prefix: str = ""
-    tied: Mapping[str, str] = field(default_factory=dict)
+    prefix: str = ""  # what a checkpoint that was saved without its output layer leaves out
+    tied: Mapping[str, str] = field(default_factory=dict)  # names that are others where the output is tied
 
     @property
     def output(self) -> str:

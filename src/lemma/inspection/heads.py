@@ -38,12 +38,7 @@ SINKS_NOTE = (
     "This model has attention sinks: each head has one more key, without a value, which takes {:.3f} of its attention "
     "on average. Weights and figures are of the tokens only, so that a row sums to 1 minus its sink's share."
 )
-CROSS_ATTENTION_NAMES = (
-    "cross",
-    "encoder_attn",
-    "encdec",
-    "multihead_attn",
-)  # how models name attention to another text
+CROSS_ATTENTION_NAMES = ("cross", "encoder_attn", "encdec", "multihead_attn")  # of attention to another text
 NOTEBOOK_FRAME = Markup(
     '<iframe title="Attention heads" sandbox="allow-scripts allow-downloads" '
     'style="width:100%;height:760px;border:1px solid #ccc" srcdoc="{}"></iframe>'
@@ -56,33 +51,25 @@ class Head:
 
     α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j. With an
     attention sink the softmax is over the keys and the sink, so that a row sums to less than 1.
-
-    Attributes:
-        name: the path of the attention module inside the model.
-        is_cross: whether the keys come from another text than the queries.
-        scores: scaled, with bias; −∞ where a key is masked.
-        bias: what is added to the scaled scores of allowed keys (ALiBi, relative biases), if anything is.
-        matches: all patterns that these tokens could show, not only the nearest.
-        sink: score of the attention sink, a key without a value; None without one.
     """
 
     layer: int
     head: int
-    name: str
+    name: str  # the path of the attention module inside the model
     query_tokens: tuple[VisibleToken, ...]
     key_tokens: tuple[VisibleToken, ...]
-    is_cross: bool
+    is_cross: bool  # the keys come from another text than the queries
     weights: Float[np.ndarray, "queries keys"]
-    scores: Float[np.ndarray, "queries keys"]
+    scores: Float[np.ndarray, "queries keys"]  # scaled, with bias; −∞ where a key is masked
     allowed: Bool[np.ndarray, "queries keys"]
-    bias: Float[np.ndarray, "queries keys"] | None
+    bias: Float[np.ndarray, "queries keys"] | None  # added to scaled scores of allowed keys (ALiBi, relative biases)
     queries: Float[np.ndarray, "queries width"]
     keys: Float[np.ndarray, "keys width"]
     values: Float[np.ndarray, "keys value_width"] | None
     scale: float
     statistics: Statistics
-    matches: tuple[PatternMatch, ...]
-    sink: float | None = None
+    matches: tuple[PatternMatch, ...]  # of all patterns that these tokens could show
+    sink: float | None = None  # score of the attention sink, a key without a value
 
     @property
     def sink_fraction(self) -> float | None:
@@ -109,7 +96,6 @@ class Head:
         return self.nearest if self.nearest and self.nearest.pattern == self.pattern else None
 
     def record(self) -> dict[str, Any]:
-        """Return the numbers of the head, as in the table."""
         nearest = self.nearest
         return {
             "layer": self.layer,
@@ -130,22 +116,15 @@ class Head:
 
 @dataclass(frozen=True, eq=False)
 class Heads(Result):
-    """The attention heads of a model on one text.
-
-    Attributes:
-        model: its name.
-        source: the other text, if there is one that the tokens attend to.
-        notes: on what was left out.
-    """
+    """The attention heads of a model on one text."""
 
     model: str
     tokens: tuple[VisibleToken, ...]
-    source: tuple[VisibleToken, ...]
+    source: tuple[VisibleToken, ...]  # the other text, if there is one that the tokens attend to
     heads: tuple[Head, ...]
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # on what was left out
 
     def layers(self) -> dict[int, list[Head]]:
-        """Return the heads by layer."""
         layers: dict[int, list[Head]] = {}
         for head in self.heads:
             layers.setdefault(head.layer, []).append(head)
@@ -181,7 +160,12 @@ class Heads(Result):
             lines = (f"{drawing.PATTERN_LETTERS[line.split(':')[0]]}  {line}" for line in meanings)
             yield Text("\n".join(lines), blank_before=True)
             best = [
-                (name, str(len(pairs)), f"{pairs[0][1].uniform:.3f}", _format_scores(pairs[:MAX_NAMED_HEADS]))
+                (
+                    name,
+                    str(len(pairs)),
+                    f"{pairs[0][1].uniform:.3f}",
+                    "  ".join(f"{head.layer}.{head.head} {match.score:.2f}" for head, match in pairs[:MAX_NAMED_HEADS]),
+                )
                 for name, pairs in self.heads_by_pattern().items()
             ]
             yield Table(("pattern", "heads", "uniform", "layer.head and score of the best"), best, left=(0, 3))
@@ -213,14 +197,14 @@ class Heads(Result):
         with_weights = sum(head.weights.size for head in self.heads) <= MAX_WEIGHTS
         heads: list[dict[str, Any]] = []
         for head in self.heads:
-            matches = {m.pattern: {"score": m.score, "uniform": m.uniform, "rows": m.rows} for m in head.matches}
             properties = {
                 "cross": head.is_cross,
                 "masked": not head.allowed.all(),
                 "scale": head.scale,
-                "patterns": matches,
+                "patterns": {m.pattern: {"score": m.score, "uniform": m.uniform, "rows": m.rows} for m in head.matches},
+                "weights": head.weights.tolist() if with_weights else None,
             }
-            heads.append(head.record() | properties | {"weights": head.weights.tolist() if with_weights else None})
+            heads.append(head.record() | properties)
         texts = {"tokens": self.tokens, "source": self.source}
         return {
             "model": self.model,
@@ -230,11 +214,9 @@ class Heads(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the table, one row per head."""
         return [head.record() for head in self.heads]
 
     def svg(self) -> str:
-        """Draw one head in full, or the grid of all."""
         if len(self.heads) == 1:
             return drawing.draw_head(self.heads[0])
         layers = self.layers().values()
@@ -248,10 +230,6 @@ class Heads(Result):
     def _repr_html_(self) -> str:
         """Show the page in a frame, so that neither it nor the notebook restyles the other."""
         return NOTEBOOK_FRAME.format(render_page(self))
-
-
-def _format_scores(pairs: Sequence[tuple[Head, PatternMatch]]) -> str:
-    return "  ".join(f"{head.layer}.{head.head} {match.score:.2f}" for head, match in pairs)
 
 
 def look_at_run(
@@ -273,14 +251,12 @@ def look_at_run(
     reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
     model = run.module if reads_texts else run.model
     before, after = run.tokenizer.boundary_tokens(isinstance(body, Transformer))
-    adds_special = (
-        reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)
-    )  # special tokens past the vocabulary
-    limit = (
-        max_text_tokens(body) - 2 * adds_special
-        if reads_texts and isinstance(body, BodySpec)
-        else run.model.receptive_field
-    )
+    # special tokens past the vocabulary
+    adds_special = reads_texts and run.tokenizer.kind != PRETRAINED and bool(before)
+    if reads_texts and isinstance(body, BodySpec):
+        limit = max_text_tokens(body) - 2 * adds_special
+    else:
+        limit = run.model.receptive_field
     most = min(limit or MAX_TOKENS, MAX_TOKENS)
     if repeated is not None and text is None:
         ids = repeated_tokens(run.tokenizer, repeated, most)
@@ -298,33 +274,31 @@ def look_at_run(
     words = run.tokenizer.token_strings(ids)
     if adds_special:
         ids, words = np.concatenate([before, ids, after]), [SPECIAL_TOKENS[0], *words, SPECIAL_TOKENS[1]]
-    tokens = torch.from_numpy(ids)
     try:
-        return look_at(model, tokens, words, name=run.path.name, layer=layer, head=head, notes=notes)
+        return look_at(model, torch.from_numpy(ids), words, name=run.path.name, layer=layer, head=head, notes=notes)
     except NoAttentionError:
-        family = getattr(run.spec, "family", "model")
-        raise InputError(
-            f"{run.path} is a run of the family {family}, which has no attention heads. "
-            "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
-        ) from None
+        raise InputError(_explain_no_heads(run)) from None
+
+
+def _explain_no_heads(run: Run) -> str:
+    return (
+        f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention heads. "
+        "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
+    )
 
 
 @dataclass(frozen=True)
 class HeadMeans(Result):
-    """Entropy and distance of every attention head, over all tokens of a text.
+    """Entropy and distance of every attention head, over all tokens of a text; both by layer and head.
 
-    Attributes:
-        source: where the text is from.
-        length: tokens of a window, each of which was read by itself.
-        entropy: by layer and head, the mean entropy of a row of weights, in nats.
-        distance: by layer and head, the root of the mean squared distance to what is attended to, in tokens.
-        uniform_entropy: the mean entropy of uniform attention on the same rows; that of a head that sees less is lower.
+    Entropy is the mean of that of a row of weights, in nats; distance the root of the mean squared distance to what is
+    attended to, in tokens. Uniform attention on the same rows has `uniform_entropy`; a head that sees less has less.
     """
 
     model: str
-    source: str
+    source: str  # where the text is from
     tokens: int
-    length: int
+    length: int  # tokens of a window, each of which was read by itself
     entropy: tuple[tuple[float, ...], ...]
     distance: tuple[tuple[float, ...], ...]
     uniform_entropy: float
@@ -334,7 +308,6 @@ class HeadMeans(Result):
         return f"Attention of {self.model} over a text"
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the table, one row per head."""
         return [
             {"layer": layer, "head": head, "entropy": entropy, "distance": self.distance[layer][head]}
             for layer, heads in enumerate(self.entropy)
@@ -342,12 +315,10 @@ class HeadMeans(Result):
         ]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         source_fields = {"model": self.model, "source": self.source, "tokens": self.tokens, "length": self.length}
         return {**source_fields, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
 
     def blocks(self) -> Iterator[Block]:
-        """Yield what was read, and the table."""
         yield Text(f"{self.model} on {self.tokens:,} tokens of {self.source}, in windows of {self.length}")
         rows = [
             (f"{record['layer']}.{record['head']}", f"{record['entropy']:.3f}", f"{record['distance']:.1f}")
@@ -380,42 +351,26 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
     attention = [part for part in model.modules() if isinstance(part, Attention)]
     fused = is_available(device) and bool(attention) and all(part.supports_row_statistics() for part in attention)
     num_windows, remainder = divmod(len(text), length)
-    windows = [text[: num_windows * length].reshape(num_windows, length)] + (
-        [text[None, num_windows * length :]] if remainder else []
-    )
+    full_windows = text[: num_windows * length].reshape(num_windows, length)
     batch = max(1, tokens_per_batch(device, 64) // length)
+    parts = np.array_split(full_windows, -(-num_windows // batch))
+    parts += [text[None, num_windows * length :]] if remainder else []
     sums: list[Tensor] = []  # by layer: entropies, squared distances and rows of each head
     with evaluating(model), torch.no_grad():
-        for part in (
-            part for window_group in windows for part in np.array_split(window_group, -(-len(window_group) // batch))
-        ):
+        for part in parts:
             totals = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
             if not totals:
-                raise InputError(
-                    f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention "
-                    "heads. Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
-                )
+                raise InputError(_explain_no_heads(run))
             sums = totals if not sums else [running + other for running, other in zip(sums, totals, strict=True)]
     means = [(running[:2] / running[2].clamp(min=1)).cpu() for running in sums]
-    seen = np.concatenate(
-        [np.tile(np.arange(1, window_group.shape[1] + 1), len(window_group)) for window_group in windows]
-    )
-    seen = np.minimum(seen, sliding or length)
-    causal = all(part.causal for part in attention)
-    sizes = (
-        seen
-        if causal
-        else np.concatenate([np.full(window_group.size, window_group.shape[1]) for window_group in windows])
-    )
-    return HeadMeans(
-        run.path.name,
-        corpus,
-        len(text),
-        length,
-        tuple(tuple(running[0].tolist()) for running in means),
-        tuple(tuple(running[1].sqrt().tolist()) for running in means),
-        float(np.log(sizes).mean()),
-    )
+    positions = np.arange(len(text))
+    num_keys = np.where(positions < num_windows * length, length, remainder)  # that each token sees
+    if all(part.causal for part in attention):
+        num_keys = np.minimum(positions % length + 1, sliding or length)
+    entropy = tuple(tuple(running[0].tolist()) for running in means)
+    distance = tuple(tuple(running[1].sqrt().tolist()) for running in means)
+    uniform_entropy = float(np.log(num_keys).mean())
+    return HeadMeans(run.path.name, corpus, len(text), length, entropy, distance, uniform_entropy)
 
 
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
@@ -497,7 +452,7 @@ def look_at(
         size = record.queries.shape[1]
         if head is not None and not 0 <= head < size:
             raise InputError(f"head = {head} is out of range for layer {number}: {describe_range('head', size)}")
-    heads = [one for number, record in selected for one in _analyse_heads(number, record, *texts, head)]
+    heads = [part for number, record in selected for part in _analyse_heads(number, record, *texts, head)]
     if sink_fractions := [head.sink_fraction for head in heads if head.sink_fraction is not None]:
         notes = [*notes, SINKS_NOTE.format(sum(sink_fractions) / len(sink_fractions))]
     return Heads(name or type(model).__name__, *texts, tuple(heads), tuple(notes))
@@ -510,10 +465,9 @@ class NoAttentionError(InputError):
 def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
     """Return what the model is called with, checked to be one text only."""
     if isinstance(tokens, Mapping):
-        id_tensors = [
-            tensor for name, tensor in tokens.items() if str(name).endswith("ids") and isinstance(tensor, Tensor)
-        ]
-        inputs, checked = tokens, [ids for ids in id_tensors if ids.dim() == 2]
+        inputs = tokens
+        named_ids = (tensor for name, tensor in tokens.items() if str(name).endswith("ids"))
+        checked = [ids for ids in named_ids if isinstance(ids, Tensor) and ids.dim() == 2]
     else:
         try:
             inputs = torch.as_tensor(tokens)
@@ -544,9 +498,8 @@ def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tens
             if isinstance(inputs, Tensor):
                 model(inputs.to(device).reshape(1, -1))
             else:
-                model(
-                    **{name: value.to(device) if isinstance(value, Tensor) else value for name, value in inputs.items()}
-                )
+                values = (value.to(device) if isinstance(value, Tensor) else value for value in inputs.values())
+                model(**dict(zip(inputs, values, strict=True)))
         except (LemmaError, torch.OutOfMemoryError):
             raise
         except (IndexError, RuntimeError, TypeError, ValueError) as error:

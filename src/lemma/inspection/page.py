@@ -54,16 +54,11 @@ def render_page(heads: "Heads") -> str:
 
 @dataclass(frozen=True)
 class Payload:
-    """Values for the page's script.
-
-    Attributes:
-        num_tokens: how many are shown.
-        notes: on what had to be left out.
-    """
+    """Values for the page's script."""
 
     values: dict[str, Any]
-    num_tokens: int
-    notes: tuple[str, ...]
+    num_tokens: int  # shown
+    notes: tuple[str, ...]  # on what had to be left out
 
 
 def build_payload(heads: "Heads") -> Payload:
@@ -81,8 +76,8 @@ def build_payload(heads: "Heads") -> Payload:
     num_shown_tokens = min(MAX_TOKENS, longest)
     while num_shown_tokens > 2:  # as many as fit: scores, with biases and two more numbers per row
         seen = [
-            int(one.allowed[:num_shown_tokens, :num_shown_tokens].sum()) * (1 if one.bias is None else 2)
-            for one in heads.heads
+            int(head.allowed[:num_shown_tokens, :num_shown_tokens].sum()) * (1 if head.bias is None else 2)
+            for head in heads.heads
         ]
         if sum(seen, 2 * num_shown_tokens * len(seen)) * 4 * BASE64_RATIO <= MAX_SCORE_CHARACTERS:
             break
@@ -152,7 +147,6 @@ def build_payload(heads: "Heads") -> Payload:
 
 
 def _describe_head(head: "Head") -> str:
-    """Describe a head in a few sentences."""
     numbers, nearest = head.statistics, head.nearest
     comparison = (
         f" {nearest.score:.3f} of its attention where uniform attention has {nearest.uniform:.3f}" if nearest else ""

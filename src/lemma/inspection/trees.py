@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
-from lemma.data.sentences import split_words
 from lemma.data.tokenizers import Tokenizer
-from lemma.data.treebanks import Sentence, format_conllu
+from lemma.data.treebanks import Sentence, format_conllu, split_words
 from lemma.errors import InputError, describe_unknown
 from lemma.inspection.drawing import render
 from lemma.layers.recording import AttentionRecord, record_attention
@@ -48,16 +47,14 @@ def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
 
 @dataclass(frozen=True)
 class WordAttention:
-    """The attention of every head of a model between words.
+    """The attention of every head of a model between words."""
 
-    Attributes:
-        names: `layer 0 head 1`, in the order of the heads.
-        head_indices: the layer and head of each.
-    """
-
-    names: tuple[str, ...]
-    head_indices: tuple[tuple[int, int], ...]
+    head_indices: tuple[tuple[int, int], ...]  # layer and head of each
     weights: Float[np.ndarray, "heads words words"]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"layer {layer} head {head}" for layer, head in self.head_indices)
 
     def select(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
         """Return the attention of one head, or the mean over a layer or all heads, from rows to columns."""
@@ -73,10 +70,8 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
             f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
         )
     records = _square_attention(model, torch.from_numpy(aligned.ids))
-    head_indices = _head_indices(records)
     weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
-    names = tuple(f"layer {layer} head {head}" for layer, head in head_indices)
-    return WordAttention(names, head_indices, merge_token_attention(weights, aligned.spans))
+    return WordAttention(_head_indices(records), merge_token_attention(weights, aligned.spans))
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
@@ -117,14 +112,14 @@ def _head_indices(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], 
     return tuple((layer, head) for layer, record in enumerate(records) for head in range(record.queries.shape[1]))
 
 
-def _select(places: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
-    """The numbers of the heads with this layer and head; that there are none is an InputError."""
-    selected = [number for number, (at, which) in enumerate(places) if layer in (None, at) and head in (None, which)]
+def _select(head_indices: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
+    """Return the numbers of the heads with this layer and head; raise an error if there are none."""
+    selected = [i for i, pair in enumerate(head_indices) if layer in (None, pair[0]) and head in (None, pair[1])]
     if not selected:
         requested = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
         layers, heads = (
             f"{count} {name}s (0 to {count - 1})" if count > 1 else f"one {name} (0)"
-            for name, count in zip(("layer", "head"), np.max(places, axis=0) + 1, strict=True)
+            for name, count in zip(("layer", "head"), np.max(head_indices, axis=0) + 1, strict=True)
         )
         raise InputError(f"there is no {', '.join(requested)}: the model has {layers} of {heads}.")
     return selected
@@ -255,19 +250,14 @@ def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[s
 
 @dataclass(frozen=True)
 class RelationHead:
-    """The attention of a parser's head for one relation: each word attends to its dependents.
-
-    Attributes:
-        weights: row 0 is the top, column 0 the null position; words count from 1.
-    """
+    """The attention of a parser's head for one relation: each word attends to its dependents."""
 
     relation: str
     words: tuple[str, ...]
-    weights: Float[np.ndarray, "heads null_and_dependents"]
+    weights: Float[np.ndarray, "heads null_and_dependents"]  # row 0 is the top, column 0 the null position
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Titles of the columns."""
         return (NOTHING, *self.words)
 
     @property
@@ -306,9 +296,8 @@ class ParsedSentence:
         relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
         notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
         if self.probabilities:
-            notes = [
-                f"{note:<12} {probability:.2f}" for note, probability in zip(notes, self.probabilities, strict=True)
-            ]
+            pairs = zip(notes, self.probabilities, strict=True)
+            notes = [f"{note:<12} {probability:.2f}" for note, probability in pairs]
         drawing = draw_arcs(words, heads, notes)
         if max_width is not None and (
             len(words) > MAX_DRAWN_WORDS or max(map(display_width, drawing.splitlines())) > max_width
@@ -326,12 +315,10 @@ class ParsedSentence:
         return "\n".join([drawing, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
 
     def svg(self) -> str:
-        """Draw the tree as SVG."""
         labels = ["" if relation == "_" else relation for relation in self.sentence.relations]
         return draw_svg_arcs(self.sentence.words, self.sentence.heads, labels)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         tree = self.sentence
         arcs = [
             {"governor": head, "dependent": dependent, "relation": relation, "word": tree.words[dependent - 1]}
@@ -354,12 +341,10 @@ class ParsedText(Result):
     title = "Dependency trees"
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the trees in box characters."""
         yield from (Text(sentence.draw(text_width()), blank_before=True) for sentence in self.sentences)
         yield Text(self.about, blank_before=True)
 
     def details(self) -> Iterator[Block]:
-        """Yield the trees as figures, with the attention of the relations that were asked for."""
         for sentence in self.sentences:
             yield Figure(sentence.svg(), " ".join(sentence.sentence.words))
             for head in sentence.relation_heads:
@@ -368,7 +353,6 @@ class ParsedText(Result):
         yield Text(self.about)
 
     def svg(self) -> str:
-        """Draw the tree of a text of one sentence as SVG."""
         if len(self.sentences) != 1:
             raise InputError(
                 f"an SVG file holds one tree, but the text has {len(self.sentences)} lines. Save it as .html instead."

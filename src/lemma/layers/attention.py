@@ -169,38 +169,25 @@ class AttentionShape:
 
     With merged matrices, the key–query map of each head is one matrix W^QK = W_Qᵀ W_K (problem B6) that is applied to
     the inputs, and the value–output map one matrix W_V W_O (problem C8); the cache holds inputs instead.
-
-    Attributes:
-        attention_width: width of the queries of all heads together; `width` if unset.
-        value_width: width of the values of all heads together; that of the queries if unset.
-        key_value_heads: key–value heads, each shared by a group of query heads; `heads` if unset.
-        source_width: width of the keys' and values' source if it is not `hidden` itself: cross-attention.
-        value_output: "none" returns the concatenated values of the heads, without an output projection.
-        output_bias: bias of the output projection; `bias` if unset.
-        query_key_norm: RMS norm of queries and of keys, one for all heads of each (Henry et al. 2020).
-        scaled: divide scores by √I.
-        window: most tokens a query attends to, its own included; all if unset.
-        positions: rotation of queries and keys, or bias of the scores; position embeddings are added elsewhere.
-        context: positions whose rotations are computed in advance.
     """
 
     width: int
     heads: int = 1
-    attention_width: int | None = None
-    value_width: int | None = None
-    key_value_heads: int | None = None
+    attention_width: int | None = None  # of the queries of all heads together; `width` if unset
+    value_width: int | None = None  # of the values of all heads together; that of the queries if unset
+    key_value_heads: int | None = None  # each shared by a group of query heads; `heads` if unset
     causal: bool = True
-    source_width: int | None = None
+    source_width: int | None = None  # of the keys' and values' source if it is not `hidden` itself: cross-attention
     key_query: Literal["separate", "merged"] = "separate"
-    value_output: Literal["separate", "merged", "none"] = "separate"
+    value_output: Literal["separate", "merged", "none"] = "separate"  # none: no output projection of the joined heads
     bias: bool = True
-    output_bias: bool | None = None
-    query_key_norm: bool = False
+    output_bias: bool | None = None  # of the output projection; `bias` if unset
+    query_key_norm: bool = False  # RMS norm of queries and of keys, one for all heads of each (Henry et al. 2020)
     norm_epsilon: float = 1e-5
-    scaled: bool = True
-    window: int | None = None
-    positions: Positions = NO_POSITIONS
-    context: int = 0
+    scaled: bool = True  # divide scores by √I
+    window: int | None = None  # most tokens a query attends to, its own included; all if unset
+    positions: Positions = NO_POSITIONS  # rotation of queries and keys, or bias of the scores
+    context: int = 0  # positions whose rotations are computed in advance
 
     def __post_init__(self) -> None:
         """Refuse settings that exclude each other: a programmer's error, since specs check the user's settings."""
@@ -318,7 +305,9 @@ class Attention(nn.Module):
         if self.is_cross:
             queries, tensors = self._project_cross(hidden, cache, source)
         else:
-            queries, entry = self._project(hidden, _cached_length(cache) if start is None else start)
+            if start is None:
+                start = cache.lengths if isinstance(cache, SlotCache) else cache[0].shape[-2] if cache else 0
+            queries, entry = self._project(hidden, start)
             tensors = _extend_cache(cache, entry)
         keys, values = tensors[0], tensors[-1]
         if isinstance(cache, SlotCache):
@@ -424,12 +413,6 @@ def _cache_entry(parts: dict[str, Tensor], inputs: Tensor) -> KVCache:
     if keys is None and values is None:
         return (inputs[:, None],)
     return (inputs[:, None] if keys is None else keys, inputs[:, None] if values is None else values)
-
-
-def _cached_length(cache: KVCache | SlotCache | None) -> StartPosition:
-    if isinstance(cache, SlotCache):
-        return cache.lengths
-    return cache[0].shape[-2] if cache else 0
 
 
 def _extend_cache(cache: KVCache | SlotCache | None, entry: KVCache) -> KVCache:

@@ -32,20 +32,15 @@ def _multiply(matrix: Tensor, dense: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class SparseMatrix:
-    """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient.
-
-    Attributes:
-        values: the entries, row after row.
-        order: index of the transpose's entries among the values; None where the matrix is symmetric.
-    """
+    """A sparse matrix in compressed rows, with the indices of its transpose; `sparse @ dense` has a gradient."""
 
     shape: tuple[int, int]
     row_offsets: Int[Tensor, " rows_and_one"]
     columns: Int[Tensor, " entries"]
-    values: Float[Tensor, " entries"]
+    values: Float[Tensor, " entries"]  # row after row
     transposed_offsets: Int[Tensor, " columns_and_one"]
     transposed_columns: Int[Tensor, " entries"]
-    order: Int[Tensor, " entries"] | None
+    order: Int[Tensor, " entries"] | None  # of the transpose's entries among the values; None if symmetric
 
     @property
     def csr(self) -> Tensor:
@@ -183,13 +178,10 @@ class GraphConvolution(nn.Module):
 
     def forward(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
         """Multiply features by W and sum them along the edges; `adjacency` is sparse, or dense matrices."""
-        sums = self._propagate(features, adjacency)
-        return sums if self.bias is None else sums + self.bias
-
-    def _propagate(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
-        """Return (Â X) W = Â (X W): a sparse Â is multiplied by whichever is narrower."""
         if isinstance(features, SparseMatrix):
-            return adjacency @ (features @ self.map.weight.T)
-        if isinstance(adjacency, SparseMatrix) and self.map.in_features < self.map.out_features:
-            return self.map(adjacency @ features)
-        return adjacency @ self.map(features)
+            sums = adjacency @ (features @ self.map.weight.T)
+        elif isinstance(adjacency, SparseMatrix) and self.map.in_features < self.map.out_features:
+            sums = self.map(adjacency @ features)  # (Â X) W = Â (X W): Â is multiplied by whichever is narrower
+        else:
+            sums = adjacency @ self.map(features)
+        return sums if self.bias is None else sums + self.bias

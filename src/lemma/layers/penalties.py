@@ -62,16 +62,11 @@ def _mean(sums: Sequence[tuple[Tensor, Tensor, Tensor]], index: int) -> Float[Te
 
 @dataclass(frozen=True)
 class AttentionRows:
-    """A record of attention whose rows are summed.
-
-    Attributes:
-        max_distance: cut-off of a row's squared distance.
-        row_mask: the rows that count; all with visible keys if unset.
-    """
+    """A record of attention whose rows are summed."""
 
     record: AttentionRecord
-    max_distance: float
-    row_mask: Bool[Tensor, "batch time"] | None = None
+    max_distance: float  # cut-off of a row's squared distance
+    row_mask: Bool[Tensor, "batch time"] | None = None  # the rows that count; all with visible keys if unset
 
     def blocks(self) -> Iterator[slice]:
         """Yield the rows, as many at a time as fit."""

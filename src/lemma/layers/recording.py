@@ -23,25 +23,18 @@ SDPA = functional.scaled_dot_product_attention
 
 @dataclass(frozen=True)
 class AttentionRecord:
-    """The inputs of one call of attention: α = softmax(scale · q·k + bias), over the visible keys.
-
-    Attributes:
-        bias: added to the scaled scores, −∞ where a key is masked.
-        causal: query i sees keys up to i + known − new only.
-        position_bias: added to the scaled scores of each head, by distance: 1 − new … known − 1.
-        name: path of the module that attended.
-        sinks: score of each head's attention sink, a key without a value, which takes a part of every row (gpt-oss).
-    """
+    """The inputs of one call of attention: α = softmax(scale · q·k + bias), over the visible keys."""
 
     queries: Float[Tensor, "batch heads new width"]
     keys: Float[Tensor, "batch heads known width"]
     values: Float[Tensor, "batch heads known value_width"] | None
     scale: float
-    bias: Float[Tensor, "... new known"] | None = None
-    causal: bool = False
-    position_bias: Float[Tensor, "heads distances"] | None = None
-    name: str = ""
+    bias: Float[Tensor, "... new known"] | None = None  # added to the scaled scores, −∞ where a key is masked
+    causal: bool = False  # query i sees keys up to i + known − new only
+    position_bias: Float[Tensor, "heads distances"] | None = None  # added by distance: 1 − new … known − 1
+    name: str = ""  # path of the module that attended
     sinks: Float[Tensor, " heads"] | None = None
+    """Score of each head's attention sink, a key without a value, which takes a part of every row (gpt-oss)."""
 
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """Return the scaled scores with bias, −∞ where a key is not visible."""
@@ -265,13 +258,11 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
 @contextmanager
 def _force_sdpa(model: nn.Module) -> Iterator[None]:
     """Disable the implementations of attention that skip PyTorch's fused kernel."""
-    configs = [getattr(module, "config", None) for module in model.modules()]
-    unique = {id(config): config for config in configs if config is not None}.values()
-    changed = [
-        (config, config._attn_implementation)
-        for config in unique
-        if getattr(config, "_attn_implementation", "sdpa") != "sdpa"
-    ]
+    configs: dict[int, Any] = {
+        id(config): config for config in (getattr(module, "config", None) for module in model.modules())
+    }
+    implementations = [(config, getattr(config, "_attn_implementation", "sdpa")) for config in configs.values()]
+    changed = [(config, implementation) for config, implementation in implementations if implementation != "sdpa"]
     shortcut = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -42,8 +42,7 @@ class DecoderModel(LanguageModel):
         self.window = None if spec.positions.extrapolates else spec.context
         self.embedding = nn.Embedding(spec.vocabulary, spec.width)
         self.positions = build_positions(spec.positions, spec.context, spec.width)
-        scaled = spec.positions.scaled if spec.scaled_embedding is None else spec.scaled_embedding
-        self.scale = math.sqrt(spec.width) if scaled else None
+        self.scale = math.sqrt(spec.width) if spec.has_scaled_embedding else None
         self.dropout = nn.Dropout(dropout)
         self.layers = build_layers(shape, spec.depth, dropout)
         self.biases = build_shared_biases(shape.attention)
@@ -86,7 +85,10 @@ class DecoderModel(LanguageModel):
             return self._append(tokens, cache)
         appended, cache = self._append(tokens[:, :free], cache) if free else (None, cache)
         all_tokens = torch.cat([cache.tokens, tokens[:, free:]], dim=1)
-        logits = self._read_windows(all_tokens, self.window)
+        windows = all_tokens[:, 1:].unfold(1, self.window, 1)  # full ones, all but the first
+        chunks = windows.flatten(0, 1).split(max(1, TOKENS_PER_CHUNK // self.window))
+        last = torch.cat([self._read(chunk, DecoderCache(chunk[:, :0], self.window))[0][:, -1] for chunk in chunks])
+        logits = self.logits_of(last).unflatten(0, windows.shape[:2])
         logits = logits if appended is None else torch.cat([appended, logits], dim=1)
         return logits, DecoderCache(all_tokens[:, -self.window :], self.window)
 
@@ -131,13 +133,6 @@ class DecoderModel(LanguageModel):
     def _append(self, tokens: Tokens, cache: "DecoderCache") -> tuple[Logits, "DecoderCache"]:
         hidden, layers = self._read(tokens, cache)
         return self.logits_of(hidden), DecoderCache(torch.cat([cache.tokens, tokens], dim=1), self.window, layers)
-
-    def _read_windows(self, tokens: Int[Tensor, "batch joined"], window: int) -> Logits:
-        """Return the logits after each full window of `tokens` but the first."""
-        windows = tokens[:, 1:].unfold(1, window, 1)
-        chunks = windows.flatten(0, 1).split(max(1, TOKENS_PER_CHUNK // window))
-        last = torch.cat([self._read(chunk, DecoderCache(chunk[:, :0], window))[0][:, -1] for chunk in chunks])
-        return self.logits_of(last).unflatten(0, windows.shape[:2])
 
     def _embed(self, tokens: Tokens, start: int | Tensor) -> HiddenStates:
         embedded = self.embedding(tokens)

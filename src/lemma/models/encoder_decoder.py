@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from lemma.layers.attention import KVCache
 from lemma.layers.state import State, tensor_bytes
 from lemma.models.base import pad_to_length, padding_mask, trim_padding
-from lemma.models.transformer import LayerCache, Stack, TransformerModel, causal_layer_shape, layer_shape
+from lemma.models.transformer import LayerCache, Stack, TransformerModel, layer_shape
 from lemma.spec.models import EncoderDecoder
 
 Logits = Float[Tensor, "batch time vocabulary"]
@@ -26,7 +26,9 @@ class EncoderDecoderModel(TransformerModel):
     def __init__(self, spec: EncoderDecoder, dropout: float = 0.0) -> None:
         super().__init__(spec, spec.encoder_depth, dropout)
         self.spec = spec
-        self.decoder = Stack(causal_layer_shape(layer_shape(spec)), spec.decoder_depth, dropout)
+        shape = layer_shape(spec)
+        shape = replace(shape, attention=replace(shape.attention, causal=True), source=True)
+        self.decoder = Stack(shape, spec.decoder_depth, dropout)
         self.output = nn.Linear(spec.width, spec.vocabulary, bias=False)
         if spec.tied:
             self.output.weight = self.embedding.weight

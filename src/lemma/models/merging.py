@@ -79,9 +79,7 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
     pairs = (pairs,) if isinstance(pairs, str) else tuple(pairs)
     spec = _check_mergeable(model, pairs)
     changed: dict[str, Any] = dict.fromkeys(pairs, "merged")
-    has_value_bias = spec.bias if spec.query_key_value_bias is None else spec.query_key_value_bias
-    has_output_bias = spec.bias if spec.attention_output_bias is None else spec.attention_output_bias
-    if "value_output" in pairs and has_value_bias and not has_output_bias:
+    if "value_output" in pairs and spec.has_bias("query_key_value") and not spec.has_bias("attention_output"):
         changed["attention_output_bias"] = True  # where the values' bias goes
     dropout = next(module.dropout for module in model.modules() if isinstance(module, Attention))
     with torch.random.fork_rng(devices=()):  # its initial weights are not used

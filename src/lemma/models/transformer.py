@@ -32,25 +32,16 @@ INITIAL_STD = 0.02  # of embeddings and outputs
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Settings of a layer; its attention says how wide it is and whether it has biases.
-
-    Attributes:
-        inner: units of the feed-forward layer.
-        source: it also attends to a source, which is as wide as the hidden states.
-        gated: the feed-forward layer has a gate.
-        parallel: attention and feed-forward read the same vectors and add to them at once (Wang & Komatsuzaki 2021).
-        norm_bias: norms have a bias; as attention if unset.
-        feed_forward_bias: the feed-forward layer has biases; as attention if unset.
-    """
+    """Settings of a layer; its attention says how wide it is, and whether it has biases if others are unset."""
 
     attention: AttentionShape
-    inner: int
+    inner: int  # units of the feed-forward layer
     activation: str = "gelu"
     norm: Literal["layer", "rms"] = "layer"
     norm_place: Literal["pre", "post"] = "pre"
-    source: bool = False
+    source: bool = False  # it also attends to a source, which is as wide as the hidden states
     gated: bool = False
-    parallel: bool = False
+    parallel: bool = False  # attention and feed-forward read the same vectors (Wang & Komatsuzaki 2021)
     norm_bias: bool | None = None
     feed_forward_bias: bool | None = None
     norm_epsilon: float = 1e-5
@@ -59,11 +50,6 @@ class LayerShape:
         """Build one of the layer's norms."""
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
         return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
-
-    def build_feed_forward(self) -> FeedForwardLayer:
-        """Build the feed-forward layer."""
-        bias = self.attention.bias if self.feed_forward_bias is None else self.feed_forward_bias
-        return FeedForwardLayer(self.attention.width, self.inner, self.activation, bias, self.gated)
 
     @property
     def cross_attention(self) -> AttentionShape:
@@ -86,7 +72,8 @@ class TransformerLayer(nn.Module):
             self.source_norm = shape.build_norm()
             self.source_attention = Attention(shape.cross_attention, attention_dropout)
         self.feed_forward_norm = shape.build_norm()
-        self.feed_forward = shape.build_feed_forward()
+        bias = shape.attention.bias if shape.feed_forward_bias is None else shape.feed_forward_bias
+        self.feed_forward = FeedForwardLayer(shape.attention.width, shape.inner, shape.activation, bias, shape.gated)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -181,16 +168,17 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
         positions=spec.positions,
         context=spec.context,
     )
+    shape = LayerShape(
+        attention,
+        spec.feed_forward_width,
+        spec.activation,
+        spec.norm,
+        gated=spec.gated,
+        norm_bias=spec.bias,
+        norm_epsilon=spec.norm_epsilon,
+    )
     if isinstance(spec, Transformer):
-        return LayerShape(
-            replace(attention, scaled=spec.scaled_scores),
-            spec.feed_forward_width,
-            spec.activation,
-            spec.norm,
-            spec.norm_place,
-            gated=spec.gated,
-            norm_epsilon=spec.norm_epsilon,
-        )
+        return replace(shape, attention=replace(attention, scaled=spec.scaled_scores), norm_place=spec.norm_place)
     attention = replace(
         attention,
         causal=True,
@@ -198,27 +186,13 @@ def layer_shape(spec: Decoder | Transformer) -> LayerShape:
         key_value_heads=spec.key_value_heads,
         key_query=spec.key_query,
         value_output=spec.value_output,
-        bias=spec.bias if spec.query_key_value_bias is None else spec.query_key_value_bias,
-        output_bias=spec.bias if spec.attention_output_bias is None else spec.attention_output_bias,
+        bias=spec.has_bias("query_key_value"),
+        output_bias=spec.has_bias("attention_output"),
         query_key_norm=spec.query_key_norm,
         window=spec.window,
     )
-    return LayerShape(
-        attention,
-        spec.feed_forward_width,
-        spec.activation,
-        spec.norm,
-        gated=spec.gated,
-        parallel=spec.residual == "parallel",
-        norm_bias=spec.bias,
-        feed_forward_bias=spec.bias if spec.feed_forward_bias is None else spec.feed_forward_bias,
-        norm_epsilon=spec.norm_epsilon,
-    )
-
-
-def causal_layer_shape(shape: LayerShape) -> LayerShape:
-    """Return the settings of an encoder–decoder's decoder layers: causal, with attention to the source."""
-    return replace(shape, attention=replace(shape.attention, causal=True), source=True)
+    parallel, bias = spec.residual == "parallel", spec.has_bias("feed_forward")
+    return replace(shape, attention=attention, parallel=parallel, feed_forward_bias=bias)
 
 
 class TransformerModel(Backbone):

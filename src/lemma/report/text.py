@@ -3,7 +3,7 @@
 import re
 import shutil
 import unicodedata
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TextIO
@@ -127,22 +127,22 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
     """Split a formula or a module's path that is too long after its dots; the path of a file stays in one piece."""
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
-    pieces = [""]
-    for factor in word if break_anywhere else _DOTTED.findall(word):
-        if pieces[-1] and display_width(pieces[-1] + factor) > width:
+    dotted = ((factor, display_width(factor)) for factor in _DOTTED.findall(word))
+    parts = _pack(graphemes(word) if break_anywhere else dotted, width)
+    # what has no place to be cut at, such as a model's babble, is cut where the line ends
+    return [piece for part in parts for piece in _pack(graphemes(part), width)]
+
+
+def _pack(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
+    """Join neighbouring parts, given with their widths, into pieces of at most `width` columns where parts allow it."""
+    pieces, used = [""], 0
+    for part, part_width in parts:
+        if pieces[-1] and used + part_width > width:
             pieces.append("")
-        pieces[-1] += factor
-    parts: list[str] = []
-    for piece in pieces:  # what has no place to be cut at, such as a model's babble, is cut where the line ends
-        parts.append("")
-        used = 0
-        for character, character_width in graphemes(piece):
-            if parts[-1] and used + character_width > width:
-                parts.append("")
-                used = 0
-            parts[-1] += character
-            used += character_width
-    return parts
+            used = 0
+        pieces[-1] += part
+        used += part_width
+    return pieces
 
 
 def wrap_paragraph(text: str, width: int | None = None) -> str:

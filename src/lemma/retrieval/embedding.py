@@ -53,7 +53,6 @@ class Embedder:
 
     @property
     def side(self) -> int:
-        """Pixels per side of an image as it is read."""
         return self.towers.spec.image_side
 
     @property
@@ -76,7 +75,6 @@ class Embedder:
         return f"{self.hash} framed" if crop_margins else self.hash
 
     def image_vectors(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
-        """Return the vectors of some images."""
         return self._check_finite(embed_images(self.towers, pixels))
 
     def text_vectors(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
@@ -104,7 +102,6 @@ class Embedder:
 
 
 def _truncation_note(tokenizer: Tokenizer, text: str, length: int, max_tokens: int) -> str:
-    """Return a note on what of a text is not read; "" if all of it is."""
     ids, dropped = tokenizer.encode_lossy(text)
     unknown = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
     notes = {

@@ -15,7 +15,7 @@ import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,12 +23,13 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from jaxtyping import Float32, UInt8
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, ValidationError
+from pydantic.dataclasses import dataclass as checked_dataclass
 
 from lemma.data.corpora import IMAGES
 from lemma.data.images import ImageFile, decode_images, find_images, list_images
 from lemma.errors import DataError, RunError, StorageError, describe_unknown
 from lemma.files import (
-    BLOCK_BYTES,
     Progress,
     explain_storage_errors,
     file_hash,
@@ -74,29 +75,27 @@ class IndexEntry(NamedTuple):
         return json.dumps(list(self)) + "\n"
 
 
-@dataclass(frozen=True)
+@checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class IndexHeader:
     """Content of index.json; the fields are its keys."""
 
     run: str  # hash of what made the vectors
-    width: int
+    width: PositiveInt
     images: str  # the folder, or the name, of the images
-    generation: int = 0
-    rows: int = 0
-    lines: int = 0
-    size: int = 0  # bytes of the entries that count
-    vectors_sum: int = 0  # CRC-32 of what counts of the vectors
-    entries_sum: int = 0  # CRC-32 of what counts of the entries
+    generation: NonNegativeInt = 0
+    rows: NonNegativeInt = 0
+    lines: NonNegativeInt = 0
+    size: NonNegativeInt = 0  # bytes of the entries that count
+    vectors_sum: NonNegativeInt = 0  # CRC-32 of what counts of the vectors
+    entries_sum: NonNegativeInt = 0  # CRC-32 of what counts of the entries
     format: int = INDEX_FORMAT
 
     @property
     def vectors(self) -> str:
-        """Name of the file of vectors."""
         return f"vectors-{self.generation}.bin"
 
     @property
     def entries(self) -> str:
-        """Name of the file of entries."""
         return f"entries-{self.generation}.jsonl"
 
     @classmethod
@@ -114,17 +113,11 @@ class IndexHeader:
         if "pictures" in fields:  # the name of `images` in earlier versions
             fields["images"] = fields.pop("pictures")
         try:
-            header = cls(**fields)
-        except TypeError:
+            return cls(**fields)
+        except ValidationError:
             raise RunError(f"{path} is damaged: it has unexpected fields. Remove {folder}.") from None
-        sizes = (header.width, header.generation, header.rows, header.lines, header.size)
-        numbers = (*sizes, header.vectors_sum, header.entries_sum)
-        if not all(type(number) is int and number >= 0 for number in numbers) or header.width < 1:
-            raise RunError(f"{path} is damaged: a size is not a whole number. Remove {folder}.")
-        return header
 
     def write(self, folder: Path) -> None:
-        """Replace index.json atomically."""
         write_checked_json(folder / HEADER_FILE, asdict(self))
 
 
@@ -141,10 +134,8 @@ class Index:
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open an index; if another process has just switched to a new generation, the header is read once more."""
-        try:
+        with suppress(FileNotFoundError):
             return cls._open(folder)
-        except FileNotFoundError:
-            pass
         try:
             return cls._open(folder)
         except FileNotFoundError as error:
@@ -168,7 +159,12 @@ class Index:
         size = header.rows * header.width * FLOAT_BYTES
         if vectors.stat().st_size < size:
             raise RunError(f"{vectors} is damaged: shorter than {HEADER_FILE} says. Remove {folder}.")
-        if not matches_checksum(vectors, f"{size} {header.vectors_sum}", lambda: f"{size} {_crc32(vectors, size)}"):
+
+        def compute_checksum() -> str:
+            counted = np.memmap(vectors, np.uint8, "r", shape=size).data if size else b""
+            return f"{size} {zlib.crc32(counted)}"
+
+        if not matches_checksum(vectors, f"{size} {header.vectors_sum}", compute_checksum):
             raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {folder}.")
         shape = (header.rows, header.width)
         mapped = np.memmap(vectors, "<f4", "r", shape=shape) if header.rows else np.zeros(shape, dtype=np.float32)
@@ -243,7 +239,6 @@ class ImageSource:
         return entries
 
     def path(self, name: str) -> Path:
-        """Return the file of an image."""
         if self.folder is not None:
             return self.folder / name
         return self.images[name].path if name in self.images else Path(name)
@@ -282,12 +277,8 @@ def read_entries(
 
     One that is gone or cannot be opened now is in neither list: it is tried again the next time.
     """
-    checksums = [images.checksum(entry.name) for entry in entries]
-    existing = [
-        entry._replace(sha256=checksum)
-        for entry, checksum in zip(entries, checksums, strict=True)
-        if checksum is not None
-    ]
+    checksums = ((entry, images.checksum(entry.name)) for entry in entries)
+    existing = [entry._replace(sha256=checksum) for entry, checksum in checksums if checksum is not None]
     paths = [images.path(entry.name) for entry in existing]
     readable, unreadable, pixels = [], [], []
     decoded = decode_images(paths, side, crop_margins=images.crop_margins)
@@ -355,7 +346,6 @@ def _switch_to(folder: Path, header: IndexHeader) -> Index:
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """Return the files of all generations."""
     files = [*folder.glob("vectors-*.bin"), *folder.glob("entries-*.jsonl")]
     return [file for file in files if file.stem.rpartition("-")[2].isdigit()]
 
@@ -373,15 +363,6 @@ def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int =
             checksum = zlib.crc32(part, checksum)
         file.flush()
         _sync(file.fileno())
-    return checksum
-
-
-def _crc32(path: Path, size: int) -> int:
-    """Return the CRC-32 of the first `size` bytes of a file."""
-    checksum = 0
-    with path.open("rb") as file:
-        while size and (block := file.read(min(size, BLOCK_BYTES))):
-            checksum, size = zlib.crc32(block, checksum), size - len(block)
     return checksum
 
 
@@ -437,17 +418,17 @@ def update_index(
 
 def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
     index, note = _open_or_create(folder, embedder, images)
-    changes = _find_changes(index, images)
-    removed = len(index) - len(changes.rows)
-    same_rows = [entry for _, entry in changes.rows] == list(index.entries)
-    if not same_rows or set(changes.unreadable) != set(index.unreadable):
-        index = rewrite_index(index, changes.rows, changes.unreadable, images.name)
+    rows, unreadable_now, new = _find_changes(index, images)
+    removed = len(index) - len(rows)
+    same_rows = [entry for _, entry in rows] == list(index.entries)
+    if not same_rows or set(unreadable_now) != set(index.unreadable):
+        index = rewrite_index(index, rows, unreadable_now, images.name)
     elif index.header.images != images.name:  # the folder was moved
         index = _switch_to(folder, replace(index.header, images=images.name))
     before, header = len(index), index.header
-    advance = progress_counter(progress, "embedding images", len(changes.new)) if changes.new else None
-    for first in range(0, len(changes.new), BLOCK):
-        block = changes.new[first : first + BLOCK]
+    advance = progress_counter(progress, "embedding images", len(new)) if new else None
+    for first in range(0, len(new), BLOCK):
+        block = new[first : first + BLOCK]
         readable, pixels, unreadable = read_entries(images, block, embedder.side)
         header = append_entries(folder, header, [*readable, *unreadable], embedder.image_vectors(pixels))
         if advance:
@@ -470,16 +451,13 @@ def _open_or_create(folder: Path, embedder: Embedder, images: ImageSource) -> tu
     return create_index(folder, fingerprint, embedder.width, images.name), note
 
 
-class _Changes(NamedTuple):
-    """Difference between an index and the images as they are now."""
+def _find_changes(
+    index: Index, images: ImageSource
+) -> tuple[list[tuple[int, IndexEntry]], list[IndexEntry], list[IndexEntry]]:
+    """Compare an index with its images as they are now: unchanged, moved and touched ones keep their vectors.
 
-    rows: list[tuple[int, IndexEntry]]  # whose vectors remain valid, each with its entry now
-    unreadable: list[IndexEntry]  # images known to be unreadable
-    new: list[IndexEntry]  # images to read
-
-
-def _find_changes(index: Index, images: ImageSource) -> _Changes:
-    """Compare an index with its images: unchanged, moved and touched ones keep their vectors."""
+    Returns the rows whose vectors remain valid, each with its entry now; images known to be unreadable; images to read.
+    """
     current = {entry.name: entry for entry in images.entries()}
     valid: list[tuple[int | None, IndexEntry]] = []  # an unreadable image has no row
     outdated: dict[tuple[int, str | None], tuple[int | None, IndexEntry]] = {}
@@ -499,4 +477,4 @@ def _find_changes(index: Index, images: ImageSource) -> _Changes:
         else:
             valid.append((match[0], match[1]._replace(name=entry.name, mtime_ns=entry.mtime_ns)))
     rows = sorted((row, entry) for row, entry in valid if row is not None)
-    return _Changes(rows, [entry for row, entry in valid if row is None], new)
+    return rows, [entry for row, entry in valid if row is None], new

@@ -31,7 +31,6 @@ class Hit:
     path: Path | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         optional = {
             "caption": self.caption,
             "reranked_score": self.reranked_score,
@@ -51,7 +50,6 @@ class QueryHits:
     image: Path | None = field(default=None, repr=False)  # the query itself, if it is an image
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return to_plain({"query": self.query, **({"remark": self.note} if self.note else {}), "hits": self.hits})
 
 
@@ -71,7 +69,6 @@ class IndexCounts:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         unreadable = [{"name": name, "reason": reason} for name, reason in self.unreadable]
         return {"indexed": self.indexed, "new": self.new, "removed": self.removed, "broken": unreadable}
 
@@ -143,13 +140,11 @@ class SearchResult(Result):
         return [*lines, *self.notes, *([f"index: {self.index}"] if self.index else [])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         values = {"run": self.run, "among": self.kind, "where": self.source, "answers": self.answers}
         values |= self.counts.to_dict()
         return to_plain({**values, "how": self.method, "index": self.index, "notes": self.notes})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row per hit."""
         is_reranked = any(hit.reranked_score is not None for answer in self.answers for hit in answer.hits)
         return [
             {"query": answer.query, "rank": hit.rank, "score": hit.score}

@@ -96,7 +96,6 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
 def _read_request_texts(
     texts: str | Path | Sequence[str], column: str | None, progress: Progress | None
 ) -> tuple[list[str], str]:
-    """Return the texts to search in, and what they are called."""
     if not isinstance(texts, str | Path):
         return validate_texts(list(texts), "text"), "the given texts"
     if str(texts) in IMAGES:

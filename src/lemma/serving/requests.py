@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
 
@@ -44,30 +44,20 @@ IGNORED_FIELDS = frozenset(  # fields without effect on the answer
 
 @dataclass(frozen=True)
 class Limits:
-    """The limits of one server.
+    """The limits of one server."""
 
-    Attributes:
-        tokens: tokens that a request may generate.
-        batch: texts that a run generates at once.
-        waiting: requests of each run that wait for their turn.
-        seconds: duration of a request, its waiting included.
-        grace: seconds for requests under way when the server is stopped.
-    """
-
-    tokens: int = 4096
-    batch: int = 32
-    waiting: int = 256
-    seconds: float = 600.0
-    grace: float = 10.0
+    tokens: int = 4096  # that a request may generate
+    batch: int = 32  # texts that a run generates at once
+    waiting: int = 256  # requests of each run that wait for their turn
+    seconds: float = 600.0  # duration of a request, its waiting included
+    grace: float = 10.0  # seconds for requests under way when the server is stopped
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "batch", "waiting", "seconds", "grace"):
-            value = getattr(self, name)
+        for name, value in asdict(self).items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise InputError(f"{name} = {value!r}: a number is expected.")
-        for name in ("tokens", "batch", "waiting"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} (--max-{name}) = {getattr(self, name)} is less than 1.")
+            if name in ("tokens", "batch", "waiting") and value < 1:
+                raise InputError(f"{name} (--max-{name}) = {value} is less than 1.")
         if not 0 < self.seconds < float("inf") or not 0 <= self.grace < float("inf"):
             raise InputError(f"timeout = {self.seconds:g}, grace = {self.grace:g}: give numbers of seconds.")
 

@@ -29,17 +29,12 @@ SECONDS_FOR_END = 0.5  # for clients to read the end of their answers before con
 
 @dataclass(frozen=True)
 class Ready:
-    """The address of a server that is ready to answer.
-
-    Attributes:
-        local: whether only this machine reaches it.
-        keyed: whether an API key is needed.
-    """
+    """The address of a server that is ready to answer."""
 
     address: str
     models: tuple[str, ...]
-    local: bool
-    keyed: bool = False
+    local: bool  # only this machine reaches it
+    keyed: bool = False  # an API key is needed
 
     def __str__(self) -> str:
         lines = [f"Serving {', '.join(self.models)}"]

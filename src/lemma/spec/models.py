@@ -250,6 +250,16 @@ class Decoder(AttentionModel, LanguageSpec):
     logit_cap: Annotated[float, Field(gt=0)] | None = None
     """Soft cap of the logits: c·tanh(logit/c) (Gemma 2, Riviere et al. 2024); none if unset."""
 
+    def has_bias(self, part: str) -> bool:
+        """Check whether a part has biases: query_key_value, attention_output or feed_forward."""
+        own = getattr(self, f"{part}_bias")
+        return self.bias if own is None else own
+
+    @property
+    def has_scaled_embedding(self) -> bool:
+        """True if embeddings are multiplied by √d."""
+        return self.positions.scaled if self.scaled_embedding is None else self.scaled_embedding
+
     @model_validator(mode="after")
     def _groups_fit(self) -> Self:
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)

@@ -28,25 +28,17 @@ Kind = TypeVar("Kind", bound=Spec)
 
 @dataclass(frozen=True)
 class PluginGroup(Generic[Kind]):
-    """A group of entry points, each of which leads to a spec class whose `tag` field is the entry point's name.
+    """A group of entry points, each of which leads to a spec class whose `tag` field is the entry point's name."""
 
-    Attributes:
-        name: The group in the metadata of packages, such as lemma.families.
-        noun: What it holds, such as family.
-        base_class: The class that every class of the group extends.
-        tag: The field with the name: family, or kind.
-        reserved_names: Returns the names that are built in.
-        registered: Classes that were registered in this process.
-        parts: Objects that registered classes name, by the paths that stand for them.
-    """
-
-    name: str
-    noun: str
+    name: str  # in the metadata of packages, such as lemma.families
+    noun: str  # such as family
     base_class: type[Kind]
-    tag: str
+    tag: str  # family, or kind
     reserved_names: Callable[[], Collection[str]]
-    registered: dict[str, type[Kind]] = field(default_factory=dict)
-    parts: dict[str, Any] = field(default_factory=dict)
+    registered: dict[str, type[Kind]] = field(default_factory=dict)  # in this process
+    parts: dict[str, Any] = field(
+        default_factory=dict
+    )  # that registered classes name, by the paths that stand for them
 
     def register(self, spec_class: type[Kind], parts: Mapping[str, Any]) -> None:
         """Register a class by its name in this process, with the parts that it names; a second time replaces it."""

@@ -48,7 +48,6 @@ class ClaimVerdict:
 
     @property
     def sentence(self) -> str:
-        """Return the claim and its verdict, for the conclusion."""
         return f"“{self.claim.rstrip('.')}”: {VERDICT_SENTENCES[self.verdict]}."
 
     def __str__(self) -> str:
@@ -136,7 +135,6 @@ class CostRatio(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Return whether it is cheaper."""
         if self.low is None or self.high is None:
             return "too few seeds"
         if self.exact:
@@ -205,7 +203,6 @@ class CheaperClaim:
 
     @property
     def same(self) -> Verdict:
-        """Return whether the accuracies are about the same."""
         return judge_equivalence(self.test and self.test.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:

@@ -47,9 +47,10 @@ from lemma.studies.claims import CheaperClaim, compare_costs, format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, read_json, validation_rows, write_json
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of, time_in_turns
-from lemma.tasks.base import LoadContext, absolute_path, report_skipped
+from lemma.tasks.base import LoadContext, report_skipped
 from lemma.tasks.classification import classify, load_labels, score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
+from lemma.tasks.registry import absolute_path
 
 TEST = "test"
 SCORES = {"accuracy": "accuracy", "precision": "precision", "recall": "recall", "f1": "F1"}
@@ -104,7 +105,6 @@ class ClassifierExperiment(TrainingExperiment[ClassifierMeasures]):
     measures_type = ClassifierMeasures
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
-        """Classify the test items."""
         test, labels = plan.dataset.item(TEST), plan.dataset.labels
         if isinstance(plan.model, Graph):
             probabilities = classify_nodes(run.require(GraphModel, "a graph model"), test.graph)[test.nodes]
@@ -415,7 +415,6 @@ class ClassifiersExperiment(ClassifierExperiment):
         return seconds
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
-        """Report scores, costs, and the verdict on each body against the first."""
         device, rows = device_of(outcomes[0].cell.recipe), group_rows(outcomes)
         seconds = {} if interrupted else self.inference_seconds(outcomes, device)
         claims = compare_with_first(rows, self.spec.tolerance, seconds)

@@ -17,15 +17,16 @@ from lemma.counting.count import trainable_formula
 from lemma.data.labels import LabelledExamples
 from lemma.data.pairs import TokenPairs
 from lemma.errors import SpecError
+from lemma.files import explain_storage_errors
 from lemma.report.progress import Observer
 from lemma.report.result import Result, Text
-from lemma.runs.folder import RunFolder, check_run_target
+from lemma.runs.checkpoint import MANIFEST
+from lemma.runs.folder import RunFolder, check_run_target, check_utf8_path
 from lemma.runs.load import build_initial_model, load
 from lemma.spec.base import distribute
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.cells import CellOutcome, StudyCell
-from lemma.studies.experiment import Experiment, run_experiment
+from lemma.studies.experiment import TitledObserver
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.studies.timing import (
     Quartiles,
@@ -36,7 +37,8 @@ from lemma.studies.timing import (
     time_in_turns,
     time_ratio,
 )
-from lemma.tasks.base import DataArgs, Headline
+from lemma.tasks.base import Headline
+from lemma.tasks.registry import DataArgs
 from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import (
     AdaptationPlan,
@@ -47,9 +49,8 @@ from lemma.training.adapt import (
     has_same_plan,
     plan_adaptation,
 )
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed, fork_random
 from lemma.training.loop import TrainingResult
-from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 MEGA = 1e6
@@ -88,38 +89,44 @@ def compare_methods(
         # a setting that only another method has is left to that one
         of_method = {name: value for name, value in settings.items() if name in own or name not in others}
         plans[method] = plan_adaptation(run, data_args, method, of_method, observer, dataset)
-    experiment = MethodsExperiment(plans, out, observer, overwrite)
-    try:
-        return run_experiment(experiment)
-    except UnfinishedMethod as stopped:
-        return UnfinishedComparison(stopped.training, stopped.method)
+    for method, plan in plans.items():  # known now, not after an hour
+        if not has_same_plan(plan, out / method):
+            check_run_target(out / method, overwrite)
+    check_utf8_path(out)
+    with explain_storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+        (out / MANIFEST).unlink(missing_ok=True)  # the table that it has checksums of is written again
+    base = BaseEvaluation.measure(plans["full"])
+    results: dict[str, AdaptResult] = {}
+    for number, (method, plan) in enumerate(plans.items(), start=1):
+        titled = TitledObserver(observer, f"run {number} of {len(plans)}: {method}")
+        done = adapt_or_resume(plan, out / method, titled, trainable_formula, overwrite)
+        if isinstance(done, TrainingResult):
+            return UnfinishedComparison(done, method)
+        results[method] = done
+    observer.log("measuring memory, time of inference and forgetting")
+    result = report_methods(plans["full"], measure_methods(plans, results, base), base.reason, out)
+    result.save()
+    return result
 
 
 @dataclass(frozen=True)
 class MethodRow:
-    """The result of one method, and what it cost.
-
-    Attributes:
-        unmerged: milliseconds of a pass as the run is loaded.
-        merged: the same with updates folded in, where there are any that can be.
-        time_ratio: the pass's time against that of the fully tuned model, which has nothing added.
-    """
+    """The result of one method, and what it cost."""
 
     adapted: AdaptResult
     peak_bytes: int
-    unmerged: Quartiles
-    merged: Quartiles | None
-    time_ratio: Quartiles
+    unmerged: Quartiles  # milliseconds of a pass as the run is loaded
+    merged: Quartiles | None  # the same with updates folded in, where there are any that can be
+    time_ratio: Quartiles  # against the pass of the fully tuned model, which has nothing added
     forgetting: Forgetting | None
 
     @property
     def method(self) -> str:
-        """The method's name."""
         return self.adapted.method.kind
 
     @property
     def headline(self) -> Headline:
-        """The score it is judged by."""
         return self.adapted.score.headline
 
     @property
@@ -128,7 +135,6 @@ class MethodRow:
         return min(self.unmerged.median, self.merged.median if self.merged else self.unmerged.median)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {
             **self.adapted.to_dict(),
             "peak_bytes": self.peak_bytes,
@@ -139,7 +145,6 @@ class MethodRow:
         }
 
     def cells(self) -> dict[str, str]:
-        """Return its cells, by the names of the table's lines."""
         guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
@@ -193,14 +198,6 @@ def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
     return f"{sentence} Cheaper, but worse at the task: {' and '.join(cheaper)}." if cheaper else sentence
 
 
-class UnfinishedMethod(Exception):
-    """The training of a method was interrupted."""
-
-    def __init__(self, training: TrainingResult, method: str) -> None:
-        super().__init__(method)
-        self.training, self.method = training, method
-
-
 @dataclass(frozen=True)
 class UnfinishedComparison(Result):
     """A comparison that was interrupted, and how far it came."""
@@ -211,111 +208,75 @@ class UnfinishedComparison(Result):
     title: str = "Ways to adapt"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
     def blocks(self) -> list[Text]:
-        """Describe where it stopped."""
         step = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
         return [Text(f"Interrupted in {self.method}, at {step}. The same command goes on where it stopped.")]
 
 
-class MethodsExperiment(Experiment[AdaptResult]):
-    """Adapt a base by every method; all or none, since the table compares them with each other."""
+def measure_methods(
+    plans: Mapping[str, AdaptationPlan], results: Mapping[str, AdaptResult], base: BaseEvaluation
+) -> list[MethodRow]:
+    """Measure what training does not show of each method: memory, time of inference, forgetting."""
+    plan = plans["full"]
+    device = device_of(plan.recipe)
+    inputs = inference_batch(plan.data, plan.model, min(MAX_TEXTS, plan.recipe.batch), device)
 
-    stores_measures = tolerates_failures = False
-    spec = None
+    @torch.no_grad()
+    def forward(model: nn.Module) -> Any:
+        return model(*inputs)
 
-    def __init__(self, plans: Mapping[str, AdaptationPlan], out: Path, observer: Observer, overwrite: bool) -> None:
-        self.plans, self.out, self.observer, self.overwrite = plans, out, observer, overwrite
-
-    def cells(self) -> list[StudyCell]:
-        return [StudyCell(name, {}, None) for name in self.plans]
-
-    def path(self, cell: StudyCell) -> Path:
-        return self.out / cell.condition
-
-    def check(self, cell: StudyCell) -> None:
-        """Raise an error if the folder holds something else."""
-        if not has_same_plan(self.plans[cell.condition], self.path(cell)):  # known now, not after an hour
-            check_run_target(self.path(cell), self.overwrite)
-
-    def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Evaluate the base on its own data, before anything is trained."""
-        self.base = BaseEvaluation.measure(self.plans["full"])
-
-    def run(self, cell: StudyCell, observer: Observer) -> AdaptResult:
-        """Adapt the base by one method, or continue that."""
-        done = adapt_or_resume(self.plans[cell.condition], self.path(cell), observer, trainable_formula, self.overwrite)
-        if isinstance(done, TrainingResult):
-            raise UnfinishedMethod(done, cell.condition)
-        return done
-
-    def report(self, outcomes: tuple[CellOutcome[AdaptResult], ...], interrupted: bool) -> StudyResult:
-        """Measure memory, time of inference and forgetting, and name a winner for each scenario."""
-        if interrupted:  # not in a method's training, which goes on by itself
-            raise KeyboardInterrupt
-        results = {outcome.cell.condition: outcome.measures for outcome in outcomes if outcome.measures}
-        rows = self.measure(results)
-        cells = [row.cells() for row in rows]
-        header = ["", *results]
-        lines = [[title, *(column[title] for column in cells)] for title in cells[0]]
-        records = [dict(zip(header, line, strict=True)) for line in lines]
-        plan, note = self.plans["full"], self.base.reason
-        data = plan.data.description
-        winners = [describe_winner(scenario, rows) for scenario in SCENARIOS]
-        if all(row.headline.is_at_baseline for row in rows):
-            advice = "give more texts or steps to compare them."
-            winners.insert(0, f"No method beats the majority-class baseline: {advice}")
-        return StudyResult(
-            title=f"{plan.base.path} adapted to {data}",
-            kicker="Ways to adapt",
-            out=self.out,
-            table=StudyTable(header, lines, records, f"{TABLE_NOTE} {note}".strip()),
-            conclusion=tuple(winners),
-            hardware=describe_hardware(device_of(plan.recipe)),
-            rows=tuple(rows),
-            formulas={f"learned by {row.method}": row.adapted.formula for row in rows},
-            extra={
-                "base": str(plan.base.path),
-                "data": data,
-                "rows": [row.to_dict() for row in rows],
-                "winners": winners,
-                "note": note,
-                "board": str(self.out / "board.html"),
-            },
-            files=("board.md", "board.csv", "board.json", "board.html"),
-        )
-
-    def measure(self, results: Mapping[str, AdaptResult]) -> list[MethodRow]:
-        """Measure what training does not show of each method: memory, time of inference, forgetting."""
-        plan = self.plans["full"]
-        device = device_of(plan.recipe)
-        self.observer.log("measuring memory, time of inference and forgetting")
-        inputs = inference_batch(plan.data, plan.model, min(MAX_TEXTS, plan.recipe.batch), device)
-
-        @torch.no_grad()
-        def forward(model: nn.Module) -> Any:
-            return model(*inputs)
-
-        calls = {name: partial(forward, load(result.path, device).module) for name, result in results.items()}
-        if "lora" in results:  # also with its updates folded in
-            calls["lora, merged"] = partial(forward, merge_lora(load(results["lora"].path, device).module))
-        times = time_in_turns(calls, MAX_ROUNDS, device, MAX_SECONDS)
-        rows = []
-        for name, result in results.items():
-            merged_times = times.get(f"{name}, merged")
-            rows.append(
-                MethodRow(
-                    adapted=result,
-                    peak_bytes=measure_peak_bytes(self.plans[name], result.path, device),
-                    unmerged=quartiles(times[name]).scale(1e3),
-                    merged=quartiles(merged_times).scale(1e3) if merged_times else None,
-                    time_ratio=time_ratio(times[name], times["full"]),
-                    forgetting=self.base.measure_forgetting(load(result.path, device)) if self.base.run else None,
-                )
+    calls = {name: partial(forward, load(result.path, device).module) for name, result in results.items()}
+    if "lora" in results:  # also with its updates folded in
+        calls["lora, merged"] = partial(forward, merge_lora(load(results["lora"].path, device).module))
+    times = time_in_turns(calls, MAX_ROUNDS, device, MAX_SECONDS)
+    rows = []
+    for name, result in results.items():
+        merged_times = times.get(f"{name}, merged")
+        rows.append(
+            MethodRow(
+                adapted=result,
+                peak_bytes=measure_peak_bytes(plans[name], result.path, device),
+                unmerged=quartiles(times[name]).scale(1e3),
+                merged=quartiles(merged_times).scale(1e3) if merged_times else None,
+                time_ratio=time_ratio(times[name], times["full"]),
+                forgetting=base.measure_forgetting(load(result.path, device)) if base.run else None,
             )
-        return rows
+        )
+    return rows
+
+
+def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, out: Path) -> StudyResult:
+    """Put the methods side by side, and name a winner for each scenario."""
+    cells = [row.cells() for row in rows]
+    header = ["", *(row.method for row in rows)]
+    lines = [[title, *(column[title] for column in cells)] for title in cells[0]]
+    records = [dict(zip(header, line, strict=True)) for line in lines]
+    data = plan.data.description
+    winners = [describe_winner(scenario, rows) for scenario in SCENARIOS]
+    if all(row.headline.is_at_baseline for row in rows):
+        advice = "give more texts or steps to compare them."
+        winners.insert(0, f"No method beats the majority-class baseline: {advice}")
+    return StudyResult(
+        title=f"{plan.base.path} adapted to {data}",
+        kicker="Ways to adapt",
+        out=out,
+        table=StudyTable(header, lines, records, f"{TABLE_NOTE} {note}".strip()),
+        conclusion=tuple(winners),
+        hardware=describe_hardware(device_of(plan.recipe)),
+        rows=tuple(rows),
+        formulas={f"learned by {row.method}": row.adapted.formula for row in rows},
+        extra={
+            "base": str(plan.base.path),
+            "data": data,
+            "rows": [row.to_dict() for row in rows],
+            "winners": winners,
+            "note": note,
+            "board": str(out / "board.html"),
+        },
+        files=("board.md", "board.csv", "board.json", "board.html"),
+    )
 
 
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:

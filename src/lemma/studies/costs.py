@@ -20,7 +20,7 @@ from lemma.counting.count import count
 from lemma.counting.subject import resolve_subject
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
-from lemma.layers.recurrent import build_recurrent
+from lemma.models.recurrent import build_recurrent
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
 from lemma.report.result import Heading, Text
@@ -29,7 +29,7 @@ from lemma.studies.cells import CellOutcome, StudyCell
 from lemma.studies.experiment import Experiment
 from lemma.studies.result import StudyResult, StudyTable
 from lemma.studies.timing import Quartiles, device_of, quartiles, time_in_turns, time_ratio
-from lemma.training.precision import fork_random
+from lemma.training.devices import fork_random
 from lemma.training.session import seed_random
 
 Vectors = Float[Tensor, "batch time width"]
@@ -41,19 +41,13 @@ TIMING_NOTE = (
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Layer at one size: its counts by formula, and how long it took, in seconds.
-
-    Attributes:
-        settings: what it is.
-        both: forward and backward.
-        forward_ratio, both_ratio: against the baseline.
-    """
+    """Layer at one size: its counts by formula, and how long it took, in seconds."""
 
     settings: Mapping[str, Any]
     counts: Mapping[str, int]
     forward: Quartiles
-    both: Quartiles
-    forward_ratio: Quartiles
+    both: Quartiles  # forward and backward
+    forward_ratio: Quartiles  # against the baseline, as the next
     both_ratio: Quartiles
 
     def to_dict(self, flat: bool = False) -> dict[str, Any]:
@@ -73,7 +67,6 @@ class LayerCost:
 
     @property
     def ratio_text(self) -> str:
-        """Both ratios, for a sentence."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
@@ -83,27 +76,16 @@ class RaceCosts:
 
     rows: tuple[LayerCost, ...]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        return {"rows": [row.to_dict() for row in self.rows]}
-
 
 class CostExperiment(Experiment[RaceCosts]):
-    """Count every layer by formula, then time all of them in turns; each cell is one race.
-
-    Attributes:
-        formulas: by what they count.
-        convention: how the formulas count.
-        baseline: the layer with which all others are compared.
-        no_plot_reason: why there is no plot, for results without one.
-    """
+    """Count every layer by formula, then time all of them in turns; each cell is one race."""
 
     stores_measures = False
-    formulas: Mapping[str, str]
-    convention: str
-    baseline: Any
+    formulas: Mapping[str, str]  # by what they count
+    convention: str  # how the formulas count
+    baseline: Any  # the layer with which all others are compared
     baseline_name: str
-    no_plot_reason: str
+    no_plot_reason: str  # for results without a plot
 
     def __init__(self, spec: HeadsStudy | LengthStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
@@ -127,15 +109,13 @@ class CostExperiment(Experiment[RaceCosts]):
         """Plot times, or ratios of times."""
 
     def random_inputs(self, length: int) -> Vectors:
-        """Draw inputs of a length."""
         return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
-        """Time inference, then forward and backward."""
 
+        @torch.no_grad()
         def infer(forward: Callable[[], Vectors]) -> None:
-            with torch.no_grad():
-                forward()
+            forward()
 
         def train(forward: Callable[[], Vectors]) -> None:
             forward().sum().backward()
@@ -206,7 +186,7 @@ def zero_inputs(d: int, B: int = 1, T: int = 64) -> Vectors:
 
 def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], dashed: bool = False) -> Curve:
     """Make a curve of medians, with a band between the quartiles."""
-    low, median, high = (tuple(getattr(one, end) for one in spreads) for end in ("low", "median", "high"))
+    low, median, high = (tuple(getattr(spread, end) for spread in spreads) for end in ("low", "median", "high"))
     return Curve(title, tuple(map(float, x)), median, low, high, dashed, dots=True)
 
 
@@ -265,7 +245,6 @@ class HeadsExperiment(CostExperiment):
         return {heads: (settings[heads], make_forward(heads)) for heads in self.spec.heads}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Count parameters, operations, and the exponentials of all softmaxes."""
         sizes = {"d": self.spec.width, "h": settings["h"], "B": self.spec.batch, "T": settings["T"]}
         counts = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
         return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
@@ -286,7 +265,6 @@ class HeadsExperiment(CostExperiment):
                 yield f"T = {length}, {path}: {times}: {verdict}."
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Plot the ratios against the number of heads, a plot for each path."""
         for path in self.spec.paths:
             curves = []
             for length in self.spec.lengths:
@@ -374,7 +352,6 @@ class LengthExperiment(CostExperiment):
         return {kind: ({"T": point["T"], "layer": kind}, make_forward(kind)) for kind in self.spec.models}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Count parameters, operations, and steps that must wait for each other."""
         kind, sizes = settings["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": settings["T"]}
         quantities = self.accounts[kind].quantities
         counts = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
@@ -411,7 +388,6 @@ class LengthExperiment(CostExperiment):
                     break
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Plot time against length, forward alone and with backward."""
         for name, title in (("forward", "forward"), ("both", "forward and backward")):
             curves = []
             for kind in self.spec.models:

@@ -57,7 +57,6 @@ class Experiment(ABC, Generic[M]):
 
     measures_type: ClassVar[Any]  # the dataclass of what is measured of a cell
     stores_measures: ClassVar[bool] = True  # on disk; times are measured again by every call
-    tolerates_failures: ClassVar[bool] = True  # a cell that fails becomes a row with its reason, not an error
     serial_reason: ClassVar[str] = ""  # why its cells cannot run next to each other, if so
 
     spec: Any  # None if it has none
@@ -99,7 +98,6 @@ class Experiment(ABC, Generic[M]):
         return True
 
     def path(self, cell: StudyCell) -> Path:
-        """Return the cell's run folder."""
         return self.out / ("trials" if cell.is_trial else "runs") / cell.name
 
     def measures_path(self, cell: StudyCell) -> Path:
@@ -127,8 +125,6 @@ class Experiment(ABC, Generic[M]):
                 write_json(self.measures_path(cell), {"of": self.identity(cell), "measures": asdict(measures)})
             return CellOutcome(cell, measures)
         except Exception as error:
-            if not self.tolerates_failures:
-                raise
             return self.record_failure(cell, describe_error(error), observer)
 
     def record_failure(self, cell: StudyCell, reason: str, observer: Observer) -> CellOutcome[M]:

@@ -235,7 +235,6 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return measure_run(run, plan, study, plan.evaluate)
 
     def is_complete(self, cell: StudyCell, measures: LanguageMeasures) -> bool:
-        """Return whether all that the study asks for by now was measured, and as far."""
         names = () if cell.is_trial else self.spec.measures
         return all(
             name in measures.more and measures.more[name].get("beyond", self.spec.beyond) == self.spec.beyond

@@ -108,7 +108,6 @@ class Scorer:
         self.scores_by_loss: dict[float, PerplexityScore] = {}
 
     def __call__(self, model: LanguageModel) -> PerplexityScore:
-        """Score a model during training."""
         score = self._score(model, self.max_tokens)
         self.scores_by_loss[score.loss] = score
         return score
@@ -572,7 +571,6 @@ class StepsNeeded:
 
     @property
     def bound(self) -> str:
-        """Return how the mean over the seeds is bounded."""
         return next((bound for bound in ("more than ", "at most ") if bound in self.bounds), "")
 
     @property

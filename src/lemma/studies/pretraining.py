@@ -110,7 +110,6 @@ class PretrainingExperiment(ClassifierExperiment):
         return RunPlan(path, model, schedule_recipe(recipe, settings, self.spec.validations), data, dataset)
 
     def base_plan(self, cell: StudyCell) -> RunPlan:
-        """Return the base of a run: that of its seed, or the only one."""
         return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
 
     def cells(self) -> list[StudyCell]:
@@ -122,7 +121,6 @@ class PretrainingExperiment(ClassifierExperiment):
         ]
 
     def plan_inputs(self, cell: StudyCell) -> tuple[()] | None:
-        """Return None until the base of a pretrained classifier is finished."""
         is_ready = cell.condition == SCRATCH or base_summary(self.base_plan(cell))
         return () if is_ready else None
 
@@ -164,7 +162,6 @@ class PretrainingExperiment(ClassifierExperiment):
         return super().run(cell, observer)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
-        """Report the gain at each number of labels, and whether it is significant."""
         rows = group_rows(outcomes)
         gains = compute_gains(rows)
         summaries = {seed: base_summary(base) for seed, base in self.bases.items()}
@@ -257,13 +254,11 @@ class PretrainingGain:
     test: PairedTest | None = None  # None if no seed has both conditions
 
     def estimate(self, name: str) -> Estimate | None:
-        """Estimate the gain in a score, seed by seed."""
         test = self.test if name == "accuracy" else compare_rows(self.pretrained, self.scratch, name, log=False)
         return test and test.difference
 
     @property
     def verdict(self) -> str:
-        """Return whether the gain in accuracy is significant."""
         if self.test is None:
             return "no seed has both conditions"
         return f"a {self.test.verdict} loss" if self.test.is_significant and self.test.mean < 0 else self.test.verdict

@@ -54,7 +54,6 @@ class StudyTable:
         yield from (Text(text, "note") for text in (f"{self.caption} {marked}".strip(), *self.notes))
 
     def details(self) -> Iterator[Block]:
-        """Return the table of the page."""
         kinds = ["best" if index == self.best_row else "" for index in range(len(self.rows))]
         yield Table(self.header, self.rows, left=self.left, row_kinds=kinds, caption=self.caption)
         if self.notes:
@@ -105,7 +104,6 @@ class StudyResult(Result):
 
     @property
     def failed(self) -> tuple[Any, ...]:
-        """The runs that failed, each with its reason."""
         return tuple(run for run in self.runs if run.reason)
 
     @property
@@ -124,7 +122,6 @@ class StudyResult(Result):
         yield Text("\n".join([*([RESUME_HINT] if self.interrupted else []), f"Report: {self.report}", *following]))
 
     def details(self) -> Iterator[Block]:
-        """Return the page: the answer first, then all that it rests on."""
         yield from (Text(self.kicker, "kicker"), Heading(self.title, 1))
         if self.question:
             yield Text(self.question, "question")

@@ -21,8 +21,7 @@ from lemma import __version__
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import CostStudy
-from lemma.training.distributed import Distributed
-from lemma.training.precision import fork_random
+from lemma.training.devices import Distributed, fork_random
 from lemma.training.session import Session
 
 MIN_SECONDS = 2e-3  # of one measurement: a call that is quicker is repeated within it
@@ -76,7 +75,6 @@ class Quartiles:
         return f"{self.median:.{decimals}f} ({self.low:.{decimals}f}–{self.high:.{decimals}f})"
 
     def scale(self, factor: float) -> "Quartiles":
-        """Return the same in another unit."""
         return Quartiles(self.median * factor, self.low * factor, self.high * factor)
 
 
@@ -199,7 +197,6 @@ class LiveBytes(TorchDispatchMode):
         self.now = self.peak = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation as it is, and count the storage it made."""
         outputs = func(*args, **(kwargs or {}))
         inputs = {leaf.untyped_storage()._cdata for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         for storage in (leaf.untyped_storage() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)):

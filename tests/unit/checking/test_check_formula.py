@@ -9,11 +9,11 @@ import lemma
 from lemma.checking.check_formula import check_formula
 from lemma.checking.check_number import check_number
 from lemma.checking.explain import neighbor_specs
-from lemma.checking.numbers import read_number
 from lemma.checking.read_formula import read_formula
 from lemma.counting.count import Conventions
 from lemma.errors import CountingError, InputError
 from lemma.models.build import count_spec_parameters
+from lemma.report.numbers import read_number
 from lemma.spec.choose import PRESETS
 from lemma.spec.models import DualEncoder, Gru, Rnn
 

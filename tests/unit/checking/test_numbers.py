@@ -6,8 +6,8 @@ import pytest
 
 from lemma.checking.check_number import check_number
 from lemma.checking.marking import mark_answers
-from lemma.checking.numbers import read_number
 from lemma.errors import InputError
+from lemma.report.numbers import read_number
 
 RIGHT = 14_980_860  # table-a5 with four layers
 

@@ -13,8 +13,7 @@ import lemma
 from lemma.checking.cells import find_cell
 from lemma.checking.marking import Mark, StudentMarks, mark_answers
 from lemma.checking.question_kinds import follow_through_samples
-from lemma.checking.sheets import read_sheet
-from lemma.checking.submissions import read_answers
+from lemma.checking.sheets import read_answers, read_sheet
 from lemma.errors import InputError
 
 RIGHT = "|V|(d + d_h) + ((N-1)d + 1) d_h"  # problem A1

@@ -14,7 +14,7 @@ from lemma.files import machine_id
 
 
 def store_of(folder: Path, splits: dict[str, list[EncodedText]], vocabulary: int = 100) -> TokenStore:
-    return write_store(folder, splits, vocabulary=vocabulary, data_hash="data", tokenizer_hash="tokenizer")
+    return write_store(folder, splits, vocabulary=vocabulary)
 
 
 def two_splits() -> dict[str, list[EncodedText]]:
@@ -29,7 +29,6 @@ def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
     assert (store.splits["train"].tolist(), store.splits["validation"].tolist()) == ([1, 2, 3, 4], [5, 6])
     assert (store.splits["train"].bytes, store.splits["validation"].bytes) == (15, 7)
     assert (store.splits["train"].dropped_characters, store.splits["validation"].dropped_characters) == (2, 1)
-    assert (store.data_hash, store.tokenizer_hash) == ("data", "tokenizer")
     assert isinstance(store.splits["train"].base, np.memmap)
     assert not store.splits["train"].flags.writeable
 
@@ -49,7 +48,7 @@ def test_an_interrupted_store_leaves_nothing_behind(tmp_path: Path, failure: typ
         raise failure("stop")
 
     with pytest.raises(failure):
-        write_store(tmp_path / "store", {"train": failing()}, vocabulary=9, data_hash="", tokenizer_hash="")
+        write_store(tmp_path / "store", {"train": failing()}, vocabulary=9)
     assert list(tmp_path.iterdir()) == []
 
 

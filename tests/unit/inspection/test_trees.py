@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data.sentences import split_words
 from lemma.data.tokenizers import train_tokenizer
-from lemma.data.treebanks import Sentence
+from lemma.data.treebanks import Sentence, split_words
 from lemma.errors import InputError
 from lemma.inspection.trees import (
     ParsedSentence,

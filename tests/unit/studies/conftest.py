@@ -1,5 +1,6 @@
 """A tiny study that really runs."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,15 @@ import pytest
 from lemma.spec.data import Characters, DataSpec
 from lemma.spec.studies import ComparedModel, GridStudy
 from small_runs import small_text
+
+
+@pytest.fixture(autouse=True)
+def _no_drawing(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave plots out of reports, as drawing takes longer than the studies; `draws` marks tests that need them."""
+    if request.node.get_closest_marker("draws") is None:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("lemma.") and hasattr(module, "can_draw"):
+                monkeypatch.setattr(module, "can_draw", lambda: False)
 
 
 @pytest.fixture

@@ -34,6 +34,8 @@ from lemma.studies.grid_report import (
 from lemma.studies.measures import CurvePoint, SampleLoop, TextSample
 from lemma.studies.result import StudyResult, StudyTable
 
+pytestmark = pytest.mark.draws
+
 
 def table_of(outcomes: list[Any]) -> StudyTable:
     return make_table(group_rows(outcomes))

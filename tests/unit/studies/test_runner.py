@@ -108,13 +108,6 @@ def test_a_cell_that_fails_is_a_row_with_its_reason_and_is_tried_again(tmp_path:
     assert values(run_experiment(Squares(tmp_path))) == [5, 6, 10, 11]
 
 
-def test_an_experiment_that_tolerates_no_failure_passes_the_error_on(tmp_path: Path) -> None:
-    experiment = Squares(tmp_path, broken="n3")
-    experiment.tolerates_failures = False  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(InputError, match="it broke"):
-        run_experiment(experiment)
-
-
 def test_ctrl_c_keeps_what_there_is_and_the_next_call_goes_on(tmp_path: Path) -> None:
     stopped = run_experiment(Squares(tmp_path, stop=NAMES[2]))
     assert stopped.interrupted and values(stopped) == [5, 6, None, None]

@@ -9,10 +9,9 @@ import pytest
 
 import lemma
 from labelled_tables import made_texts, write_table
-from lemma.data import sentences
+from lemma.data import treebanks
 from lemma.data.labels import ParsedWords
-from lemma.data.sentences import split_sentences
-from lemma.data.treebanks import Sentence, format_conllu
+from lemma.data.treebanks import Sentence, format_conllu, split_sentences
 from lemma.errors import RunError, SpecError
 from lemma.inspection.trees import parse_text
 from lemma.report.progress import SilentObserver
@@ -59,8 +58,8 @@ def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pyt
         ["Then", "he", "left", "."],
         ["Yes"],
     ]
-    monkeypatch.setattr(sentences, "MAX_WORDS", 5)
-    monkeypatch.setattr(sentences, "MAX_SENTENCE", 3)
+    monkeypatch.setattr(treebanks, "MAX_WORDS", 5)
+    monkeypatch.setattr(treebanks, "MAX_SENTENCE", 3)
     assert split_sentences("a b c d e f g") == [["a", "b", "c"], ["d", "e"]]
 
 

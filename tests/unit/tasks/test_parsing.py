@@ -10,7 +10,7 @@ import pytest
 import lemma
 from lemma.data.treebanks import Sentence, format_conllu
 from lemma.errors import DataError, InputError
-from lemma.inspection.relations import best_offsets, head_accuracies, relation_findings
+from lemma.inspection.attention_trees import best_offsets, head_accuracies, relation_findings
 from lemma.tasks.parsing import score_trees
 from treebanks import B1, tiny
 

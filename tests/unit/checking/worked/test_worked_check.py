@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lemma.checking.numbers import read_entry
 from lemma.checking.worked.attention import work_cross_attention
 from lemma.checking.worked.bpe import BytePairMerger
 from lemma.checking.worked.case import ExpectedNumbers
@@ -21,6 +20,7 @@ from lemma.checking.worked.matching import work_matching
 from lemma.checking.worked.values import RoundedArray, read_value
 from lemma.cli.main import main
 from lemma.errors import InputError, SpecError
+from lemma.report.numbers import read_entry
 from lemma.report.text import display_width
 
 BPE = "bpe:abbc abb abc abb"
