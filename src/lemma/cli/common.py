@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.core import TyperCommand
@@ -109,11 +109,25 @@ def reject_loose_files(files: list[str], data: dict[str, Any]) -> None:
         )
 
 
+class Declared(NamedTuple):
+    """An option or argument of a table for `with_options`."""
+
+    annotation: Any
+    default: Any = None
+
+
 def option(
-    kind: Any, help: str, metavar: str | None = None, group: str | None = None, names: str = "", **more: Any
-) -> Any:
-    """Declare an option of a table for `with_options`; its names are `names`, or else the key in the table."""
-    return Annotated[kind, typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=group, **more)]
+    kind: Any,
+    help: str,
+    metavar: str | None = None,
+    group: str | None = None,
+    names: str = "",
+    default: Any = None,
+    **bounds: Any,
+) -> Declared:
+    """Declare an option; its names are `names`, or else the key in the table."""
+    info = typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=group, **bounds)
+    return Declared(Annotated[kind, info], default)
 
 
 CLASSIFY, TRANSLATE, PARSE = "Classify texts", "Translate", "Parse"
@@ -143,19 +157,23 @@ DATA_OPTIONS = {  # shared by train, evaluate and adapt
 
 def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add the options that name data to a command, which receives those that are set as the dictionary `data`."""
-    options = {name: kind for name, kind in DATA_OPTIONS.items() if name not in excluded}
+    options = {name: declared for name, declared in DATA_OPTIONS.items() if name not in excluded}
     return with_options("data", options, num_first=1)
 
 
 def with_options(
-    parameter: str, options: Mapping[str, Any], num_first: int | None = None
+    parameter: str, options: Mapping[str, Declared], num_first: int | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add options to a command, which receives those that are set as the dictionary `parameter`.
 
-    In the help, the first of them (all unless `num_first` says how many) come before the command's own options.
+    What has a default is always set. In the help, the first of them (all unless `num_first` says how many) come before
+    the command's own options.
     """
     keyword = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(name, keyword, default=None, annotation=kind) for name, kind in options.items()]
+    added = [
+        inspect.Parameter(name, keyword, default=declared.default, annotation=declared.annotation)
+        for name, declared in options.items()
+    ]
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)

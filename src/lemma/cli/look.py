@@ -9,28 +9,33 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lemma.cli.common import NUMBER, TEXTS, Json, option, print_result, with_options
+from lemma.cli.common import NUMBER, TEXT, TEXTS, Declared, Json, option, print_result, with_options
 from lemma.errors import InputError, SpecError, describe_unknown
 
+HEADS = {
+    "text": option(TEXT, "What the model reads."),
+    "file": option(Path | None, "A text file for it to read instead."),
+    "repeated": option(NUMBER, "Or N random tokens twice, on which induction heads show.", "N"),
+    "corpus": option(TEXT, "Or a whole text: means of every head over all its tokens.", "FILE|NAME"),
+    "layer": option(NUMBER, "Only this layer, counted from 0."),
+    "head": option(NUMBER, "Only this head of each layer, counted from 0."),
+    "out": option(Path | None, "Write it there: .html (a page), .svg, .json or .csv (the table)."),
+}
+TREES = {
+    "text": option(TEXT, "A sentence, or one a line."),
+    "layer": option(NUMBER, "A language model's layer, counted from 0."),
+    "head": option(NUMBER, "The head of that layer, counted from 0."),
+    "relation": option(TEXT, "Show where a parser's head of this relation attends; all for every one."),
+    "out": option(Path | None, "Write it there: .svg, .html, .conllu, .json or .txt."),
+}
 
+
+@with_options("settings", HEADS)
 def heads(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
-    text: Annotated[str | None, typer.Option("--text", help="What the model reads.")] = None,
-    file: Annotated[Path | None, typer.Option("--file", help="A text file for it to read instead.")] = None,
-    repeated: Annotated[
-        int | None,
-        typer.Option("--repeated", metavar="N", help="Or N random tokens twice, on which induction heads show."),
-    ] = None,
-    corpus: Annotated[
-        str | None,
-        typer.Option("--corpus", metavar="FILE|NAME", help="Or a whole text: means of every head over all its tokens."),
-    ] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="Only this layer, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="Only this head of each layer, counted from 0.")] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write it there: .html (a page), .svg, .json or .csv (the table).")
-    ] = None,
     json: Json = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """See what every attention head of a run does on a text.
 
@@ -38,39 +43,33 @@ def heads(
     """
     from lemma.api import look
 
+    out, file = settings.pop("out", None), settings.pop("file", None)
+    corpus = settings.pop("corpus", None)
     if corpus is not None:
-        if any(option is not None for option in (text, file, repeated, layer, head)):
+        if settings or file:
             raise InputError("--corpus reads a whole text and shows every head: leave the other options out.")
         return print_result(look.corpus(run, corpus), json, out)
-    if repeated is not None and text is None and file is None:
-        return print_result(look.heads(run, repeated=repeated, layer=layer, head=head), json, out)
-    if (text is None) == (file is None):
-        actual = "neither" if text is None else "both"
+    if ("text" in settings) == (file is not None) and (file or "repeated" not in settings):
+        actual = "both" if file else "neither"
         raise InputError(f"--text or --file: one of them, got {actual}. As in: lemma look runs/a --text 'to be or not'")
     try:
-        text = file.read_text(encoding="utf-8") if file else text
+        if file:
+            settings["text"] = file.read_text(encoding="utf-8")
     except OSError as error:
         raise InputError(
             f"{file}: cannot be read ({error.strerror}). Give a text file, or the text with --text."
         ) from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file}: not a text in UTF-8 ({error.reason} at byte {error.start}).") from None
-    return print_result(look.heads(run, text=text, repeated=repeated, layer=layer, head=head), json, out)
+    return print_result(look.heads(run, **settings), json, out)
 
 
+@with_options("settings", TREES)
 def parse(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: a parser's, or a language model's.")],
-    text: Annotated[str | None, typer.Option("--text", help="A sentence, or one a line.")] = None,
-    layer: Annotated[int | None, typer.Option("--layer", help="A language model's layer, counted from 0.")] = None,
-    head: Annotated[int | None, typer.Option("--head", help="The head of that layer, counted from 0.")] = None,
-    relation: Annotated[
-        str | None,
-        typer.Option("--relation", help="Show where a parser's head of this relation attends; all for every one."),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write it there: .svg, .html, .conllu, .json or .txt.")
-    ] = None,
     json: Json = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Draw the dependency tree of a sentence.
 
@@ -79,9 +78,10 @@ def parse(
     """
     from lemma.api import look
 
-    if text is None:
+    out = settings.pop("out", None)
+    if "text" not in settings:
         raise InputError('--text is missing, as in: lemma look parse RUN --text "I prefer the morning flight"')
-    print_result(look.parse(run, text, layer=layer, head=head, relation=relation), json, out)
+    print_result(look.parse(run, **settings), json, out)
 
 
 # `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
@@ -96,13 +96,13 @@ Out = Annotated[
         "--out", metavar="FILE", help="Write it there: .svg, .html, .md, .txt, .json, or .toml for a copy of the case."
     ),
 ]
-CASE = Annotated[
-    str | None, typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, or the name of an example; none lists them.")
-]
-GRAPH_CASE = Annotated[
-    str | None,
-    typer.Argument(metavar="FILE|EXAMPLE", help="A TOML file, a table of edges (.csv), or an example; none lists."),
-]
+CASE, GRAPH_CASE = (
+    Declared(Annotated[str | None, typer.Argument(metavar="FILE|EXAMPLE", help=about)])
+    for about in (
+        "A TOML file, or the name of an example; none lists them.",
+        "A TOML file, a table of edges (.csv), or an example; none lists.",
+    )
+)
 WORDS = option(TEXTS, "Show the arithmetic of this one.", "WORD", names="--word")
 SCALED = option(bool | None, "Divide q·k by √d_k, or not.", names="--scaled/--unscaled")
 PASSES = option(NUMBER, "How often attention is applied.")
@@ -110,7 +110,7 @@ MASK = option(Mask | None, "Hide later words, or none.")
 NODES = option(TEXTS, "Show the arithmetic of this one.", "NODE", names="--node")
 POWERS = option(NUMBER, "How often features are multiplied, 8 if not given.")
 BACKWARD = option(bool, "Go back too: every gradient by its formula.", names="--backward")
-WORKED: dict[str, tuple[dict[str, Any], int, str]] = {  # view: its options, the decimals it prints, its help
+WORKED: dict[str, tuple[dict[str, Declared], int, str]] = {  # view: its options, the decimals it prints, its help
     "attention": (
         {"case": CASE, "words": WORDS, "passes": PASSES, "scaled": SCALED, "mask": MASK},
         3,
@@ -170,41 +170,38 @@ def _make_command(view: str) -> Callable[..., None]:
     return with_options("settings", options)(work)
 
 
+BYTE_PAIRS = {
+    "text": option(TEXTS, "A corpus or text file instead.", "CORPUS|FILE"),
+    "merges": option(NUMBER, "At most N merges; of a corpus 20 unless you say more."),
+    "minimum": option(int, "Merge pairs that occur at least N times.", names="--min", default=2),
+    "end_of_word": option(TEXT, r"The symbol after every word, \w unless you say another."),
+    "no_end_of_word": option(bool, "Put no symbol after words.", names="--no-end-of-word"),
+    "show": option(NUMBER, "How many pair counts of each step; of a corpus 10."),
+    "library": option(bool, "Compare with the tokenizers library; exits with 1 if it differs.", names="--library"),
+    "out": option(Path | None, "Write it there: .html, .svg, .md, .txt or .json.", "FILE"),
+}
+
+
+@with_options("settings", BYTE_PAIRS)
 def bpe(
     string: Annotated[str | None, typer.Argument(metavar="TEXT", help="The words to encode.")] = None,
-    text: Annotated[
-        list[str] | None, typer.Option("--text", metavar="CORPUS|FILE", help="A corpus or text file instead.")
-    ] = None,
-    merges: Annotated[int | None, typer.Option(help="At most N merges; of a corpus 20 unless you say more.")] = None,
-    minimum: Annotated[int, typer.Option("--min", help="Merge pairs that occur at least N times.")] = 2,
-    end_of_word: Annotated[
-        str | None, typer.Option("--end-of-word", help=r"The symbol after every word, \w unless you say another.")
-    ] = None,
-    no_end_of_word: Annotated[bool, typer.Option("--no-end-of-word", help="Put no symbol after words.")] = False,
-    show_pairs: Annotated[
-        int | None, typer.Option("--show", help="How many pair counts of each step; of a corpus 10.")
-    ] = None,
-    library: Annotated[
-        bool, typer.Option("--library", help="Compare with the tokenizers library; exits with 1 if it differs.")
-    ] = False,
-    out: Annotated[
-        Path | None, typer.Option("--out", metavar="FILE", help="Write it there: .html, .svg, .md, .txt or .json.")
-    ] = None,
     json: Json = False,
+    *,
+    settings: dict[str, Any],
 ) -> None:
     """Trace byte-pair encoding: every step with all pair counts.
 
     With ties, symbols and the final segmentation.
     As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
     """
-    if no_end_of_word and end_of_word is not None:
-        raise InputError(
-            f"--no-end-of-word and --end-of-word '{end_of_word}' exclude each other: the one puts no symbol after "
-            "words, the other this one. Give one of them."
-        )
-    symbol = "" if no_end_of_word else r"\w" if end_of_word is None else end_of_word
-    settings = {"text": text, "merges": merges, "minimum": minimum, "show": show_pairs}
-    settings |= {"end_of_word": symbol, "library": library}
+    out = settings.pop("out", None)
+    if settings.pop("no_end_of_word", False):
+        if "end_of_word" in settings:
+            raise InputError(
+                f"--no-end-of-word and --end-of-word '{settings['end_of_word']}' exclude each other: the one puts no "
+                "symbol after words, the other this one. Give one of them."
+            )
+        settings["end_of_word"] = ""
     trace = _look("bpe", string, settings, out, json)
     if trace.library and not trace.library.agrees:
         raise typer.Exit(1)
