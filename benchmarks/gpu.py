@@ -29,8 +29,7 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import LanguageTask
-from lemma.training.distributed import Distributed
-from lemma.training.precision import matmul_precision
+from lemma.training.devices import Distributed, matmul_precision
 from lemma.training.session import Session
 
 DEVICE = torch.device("cuda", 0)

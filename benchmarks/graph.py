@@ -43,7 +43,7 @@ def measure(edges: int) -> Measured:
     from lemma.spec.data import GraphSpec
     from lemma.spec.models import Graph
     from lemma.spec.recipe import Recipe
-    from lemma.training.distributed import Distributed
+    from lemma.training.devices import Distributed
     from lemma.training.session import Session
 
     before = peak_megabytes()

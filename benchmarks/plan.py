@@ -25,8 +25,8 @@ from lemma.spec.choose import choose
 from lemma.spec.models import EncoderDecoder, ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
+from lemma.training.devices import choose_arithmetic, matmul_precision
 from lemma.training.optimizer import build_optimizer, clip_gradients
-from lemma.training.precision import choose_arithmetic, matmul_precision
 
 LIMIT = 0.05
 """How far the planned peak may be from the measured one: the claim."""

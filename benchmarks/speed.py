@@ -24,14 +24,13 @@ from benchmarks.compare import Comparison, compare
 from benchmarks.gpu import LeanBlock
 from lemma.generation.engine import generate as decode
 from lemma.generation.sampling import Sampling
-from lemma.models.base import LanguageModel
+from lemma.models.base import LanguageModel, fast_copy
 from lemma.models.build import build
 from lemma.models.decoder import DecoderModel, DecoderSlotCache
 from lemma.models.decoder_numpy import step_in_numpy
-from lemma.models.weights import fast_copy
 from lemma.spec.models import Decoder, FeedForward, LanguageSpec, Lstm
 from lemma.spec.recipe import Recipe
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from lemma.training.session import Session
 
 SMALL = Decoder(vocabulary=65, width=128, depth=4, heads=4, context=64)

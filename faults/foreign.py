@@ -22,8 +22,8 @@ from lemma.hub.peft import WEIGHTS as PEFT_WEIGHTS
 from lemma.hub.peft import read_peft, write_peft
 from lemma.hub.pretrained import CHECKSUMS, open_pretrained
 from lemma.hub.pretrained import CONFIG as MODEL_CONFIG
+from lemma.models.base import named_weights
 from lemma.models.build import build
-from lemma.models.weights import named_weights
 from lemma.spec.data import BytePairs
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Lora

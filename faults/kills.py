@@ -23,7 +23,7 @@ from lemma.retrieval.index import Index, IndexEntry, append_entries, create_inde
 from lemma.runs.folder import RunFolder, is_started, remove_unstarted
 from lemma.runs.verify import Verification
 from lemma.spec.data import BytePairs, DataSpec
-from lemma.training import session
+from lemma.training import loop
 
 KILLS = 50
 
@@ -82,7 +82,7 @@ def kills(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     works: dict[str, tuple[Callable[[Path], str], Sequence[FunctionName]]] = {
         "tokenising": (tokenised, ()),
         "training": (trained, ()),
-        "checkpointing": (trained, [(session, "save")]),
+        "checkpointing": (trained, [(loop, "save_session")]),
         "finishing": (trained, [(RunFolder, "finish")]),
         "adapting": (adapted, ()),
         "a study": (studied, ()),

@@ -60,9 +60,10 @@ if TYPE_CHECKING:
     from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
-    from lemma.tasks.base import DataArgs, Score
+    from lemma.tasks.base import Score
     from lemma.tasks.classification import Classification
     from lemma.tasks.harness import HarnessScore
+    from lemma.tasks.registry import DataArgs
     from lemma.training.adapt import AdaptResult
     from lemma.training.loop import TrainingResult
     from lemma.training.session import Session
@@ -168,8 +169,8 @@ def train(
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
-    from lemma.tasks.base import LoadContext, check_epochs, epochs_to_steps
-    from lemma.tasks.registry import data_args, task_for
+    from lemma.tasks.base import LoadContext, epochs_to_steps
+    from lemma.tasks.registry import check_epochs, data_args, task_for
     from lemma.training.loop import fit_recipe
     from lemma.training.loop import train as train_model
     from lemma.training.session import TrainingHooks
@@ -177,7 +178,7 @@ def train(
     hooks = TrainingHooks(**_custom_functions(settings), on_step=on_step)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
     model_settings: dict[str, Any] = {**settings}
-    args = data_args({**kinds, "dev": dev, "limit": limit, **_pop_data_settings(model_settings)})
+    args = data_args({**kinds, "dev": dev, "limit": limit, **pop_data_settings(model_settings)})
     check_epochs(epochs, model_settings)
     choice = choose(model, model_settings, classify=labels is not None)
     recipe, data_spec, observer = choice.recipe, args.spec(choice), watch(progress)
@@ -185,7 +186,7 @@ def train(
     data = task.load(data_spec, LoadContext(choice.model, recipe, observer))
     if epochs is not None:
         recipe = recipe.replace(steps=epochs_to_steps(epochs, task, choice.model, data, recipe, observer))
-    max_steps = recipe.steps if "warm_up" in model_settings else None  # a warm-up that was asked for may be as long
+    max_steps = recipe.steps if choice.has_own_warm_up else None
     recipe = fit_recipe(recipe, observer, choice.reference_recipe, max_steps)
     options = {"task": task, "observer": observer, "overwrite": overwrite, "hooks": hooks}
     return train_model(choice.model, recipe, data_spec, data, Path(out), **options)
@@ -200,7 +201,7 @@ def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {name: settings[name] for name in ("optimizer", "schedule") if callable(settings.get(name))}
 
 
-def _pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
+def pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Remove and return the settings of the data, such as columns of a file."""
     from lemma.tasks.registry import DATA_SETTINGS
 
@@ -209,9 +210,9 @@ def _pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
 
 def data_option(model: ModelSpec) -> tuple[str, str]:
     """Return the option that names the data of a model, and an example: ("text", "shakespeare")."""
-    from lemma.tasks.registry import task_for
+    from lemma.tasks.registry import task_info
 
-    info = task_for(model).info
+    info = task_info(model)
     return info.option, info.example
 
 
@@ -376,7 +377,7 @@ def _adaptation_data(
 
     remaining = {name: value for name, value in settings.items() if name != "epochs" or value is not None}
     kinds = {"text": text, "pairs": pairs, "labels": labels, "images": images, "limit": limit}
-    return data_args({**kinds, **_pop_data_settings(remaining)}), remaining
+    return data_args({**kinds, **pop_data_settings(remaining)}), remaining
 
 
 def export(
@@ -634,8 +635,8 @@ def evaluate(
 
     >>> lemma.evaluate("runs/a").perplexity  # doctest: +SKIP
     """
-    from lemma.tasks.language import LanguageTask
-    from lemma.tasks.registry import data_args, evaluate_run, task_for
+    from lemma.tasks.base import evaluate_run
+    from lemma.tasks.registry import LANGUAGE, data_args, task_info
 
     loaded, observer = open_run(run), watch(progress)
     kinds = {"text": text, "treebank": treebank, "pairs": pairs, "labels": labels, "images": images, "graph": graph}
@@ -649,9 +650,9 @@ def evaluate(
         from lemma.tasks.harness import evaluate_tasks
 
         return evaluate_tasks(loaded, [harness] if isinstance(harness, str | Path) else harness, limit)
-    data = data_args({**kinds, **_pop_data_settings(others)})
+    data = data_args({**kinds, **pop_data_settings(others)})
     options = {name: value for name, value in others.items() if value is not None}
-    if treebank is not None and type(task_for(loaded.spec)) is LanguageTask:
+    if treebank is not None and task_info(loaded.spec) is LANGUAGE:
         from lemma.inspection.attention_trees import evaluate_attention
 
         return evaluate_attention(loaded, data, split, options, observer)
@@ -782,11 +783,11 @@ def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, A
     from lemma.generation.beam import Beam, translate_texts
     from lemma.generation.sampling import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
-    from lemma.tasks.classification import ClassificationTask, classify_texts
-    from lemma.tasks.registry import task_for
+    from lemma.tasks.classification import classify_texts
+    from lemma.tasks.registry import task_info
 
     sources, answers = [source] if isinstance(source, str) else list(source), list[Any]()
-    if isinstance(task_for(run.spec), ClassificationTask):
+    if task_info(run.spec).answers == "class":
         if settings:
             raise SpecError(f"generate: a classifier has no use for {', '.join(settings)}: it names a source's class.")
         answers += classify_texts(run, sources)

@@ -19,7 +19,7 @@ from lemma.runs.load import load
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import PrefetchingBatches, ResidentBatches, TextBatches, causal_loss
-from lemma.training.distributed import Distributed, recompute_layers
+from lemma.training.devices import Distributed, recompute_layers
 from lemma.training.loop import train
 from lemma.training.session import TrainingHooks
 from small_runs import MODELS, QUICK, resume_small, small_data, train_small

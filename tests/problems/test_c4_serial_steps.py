@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lemma.layers.attention import Attention, AttentionShape
-from lemma.layers.recurrent import build_recurrent
+from lemma.models.recurrent import build_recurrent
 from lemma.models.transformer import LayerShape, TransformerLayer
 from lemma.studies.costs import serial_steps
 

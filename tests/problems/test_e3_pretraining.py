@@ -17,7 +17,7 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.language import causal_loss
 from lemma.tasks.masked import MaskedBatches
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from small_runs import small_text
 
 CPU = Distributed(torch.device("cpu"))

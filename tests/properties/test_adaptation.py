@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from lemma.adaptation.adapt import adapt_model, fold, merge_lora, trainable_parameters
+from lemma.adaptation.adapt import adapt_model, merge_lora, trainable_parameters
 from lemma.models.build import build
 from lemma.spec.models import BiLstm, Classifier, Encoder, EncoderDecoder, ModelSpec, Parser
 from lemma.spec.recipe import Adapters, Frozen, Full, Lora
@@ -61,21 +61,14 @@ def shake(model: nn.Module) -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 @settings(max_examples=3, deadline=None)
 @given(rank=st.integers(1, 3), alpha=st.floats(0.1, 50), seed=st.integers(0, 99))
-def test_merged_equals_unmerged_and_unfolding_brings_everything_back(
-    name: str, rank: int, alpha: float, seed: int
-) -> None:
+def test_merged_equals_unmerged(name: str, rank: int, alpha: float, seed: int) -> None:
     torch.manual_seed(seed)
     model = model_of(name)
     base, unwrapped = adapt_model(copy.deepcopy(model), Frozen()).model, list(model.state_dict())
     adapt_model(model, Lora(rank=rank, alpha=alpha))
     assert torch.equal(quietly(model), quietly(base))
     shake(model)
-    wrapped, message = {key: value.clone() for key, value in model.state_dict().items()}, quietly(model)
-    with fold(model) as folded:
-        assert list(folded.state_dict()) == unwrapped
-        torch.testing.assert_close(quietly(folded), message, rtol=1e-11, atol=1e-12)
-    assert all(torch.equal(value, wrapped[key]) for key, value in model.state_dict().items())
-    assert torch.equal(quietly(model), message)
+    message = quietly(model)
     assert list(merge_lora(model).state_dict()) == unwrapped
     torch.testing.assert_close(quietly(model), message, rtol=1e-11, atol=1e-12)
     assert all(parameter.requires_grad for parameter in model.parameters())

@@ -1,5 +1,6 @@
 """Adapt any model: freeze it, then train a part of it or something added (problem E5)."""
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from copy import deepcopy
@@ -24,7 +25,7 @@ from lemma.adaptation.lora import (
     select_matrices,
 )
 from lemma.errors import SpecError
-from lemma.models.weights import weight_versions
+from lemma.models.base import weight_versions
 from lemma.spec.recipe import Adapters, Full, Lora, Method
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -57,12 +58,13 @@ class Adaptation(Generic[Module]):
 
     @property
     def num_trainable(self) -> int:
-        return count_trainable(self.model)
+        """How many numbers are trained."""
+        return sum(math.prod(parameter.shape) for parameter in self.trainable)
 
     @property
     def trainable_bytes(self) -> int:
         """Bytes that are stored per task in addition to the base."""
-        return count_trainable_bytes(self.model)
+        return sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
 
     def __str__(self) -> str:
         total = sum(parameter.numel() for parameter in self.model.parameters())
@@ -113,16 +115,6 @@ def trainable_parameters(model: nn.Module) -> list[TrainableParameter]:
     return [TrainableParameter(path, tuple(p.shape)) for path, p in model.named_parameters() if p.requires_grad]
 
 
-def count_trainable(model: nn.Module) -> int:
-    """Return how many numbers are trained."""
-    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
-
-
-def count_trainable_bytes(model: nn.Module) -> int:
-    """Return the bytes of the trained parameters, which an adapted run stores."""
-    return sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
-
-
 def check_not_adapted(model: nn.Module) -> None:
     """Raise SpecError if a model has updates or adapters already."""
     if lora_modules(model) or has_adapters(model):
@@ -134,65 +126,18 @@ def lora_matrix(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
     return adapt_model(nn.Linear(W_in, W_out, bias=False), Lora(rank=R, targets=("*",))).model
 
 
-@dataclass(frozen=True)
-class FoldedMatrix:
-    """A matrix into which an update was folded, and its original values."""
-
-    weight: Tensor
-    original: Tensor
-    update: LowRankUpdate
-
-
-@dataclass(frozen=True)
-class FoldedModel(Generic[Module]):
-    """A model whose updates are folded into its matrices; `unfold`, or leaving its context, undoes it.
-
-    Attributes:
-        model: The model without LoRA, with the modules and names from before it was adapted.
-    """
-
-    model: Module
-    folds: tuple[FoldedMatrix, ...]
-    wrappers: tuple[LoraWrapper, ...]
-
-    def unfold(self) -> Module:
-        """Restore the matrices bit for bit, plus what they learned in between, and put the wrappers back."""
-        with torch.no_grad():
-            for fold in self.folds:
-                fold.update.to(fold.weight.device)
-                original = fold.original.to(fold.weight)
-                fold.weight.copy_(original + (fold.weight - _add_update(original, fold.update)))
-        return replace_modules(
-            self.model, {wrapper.base: wrapper.train(wrapper.base.training) for wrapper in self.wrappers}
-        )
-
-    def __enter__(self) -> Module:
-        return self.model
-
-    def __exit__(self, *failure: object) -> None:
-        self.unfold()
-
-
-def fold(model: Module) -> FoldedModel[Module]:
-    """Fold every update into its matrix until `unfold` is called."""
+def merge_lora(model: Module) -> Module:
+    """Add every update to its matrix, remove the wrappers, and unfreeze everything; outputs stay equal."""
     if has_adapters(model):
         raise SpecError(
             "adapters cannot be merged: σ is between W_down and W_up, so that x + W_up σ(W_down x) is not a matrix. "
             "Keep them as they are, or adapt with lora."
         )
-    wrappers = tuple(wrapper for _, wrapper in lora_modules(model))
-    folds: dict[int, FoldedMatrix] = {}
+    wrappers = [wrapper for _, wrapper in lora_modules(model)]
     with torch.no_grad():
         for weight, update in _updated_weights(wrappers):
-            folds[id(weight)] = FoldedMatrix(weight, weight.clone(), update)
             weight.copy_(_add_update(weight, update))
-    unwrapped = replace_modules(model, {wrapper: wrapper.base for wrapper in wrappers})
-    return FoldedModel(unwrapped, tuple(folds.values()), wrappers)
-
-
-def merge_lora(model: Module) -> Module:
-    """Fold every update into its matrix for good, and unfreeze everything; outputs stay equal."""
-    merged = fold(model).model
+    merged = replace_modules(model, {wrapper: wrapper.base for wrapper in wrappers})
     for parameter in merged.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     return merged

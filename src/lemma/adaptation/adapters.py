@@ -57,22 +57,6 @@ class Adapter(nn.Module):
         return vectors + change.to(vectors.dtype)
 
 
-def attach(module: nn.Module, adapter: Adapter) -> None:
-    """Add an adapter after a module, which keeps its class and names.
-
-    A sequence of modules gets one more; any other module gets a hook that finds the adapter in the module itself, so
-    copies of the module have their own.
-    """
-    module.add_module(ADAPTER_NAME, adapter.train(module.training))
-    if type(module).forward is not nn.Sequential.forward:
-        module.register_forward_hook(_adapt)
-
-
-def _adapt(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    adapter: Any = module._modules[ADAPTER_NAME]
-    return adapter(output)
-
-
 def has_adapters(model: nn.Module) -> bool:
     """Return whether some module of a model has an adapter."""
     return any(isinstance(module._modules.get(ADAPTER_NAME), Adapter) for module in model.modules())
@@ -87,12 +71,23 @@ UNCALLED_MODULES = (
 """Modules that are never called: their owners read their contents."""
 
 
+def _adapt(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    adapter: Any = module._modules[ADAPTER_NAME]
+    return adapter(output)
+
+
 def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
-    """Add an adapter after every module of the method's placement; return their paths."""
+    """Add an adapter after every module of the method's placement; return their paths.
+
+    A module keeps its class and names. A sequence of modules gets one more; any other module gets a hook that finds the
+    adapter in the module itself, so copies of the module have their own.
+    """
     targets = select_modules(model, method.placement)
     adapters = [_new_adapter(model, path, module, method.bottleneck) for path, module in targets]  # all or none
     for (_, module), adapter in zip(targets, adapters, strict=True):
-        attach(module, adapter)
+        module.add_module(ADAPTER_NAME, adapter.train(module.training))
+        if type(module).forward is not nn.Sequential.forward:
+            module.register_forward_hook(_adapt)
     for stack in model.modules():
         if isinstance(stack, nn.TransformerEncoder):
             stack.use_nested_tensor = False  # torch's fast path for padded rows ignores adapters

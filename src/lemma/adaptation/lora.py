@@ -17,7 +17,7 @@ from fnmatch import fnmatchcase
 from typing import Any, TypeVar, cast
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
@@ -228,20 +228,17 @@ class LowRankUpdate(nn.Module):
             rows = rows * functional.dropout(torch.ones_like(rows[..., :1]), self.dropout)
         return rows @ self.A * self.scale
 
-    def delta(self) -> Float[Tensor, "first second"]:
-        """Return the update in the layout of its matrix."""
-        return self._product(self.A)
+    def delta(self, A: Tensor | None = None) -> Float[Tensor, "first second"]:
+        """Return the update in the layout of its matrix, with another A if given."""
+        product = self.B @ (self.A if A is None else A) * self.scale
+        return product.mT if self.transposed else product
 
     def add_to(self, weight: Float[Tensor, "first second"]) -> Float[Tensor, "first second"]:
         """Return the updated matrix for one call; in training, columns of A are dropped."""
         A = self.A
         if self.training and self.dropout:
             A = A * functional.dropout(torch.ones_like(A[:1]), self.dropout)
-        return weight + self._product(A).to(weight.dtype)
-
-    def _product(self, A: Tensor) -> Tensor:
-        product = self.B @ A * self.scale
-        return product.mT if self.transposed else product
+        return weight + self.delta(A).to(weight.dtype)
 
     def extra_repr(self) -> str:
         return f"rank={self.A.shape[0]}, scale={self.scale:g}"
@@ -262,28 +259,21 @@ class LoraWrapper(nn.Module):
 
 
 class LoraLinear(LoraWrapper):
-    """A linear map with a low-rank update: W x + b + scale · B A x."""
+    """A linear map with a low-rank update, W x + b + scale · B A x, or an embedding, E[token] + scale · B[token] A."""
 
     def __init__(self, base: nn.Module, update: LowRankUpdate) -> None:
         super().__init__()
-        self.base, self.update = base, update
+        self.base, self.update, self.is_embedding = base, update, isinstance(base, nn.Embedding)
 
-    def forward(self, inputs: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch rows"]:
+    def forward(self, inputs: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         outputs = self.base(inputs)
-        return outputs + self.update(inputs).to(outputs.dtype)
+        update = self.update.embed(inputs, self.base.padding_idx) if self.is_embedding else self.update(inputs)
+        return outputs + update.to(outputs.dtype)
 
     @property
     def weight(self) -> Tensor:
         """The updated matrix, for code that reads it directly, such as torch's attention."""
         return self.update.add_to(self.base.weight)
-
-
-class LoraEmbedding(LoraLinear):
-    """An embedding with a low-rank update: E[token] + scale · B[token] A."""
-
-    def forward(self, inputs: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch width"]:
-        vectors = self.base(inputs)
-        return vectors + self.update.embed(inputs, self.base.padding_idx).to(vectors.dtype)
 
 
 class LoraMatrices(LoraWrapper):
@@ -401,11 +391,8 @@ def check_rank(matrices: Sequence[TargetMatrix], rank: int) -> None:
 
 
 def _wrap(owner: nn.Module, updates: dict[str, LowRankUpdate]) -> LoraWrapper:
-    update = updates.get("weight") if len(updates) == 1 else None
-    if update and is_linear(owner):
-        return LoraLinear(owner, update)
-    if update and isinstance(owner, nn.Embedding):
-        return LoraEmbedding(owner, update)
+    if [*updates] == ["weight"] and (is_linear(owner) or isinstance(owner, nn.Embedding)):
+        return LoraLinear(owner, updates["weight"])
     return LoraMatrices(owner, updates)
 
 

@@ -73,7 +73,8 @@ def train(
     reject_loose_files(files, data)
     if option == "text":
         data["text"] = [*data["text"], *files]
-    return print_result(api.train(model, out=out, overwrite=overwrite, **data, **settings), json)
+    epochs, data_settings = settings.get("epochs"), api.pop_data_settings(settings)
+    return print_result(api.train(choice, out=out, overwrite=overwrite, epochs=epochs, **data, **data_settings), json)
 
 
 def _print_settings(model: str, as_json: bool) -> None:

@@ -14,9 +14,8 @@ from torch import Tensor
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import InputError
 from lemma.generation.sampling import NAN_LOGITS, check_type
-from lemma.models.base import evaluating
+from lemma.models.base import evaluating, fast_copy
 from lemma.models.encoder_decoder import DecoderState, EncoderDecoderModel
-from lemma.models.weights import fast_copy
 from lemma.report.result import Block, Pre, Result, Text
 from lemma.spec.models import SPECIAL_TOKENS
 

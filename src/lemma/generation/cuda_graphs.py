@@ -27,10 +27,9 @@ from lemma.layers.attention import Attention
 from lemma.layers.feed_forward import ACTIVATIONS
 from lemma.layers.positions import AlibiBias, LearnedEmbedding, NoEmbedding, RotaryEmbedding, SinusoidalEmbedding
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, has_hooks
+from lemma.models.base import LanguageModel, has_hooks, weight_versions
 from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
 from lemma.models.transformer import TransformerLayer
-from lemma.models.weights import weight_versions
 
 MIN_GRAPH_TOKENS = 16  # to generate: capturing takes as long as a few dozen steps
 MIN_TRITON_TOKENS = 100  # to generate: the first time, Triton compiles its kernels for some seconds

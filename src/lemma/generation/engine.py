@@ -48,10 +48,9 @@ from lemma.generation.sequences import (
 )
 from lemma.generation.slots import SlotBatch
 from lemma.layers.state import State
-from lemma.models.base import LanguageModel, evaluating, has_hooks
+from lemma.models.base import LanguageModel, evaluating, fast_copy, has_hooks
 from lemma.models.decoder import DecoderModel, DecoderSlotCache
 from lemma.models.decoder_numpy import step_in_numpy, supports_numpy
-from lemma.models.weights import fast_copy
 
 if TYPE_CHECKING:
     from lemma.generation.cuda_graphs import CudaGraphStep

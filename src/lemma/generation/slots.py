@@ -9,9 +9,8 @@ from torch import Tensor
 from lemma.generation.sampling import Sampling
 from lemma.generation.sequences import TokenSequence
 from lemma.layers.state import State
-from lemma.models.base import has_hooks
+from lemma.models.base import fast_copy, has_hooks
 from lemma.models.decoder import CACHE_ALIGNMENT, DecoderCache, DecoderModel, DecoderSlotCache
-from lemma.models.weights import fast_copy
 
 Logits = Float[Tensor, "rows vocabulary"]
 

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lemma.errors import RunError, SpecError
 from lemma.hub.tensor_maps import BERT, GEMMA, GPT2, LLAMA, NEOX, T5, NameTable, Shape, StoredTensors, TensorMap
+from lemma.models.base import named_weights
 from lemma.models.build import build_uninitialized
-from lemma.models.weights import named_weights
 from lemma.spec.models import Classifier, Decoder, Encoder, EncoderDecoder, ModelSpec
 from lemma.spec.positions import NoScaling, Relative, Rotary
 

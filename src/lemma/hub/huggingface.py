@@ -18,7 +18,7 @@ from lemma.files import read_json
 from lemma.hub.architectures import ARCHITECTURES, config_from_spec, weights_to_hf
 from lemma.hub.pretrained import CONFIG, Pretrained
 from lemma.hub.tensor_maps import StoredTensors
-from lemma.models.weights import save_tensors
+from lemma.models.base import save_tensors
 from lemma.spec.models import Classifier, ModelSpec
 
 WEIGHTS, INDEX, TOKENIZER = "model.safetensors", "model.safetensors.index.json", "tokenizer.json"

@@ -40,8 +40,8 @@ from lemma.files import (
 )
 from lemma.hub.architectures import architecture_of, spec_from_config, tensor_maps_of, weights_from_hf
 from lemma.hub.tensor_maps import StoredTensors, TensorMap
+from lemma.models.base import named_weights, store_column_major
 from lemma.models.build import build_uninitialized
-from lemma.models.weights import named_weights, store_column_major
 from lemma.report.progress import make_observer, reading_progress
 from lemma.spec.base import exists
 from lemma.spec.models import Encoder, ModelSpec

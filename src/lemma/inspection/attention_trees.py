@@ -23,16 +23,8 @@ from lemma.inspection.trees import (
 from lemma.models.build import build
 from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
-from lemma.tasks.base import DataArgs
-from lemma.tasks.parsing import (
-    WINDOWS,
-    Direction,
-    ParsingScore,
-    RelationFinding,
-    read_limit,
-    score_trees,
-    tree_protocol,
-)
+from lemma.tasks.parsing import Direction, ParsingScore, RelationFinding, read_limit, score_trees, tree_protocol
+from lemma.tasks.registry import WINDOWS, DataArgs
 
 DECODING_NOTE = (
     "maximum spanning tree of A + Aᵀ between words, hung from the word attended to most on average; no labels"

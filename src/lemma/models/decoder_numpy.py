@@ -22,9 +22,9 @@ from lemma.layers.feed_forward import FeedForwardLayer
 from lemma.layers.positions import AlibiBias, LearnedEmbedding, NoEmbedding, RotaryEmbedding, SinusoidalEmbedding
 from lemma.layers.recording import LISTENERS
 from lemma.layers.state import State
+from lemma.models.base import LARGE_MATRIX, benefits_from_threads, threaded_linear
 from lemma.models.decoder import DecoderCache, DecoderModel, DecoderSlotCache
 from lemma.models.transformer import TransformerLayer
-from lemma.models.weights import LARGE_MATRIX, benefits_from_threads, threaded_linear
 
 SUPPORTED_MODULES = {
     *(DecoderModel, nn.ModuleList, TransformerLayer, Attention, FeedForwardLayer, nn.Dropout),

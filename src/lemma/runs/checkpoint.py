@@ -38,7 +38,7 @@ from lemma.files import (
     verify_file,
     write_checksums,
 )
-from lemma.models.weights import named_weights, save_tensors
+from lemma.models.base import named_weights, save_tensors
 from lemma.spec.choose import read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -126,11 +126,6 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not isinstance(settings, dict) or checksum not in (None, _header_checksum(metadata)):
         raise RunError(f"{path} is damaged: what its header says of the model was changed.")
     return weights, settings
-
-
-def weights_hash(path: Path) -> str:
-    """Return the SHA-256 of the weights in a file from its header, without reading them."""
-    return str(read_header(path).get("sha256", ""))
 
 
 def weights_settings(spec: ModelSpec, method: Method | None = None) -> dict[str, Any]:

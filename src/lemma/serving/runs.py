@@ -27,7 +27,7 @@ from lemma.serving.requests import ApiError, Limits
 from lemma.serving.threads import ModelThread, WorkerThreads
 from lemma.spec.models import Decoder
 from lemma.tasks.classification import Classification, classify_texts
-from lemma.tasks.registry import task_for
+from lemma.tasks.registry import task_info
 
 if TYPE_CHECKING:
     from lemma.serving.jobs import EmbeddingJob, GenerationJob
@@ -57,7 +57,7 @@ class ServedRun:
         if isinstance(run.module, EncoderModel | DualEncoderModel):
             self.answer_kind = "vectors"
         else:  # `run.model` refuses a run of another kind, and names its use
-            self.answer_kind = task_for(run.spec).info.answers or str(run.model)
+            self.answer_kind = task_info(run.spec).answers or str(run.model)
         self.generates_text = self.answer_kind == "prompt"
         self.context = run.spec.context if isinstance(run.spec, Decoder) else None
         can_show = {

@@ -123,18 +123,14 @@ def _explain_unknown_model(name: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """A model with its recipe and tokenizer, before the data are known.
-
-    Attributes:
-        data_settings: Settings of the data that were given with those of the model: held_out, or how to split a graph.
-        reference_recipe: Recipe of the preset or spec file, before settings.
-    """
+    """A model with its recipe and tokenizer, before the data are known."""
 
     model: ModelSpec
     recipe: Recipe
     tokenizer: TrainedTokenizer
-    data_settings: Mapping[str, Any] = field(default_factory=dict)
-    reference_recipe: Recipe | None = None
+    data_settings: Mapping[str, Any] = field(default_factory=dict)  # held_out, or how to split a graph
+    reference_recipe: Recipe | None = None  # of the preset or spec file, before settings
+    has_own_warm_up: bool = False  # the warm-up is among the settings, and so may be as long as the training
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """Make the data spec; `kind` is text, treebank, pairs, labels, images or graph, and `source` names the data."""
@@ -171,8 +167,10 @@ def choose(
     64
     """
     base, settings = _resolve_model(model), dict(settings or {})
-    reference_recipe = base.recipe
+    reference_recipe = base.reference_recipe or base.recipe
     base = base.as_classifier() if classify else base
+    if isinstance(model, Choice) and not settings:
+        return base
     spec, tokenizer, data_settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
     data_class = DATA_SPECS[kind]
@@ -192,7 +190,8 @@ def choose(
     check_recipe_settings(parts["recipe"], spec)
     recipe = base.recipe.replace(**parts["recipe"])
     recipe.objective.resolve()  # reports an objective that is not installed
-    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings, reference_recipe)
+    has_own_warm_up = base.has_own_warm_up or "warm_up" in parts["recipe"]
+    return Choice(spec.replace(**parts["model"]), recipe, tokenizer, data_settings, reference_recipe, has_own_warm_up)
 
 
 ONLY_FOR: dict[str, tuple[Any, str]] = {

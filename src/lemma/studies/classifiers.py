@@ -47,9 +47,10 @@ from lemma.studies.claims import CheaperClaim, compare_costs, format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, read_json, validation_rows, write_json
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of, time_in_turns
-from lemma.tasks.base import LoadContext, absolute_path, report_skipped
+from lemma.tasks.base import LoadContext, report_skipped
 from lemma.tasks.classification import classify, load_labels, score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
+from lemma.tasks.registry import absolute_path
 
 TEST = "test"
 SCORES = {"accuracy": "accuracy", "precision": "precision", "recall": "recall", "f1": "F1"}

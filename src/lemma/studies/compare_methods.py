@@ -37,7 +37,8 @@ from lemma.studies.timing import (
     time_in_turns,
     time_ratio,
 )
-from lemma.tasks.base import DataArgs, Headline
+from lemma.tasks.base import Headline
+from lemma.tasks.registry import DataArgs
 from lemma.tasks.translation import teacher_forcing
 from lemma.training.adapt import (
     AdaptationPlan,
@@ -48,9 +49,8 @@ from lemma.training.adapt import (
     has_same_plan,
     plan_adaptation,
 )
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed, fork_random
 from lemma.training.loop import TrainingResult
-from lemma.training.precision import fork_random
 from lemma.training.session import Session
 
 MEGA = 1e6

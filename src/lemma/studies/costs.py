@@ -20,7 +20,7 @@ from lemma.counting.count import count
 from lemma.counting.subject import resolve_subject
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
-from lemma.layers.recurrent import build_recurrent
+from lemma.models.recurrent import build_recurrent
 from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer
 from lemma.report.result import Heading, Text
@@ -29,7 +29,7 @@ from lemma.studies.cells import CellOutcome, StudyCell
 from lemma.studies.experiment import Experiment
 from lemma.studies.result import StudyResult, StudyTable
 from lemma.studies.timing import Quartiles, device_of, quartiles, time_in_turns, time_ratio
-from lemma.training.precision import fork_random
+from lemma.training.devices import fork_random
 from lemma.training.session import seed_random
 
 Vectors = Float[Tensor, "batch time width"]

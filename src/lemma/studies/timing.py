@@ -21,8 +21,7 @@ from lemma import __version__
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.spec.studies import CostStudy
-from lemma.training.distributed import Distributed
-from lemma.training.precision import fork_random
+from lemma.training.devices import Distributed, fork_random
 from lemma.training.session import Session
 
 MIN_SECONDS = 2e-3  # of one measurement: a call that is quicker is repeated within it

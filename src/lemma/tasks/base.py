@@ -1,13 +1,12 @@
-"""The parts of a task: batches, losses, scores, the data a person named, and `Task`, which joins them."""
+"""The parts of a task: batches, losses, scores, and `Task`, which joins them; the evaluation of a run."""
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from glob import glob
-from numbers import Real
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from shlex import quote
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -17,65 +16,18 @@ from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
 from lemma.data.splits import Item, Splits, split_files
-from lemma.errors import DataError, RunError, SpecError, describe_unknown
+from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer, reading_progress
 from lemma.report.result import Block, Pre, Result, Table
 from lemma.report.statistics import NamedValues, format_named_values
 from lemma.runs.load import Run
-from lemma.spec.base import exists, short_repr
-from lemma.spec.choose import Choice
-from lemma.spec.data import AnyDataSpec
+from lemma.spec.data import PretrainedData
+from lemma.spec.models import EncoderDecoder, Parser
 from lemma.spec.recipe import Recipe
+from lemma.tasks.registry import TASKS_BY_OPTION, DataArgs, TaskInfo, task_for
 
 # Tasks
-
-
-@dataclass(frozen=True)
-class TaskInfo:
-    """Names, options and wording of a task.
-
-    Attributes:
-        name: Name of the task.
-        option: Option, and field of the data spec, that names the data: "text", "labels", …
-        example: Value of the option for messages.
-        trains_on: The kind of data for messages: "labelled texts".
-        data_spec: Class of the data spec.
-        names: Data sets that are known by name.
-        takes_several: Whether the option takes several names.
-        settings: Further settings of the option, such as "source_column".
-        file_settings: Those of the settings that name files.
-        evaluation_settings: Settings of `evaluate`.
-        no_effect: Settings of `evaluate` that make no sense here, each with the reason.
-        splits_other_data: Whether `evaluate` takes a split of data other than the run's.
-        unit: Unit of the loss.
-        has_perplexity: Whether perplexities of different models can be compared.
-        counts: Unit of training throughput.
-        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if it has no answer.
-        text_checks: Whether warnings about text apply: too many epochs, validation far better than training.
-        no_penalties: Reason why the attention penalties do not apply; None where they do.
-        adaptation_batch: Default batch of an adaptation.
-    """
-
-    name: str
-    option: str
-    example: str
-    trains_on: str
-    data_spec: type[Any]
-    names: Collection[str] = ()
-    takes_several: bool = False
-    settings: tuple[str, ...] = ()
-    file_settings: tuple[str, ...] = ()
-    evaluation_settings: tuple[str, ...] = ()
-    no_effect: Mapping[str, str] = field(default_factory=dict)
-    splits_other_data: bool = False
-    unit: str = "nats/token"
-    has_perplexity: bool = True
-    counts: str = "tokens"
-    answers: str | None = None
-    text_checks: bool = True
-    no_penalties: str | None = None
-    adaptation_batch: int = 32
 
 
 @dataclass(frozen=True)
@@ -100,6 +52,11 @@ class LoadContext:
     run_path: Path | None = None
     split: str | None = None
 
+    @classmethod
+    def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
+        """Return how a run reads its own data, or with `run_path` others."""
+        return cls(run.spec, run.recipe, observer, run.vocabulary, run.labels, run_path, split)
+
     @property
     def progress(self) -> Callable[..., None]:
         return reading_progress(self.observer)
@@ -107,10 +64,6 @@ class LoadContext:
     @property
     def is_evaluation(self) -> bool:
         return self.run_path is not None
-
-    def report(self, data: Splits[Item]) -> Splits[Item]:
-        """Log what was skipped, cut or shared between splits, and return the data."""
-        return report_skipped(data, self.observer)
 
 
 class Task(ABC):
@@ -120,6 +73,10 @@ class Task(ABC):
     """
 
     info: ClassVar[TaskInfo]
+    trained_on: ClassVar[str] = ""  # the data, for the message if they have changed; by default the option
+    if_changed: ClassVar[str] = (
+        "its validation and test splits may contain training data. To evaluate on it anyway, name it with --{}."
+    )
 
     @abstractmethod
     def load(self, data: Any, context: LoadContext) -> Splits[Any]:
@@ -156,88 +113,72 @@ class Task(ABC):
 
     def _load_own(self, run: Run, observer: Observer) -> Splits[Any]:
         """Load the data that a run was trained on; raise RunError if they have changed."""
-        data = self.load(run.data, LoadContext(run.spec, run.recipe, observer, run.vocabulary, run.labels))
-        return check_unchanged(run, data, self._data_name(run.data), self.info.option)
+        data = self.load(run.data, LoadContext.of_run(run, observer))
+        if data.hash != run.data_hash:
+            splits = [files if isinstance(files, tuple) else (files,) for files in split_files(run.data).values()]
+            files = [file for files in splits for file in files if isinstance(file, str)]
+            raise RunError(
+                f"{run.path} was trained on {self.trained_on or self.info.option} with SHA-256 {run.data_hash}, but "
+                f"{', '.join([self._data_name(run.data), *files])} now has {data.hash}: "
+                f"{self.if_changed.format(self.info.option)}"
+            )
+        return data
 
-    def _load_other(self, run: Run, args: "DataArgs", split: str | None, observer: Observer) -> Splits[Any]:
+    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Any]:
         """Load other data to evaluate a run on, held out in the same fraction as the run's own."""
         trained_on: Any = run.data
         own = {"held_out": trained_on.held_out} if isinstance(trained_on, self.info.data_spec) else {}
         data = self.info.data_spec(**{self.info.option: args.name}, **own, **args.settings)
-        return self.load(data, other_context(run, split, observer))
+        return self.load(data, LoadContext.of_run(run, observer, run.path, split))
 
     def _data_name(self, data: Any) -> str:
         """Return the name of the data in a data spec, for messages."""
         return getattr(data, self.info.option)
 
 
-def evaluate_task(
-    task: Task, run: Run, args: "DataArgs", split: str | None, settings: Mapping[str, Any], observer: Observer
+def evaluate_run(
+    run: Run, args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> "Score":
-    """Score a run on its own held-out data, or on other data."""
+    """Score a run on its own held-out data or on other data; `settings` are those of its task's evaluation."""
+    task, family = task_for(run.spec), run.spec.family
+    info = task.info
+    if args.option not in (None, info.option):
+        if info.option == "graph":
+            raise SpecError(
+                "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on, "
+                f"not on {args.option}. Leave --{args.option} out: lemma evaluate {quote(str(run.path))}"
+            )
+        hint = ""
+        if args.option == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
+            hint = f" To make a classifier of it: lemma adapt {run.path} --labels {args.name} --out RUN"
+        raise SpecError(
+            f"evaluate: a run of the family {family} is evaluated on {info.option}, not on {args.option}.{hint}"
+        )
+    if args.option is None and isinstance(run.data, PretrainedData):
+        raise SpecError(
+            f"evaluate: {run.path} is a pretrained model, whose own data are not known. Name some: "
+            f"lemma evaluate {quote(str(run.path))} --{info.option} {info.example}"
+        )
+    if args.option and split is not None and not info.splits_other_data:
+        raise SpecError(f"evaluate: give other {args.option} or a split of the run's own, not both.")
+    all_settings = {
+        name for other in TASKS_BY_OPTION.values() for name in (*other.evaluation_settings, *other.no_effect)
+    }
+    for setting in settings:
+        if setting in info.evaluation_settings:
+            continue
+        if setting in info.no_effect:
+            raise SpecError(f"evaluate: {info.no_effect[setting]}. Leave {setting} out.")
+        if setting in all_settings or not info.evaluation_settings:
+            raise SpecError(f"evaluate: {setting} has no effect on a run of the family {family}. Leave it out.")
+        raise SpecError(describe_unknown(f"evaluate {family}: the setting", setting, info.evaluation_settings))
     task._check_settings(settings)
     data = task._load_other(run, args, split, observer) if args.name is not None else task._load_own(run, observer)
-    return task.score(run, data, choose_split(data, split), settings, observer)
-
-
-def other_context(run: Run, split: str | None, observer: Observer) -> LoadContext:
-    """Return how a run reads data other than its own."""
-    return LoadContext(run.spec, run.recipe, observer, run.vocabulary, run.labels, run.path, split)
-
-
-@dataclass(frozen=True)
-class DataArgs:
-    """Data that a person named: of one kind at most, with the settings of that kind.
-
-    Attributes:
-        task: The first task for this kind of data; None if no data are named.
-        name: Name of a data set, or the absolute path of a file; a list of them for text.
-        settings: Fields of the data spec, such as `source` for `source_column`.
-    """
-
-    task: type[Task] | None = None
-    name: Any = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def option(self) -> str | None:
-        return self.task.info.option if self.task else None
-
-    def spec(self, choice: Choice) -> AnyDataSpec:
-        """Return the data spec for a choice of model."""
-        if self.task is None:
-            raise SpecError(
-                "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
-                "graph."
-            )
-        return choice.data_spec(self.task.info.option, self.name, **self.settings)
-
-
-def absolute_path(name: Any, names: Collection[str] = ()) -> str:
-    """Return the absolute path of a file; a name in `names` stays as it is."""
-    text = str(name)
-    return str(Path(text).resolve()) if text not in names and exists(Path(text)) else text
-
-
-def expand_pattern(name: Any, names: Collection[str] = ()) -> list[str]:
-    """Return the sorted files that match a pattern such as shard-*.txt.gz; the name itself if it is no pattern."""
-    text = str(name)
-    if text in names or not any(sign in text for sign in "*?[") or exists(Path(text)):
-        return [text]
-    files = sorted(glob(text, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
-    if not files:
-        raise DataError(f"{text}: no file has a name like that. Check the pattern and the folder.")
-    return files
-
-
-def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
-    """Raise SpecError if epochs are not a number above 0, or steps are given too; called before any data are read."""
-    if epochs is None:
-        return
-    if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:
-        raise SpecError(f"epochs = {short_repr(epochs)}: a number above 0 is expected, as in epochs=3.")
-    if "steps" in settings:
-        raise SpecError("steps and epochs are both given. Leave one of them out.")
+    if split is None:
+        split = next((name for name in ("test", "validation") if name in data.split_names), data.split_names[0])
+    elif split not in data.split_names:
+        raise SpecError(describe_unknown("split", split, data.split_names))
+    return task.score(run, data, split, settings, observer)
 
 
 def epochs_to_steps(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
@@ -261,32 +202,6 @@ def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
     for message in (*data.notes, *data.overlaps):
         observer.log(message)
     return data
-
-
-def check_unchanged(run: Run, data: Splits[Item], name: str, option: str, noun: str | None = None) -> Splits[Item]:
-    """Return the data of a run; raise RunError if they have changed since it was trained."""
-    if data.hash != run.data_hash:
-        raise RunError(
-            f"{run.path} was trained on {noun or option} with SHA-256 {run.data_hash}, but {describe_files(name, run)} "
-            f"now has {data.hash}: its validation and test splits may contain training data. To evaluate on it anyway, "
-            f"name it with --{option}."
-        )
-    return data
-
-
-def describe_files(name: str, run: Run) -> str:
-    """Name the data of a run together with the files of its splits."""
-    splits = [files if isinstance(files, tuple) else (files,) for files in split_files(run.data).values()]
-    return ", ".join([name, *(file for files in splits for file in files if isinstance(file, str))])
-
-
-def choose_split(data: Splits[Any], split: str | None) -> str:
-    """Return the split that is asked for; by default test, else validation, else the only one."""
-    if split is None:
-        return next((name for name in ("test", "validation") if name in data.split_names), data.split_names[0])
-    if split not in data.split_names:
-        raise SpecError(describe_unknown("split", split, data.split_names))
-    return split
 
 
 def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int64
 from torch import nn
 
 from lemma.data.batches import batch_by_length
-from lemma.data.corpora import LABELLED_CORPORA
 from lemma.data.labels import LabelledExamples, attach_heads, has_trees, prepare_labels
 from lemma.data.splits import Splits
 from lemma.data.store import encode_texts, fit_rows
@@ -29,63 +28,36 @@ from lemma.spec.data import LabelsSpec
 from lemma.spec.models import BodySpec, Classifier, Transformer, Tree, max_text_tokens
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
-    DataArgs,
     ExampleBatches,
     Headline,
     LoadContext,
     Score,
     SmoothedLoss,
     Task,
-    TaskInfo,
     Worker,
     data_protocol,
     report_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, tree_source_for
+from lemma.tasks.registry import CLASSIFICATION, TREE_CLASSIFICATION, DataArgs
 
 
 class ClassificationTask(Task):
     """Classification of texts."""
 
-    info = TaskInfo(
-        name="classification",
-        option="labels",
-        example="tweets",
-        trains_on="labelled texts",
-        data_spec=LabelsSpec,
-        names=LABELLED_CORPORA,
-        settings=("text_column", "label_column", "limit", "parser"),
-        file_settings=("parser",),
-        unit="nats/text",
-        has_perplexity=False,
-        answers="class",
-        no_penalties="a classifier learns labels",
-    )
+    info = CLASSIFICATION
 
     def load(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
         """Read labelled texts as the classifier's body reads them."""
-        body, labels = context.model.body, context.labels
-        return context.report(load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe))
+        body, labels, run_path = context.model.body, context.labels, context.run_path
+        texts = load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe, run_path)
+        return report_skipped(texts, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
-        """Read other labelled texts; a tree body gets their trees from the parser of the run, unless one is named."""
-        assert isinstance(run.spec, Classifier)
-        fields = {name: value for name, value in args.settings.items() if name not in ("parser", "limit")}
-        parser = args.settings.get("parser")
-        if isinstance(run.data, LabelsSpec):  # unless it is pretrained
-            parser, fields = parser or run.data.parser, {**fields, "held_out": run.data.held_out}
-        data, body = LabelsSpec(labels=args.name, **fields), run.spec.body
-        prepared = prepare_labels(
-            data,
-            length=max_tokens(body, run.recipe),
-            special_tokens=isinstance(body, Transformer),
-            tokenizer=run.tokenizer,
-            labels=run.labels,
-            trees=tree_source_for(body, data, parser, observer, run.path),
-            evaluation=True,
-            progress=reading_progress(observer),
-        )
-        return report_skipped(prepared, observer)
+        """Read all of other labelled texts; a tree body gets their trees from its own parser unless one is named."""
+        parser = run.data.parser if isinstance(run.data, LabelsSpec) else None
+        settings = {"parser": parser, **args.settings, "limit": None}
+        return super()._load_other(run, replace(args, settings=settings), split, observer)
 
     def _data_name(self, data: LabelsSpec) -> str:
         return data.labels + (f" with the trees of {data.parser}" if data.parser else "")
@@ -97,18 +69,20 @@ class ClassificationTask(Task):
         return SmoothedLoss(model, recipe.label_smoothing, lambda model, texts, classes: (model(texts), classes[:, 0]))
 
     def validate(self, model: ClassifierModel, data: Splits[LabelledExamples], recipe: Recipe) -> "ClassificationScore":
-        return score_split(model, data, "validation", samples=0)
+        examples = data.item("validation")
+        return score_classes(examples.classes, classify(model, examples), data.labels, samples=0)
 
     def score(
         self, run: Run, data: Splits[LabelledExamples], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "ClassificationScore":
-        return score_split(run.require(ClassifierModel, "a classifier"), data, split, data_protocol(data, split))
+        examples, model = data.item(split), run.require(ClassifierModel, "a classifier")
+        return score_classes(examples.classes, classify(model, examples), data.labels, data_protocol(data, split))
 
 
 class TreeClassificationTask(ClassificationTask):
     """Classification with a tree body, which reads the trees of a parser."""
 
-    info = replace(ClassificationTask.info, example="tweets --parser runs/parser")
+    info = TREE_CLASSIFICATION
 
 
 def max_tokens(body: BodySpec, recipe: Recipe) -> int:
@@ -123,36 +97,31 @@ def load_labels(
     labels: tuple[str, ...],
     observer: Observer,
     recipe: Recipe | None = None,
+    evaluated_run: Path | None = None,
 ) -> Splits[LabelledExamples]:
-    """Read labelled texts as a body reads them; raise SpecError first if a tree body cannot be trained on them."""
-    if isinstance(body, Tree) and data.tokenizer.kind != "words":
-        raise SpecError(
-            f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave it "
-            "to the preset: lemma train tree …"
-        )
-    if isinstance(body, Tree) and data.parser is not None and has_trees(data.labels):
-        raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
+    """Read labelled texts as a body reads them, to train on or to evaluate a run.
+
+    Raises:
+        SpecError: A tree body cannot be trained on them.
+    """
+    if isinstance(body, Tree) and evaluated_run is None:
+        if data.tokenizer.kind != "words":
+            raise SpecError(
+                f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave "
+                "it to the preset: lemma train tree …"
+            )
+        if data.parser is not None and has_trees(data.labels):
+            raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
     return prepare_labels(
         data,
         length=max_tokens(body, recipe or Recipe()),
         special_tokens=isinstance(body, Transformer),
         tokenizer=tokenizer,
         labels=labels or None,
-        trees=tree_source_for(body, data, data.parser, observer),
+        trees=tree_source_for(body, data, observer, evaluated_run),
+        evaluation=evaluated_run is not None,
         progress=reading_progress(observer),
     )
-
-
-def score_split(
-    model: ClassifierModel,
-    data: Splits[LabelledExamples],
-    split: str,
-    protocol: Mapping[str, Any] | None = None,
-    samples: int = 1000,
-) -> "ClassificationScore":
-    """Classify the texts of a split and compare with their labels; intervals come from `samples` bootstrap samples."""
-    examples = data.item(split)
-    return score_classes(examples.classes, classify(model, examples), data.labels, protocol, samples=samples)
 
 
 # Scores

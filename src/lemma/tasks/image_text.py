@@ -11,7 +11,6 @@ from torch import Tensor, distributed
 from torch.autograd.function import FunctionCtx
 
 from lemma.data.batches import BucketedExamples
-from lemma.data.corpora import IMAGES
 from lemma.data.images import CaptionedImages, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
@@ -19,7 +18,7 @@ from lemma.models.dual_encoder import DualEncoderModel, embed_images, embed_text
 from lemma.report.progress import Observer
 from lemma.runs.load import Run
 from lemma.spec.data import ImagesSpec
-from lemma.spec.models import CrossAttention, DualEncoder, Transformer, max_text_tokens
+from lemma.spec.models import CrossAttention, Transformer, max_text_tokens
 from lemma.spec.recipe import Recipe
 from lemma.tasks.augmentation import augment, draw_transforms, inner_tokens, insert_noise
 from lemma.tasks.base import (
@@ -30,12 +29,13 @@ from lemma.tasks.base import (
     LossTerms,
     Score,
     Task,
-    TaskInfo,
     TaskLoss,
     Worker,
     check_penalties,
     data_protocol,
+    report_skipped,
 )
+from lemma.tasks.registry import IMAGE_TEXT
 from lemma.tasks.retrieval_score import NearestPixel, Relevance, RetrievalScore, score_retrieval, vector_scores
 
 NUM_SAMPLES = 3  # images whose captions are shown as samples
@@ -44,31 +44,23 @@ NUM_SAMPLES = 3  # images whose captions are shown as samples
 class ImageTextTask(Task):
     """Retrieval of captions by images and images by captions, with a dual encoder."""
 
-    info = TaskInfo(
-        name="image-text",
-        option="images",
-        example="emoji",
-        trains_on="images with captions",
-        data_spec=ImagesSpec,
-        names=IMAGES,
-        settings=("captions", "image_column", "caption_column"),
-        file_settings=("captions",),
-        splits_other_data=True,
-        unit="nats/pair",
-        has_perplexity=False,
-        text_checks=False,  # a smaller split has a lower loss by its size alone
-        no_penalties="a dual encoder learns images and captions",
-        adaptation_batch=128,  # the images of a batch are each other's negatives, so there must be many
-    )
+    info = IMAGE_TEXT
 
     def load(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
         """Read images with captions as the dual encoder reads them."""
-        return context.report(self._prepare(data, context))
+        return report_skipped(self._prepare(data, context), context.observer)
 
     def _prepare(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
+        towers = context.model.towers if isinstance(context.model, CrossAttention) else context.model
+        if towers.body.family == "tree":
+            raise SpecError(
+                "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Use body=lstm."
+            )
         return prepare_images(
             data,
-            **input_settings(context.model),
+            side=towers.image_side,
+            length=max_text_tokens(towers.body),
+            special_tokens=isinstance(towers.body, Transformer),
             tokenizer=context.vocabulary,
             evaluation=context.is_evaluation,
             split=context.split,
@@ -106,7 +98,7 @@ class ImageTextTask(Task):
             observer.log(f"{skipped} what it was trained on is not known.")
             return None
         try:
-            data = self._prepare(run.data, LoadContext(run.spec, run.recipe, observer, run.vocabulary))
+            data = self._prepare(run.data, LoadContext.of_run(run, observer))
             if data.hash == run.data_hash:
                 return data.item("train")
             observer.log(f"{skipped} {run.data.images} has changed since training.")
@@ -121,20 +113,6 @@ class ImageTextTask(Task):
         vectors = embed_images(model, examples.pixels[:NUM_SAMPLES])
         best = (vectors @ embed_texts(model, examples.rows).T).argmax(1)
         return [f"{image.name} → {captions[index]}" for image, index in zip(examples.images, best, strict=False)]
-
-
-def input_settings(spec: DualEncoder | CrossAttention) -> dict[str, Any]:
-    """Return how a dual encoder reads images and captions, as arguments of `prepare_images`."""
-    towers = spec.towers if isinstance(spec, CrossAttention) else spec
-    if towers.body.family == "tree":
-        raise SpecError(
-            "dual-encoder.body = 'tree' reads sentences with their trees, and captions have none. Use body=lstm."
-        )
-    return {
-        "side": towers.image_side,
-        "length": max_text_tokens(towers.body),
-        "special_tokens": isinstance(towers.body, Transformer),
-    }
 
 
 # Batches

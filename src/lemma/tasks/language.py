@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.batches import ContiguousStreams, RandomWindows
-from lemma.data.corpora import CORPORA
 from lemma.data.splits import Splits
 from lemma.data.store import TokenArray, prepare_text, read_tokens
 from lemma.errors import DataError, InputError, PackageError, SpecError
@@ -37,29 +36,17 @@ from lemma.spec.models import PLUGIN_FAMILIES, Decoder, Encoder, ModelSpec, NewF
 from lemma.spec.recipe import PLUGIN_OBJECTIVES, ObjectiveChoice, Recipe
 from lemma.tasks.base import (
     Batches,
-    DataArgs,
     LoadContext,
     LossTerms,
     Score,
     Task,
-    TaskInfo,
     TaskLoss,
     Worker,
-    other_context,
+    report_skipped,
 )
+from lemma.tasks.registry import LANGUAGE, DataArgs
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
-TEXT = TaskInfo(
-    name="language",
-    option="text",
-    example="shakespeare",
-    trains_on="text",
-    data_spec=DataSpec,
-    names=CORPORA,
-    takes_several=True,
-    answers="prompt",
-    evaluation_settings=("context", "stride"),
-)
 
 
 class TextTask(Task):
@@ -67,11 +54,12 @@ class TextTask(Task):
 
     def load(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
         """Tokenise a text."""
-        return context.report(prepare_text(data, tokenizer=context.vocabulary, progress=context.progress))
+        text = prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
+        return report_skipped(text, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
         """Tokenise other text, which has splits only where these are named too."""
-        context = other_context(run, split, observer)
+        context = LoadContext.of_run(run, observer, run.path, split)
         if args.settings:
             return self.load(DataSpec(text=tuple(args.name), **args.settings), context)
         return read_tokens(args.name, run.tokenizer, progress=context.progress)
@@ -87,7 +75,7 @@ class TextTask(Task):
 class LanguageTask(TextTask):
     """Prediction of each next token of a text by a language model."""
 
-    info = TEXT
+    info = LANGUAGE
 
     def batches(
         self, model: LanguageModel, examples: Int[np.ndarray, " length"], recipe: Recipe, worker: Worker
@@ -515,10 +503,7 @@ class Protocol:
     overlaps: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        values = {**asdict(self), "left_out": list(self.left_out), "overlaps": list(self.overlaps)}
-        if not self.overlaps:
-            del values["overlaps"]
-        return values
+        return {name: value for name, value in asdict(self).items() if value or name != "overlaps"}
 
     def __str__(self) -> str:
         if self.streams is None:
@@ -582,12 +567,16 @@ def perplexity(
 ) -> PerplexityScore:
     """Measure how well a model predicts a text: exp(−1/n Σ log p(token | tokens before it)).
 
-    Each window reads up to `context` tokens (the model's reach if unset) and scores its last `stride`; the first
-    window scores all of its own. Half the context is usual for a Transformer; stride 1 gives every token its full
-    context. Window models always have that, at no cost. A recurrent model without a given context carries its
-    state: through `streams` spans side by side, each but the first warmed up on the tokens before it, or through
-    the whole text with streams=1. `bytes` is the size of the whole text in UTF-8; `batch` the number of tokens read
-    at once, which affects speed and memory only; bfloat16 runs under autocast, float32 with the weights as they are.
+    Each window reads up to `context` tokens (the model's reach if unset) and scores its last `stride`; the first window
+    scores all of its own. Half the context is usual for a Transformer; stride 1 gives every token its full context.
+    Window models always have that, at no cost. A recurrent model without a context carries its state.
+
+    Args:
+        bytes: Size of the whole text in UTF-8.
+        streams: Spans that a carried state reads side by side, each but the first warmed up on the tokens before it.
+        batch: Tokens read at once, which affects speed and memory only.
+        precision: bfloat16 runs under autocast, float32 with the weights as they are.
+        source: Where the tokens come from, for the protocol.
     """
     text = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     if text.ndim != 1 or len(text) < 2:
@@ -602,10 +591,18 @@ def perplexity(
     device = next(model.parameters()).device
     if torch.is_autocast_enabled(device.type):  # validations during training in bfloat16
         precision = "bfloat16"
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+        total = _sum_losses(model, text, plan, batch or tokens_per_batch(device, vocabulary))
+    protocol = _describe_protocol(plan, source or TextSource(), precision)
+    return PerplexityScore(total / plan.num_targets, plan.num_targets, bytes, protocol)
+
+
+def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: ReadingPlan, batch_tokens: int) -> float:
+    """Return the sum of −log p over all tokens that are scored."""
+    device = next(model.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
-    with evaluating(model), torch.no_grad(), autocast:
-        for rows, spans in plan.batches(batch or tokens_per_batch(device, vocabulary)):
+    with evaluating(model), torch.no_grad():
+        for rows, spans in plan.batches(batch_tokens):
             state = None
             for columns in spans:
                 arrays = plan.slice_rows(text, rows, columns)
@@ -615,7 +612,11 @@ def perplexity(
                 logits, targets = logits[:, skipped:], targets[:, skipped:]
                 exact = logits.float() if logits.dtype == torch.bfloat16 else logits
                 total += causal_loss(exact, targets, reduction="none").sum(dtype=torch.float64)
-    source = source or TextSource()
+    return total.item()
+
+
+def _describe_protocol(plan: ReadingPlan, source: TextSource, precision: str) -> Protocol:
+    """Describe how a text was read, and what is not measured."""
     left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
     if source.unknown_characters:
         left_out.append(f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet")
@@ -624,7 +625,7 @@ def perplexity(
         left_out.append(f"what lies further back than its window: {sees}")
     elif plan.num_rows > 1 and plan.context is None:
         left_out.append(f"what lies further back than the {plan.warm_up} tokens that warm each stream but the first up")
-    protocol = Protocol(
+    return Protocol(
         tokenizer=source.tokenizer,
         data_hash=source.data_hash,
         split=source.split,
@@ -636,7 +637,6 @@ def perplexity(
         left_out=tuple(left_out),
         overlaps=source.overlaps,
     )
-    return PerplexityScore(total.item() / plan.num_targets, plan.num_targets, bytes, protocol)
 
 
 def split_perplexity(

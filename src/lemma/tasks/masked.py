@@ -6,7 +6,7 @@ never masked: its target says whether the second segment of the row follows the 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,8 @@ from lemma.runs.load import Run
 from lemma.spec.models import SPECIAL_TOKENS, Encoder
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Batches, CrossEntropy, LossTerms, Score, TaskLoss, Worker, cross_entropy, data_protocol
-from lemma.tasks.language import TEXT, TextTask
+from lemma.tasks.language import TextTask
+from lemma.tasks.registry import MASKED
 
 SEED = 0  # of the masked positions of an evaluation
 
@@ -35,14 +36,7 @@ SEED = 0  # of the masked positions of an evaluation
 class MaskedTask(TextTask):
     """Prediction of masked tokens of a text by an encoder, of the order of two segments, or of both."""
 
-    info = replace(
-        TEXT,
-        name="masked",
-        unit="nats/hidden token",
-        answers=None,
-        evaluation_settings=(),
-        no_penalties="an encoder learns what is hidden from it",
-    )
+    info = MASKED
 
     def batches(
         self, model: EncoderModel, examples: Int[np.ndarray, " length"], recipe: Recipe, worker: Worker

@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lemma.data.corpora import GRAPHS
 from lemma.data.graphs import GraphNodes, NodeGraph, prepare_graph
 from lemma.data.splits import Splits
-from lemma.errors import RunError, SpecError
+from lemma.errors import SpecError
 from lemma.models.base import measuring
 from lemma.models.graph import GraphInputs, GraphModel, build_graph_inputs
 from lemma.report.progress import Observer
@@ -20,36 +19,23 @@ from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
     Batches,
-    DataArgs,
     LoadContext,
     SmoothedLoss,
     Task,
-    TaskInfo,
     Worker,
-    describe_files,
+    report_skipped,
     split_protocol,
 )
 from lemma.tasks.classification import ClassificationScore, score_classes
+from lemma.tasks.registry import NODES, DataArgs
 
 
 class NodesTask(Task):
     """Classification of the nodes of a graph."""
 
-    info = TaskInfo(
-        name="nodes",
-        option="graph",
-        example="cora",
-        trains_on="a graph",
-        data_spec=GraphSpec,
-        names=GRAPHS,
-        settings=("nodes", "labelled"),
-        file_settings=("nodes", "labelled"),
-        unit="nats/node",
-        has_perplexity=False,
-        counts="nodes",
-        text_checks=False,  # the same few nodes are read at every step, as they should be
-        no_penalties="a graph model has fixed weights in its place",
-    )
+    info = NODES
+    trained_on = "a graph"
+    if_changed = "its validation and test nodes may have been trained on. Train a new run."
 
     def __init__(self) -> None:
         self._inputs_cache: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
@@ -57,19 +43,8 @@ class NodesTask(Task):
     def load(self, data: GraphSpec, context: LoadContext) -> Splits[GraphNodes]:
         """Read a graph; its nodes are split by the recipe's seed unless the data spec names another."""
         seed, labels = context.recipe.seed, context.labels or None
-        return context.report(prepare_graph(data, seed=seed, labels=labels, progress=context.progress))
-
-    def _load_own(self, run: Run, observer: Observer) -> Splits[GraphNodes]:
-        """Load the graph that a run was trained on; raise RunError if it has changed."""
-        assert isinstance(run.data, GraphSpec)
-        graph = self.load(run.data, LoadContext(run.spec, run.recipe, observer, labels=run.labels))
-        if graph.hash != run.data_hash:
-            name = describe_files(run.data.graph, run)
-            raise RunError(
-                f"{run.path} was trained on a graph with SHA-256 {run.data_hash}, but {name} now has {graph.hash}: its "
-                "validation and test nodes may have been trained on. Train a new run."
-            )
-        return graph
+        graph = prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
+        return report_skipped(graph, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[GraphNodes]:
         """Raise SpecError: a graph model has weights for the nodes of its own graph only."""

@@ -1,23 +1,19 @@
 """Trees of plain texts from a parser's run, for a model that reads trees; those of many texts are cached."""
 
 import hashlib
-import struct
-import zipfile
-import zlib
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import pairwise
 from pathlib import Path
 from shlex import quote
 
-import numpy as np
 import torch
 
 from lemma.data.labels import ParsedWords, TreeSource, has_trees, join_parses, read_tree_source
 from lemma.data.splits import split_files
 from lemma.data.treebanks import split_sentences
 from lemma.errors import RunError, SpecError
-from lemma.files import atomic_replace, home_folder
+from lemma.files import home_folder, write_atomically
 from lemma.models.parser import ParserModel, predict_trees
 from lemma.report.progress import Observer
 from lemma.runs.folder import RunFolder
@@ -27,19 +23,18 @@ from lemma.spec.models import BodySpec, Parser, Tree
 
 TRAIN_COMMAND = "lemma train parser --treebank ewt --out runs/parser"
 BATCH_TEXTS = 512  # texts parsed between two updates of the progress
-FORMAT = 1  # of the cache
 MIN_CACHED_TEXTS = 100  # fewer texts are parsed again
 SAVE_INTERVAL = 2048  # texts after which the cache is written, so that an interruption costs little
-DIGEST_BYTES = 16
 
 
 def tree_source_for(
-    body: BodySpec, data: LabelsSpec, parser: str | Path | None, observer: Observer, evaluated_run: Path | None = None
+    body: BodySpec, data: LabelsSpec, observer: Observer, evaluated_run: Path | None = None
 ) -> TreeSource | None:
     """Return the source of the trees of labelled texts for a tree body; None for any other body.
 
     `evaluated_run` is the run to evaluate on these texts, if they are not to train one.
     """
+    parser = data.parser
     if not isinstance(body, Tree):
         if parser is not None:
             raise SpecError(f"parser = {parser}: only a tree body reads trees; {body.family} reads the text itself.")
@@ -87,9 +82,9 @@ def cached_trees(
     """Return the trees of texts by the parser with the hash `parser`; parse and cache those that are missing."""
     if len(texts) < MIN_CACHED_TEXTS:
         return list(parse(texts))
-    cache = home_folder("trees") / f"{parser[:32]}-{FORMAT}.npz"
+    cache = home_folder("trees") / f"{parser[:32]}.json"
     trees = _read(cache)
-    digests = [hashlib.blake2b(text.encode(), digest_size=DIGEST_BYTES).digest() for text in texts]
+    digests = [hashlib.blake2b(text.encode(), digest_size=16).hexdigest() for text in texts]
     missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in trees}
     parsed = parse(list(missing.values())) if missing else ()
     for number, (digest, tree) in enumerate(zip(missing, parsed, strict=True), start=1):
@@ -113,32 +108,16 @@ def parse_batches(parser: Path, texts: Sequence[str], observer: Observer) -> Ite
     observer.finish()
 
 
-def _write(path: Path, trees: Mapping[bytes, ParsedWords]) -> None:
-    words = "\n".join(tree.text for tree in trees.values())  # no word holds white space
-    heads = [head for tree in trees.values() for head in tree.heads]
-    columns = {
-        "texts": np.frombuffer(b"".join(trees), np.uint8),
-        "words": np.frombuffer(words.encode(), np.uint8),
-        "governors": np.array(heads, np.int32),
-    }
-    with atomic_replace(path) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **columns)
+def _write(path: Path, trees: Mapping[str, ParsedWords]) -> None:
+    rows = {digest: [tree.text, tree.heads] for digest, tree in trees.items()}  # no word holds white space
+    write_atomically(path, json.dumps(rows, ensure_ascii=False))
 
 
-def _read(path: Path) -> dict[bytes, ParsedWords]:
+def _read(path: Path) -> dict[str, ParsedWords]:
     """Read the cache; a damaged one is empty, so that all texts are parsed again."""
     try:
-        with np.load(path, allow_pickle=False) as columns:
-            texts, lines = columns["texts"].tobytes(), columns["words"].tobytes().decode().split("\n")
-            heads = columns["governors"].tolist()
-    except (OSError, ValueError, LookupError, EOFError, RuntimeError, struct.error, zlib.error, zipfile.BadZipFile):
+        rows = json.loads(path.read_bytes())
+        trees = {digest: ParsedWords(tuple(text.split()), tuple(heads)) for digest, (text, heads) in rows.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
         return {}
-    digests = [texts[start : start + DIGEST_BYTES] for start in range(0, len(texts), DIGEST_BYTES)]
-    bounds = np.cumsum([0, *(len(line.split()) for line in lines)]).tolist()
-    if len(digests) != len(lines) or bounds[-1] != len(heads):
-        return {}
-    trees = (
-        ParsedWords(tuple(line.split()), tuple(heads[start:end]))
-        for line, (start, end) in zip(lines, pairwise(bounds), strict=True)
-    )
-    return dict(zip(digests, trees, strict=True))
+    return trees if all(len(tree.words) == len(tree.heads) for tree in trees.values()) else {}

@@ -12,7 +12,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from lemma.data.corpora import TREEBANKS
 from lemma.data.splits import Splits
 from lemma.data.treebanks import Lexicon, Sentence, Trees, prepare_treebank, read_trees
 from lemma.errors import DataError, InputError, SpecError
@@ -34,49 +33,23 @@ from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import (
     NO_VALUE,
-    DataArgs,
     ExampleBatches,
     LoadContext,
     LossTerms,
     Score,
     Task,
-    TaskInfo,
     TaskLoss,
     Worker,
-    check_unchanged,
-    other_context,
     split_protocol,
 )
-
-WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
-ONE_TREE = "a parser has one tree per sentence; --layer and --head choose among a language model's heads"
+from lemma.tasks.registry import PARSING, DataArgs
 
 
 class ParsingTask(Task):
     """Prediction of the head and the relation of every word of a sentence."""
 
-    info = TaskInfo(
-        name="parsing",
-        option="treebank",
-        example="ewt",
-        trains_on="a treebank",
-        data_spec=TreebankSpec,
-        names=TREEBANKS,
-        settings=("dev",),
-        file_settings=("dev",),
-        evaluation_settings=("limit",),
-        no_effect={
-            "context": WINDOWS,
-            "stride": WINDOWS,
-            "layer": ONE_TREE,
-            "head": ONE_TREE,
-            "seed": "a parser's trees need no random weights; seed fixes those a language model is compared with",
-        },
-        splits_other_data=True,
-        unit="nats/word",
-        has_perplexity=False,
-        no_penalties="a parser's heads are shaped by their relations",
-    )
+    info = PARSING
+    trained_on = "trees"
 
     def load(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
         """Read a treebank; before training, its validation trees must have relations that the parser learns."""
@@ -99,14 +72,9 @@ class ParsingTask(Task):
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
         read_limit(settings)
 
-    def _load_own(self, run: Run, observer: Observer) -> Splits[Trees]:
-        assert isinstance(run.data, TreebankSpec)
-        trees = self.load(run.data, LoadContext(run.spec, run.recipe, observer, run.lexicon))
-        return check_unchanged(run, trees, self._data_name(run.data), "treebank", "trees")
-
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Trees]:
         """Read one split of other trees: of files named as splits, else of a treebank, folder or file."""
-        context = other_context(run, split, observer)
+        context = LoadContext.of_run(run, observer, run.path, split)
         files = {name: args.settings[name] for name in ("validation", "test") if name in args.settings}
         if not files:
             return read_trees(args.name, context.progress, split)
@@ -459,18 +427,10 @@ def _undirected_hits(gold: Sequence[Sentence], predicted: Sequence[Sentence]) ->
 
 def chain_baselines(gold: Sequence[Sentence]) -> dict[str, float]:
     """Return the UAS of trees in which every word hangs on the word before it, or on the word after it."""
-    lengths = [len(sentence.words) for sentence in gold]
-    chains = {
-        "on the word before": [tuple(range(length)) for length in lengths],
-        "on the word after": [(*range(2, length + 1), 0) for length in lengths],
-    }
-    gold_heads = [head for sentence in gold for head in sentence.heads]
-    baselines = {}
-    for name, trees in chains.items():
-        heads = [head for tree in trees for head in tree]
-        right = sum(head == gold_head for head, gold_head in zip(heads, gold_heads, strict=True))
-        baselines[name] = 100 * right / len(gold_heads)
-    return baselines
+    words = [(index, len(tree.heads), head) for tree in gold for index, head in enumerate(tree.heads)]
+    before = sum(head == index for index, _, head in words)
+    after = sum(head == (index + 2) % (length + 1) for index, length, head in words)  # the last word is the root
+    return {"on the word before": 100 * before / len(words), "on the word after": 100 * after / len(words)}
 
 
 def score_parser(

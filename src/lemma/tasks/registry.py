@@ -1,40 +1,199 @@
-"""The tasks, one per kind of data; the task of a model, the data that a person named, and the evaluation of a run."""
+"""The kinds of data: what each is called, which task learns it, and the data that a person named. No torch."""
 
-from collections.abc import Mapping
-from shlex import quote
-from typing import Any
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from glob import glob
+from importlib import import_module
+from numbers import Real
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from lemma.errors import SpecError, describe_unknown
-from lemma.report.progress import Observer
-from lemma.runs.load import Run
-from lemma.spec.data import PretrainedData
-from lemma.spec.models import CrossAttention, Encoder, EncoderDecoder, ModelSpec, Parser, Tree, find_family
-from lemma.tasks.base import DataArgs, Score, Task, TaskInfo, absolute_path, evaluate_task, expand_pattern
-from lemma.tasks.classification import ClassificationTask, TreeClassificationTask
-from lemma.tasks.image_text import ImageTextTask
-from lemma.tasks.language import LanguageTask
-from lemma.tasks.masked import MaskedTask
-from lemma.tasks.nodes import NodesTask
-from lemma.tasks.parsing import ParsingTask
-from lemma.tasks.reranking import RerankingTask
-from lemma.tasks.translation import TranslationTask
+from lemma.data.corpora import CORPORA, GRAPHS, IMAGES, LABELLED_CORPORA, PAIR_CORPORA, TREEBANKS
+from lemma.errors import DataError, SpecError
+from lemma.spec.base import exists, short_repr
+from lemma.spec.choose import Choice
+from lemma.spec.data import AnyDataSpec, DataSpec, GraphSpec, ImagesSpec, LabelsSpec, PairsSpec, TreebankSpec
+from lemma.spec.models import CrossAttention, Encoder, ModelSpec, Tree
 
-TASKS_BY_OPTION: dict[str, type[Task]] = {
-    task.info.option: task
-    for task in (
-        LanguageTask,
-        ParsingTask,
-        TranslationTask,
-        ClassificationTask,
-        ImageTextTask,
-        NodesTask,
-    )
-}
+if TYPE_CHECKING:
+    from lemma.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class TaskInfo:
+    """Names, options and wording of a task.
+
+    Attributes:
+        name: Name of the task.
+        path: The class of the task, as `module:class`; it is imported when a model is trained or evaluated.
+        option: Option, and field of the data spec, that names the data: "text", "labels", …
+        example: Value of the option for messages.
+        trains_on: The kind of data for messages: "labelled texts".
+        data_spec: Class of the data spec.
+        names: Data sets that are known by name.
+        takes_several: Whether the option takes several names.
+        settings: Further settings of the option, such as "source_column".
+        file_settings: Those of the settings that name files.
+        evaluation_settings: Settings of `evaluate`.
+        no_effect: Settings of `evaluate` that make no sense here, each with the reason.
+        splits_other_data: Whether `evaluate` takes a split of data other than the run's.
+        unit: Unit of the loss.
+        has_perplexity: Whether perplexities of different models can be compared.
+        counts: Unit of training throughput.
+        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if it has no answer.
+        text_checks: Whether warnings about text apply: too many epochs, validation far better than training.
+        no_penalties: Reason why the attention penalties do not apply; None where they do.
+        adaptation_batch: Default batch of an adaptation.
+    """
+
+    name: str
+    path: str
+    option: str
+    example: str
+    trains_on: str
+    data_spec: type[Any]
+    names: Collection[str] = ()
+    takes_several: bool = False
+    settings: tuple[str, ...] = ()
+    file_settings: tuple[str, ...] = ()
+    evaluation_settings: tuple[str, ...] = ()
+    no_effect: Mapping[str, str] = field(default_factory=dict)
+    splits_other_data: bool = False
+    unit: str = "nats/token"
+    has_perplexity: bool = True
+    counts: str = "tokens"
+    answers: str | None = None
+    text_checks: bool = True
+    no_penalties: str | None = None
+    adaptation_batch: int = 32
+
+
+LANGUAGE = TaskInfo(
+    "language",
+    "lemma.tasks.language:LanguageTask",
+    option="text",
+    example="shakespeare",
+    trains_on="text",
+    data_spec=DataSpec,
+    names=CORPORA,
+    takes_several=True,
+    answers="prompt",
+    evaluation_settings=("context", "stride"),
+)
+MASKED = replace(
+    LANGUAGE,
+    name="masked",
+    path="lemma.tasks.masked:MaskedTask",
+    unit="nats/hidden token",
+    answers=None,
+    evaluation_settings=(),
+    no_penalties="an encoder learns what is hidden from it",
+)
+WINDOWS = "trees are of whole sentences; --context and --stride cut running text into windows, for perplexity"
+ONE_TREE = "a parser has one tree per sentence; --layer and --head choose among a language model's heads"
+PARSING = TaskInfo(
+    "parsing",
+    "lemma.tasks.parsing:ParsingTask",
+    option="treebank",
+    example="ewt",
+    trains_on="a treebank",
+    data_spec=TreebankSpec,
+    names=TREEBANKS,
+    settings=("dev",),
+    file_settings=("dev",),
+    evaluation_settings=("limit",),
+    no_effect={
+        "context": WINDOWS,
+        "stride": WINDOWS,
+        "layer": ONE_TREE,
+        "head": ONE_TREE,
+        "seed": "a parser's trees need no random weights; seed fixes those a language model is compared with",
+    },
+    splits_other_data=True,
+    unit="nats/word",
+    has_perplexity=False,
+    no_penalties="a parser's heads are shaped by their relations",
+)
+TRANSLATION = TaskInfo(
+    "translation",
+    "lemma.tasks.translation:TranslationTask",
+    option="pairs",
+    example="tatoeba-es",
+    trains_on="pairs of texts",
+    data_spec=PairsSpec,
+    names=PAIR_CORPORA,
+    settings=("source_column", "target_column"),
+    evaluation_settings=("beam", "length_penalty", "limit"),
+    answers="translation",
+    no_penalties="an encoder-decoder learns to translate",
+)
+CLASSIFICATION = TaskInfo(
+    "classification",
+    "lemma.tasks.classification:ClassificationTask",
+    option="labels",
+    example="tweets",
+    trains_on="labelled texts",
+    data_spec=LabelsSpec,
+    names=LABELLED_CORPORA,
+    settings=("text_column", "label_column", "limit", "parser"),
+    file_settings=("parser",),
+    unit="nats/text",
+    has_perplexity=False,
+    answers="class",
+    no_penalties="a classifier learns labels",
+)
+IMAGE_TEXT = TaskInfo(
+    "image-text",
+    "lemma.tasks.image_text:ImageTextTask",
+    option="images",
+    example="emoji",
+    trains_on="images with captions",
+    data_spec=ImagesSpec,
+    names=IMAGES,
+    settings=("captions", "image_column", "caption_column"),
+    file_settings=("captions",),
+    splits_other_data=True,
+    unit="nats/pair",
+    has_perplexity=False,
+    text_checks=False,  # a smaller split has a lower loss by its size alone
+    no_penalties="a dual encoder learns images and captions",
+    adaptation_batch=128,  # the images of a batch are each other's negatives, so there must be many
+)
+RERANKING = replace(
+    IMAGE_TEXT,
+    name="re-ranking",
+    path="lemma.tasks.reranking:RerankingTask",
+    no_penalties="a re-ranker learns images and captions",
+    adaptation_batch=64,
+)
+NODES = TaskInfo(
+    "nodes",
+    "lemma.tasks.nodes:NodesTask",
+    option="graph",
+    example="cora",
+    trains_on="a graph",
+    data_spec=GraphSpec,
+    names=GRAPHS,
+    settings=("nodes", "labelled"),
+    file_settings=("nodes", "labelled"),
+    unit="nats/node",
+    has_perplexity=False,
+    counts="nodes",
+    text_checks=False,  # the same few nodes are read at every step, as they should be
+    no_penalties="a graph model has fixed weights in its place",
+)
+TREE_CLASSIFICATION = replace(
+    CLASSIFICATION,
+    path="lemma.tasks.classification:TreeClassificationTask",
+    example="tweets --parser runs/parser",
+)
+TASKS_BY_OPTION = {info.option: info for info in (LANGUAGE, PARSING, TRANSLATION, CLASSIFICATION, IMAGE_TEXT, NODES)}
 """The first task for each kind of data, by its option."""
-TASKS_BY_SPEC: dict[type[Any], type[Task]] = {
-    Encoder: MaskedTask,
-    Tree: TreeClassificationTask,
-    CrossAttention: RerankingTask,
+TASKS_BY_SPEC: dict[type[Any], TaskInfo] = {
+    Encoder: MASKED,
+    Tree: TREE_CLASSIFICATION,
+    CrossAttention: RERANKING,
 }
 """The tasks of specs that share their kind of data with others."""
 SPLIT_FILES = ("validation", "test")
@@ -42,25 +201,57 @@ SPLIT_FILES = ("validation", "test")
 DATA_SETTINGS = {
     *TASKS_BY_OPTION,
     *SPLIT_FILES,
-    *(setting for task in TASKS_BY_OPTION.values() for setting in task.info.settings),
-} - {setting for task in TASKS_BY_OPTION.values() for setting in task.info.evaluation_settings}
+    *(setting for info in TASKS_BY_OPTION.values() for setting in info.settings),
+} - {setting for info in TASKS_BY_OPTION.values() for setting in info.evaluation_settings}
 """Settings that can only be about the data; `limit` is also one of `evaluate`."""
 
 
-def task_for(spec: ModelSpec | type[ModelSpec]) -> Task:
-    """Return the task of a model spec.
+def task_info(spec: ModelSpec | type[ModelSpec]) -> TaskInfo:
+    """Return the description of the task of a model spec, without importing the task.
 
     >>> from lemma.spec.models import Lstm
-    >>> task_for(Lstm()).info.name, task_for(Encoder()).info.name
+    >>> task_info(Lstm()).name, task_info(Encoder()).name
     ('language', 'masked')
     """
-    return TASKS_BY_SPEC.get(spec if isinstance(spec, type) else type(spec), TASKS_BY_OPTION[spec.data_kind])()
+    return TASKS_BY_SPEC.get(spec if isinstance(spec, type) else type(spec), TASKS_BY_OPTION[spec.data_kind])
 
 
-def task_of_family(family: str) -> Task:
-    """Return the task of a family by its name; a language task for an unknown one."""
-    spec = find_family(family)
-    return LanguageTask() if spec is None else task_for(spec)
+def task_for(spec: ModelSpec | type[ModelSpec]) -> "Task":
+    """Import the task of a model spec."""
+    info = task_info(spec)
+    module, _, name = info.path.partition(":")
+    return getattr(import_module(module), name)()
+
+
+# Data that a person named
+
+
+@dataclass(frozen=True)
+class DataArgs:
+    """Data that a person named: of one kind at most, with the settings of that kind.
+
+    Attributes:
+        info: The first task for this kind of data; None if no data are named.
+        name: Name of a data set, or the absolute path of a file; a list of them for text.
+        settings: Fields of the data spec, such as `source` for `source_column`.
+    """
+
+    info: TaskInfo | None = None
+    name: Any = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def option(self) -> str | None:
+        return self.info.option if self.info else None
+
+    def spec(self, choice: Choice) -> AnyDataSpec:
+        """Return the data spec for a choice of model."""
+        if self.info is None:
+            raise SpecError(
+                "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
+                "graph."
+            )
+        return choice.data_spec(self.info.option, self.name, **self.settings)
 
 
 def data_args(arguments: Mapping[str, Any]) -> DataArgs:
@@ -72,16 +263,25 @@ def data_args(arguments: Mapping[str, Any]) -> DataArgs:
             f"{' and '.join(options)} are given. One kind of data at a time: text, a treebank, pairs, "
             "labels, images or a graph."
         )
-    _check_settings(arguments, options)
+    for option, info in TASKS_BY_OPTION.items():
+        for setting in info.settings:
+            if setting in arguments and option not in options:
+                raise SpecError(f"{setting} = {arguments[setting]!r} belongs to {option}, which is not given.")
+    split_files = {split: arguments[split] for split in SPLIT_FILES if split in arguments}
     if not options:
+        for split, value in split_files.items():
+            files = value if isinstance(value, (list, tuple)) else [value]
+            raise SpecError(
+                f"{split} = {', '.join(map(str, files))} is a split of data that are not given. Name them too: text, a "
+                "treebank, pairs, labels, images or a graph."
+            )
         return DataArgs()
-    task = TASKS_BY_OPTION[options[0]]
-    info = task.info
+    info = TASKS_BY_OPTION[options[0]]
 
     def read_files(value: Any) -> list[Any]:
         files = list(value) if isinstance(value, (list, tuple)) else [value]
         if info.takes_several:
-            files = [file for pattern in files for file in expand_pattern(pattern, info.names)]
+            files = [file for pattern in files for file in _expand_pattern(pattern, info.names)]
         return [file if isinstance(file, int) else absolute_path(file, info.names) for file in files]
 
     names = read_files(arguments[info.option])
@@ -89,66 +289,38 @@ def data_args(arguments: Mapping[str, Any]) -> DataArgs:
     for name in info.file_settings:
         if name in settings and not isinstance(settings[name], int):
             settings[name] = absolute_path(settings[name], info.names)
-    for split in (split for split in SPLIT_FILES if split in arguments):
-        files = read_files(arguments[split])
+    for split, value in split_files.items():
+        files = read_files(value)
         if len(files) > 1 and not info.takes_several:
             raise SpecError(f"{split}: {len(files)} files are given, and a split of {info.option} is one file.")
         settings[split] = files if info.takes_several else files[0]
     if isinstance(settings.get("nodes"), str):  # the table of nodes; a number is the size of a generated graph
         settings["nodes_file"] = settings.pop("nodes")
-    return DataArgs(task, names if info.takes_several else names[0], settings)
+    return DataArgs(info, names if info.takes_several else names[0], settings)
 
 
-def _check_settings(arguments: Mapping[str, Any], options: list[str]) -> None:
-    """Raise SpecError if a setting or a split belongs to data that are not given."""
-    for option, task in TASKS_BY_OPTION.items():
-        for setting in task.info.settings:
-            if setting in arguments and option not in options:
-                raise SpecError(f"{setting} = {arguments[setting]!r} belongs to {option}, which is not given.")
-    for split in (split for split in SPLIT_FILES if split in arguments and not options):
-        files = arguments[split] if isinstance(arguments[split], (list, tuple)) else [arguments[split]]
-        raise SpecError(
-            f"{split} = {', '.join(map(str, files))} is a split of data that are not given. Name them too: text, a "
-            "treebank, pairs, labels, images or a graph."
-        )
+def absolute_path(name: Any, names: Collection[str] = ()) -> str:
+    """Return the absolute path of a file; a name in `names` stays as it is."""
+    text = str(name)
+    return str(Path(text).resolve()) if text not in names and exists(Path(text)) else text
 
 
-def evaluate_run(run: Run, args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer) -> Score:
-    """Score a run on its own held-out data or on other data; `settings` are those of its task's evaluation."""
-    task, family = task_for(run.spec), run.spec.family
-    info = task.info
-    if args.option not in (None, info.option):
-        if isinstance(task, NodesTask):
-            raise SpecError(
-                "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on, "
-                f"not on {args.option}. Leave --{args.option} out: lemma evaluate {quote(str(run.path))}"
-            )
-        hint = ""
-        if args.option == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
-            hint = f" To make a classifier of it: lemma adapt {run.path} --labels {args.name} --out RUN"
-        raise SpecError(
-            f"evaluate: a run of the family {family} is evaluated on {info.option}, not on {args.option}.{hint}"
-        )
-    if args.option is None and isinstance(run.data, PretrainedData):
-        raise SpecError(
-            f"evaluate: {run.path} is a pretrained model, whose own data are not known. Name some: "
-            f"lemma evaluate {quote(str(run.path))} --{info.option} {info.example}"
-        )
-    if args.option and split is not None and not info.splits_other_data:
-        raise SpecError(f"evaluate: give other {args.option} or a split of the run's own, not both.")
-    for setting in settings:
-        _check_evaluation_setting(setting, info, family)
-    return evaluate_task(task, run, args, split, settings, observer)
+def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
+    """Return the sorted files that match a pattern such as shard-*.txt.gz; the name itself if it is no pattern."""
+    text = str(name)
+    if text in names or not any(sign in text for sign in "*?[") or exists(Path(text)):
+        return [text]
+    files = sorted(glob(text, recursive=True))  # noqa: PTH207 (a pattern may begin at the root)
+    if not files:
+        raise DataError(f"{text}: no file has a name like that. Check the pattern and the folder.")
+    return files
 
 
-def _check_evaluation_setting(setting: str, info: TaskInfo, family: str) -> None:
-    """Raise SpecError if a setting is not one of a task's evaluation."""
-    if setting in info.evaluation_settings:
+def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
+    """Raise SpecError if epochs are not a number above 0, or steps are given too; called before any data are read."""
+    if epochs is None:
         return
-    if setting in info.no_effect:
-        raise SpecError(f"evaluate: {info.no_effect[setting]}. Leave {setting} out.")
-    others = [task.info for task in TASKS_BY_OPTION.values()]
-    is_known = any(setting in (*other.evaluation_settings, *other.no_effect) for other in others)
-    if is_known or not info.evaluation_settings:
-        raise SpecError(f"evaluate: {setting} has no effect on a run of the family {family}. Leave it out.")
-    raise SpecError(describe_unknown(f"evaluate {family}: the setting", setting, info.evaluation_settings))
+    if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:
+        raise SpecError(f"epochs = {short_repr(epochs)}: a number above 0 is expected, as in epochs=3.")
+    if "steps" in settings:
+        raise SpecError("steps and epochs are both given. Leave one of them out.")

@@ -1,7 +1,7 @@
 """Re-ranking: cross-attention re-orders the best candidates of a dual encoder."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,7 @@ from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import LossTerms, Score, TaskLoss, check_penalties, data_protocol
 from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, check_batch, equal_rows
+from lemma.tasks.registry import RERANKING
 from lemma.tasks.retrieval_score import (
     DIRECTIONS,
     PairScores,
@@ -43,12 +44,7 @@ VALIDATION_IMAGES = 1000  # images that a validation scores at most, since cross
 class RerankingTask(ImageTextTask):
     """Re-ranking of a dual encoder's best candidates by cross-attention."""
 
-    info = replace(
-        ImageTextTask.info,
-        name="re-ranking",
-        no_penalties="a re-ranker learns images and captions",
-        adaptation_batch=64,
-    )
+    info = RERANKING
 
     def loss(self, model: CrossAttentionModel, recipe: Recipe, batches: Any = None) -> "RerankingLoss":
         check_penalties(self, recipe)

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lemma.data.batches import batch_by_length
-from lemma.data.corpora import PAIR_CORPORA
 from lemma.data.pairs import TokenPairs, prepare_pairs
 from lemma.data.splits import Splits
 from lemma.errors import InputError, SpecError
@@ -34,10 +33,11 @@ from lemma.tasks.base import (
     Score,
     SmoothedLoss,
     Task,
-    TaskInfo,
     Worker,
     data_protocol,
+    report_skipped,
 )
+from lemma.tasks.registry import TRANSLATION
 
 NUM_SAMPLES = 3  # sources translated as samples
 TRANSLATION_BATCH = 512  # sources translated between two updates of the progress
@@ -48,18 +48,7 @@ BOOTSTRAP_SENTENCES = 4_000_000  # in all samples together: sacrebleu keeps the 
 class TranslationTask(Task):
     """Translation by an encoder–decoder."""
 
-    info = TaskInfo(
-        name="translation",
-        option="pairs",
-        example="tatoeba-es",
-        trains_on="pairs of texts",
-        data_spec=PairsSpec,
-        names=PAIR_CORPORA,
-        settings=("source_column", "target_column"),
-        evaluation_settings=("beam", "length_penalty", "limit"),
-        answers="translation",
-        no_penalties="an encoder-decoder learns to translate",
-    )
+    info = TRANSLATION
 
     def load(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
         """Read pairs; those that are too long for the model are skipped."""
@@ -70,7 +59,7 @@ class TranslationTask(Task):
             evaluation=context.is_evaluation,
             progress=context.progress,
         )
-        return context.report(pairs)
+        return report_skipped(pairs, context.observer)
 
     def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> "PairBatches":
         return PairBatches(examples, recipe, worker)
@@ -216,9 +205,7 @@ def score_translations(
     if empty := [number for number, targets in enumerate(all_references, start=1) if not targets]:
         raise InputError(f"translation {empty[0]} has nothing to be compared with. Give each at least one target.")
     metrics = import_optional("sacrebleu.metrics", "sacrebleu", "scoring translations")
-    streams = [
-        list(column) for column in zip_longest(*all_references)
-    ]  # the first references of all, their second ones, …
+    streams = [list(column) for column in zip_longest(*all_references)]  # the first references of all, the second, …
     draws = 0 if samples < 2 else max(2, min(samples, BOOTSTRAP_SENTENCES // len(hypotheses)))
     kinds = {"bleu": metrics.BLEU(force=True), "chrf": metrics.CHRF()}  # force: no warning of spaces before full stops
     results = {name: _compute_metric(metric, hypotheses, streams, draws) for name, metric in kinds.items()}
@@ -256,12 +243,7 @@ def _compute_metric(
 
 
 def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
-    """Measure how well a model predicts the targets of pairs."""
-    return PairsScore(*mean_pair_loss(model, pairs), dict(protocol or {}))
-
-
-def mean_pair_loss(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
-    """Return the mean of −log p over all target tokens with `<end>`, in nats, and their number."""
+    """Measure how well a model predicts the targets of pairs: the mean of −log p over all tokens with `<end>`."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
     count = 0
@@ -276,4 +258,4 @@ def mean_pair_loss(model: nn.Module, pairs: TokenPairs) -> tuple[float, int]:
             losses = functional.cross_entropy(flat_logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
             total += losses.sum(dtype=torch.float64)
             count += int((labels != IGNORE_INDEX).sum())
-    return total.item() / count, count
+    return PairsScore(total.item() / count, count, dict(protocol or {}))

@@ -34,12 +34,10 @@ from lemma.spec.models import (
     max_text_tokens,
 )
 from lemma.spec.recipe import METHODS, Method, Recipe
-from lemma.tasks.base import DataArgs, LoadContext, Score, check_epochs, epochs_to_steps
-from lemma.tasks.classification import ClassificationTask
-from lemma.tasks.language import LanguageTask
-from lemma.tasks.registry import evaluate_run, task_for
+from lemma.tasks.base import LoadContext, Score, epochs_to_steps, evaluate_run
+from lemma.tasks.registry import LANGUAGE, DataArgs, check_epochs, task_for
+from lemma.training.devices import choose_device
 from lemma.training.loop import TrainingResult, fit_recipe, resume, train
-from lemma.training.precision import choose_device
 
 Describe = Callable[[ModelSpec, Method, tuple[str, ...]], str]
 """Formula of the trained parameters from a spec, a method and the patterns that are always trained. It is passed in,
@@ -163,9 +161,9 @@ def plan_adaptation(
     model = model.replace(**by_class.get("model", {}))
     check_recipe_settings(recipe_settings, model)
     task = task_for(model)
-    is_pretrained, has_labels = isinstance(base.data, PretrainedData), isinstance(task, ClassificationTask)
+    is_pretrained, has_labels = isinstance(base.data, PretrainedData), task.info.option == "labels"
     defaults: dict[str, int] = {}
-    if is_pretrained and (has_labels or type(task) is LanguageTask):
+    if is_pretrained and (has_labels or task.info is LANGUAGE):
         limit = max_text_tokens(model.body) if isinstance(model, Classifier) else getattr(model, "context", None)
         length = PRETRAINED_BATCH["sequence_length"]
         defaults = {**PRETRAINED_BATCH, "sequence_length": min(length, limit or length)}
@@ -332,7 +330,7 @@ class BaseEvaluation:
         run = load(plan.base.path, str(choose_device(plan.recipe)))
         task = task_for(run.spec)
         try:
-            data = task.load(run.data, LoadContext(run.spec, run.recipe, SilentObserver(), run.vocabulary))
+            data = task.load(run.data, LoadContext.of_run(run, SilentObserver()))
         except DataError as error:
             return cls(reason=f"What was forgotten is not known: the base's own data cannot be read ({error})")
         if data.hash != run.data_hash:

@@ -14,7 +14,7 @@ from torch.optim import AdamW, Optimizer
 from lemma.errors import SpecError, TrainingError
 from lemma.layers.positions import LearnedEmbedding
 from lemma.spec.recipe import MuonSpec, Recipe
-from lemma.training.distributed import shard_like
+from lemma.training.devices import shard_like
 
 BETA1 = 0.9
 LOOKUP_TABLES = (nn.Embedding, LearnedEmbedding)  # their rows are looked up, not multiplied

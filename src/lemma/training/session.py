@@ -1,10 +1,10 @@
-"""A model in training: its weights, optimizer, batches and running figures, one step at a time."""
+"""A model in training: its weights, optimizer, batches and running figures, its checkpoints, and sanity checks."""
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -15,33 +15,45 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from lemma.errors import SpecError, TrainingError
+from lemma.data.splits import Splits
+from lemma.errors import RunError, SpecError, TrainingError
 from lemma.layers.state import State
 from lemma.models.base import count_parameters
 from lemma.models.build import build
-from lemma.runs.checkpoint import load_weights, named_weights
+from lemma.runs.checkpoint import (
+    Checkpoint,
+    check_weights_spec,
+    load_weights,
+    named_weights,
+    read_latest_checkpoint,
+    save_checkpoint,
+)
+from lemma.runs.folder import RunFolder
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Task, check_penalties
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed, check_layers, recompute_layers, skip_gradient_sync
-from lemma.training.optimizer import build_custom_optimizer, build_optimizer, clip_gradients, learning_rate
-from lemma.training.precision import (
+from lemma.training.devices import (
+    Distributed,
     Forward,
     GraphedTrainingStep,
     check_kernels,
+    check_layers,
     choose_arithmetic,
     compile_module,
     fork_random,
     matmul_precision,
+    recompute_layers,
+    shard_like,
+    skip_gradient_sync,
 )
-from lemma.training.sanity import (
-    COMPARED_VALIDATIONS,
-    chance_warning,
-    check_finite,
-    describe_checkpoint,
-    epochs_warning,
-    validation_warning,
+from lemma.training.optimizer import (
+    build_custom_optimizer,
+    build_optimizer,
+    clip_gradients,
+    learning_rate,
+    load_optimizer_state,
+    optimizer_state,
 )
 
 RANK_SEED_STRIDE = 1_000_003  # between the seeds of two processes, whose dropout must differ
@@ -435,3 +447,203 @@ def seed_random(seed: int, device: torch.device) -> None:
     if device.type == "cuda":
         with torch.cuda.device(device):
             torch.cuda.manual_seed(seed)
+
+
+# Checkpoints, from which a run continues bit for bit. The carried state is stored for the global batch in the order of
+# its rows, so a run can be resumed with another number of processes or parts. Random states are restored only if the
+# number of processes is the same.
+
+
+def save_session(session: Session, folder: RunFolder) -> None:
+    """Save a checkpoint of a session; all processes take part and the main one writes."""
+    session.synchronize()
+    state, processes = session.state, session.processes
+    random = {"cpu": torch.get_rng_state()}
+    if processes.device.type == "cuda":
+        random["cuda"] = torch.cuda.get_rng_state(processes.device)
+    carried = [carried_state.tensors() for carried_state in session.carried_states if carried_state is not None]
+    tensors: dict[str, dict[str, Tensor]] = {
+        "model": processes.collect(named_weights(session.model)),
+        "optimizer": processes.collect(optimizer_state(session.optimizer, session.model)),
+        "random": {name: processes.gather(random_state[None]) for name, random_state in random.items()},
+        "carried": {
+            name: processes.gather(torch.cat([part[name] for part in carried])) for name in (carried or [{}])[0]
+        },
+    }
+    if session.best_weights and state.best_step != state.step:
+        tensors["best"] = session.best_weights
+    values = {
+        "standing": asdict(state),
+        "meter": {
+            "seconds": session.row_start,
+            "sums": processes.mean(session.sums).tolist(),
+            "steps": session.summed_steps,
+        },
+        "reading": _reading(session),
+        "spec": session.model.spec.to_dict(),
+        "optimizer": _optimizer_name(session),
+        "threads": torch.get_num_threads(),
+    }
+    if processes.is_main:
+        values["metrics"] = folder.metrics.sync()
+        save_checkpoint(folder.checkpoints, Checkpoint(state.step, tensors, values))
+        folder.reopen()
+    session.saved_step = state.step
+    session.restart_clock()
+
+
+def check_resumable(folder: RunFolder, data: Splits[Any]) -> None:
+    """Raise RunError if a run has no checkpoint to continue from, or the data or the tokenizer are others."""
+    folder.check_resumable()
+    if data.hash != folder.data_hash:
+        raise RunError(
+            f"{folder.path} was trained on the {data.kind} with hash {folder.data_hash[:12]}…, this one has "
+            f"{data.hash[:12]}…. Give the same {data.kind}, or train a new run."
+        )
+    vocabulary = folder.vocabulary()
+    if vocabulary is not None and data.tokenizer is not None and data.tokenizer.hash != vocabulary.hash:
+        raise RunError(
+            f"{folder.path} has another tokenizer ({vocabulary.description}) than {data.tokenizer.description}."
+        )
+
+
+def restore_latest(session: Session, folder: RunFolder) -> None:
+    """Restore a session, and its folder, from the last good checkpoint, if there is one."""
+    damage: list[str] = []
+    checkpoint = read_latest_checkpoint(folder.checkpoints, damage.append)
+    if checkpoint:
+        if folder.metrics.path.exists():
+            folder.metrics.check(checkpoint.state.get("metrics"), f"the checkpoint of step {checkpoint.step}")
+        _restore(session, checkpoint, folder)
+    for message in damage:
+        session.warn(message, message)
+    session.processes.any(True)  # a barrier: all have read before the main process removes later checkpoints
+    if session.processes.is_main:
+        folder.rewind(session.state.step)
+
+
+def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
+    path = folder.checkpoints / f"step-{checkpoint.step}"
+    values, tensors = checkpoint.state, checkpoint.tensors
+    check_weights_spec(path, values["spec"], folder.spec)
+    current = named_weights(session.model)
+    weights = {name: shard_like(tensor, current.get(name, tensor)) for name, tensor in tensors["model"].items()}
+    load_weights(session.model, weights, path)
+    optimizer = _optimizer_name(session)
+    saved_optimizer = values.get("optimizer", optimizer)  # missing in older checkpoints
+    if saved_optimizer == optimizer:
+        load_optimizer_state(session.optimizer, session.model, tensors["optimizer"])
+    warnings = session.state.warnings
+    session.state = TrainingState(**values["standing"])
+    session.state.warnings |= warnings
+    session.reset_sums(**values["meter"])
+    session.best_weights = dict(tensors.get("best", tensors["model"])) if session.state.best_step is not None else None
+    session.saved_step = checkpoint.step
+    if saved_optimizer != optimizer:
+        message = (
+            f"The checkpoint of step {checkpoint.step} holds the memory of {saved_optimizer}, another optimizer than "
+            f"{optimizer}: that of this one begins empty."
+        )
+        session.warn(message, message)
+    threads = torch.get_num_threads()  # sums are split, and so rounded, differently by another number
+    saved_threads = values.get("threads", threads)  # missing in older checkpoints
+    if saved_threads != threads and session.processes.device.type == "cpu":
+        message = (
+            f"The checkpoint of step {checkpoint.step} was saved with {saved_threads} CPU threads and this process has "
+            f"{threads}, so the run may not continue bit for bit; set OMP_NUM_THREADS={saved_threads} for that."
+        )
+        session.warn(message, message)
+    _restore_carried_states(session, values["reading"], tensors.get("carried"))
+    random, processes = tensors["random"], session.processes
+    if len(random["cpu"]) == processes.size:
+        torch.set_rng_state(random["cpu"][processes.rank].clone())  # torch reads past the end of a slice, and crashes
+        if "cuda" in random and processes.device.type == "cuda":
+            torch.cuda.set_rng_state(random["cuda"][processes.rank].clone(), processes.device)
+
+
+def _restore_carried_states(
+    session: Session, saved_reading: Mapping[str, int], carried: Mapping[str, Tensor] | None
+) -> None:
+    """Restore the states of a recurrent model, unless the resumed run reads the text in another way."""
+    if not carried or saved_reading != _reading(session):
+        return
+    processes, num_parts = session.processes, session.recipe.accumulate
+    with session.evaluating() as model:  # a state of the right class, to be filled with the saved tensors
+        state = model(torch.zeros(1, 1, dtype=torch.long, device=processes.device))[1]
+    rows = processes.local_rows(session.recipe.batch)
+    chunks = {name: carried[name][rows].to(processes.device).chunk(num_parts) for name in state.tensors()}
+    # cloned, since a slice may be misaligned in memory, which kernels round differently
+    session.carried_states = [
+        state.with_tensors({name: chunks[name][part].clone() for name in chunks}) for part in range(num_parts)
+    ]
+
+
+def _optimizer_name(session: Session) -> str:
+    kind = session.recipe.optimizer.kind
+    return type(session.optimizer).__name__ if kind == "custom" else kind
+
+
+def _reading(session: Session) -> dict[str, int]:
+    """Return the settings that decide which tokens a step reads."""
+    recipe = session.recipe
+    return {"batch": recipe.batch, "sequence_length": session.batches.length, "seed": recipe.seed}
+
+
+# Sanity checks: each returns a warning or None, or raises
+
+CHANCE_FRACTION = 0.98  # a loss above this fraction of the logarithm of the choices is no better than chance
+SUSPICIOUS_FRACTION = 0.8  # a validation loss below this fraction of the training loss, and lower by …
+SUSPICIOUS_GAP = 0.2  # … this many nats is too good to be true
+COMPARED_VALIDATIONS = 4  # validations that are averaged: single ones, and single steps, vary too much
+MAX_EPOCHS = 200  # reading a text more often is a mistake
+
+
+def chance_warning(
+    recipe: Recipe, step: int, loss: float, choices: int, noun: str = "tokens", symbol: str = "V"
+) -> str | None:
+    """Warn of a loss still at chance after a fifth of the steps, twice the warm-up and fifty steps.
+
+    Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
+    """
+    chance = math.log(choices)
+    if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < CHANCE_FRACTION * chance:
+        return None
+    return (
+        f"Nothing is learned: at step {step} the loss is {loss:.3f}, guessing among {choices} {noun} gives "
+        f"ln {symbol} = {chance:.3f}. Try another learning_rate (now {recipe.learning_rate:g}), and look at the "
+        f"{'text' if noun == 'tokens' else noun}."
+    )
+
+
+def validation_warning(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
+    """Warn of a validation loss far below the training loss, once a third of the steps are done."""
+    if step <= recipe.steps / 3 or validation >= min(SUSPICIOUS_FRACTION * training, training - SUSPICIOUS_GAP):
+        return None
+    cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
+    return (
+        f"Validation is much better than training: loss {validation:.3f} against {training:.3f} at step {step}. "
+        f"Is the held-out text easier, or of another kind{cause}?"
+    )
+
+
+def epochs_warning(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
+    """Warn of a text so short that the run reads it hundreds of times."""
+    epochs = recipe.steps * recipe.batch * sequence_length / tokens
+    if epochs < MAX_EPOCHS:
+        return None
+    return f"The training text has only {tokens:,} tokens: this run reads them {epochs:,.0f} times over."
+
+
+def check_finite(loss: float, norm: float, steps: range, rate: float, saved_step: int) -> None:
+    """Raise TrainingError if the loss or the gradient norm of these steps is infinite or NaN."""
+    if math.isfinite(loss) and math.isfinite(norm):
+        return
+    problem = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
+    when = f"At step {steps[-1]}" if len(steps) == 1 else f"Between steps {steps[0]} and {steps[-1]}"
+    checkpoint = describe_checkpoint(saved_step)
+    raise TrainingError(f"{when} {problem} (learning rate {rate:.3g}). {checkpoint}. Try a lower learning_rate.")
+
+
+def describe_checkpoint(saved_step: int) -> str:
+    """Describe which checkpoint a failed run can be resumed from."""
+    return f"The checkpoint of step {saved_step} is good" if saved_step else "No checkpoint had been saved before"

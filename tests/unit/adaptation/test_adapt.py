@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from lemma.adaptation.adapt import adapt_model, count_trainable, count_trainable_bytes, trainable_parameters
+from lemma.adaptation.adapt import adapt_model, trainable_parameters
 from lemma.adaptation.lora import list_paths, match_patterns
 from lemma.counting.count import count
 from lemma.counting.subject import adapted_subject
@@ -37,10 +37,11 @@ def test_a_pattern_of_learn_that_fits_nothing_is_refused() -> None:
 
 def test_a_tied_parameter_learns_by_any_of_its_names_and_counts_once() -> None:
     model = build(Decoder(vocabulary=13, width=8, depth=1, heads=2))
-    adapt_model(model, Frozen(), learn=("output.weight",))
+    adaptation = adapt_model(model, Frozen(), learn=("output.weight",))
     assert trainable_parameters(model) == [("embedding.weight", (13, 8))]
-    assert count_trainable(model) == 104
-    assert count_trainable_bytes(model.to(torch.float64)) == 832
+    assert adaptation.num_trainable == 104
+    model.to(torch.float64)
+    assert adaptation.trainable_bytes == 832
 
 
 def test_parameters_that_cannot_learn_are_left_alone() -> None:

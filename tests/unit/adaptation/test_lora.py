@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from lemma.adaptation.adapt import adapt_model, fold, merge_lora, trainable_parameters
+from lemma.adaptation.adapt import adapt_model, merge_lora, trainable_parameters
 from lemma.adaptation.lora import LoraMatrices
 from lemma.errors import SpecError
 from lemma.generation.engine import generate
@@ -243,16 +243,6 @@ def test_a_wrapped_model_decodes_as_its_merged_one(spec: Any) -> None:
     settings = Sampling(tokens=20, temperature=0.0)
     wrapped = generate(model, [[1, 2, 3]], settings)[0].tokens
     assert generate(merge_lora(model), [[1, 2, 3]], settings)[0].tokens == wrapped
-
-
-def test_what_a_folded_model_learned_stays_when_it_is_unfolded() -> None:
-    model: Any = adapted(nn.Sequential(nn.Linear(3, 4)))
-    before = model[0].base.weight.detach().clone()
-    folded = fold(model)
-    with torch.no_grad():
-        model[0].weight += 1.0
-    folded.unfold()
-    torch.testing.assert_close(model[0].base.weight.detach(), before + 1.0)
 
 
 def test_merging_a_model_without_updates_gives_a_plain_model_that_learns() -> None:

@@ -19,8 +19,7 @@ from lemma.errors import InputError, RunError
 from lemma.report.progress import SilentObserver
 from lemma.runs.folder import PretrainedRun, RunFolder, is_run
 from lemma.spec.models import Decoder
-from lemma.tasks.base import DataArgs
-from lemma.tasks.classification import ClassificationTask
+from lemma.tasks.registry import CLASSIFICATION, DataArgs
 from lemma.training.adapt import plan_adaptation
 from pretrained_models import TEXT, llama, pieces, wordpiece
 
@@ -232,9 +231,7 @@ def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
     settings: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
-    plan = plan_adaptation(
-        folder, DataArgs(ClassificationTask, str(settings["labels"]), {}), "lora", {}, SilentObserver()
-    )
+    plan = plan_adaptation(folder, DataArgs(CLASSIFICATION, str(settings["labels"]), {}), "lora", {}, SilentObserver())
     recipe = plan.recipe  # 64 training texts, twice, would be fewer steps
     assert (recipe.batch, recipe.sequence_length, recipe.steps, recipe.evaluate_every) == (8, 64, 60, 20)
     lemma.adapt(folder, out=tmp_path / "out", steps=2, sequence_length=4, **settings)

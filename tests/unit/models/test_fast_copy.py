@@ -10,9 +10,8 @@ from torch import Tensor, nn
 from lemma.generation import cuda_graphs
 from lemma.generation.engine import generate
 from lemma.generation.sampling import Sampling
-from lemma.models.base import LanguageModel, has_hooks
+from lemma.models.base import LanguageModel, fast_copy, has_hooks
 from lemma.models.build import build
-from lemma.models.weights import fast_copy
 from lemma.spec.models import Decoder
 
 from families import SMALL

@@ -19,9 +19,8 @@ from lemma.spec.recipe import Recipe
 from lemma.tasks.augmentation import YIQ, augment, draw_transforms
 from lemma.tasks.image_text import ImageBatches, contrastive_loss
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed
-from lemma.training.sanity import chance_warning
-from lemma.training.session import Session
+from lemma.training.devices import Distributed
+from lemma.training.session import Session, chance_warning
 
 CPU = Distributed(torch.device("cpu"))
 RECIPE = Recipe(batch=6, seed=3, steps=100)

@@ -8,7 +8,7 @@ import pytest
 from lemma.errors import SpecError
 from lemma.spec.models import FAMILIES
 from lemma.tasks.base import Task
-from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, data_args, task_for, task_of_family
+from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, data_args, task_for, task_info
 
 
 def test_a_task_has_at_most_seven_methods() -> None:
@@ -20,9 +20,9 @@ def test_a_task_has_at_most_seven_methods() -> None:
 def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family: str) -> None:
     task = task_for(FAMILIES[family])
     info = task.info
-    assert type(task) is type(task_of_family(family))
+    assert task.info is task_info(FAMILIES[family])
     assert info.option in info.data_spec.model_fields
-    assert TASKS_BY_OPTION[info.option].info.data_spec is info.data_spec
+    assert TASKS_BY_OPTION[info.option].data_spec is info.data_spec
 
 
 def test_the_families_are_spread_over_the_tasks_as_before() -> None:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from lemma.data.batches import TokenRows
 from lemma.data.pairs import TokenPairs
 from lemma.errors import InputError
-from lemma.tasks.translation import mean_pair_loss, score_pairs, score_translations
+from lemma.tasks.translation import score_pairs, score_translations
 
 V = 11
 
@@ -44,7 +44,8 @@ def pairs(count: int) -> TokenPairs:
 
 def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> None:
     model, settings = Translator(), pairs(60)
-    loss, tokens = mean_pair_loss(model, settings)
+    measured = score_pairs(model, settings)
+    loss, tokens = measured.loss, measured.tokens
     assert model.training
     total, count = 0.0, 0
     for index in range(60):
@@ -60,7 +61,7 @@ def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> No
 
 def test_no_pairs_are_refused() -> None:
     with pytest.raises(InputError, match="no pairs to measure"):
-        mean_pair_loss(Translator(), pairs(0))
+        score_pairs(Translator(), pairs(0))
 
 
 def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:

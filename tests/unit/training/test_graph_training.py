@@ -20,7 +20,7 @@ from lemma.runs.folder import RunFolder
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec
 from lemma.spec.models import Graph
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from lemma.training.session import Session
 
 

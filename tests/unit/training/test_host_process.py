@@ -22,7 +22,7 @@ from lemma.models.build import build, build_uninitialized
 from lemma.spec.models import NewFamily
 from lemma.spec.recipe import Recipe
 from lemma.testing import contract_violations
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
 

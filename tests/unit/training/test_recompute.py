@@ -10,7 +10,7 @@ from lemma.models.build import build
 from lemma.spec.models import Decoder, Encoder, EncoderDecoder, TableA5
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import causal_loss
-from lemma.training.distributed import find_layers, recompute_layers
+from lemma.training.devices import find_layers, recompute_layers
 from small_runs import train_small
 
 SIZES = {"vocabulary": 11, "width": 8, "heads": 2, "context": 6}

@@ -6,7 +6,7 @@ import pytest
 
 from lemma.errors import TrainingError
 from lemma.spec.recipe import Recipe
-from lemma.training.sanity import chance_warning, check_finite, epochs_warning, validation_warning
+from lemma.training.session import chance_warning, check_finite, epochs_warning, validation_warning
 
 RECIPE = Recipe(steps=1000, warm_up=50)
 

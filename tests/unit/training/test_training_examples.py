@@ -14,7 +14,7 @@ from lemma.models.build import build
 from lemma.spec.models import Classifier, EncoderDecoder, Gru
 from lemma.spec.recipe import Recipe
 from lemma.tasks.registry import task_for
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 
 CPU = Distributed(torch.device("cpu"))
 TINY = {"tokenizer": "characters", "device": "cpu", "progress": False}

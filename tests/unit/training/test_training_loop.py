@@ -145,7 +145,7 @@ def test_a_full_disk_at_the_first_new_checkpoint_leaves_the_finished_run(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(StorageError, match=r"step-8 cannot be written: No space left"):
-        patch.setattr("lemma.models.weights.save_file", full)
+        patch.setattr("lemma.models.base.save_file", full)
         resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 8, "evaluate_every": 8})
     assert RunFolder.open(tmp_path / "run").is_finished and equal(final_weights(tmp_path / "run"), before)
     assert resume_small(tmp_path / "run", spec_and_data[1]).steps == 8

@@ -12,7 +12,7 @@ from lemma.runs.folder import RunFolder
 from lemma.runs.load import load
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import split_perplexity
-from lemma.training.precision import choose_arithmetic, choose_device, matmul_precision
+from lemma.training.devices import choose_arithmetic, choose_device, matmul_precision
 from small_runs import train_small
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

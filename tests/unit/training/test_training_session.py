@@ -10,7 +10,7 @@ from lemma.errors import DataError, SpecError
 from lemma.models.build import build
 from lemma.spec.recipe import Recipe
 from lemma.tasks.language import LanguageTask, TextBatches, causal_loss, training_length
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from lemma.training.session import Session
 from small_runs import MODELS, QUICK
 

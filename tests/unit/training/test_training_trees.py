@@ -7,7 +7,7 @@ from lemma.data.treebanks import Lexicon, Trees
 from lemma.spec.models import Parser
 from lemma.spec.recipe import Recipe
 from lemma.tasks import parsing
-from lemma.training.distributed import Distributed
+from lemma.training.devices import Distributed
 from lemma.training.session import Session
 from treebanks import tiny
 
