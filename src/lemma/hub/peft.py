@@ -78,7 +78,11 @@ def write_peft(
     for path, wrapper in wrappers:
         _check_exportable(path, wrapper)
         update: LowRankUpdate = wrapper.update
-        for hf_path, B in _split_update(path, update.B, tensor_maps):
+        parts = [(path, update.B)]
+        if tensor_maps is not None:
+            names = [name.removesuffix(".weight") for name in tensor_maps[path].hf_names]
+            parts = zip(names, _row_map(tensor_maps[path]).to_hf(update.B), strict=True)
+        for hf_path, B in parts:
             if update.B.any() and not B.any():  # only other parts of the joint matrix have an update
                 continue
             name = f"{PREFIX}{hf_path}".rstrip(".")
@@ -123,14 +127,6 @@ def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """
     used = B.detach().any(dim=0)
     return (A[used], B[:, used]) if used.any() else (A, B)
-
-
-def _split_update(path: str, B: Tensor, tensor_maps: TensorMaps | None) -> list[tuple[str, Tensor]]:
-    """Split the rows of an update into those of transformers' modules, by their paths."""
-    if tensor_maps is None:
-        return [(path, B)]
-    names = [name.removesuffix(".weight") for name in tensor_maps[path].hf_names]
-    return list(zip(names, _row_map(tensor_maps[path]).to_hf(B), strict=True))
 
 
 def _row_map(tensor_map: TensorMap) -> TensorMap:
