@@ -111,7 +111,6 @@ class CheckedClaim:
         return [] if self.right else [f"claimed: {self.claimed}", f"right: {self.correction}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         about = {"row": self.claim.row, "says": self.claim.says, "verdict": VERDICT_WORDS[self.right]}
         outcome = {} if self.right is None else {"claimed": self.claimed, "correction": self.correction}
         return {**about, "command": self.claim.command, **outcome}
@@ -135,7 +134,6 @@ class Audit(Result):
 
     @property
     def wrong(self) -> tuple[CheckedClaim, ...]:
-        """The wrong claims."""
         return tuple(checked for checked in self.claims if checked.right is False)
 
     @property

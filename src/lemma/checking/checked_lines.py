@@ -69,7 +69,6 @@ class CheckedLines(Result, Generic[LineT]):
 
     @property
     def checked(self) -> list[LineT]:
-        """The lines that are right or wrong."""
         return [line for line in self.lines if line.outcome in OUTCOME_KINDS]
 
     @property
@@ -105,5 +104,4 @@ class CheckedLines(Result, Generic[LineT]):
         return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
 
     def details(self) -> list[Block]:
-        """The same under a title."""
         return [Heading(self.title, 1), *self.blocks()]

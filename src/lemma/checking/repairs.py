@@ -118,7 +118,6 @@ class RepairContext:
 
     @cached_property
     def shape(self) -> Shape:
-        """The shape of the target."""
         return self.sample.values[self.target].shape
 
     @cached_property

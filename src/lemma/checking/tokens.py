@@ -61,7 +61,6 @@ class Cursor:
 
     @property
     def current(self) -> Token:
-        """The next token."""
         return self.tokens[self.index]
 
     def take(self) -> Token:

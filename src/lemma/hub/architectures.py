@@ -368,7 +368,19 @@ HF_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu-exact": "gelu", "relu": "re
 
 def _read_entries(config: Config, entries: Entries) -> Settings:
     """Read settings from config.json; None stands for the default of a spec."""
-    settings = {name: _read_entry(config, key, name, default) for key, (name, default) in entries.items()}
+    settings: Settings = {}
+    for key, (name, default) in entries.items():
+        if default is REQUIRED:
+            value = _read_size(config, key)
+        elif name == "positions":
+            value = _read_rotary(config, default)
+        else:
+            value = _read_flag(config, key, default) if isinstance(default, bool) else config.get(key, default)
+        if name == "activation":
+            value = _read_activation(value)
+        elif name == "residual":
+            value = "parallel" if value else "sequential"
+        settings[name] = value
     width, heads = settings["width"], settings["heads"]
     if "head_width" in settings:
         query_width = heads * (settings.pop("head_width") or width // heads)
@@ -379,17 +391,6 @@ def _read_entries(config: Config, entries: Entries) -> Settings:
         has_bias = settings.pop("attention_bias")
         settings |= {"query_key_value_bias": has_bias, "attention_output_bias": has_bias}
     return settings
-
-
-def _read_entry(config: Config, key: str, name: str, default: Any) -> Any:
-    if default is REQUIRED:
-        return _read_size(config, key)
-    if name == "positions":
-        return _read_rotary(config, default)
-    value = _read_flag(config, key, default) if isinstance(default, bool) else config.get(key, default)
-    if name == "residual":
-        return "parallel" if value else "sequential"
-    return _read_activation(value) if name == "activation" else value
 
 
 def _read_activation(name: Any) -> str:

@@ -41,7 +41,10 @@ def open_folder(path: Path) -> Pretrained:
     config = read_json(config_path)
     if "model_type" not in config:
         raise RunError(f"{config_path} has no model_type: it is not the configuration of a Hugging Face model.")
-    tensors = FolderTensors(folder, _class_name(config))
+    names = config.get("architectures")
+    readable = {name for architecture in ARCHITECTURES.values() for name in architecture.classes}
+    known = [name for name in names if name in readable] if isinstance(names, list) else []
+    tensors = FolderTensors(folder, *known[:1])
 
     def read_tokenizer() -> Tokenizer:
         ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id")}
@@ -84,20 +87,10 @@ def _rewrite_command(class_name: str, folder: Path) -> str:
     return f"python -c {quote(code)}"
 
 
-AUTO_CLASS = "AutoModelForCausalLM"
-
-
-def _class_name(config: Mapping[str, Any]) -> str:
-    """Return the class of transformers that reads the weights of a configuration."""
-    names = config.get("architectures")
-    readable = {name for architecture in ARCHITECTURES.values() for name in architecture.classes}
-    return next((name for name in names if name in readable), AUTO_CLASS) if isinstance(names, list) else AUTO_CLASS
-
-
 class FolderTensors(StoredTensors):
     """Tensors of a folder, each mapped from its file for as long as it is used."""
 
-    def __init__(self, folder: Path, class_name: str = AUTO_CLASS) -> None:
+    def __init__(self, folder: Path, class_name: str = "AutoModelForCausalLM") -> None:
         self.folder, self.class_name = folder, class_name
 
     @property
@@ -201,7 +194,12 @@ def write_folder(
     if context := getattr(body, "context", None):
         tokenizer_config.setdefault("model_max_length", context)
     _write_json(folder / CONFIG, config)
-    save_tensors(folder / WEIGHTS, _copy_shared(tensors), {"format": "pt"})
+    addresses: set[int] = set()
+    copies: dict[str, Tensor] = {}  # of tensors that share memory, which safetensors does not allow
+    for name, tensor in tensors.items():
+        copies[name] = tensor.clone() if tensor.data_ptr() in addresses else tensor
+        addresses.add(tensor.data_ptr())
+    save_tensors(folder / WEIGHTS, copies, {"format": "pt"})
     _write_json(folder / GENERATION_FILE, {**ids, **tokenizer.generation})
     tokenizer.save(folder / TOKENIZER)
     _write_json(folder / TOKENIZER_CONFIG, tokenizer_config, ensure_ascii=False)
@@ -210,13 +208,3 @@ def write_folder(
 
 def _write_json(path: Path, content: Mapping[str, Any], ensure_ascii: bool = True) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=ensure_ascii) + "\n", encoding="utf-8")
-
-
-def _copy_shared(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors that share memory with an earlier one, which safetensors does not allow."""
-    addresses: set[int] = set()
-    copies: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        copies[name] = tensor.clone() if tensor.data_ptr() in addresses else tensor
-        addresses.add(tensor.data_ptr())
-    return copies

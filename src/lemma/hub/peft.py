@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import torch
 from pydantic import Field
@@ -78,7 +78,11 @@ def write_peft(
     for path, wrapper in wrappers:
         _check_exportable(path, wrapper)
         update: LowRankUpdate = wrapper.update
-        for hf_path, B in _split_update(path, update.B, tensor_maps):
+        parts = [(path, update.B)]
+        if tensor_maps is not None:
+            names = [name.removesuffix(".weight") for name in tensor_maps[path].hf_names]
+            parts = zip(names, _row_map(tensor_maps[path]).to_hf(update.B), strict=True)
+        for hf_path, B in parts:
             if update.B.any() and not B.any():  # only other parts of the joint matrix have an update
                 continue
             name = f"{PREFIX}{hf_path}".rstrip(".")
@@ -123,14 +127,6 @@ def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """
     used = B.detach().any(dim=0)
     return (A[used], B[:, used]) if used.any() else (A, B)
-
-
-def _split_update(path: str, B: Tensor, tensor_maps: TensorMaps | None) -> list[tuple[str, Tensor]]:
-    """Split the rows of an update into those of transformers' modules, by their paths."""
-    if tensor_maps is None:
-        return [(path, B)]
-    names = [name.removesuffix(".weight") for name in tensor_maps[path].hf_names]
-    return list(zip(names, _row_map(tensor_maps[path]).to_hf(B), strict=True))
 
 
 def _row_map(tensor_map: TensorMap) -> TensorMap:
@@ -243,7 +239,9 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
     restore_moved_folder(folder)
     check_not_adapted(model)
     with reading_foreign_file(folder):
-        options = PeftOptions.read(_read_config(folder), folder / CONFIG)
+        if not (folder / CONFIG).exists():
+            raise RunError(f"{folder / CONFIG} is missing: this is not a peft folder.")
+        options = PeftOptions.read(read_json(folder / CONFIG), folder / CONFIG)
         stored = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
         stored.updates = {path: options.scaled(path, A, B, folder) for path, (A, B) in stored.updates.items()}
         if tensor_maps is not None:
@@ -335,78 +333,66 @@ OPTIONS_WITHOUT_EFFECT = {
 INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")  # those that leave the base unchanged
 
 
-class PeftFields(ForeignFields):
-    """Options of adapter_config.json that are read, with their types."""
+class PeftOptions(ForeignFields):
+    """Options of adapter_config.json that the tensors do not tell."""
 
-    peft_type: str | None = None
     r: int = Field(default=8, ge=1)
-    lora_alpha: float = 8.0
-    lora_dropout: float = 0.0
+    lora_alpha: float = Field(default=8.0, gt=0)
+    lora_dropout: float = Field(default=0.0, ge=0, lt=1)
     use_rslora: bool | None = False
     rank_pattern: dict[str, int] | None = None
     alpha_pattern: dict[str, float] | None = None
     bias: str | None = "none"
     init_lora_weights: bool | str | None = True
 
-
-@dataclass(frozen=True)
-class PeftOptions:
-    """Options that the tensors do not tell."""
-
-    method: Lora
-    uses_rslora: bool
-    ranks: Mapping[str, int]
-    alphas: Mapping[str, float]
-
     @classmethod
-    def read(cls, config: Mapping[str, Any], path: Path) -> "PeftOptions":
+    def read(cls, values: Mapping[str, Any], source: Path | str) -> Self:
         """Read peft's options; one that would change the result and is not supported is a RunError that names it."""
-        if config.get("peft_type") != "LORA":
-            raise RunError(f"{path}: peft_type = {config.get('peft_type')!r}; only LORA can be read.")
+        if values.get("peft_type") != "LORA":
+            raise RunError(f"{source}: peft_type = {values.get('peft_type')!r}; only LORA can be read.")
         supported = READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT
-        for name, value in config.items():
+        for name, value in values.items():
             if name not in supported and value not in (None, False, {}, [], ""):
-                raise RunError(f"{path}: {name} = {value!r} is not supported: only plain LoRA can be read.")
-        fields = PeftFields.read(config, path)
-        if fields.bias != "none":
-            raise RunError(f"{path}: bias = {fields.bias!r}: trained biases cannot be read, only LoRA's matrices.")
-        if fields.init_lora_weights not in INITIALISATIONS:
+                raise RunError(f"{source}: {name} = {value!r} is not supported: only plain LoRA can be read.")
+        options = super().read(values, source)
+        if options.bias != "none":
+            raise RunError(f"{source}: bias = {options.bias!r}: trained biases cannot be read, only LoRA's matrices.")
+        if options.init_lora_weights not in INITIALISATIONS:
             raise RunError(
-                f"{path}: init_lora_weights = {fields.init_lora_weights!r} changes the matrices of the base model. "
+                f"{source}: init_lora_weights = {options.init_lora_weights!r} changes the matrices of the base model. "
                 "Convert it to plain LoRA with peft's save_pretrained(path_initial_model_for_weight_conversion=…)."
             )
-        settings = {"rank": fields.r, "alpha": fields.lora_alpha, "lora_dropout": fields.lora_dropout}
-        method = Lora.read(settings, str(path))
-        return cls(method, bool(fields.use_rslora), fields.rank_pattern or {}, fields.alpha_pattern or {})
+        return options
 
     @property
     def scale(self) -> float:
         """Scale of updates that no pattern names: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
-        return self._scale(self.method.alpha, self.method.rank)
+        return self._scale(self.lora_alpha, self.r)
 
     def _scale(self, alpha: float, rank: int) -> float:
-        return alpha / (math.sqrt(rank) if self.uses_rslora else rank)
+        return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
         """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
-        rank = _matching(self.ranks, path, self.method.rank)
+        rank = _matching(self.rank_pattern, path, self.r)
         if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
             raise RunError(
                 f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
                 f"rank {rank}. Its options belong to another adapter."
             )
-        scale = self._scale(_matching(self.alphas, path, self.method.alpha), rank)
+        scale = self._scale(_matching(self.alpha_pattern, path, self.lora_alpha), rank)
         return A, B if scale == self.scale else B * (scale / self.scale)
 
     def as_lora(self, rank: int) -> Lora:
         """Return the method of this rank whose alpha / rank is the common scale."""
-        return self.method.replace(rank=rank, alpha=self.scale * rank)
+        return Lora(rank=rank, alpha=self.scale * rank, lora_dropout=self.lora_dropout)
 
 
-def _matching(patterns: Mapping[str, Value], path: str, default: Value) -> Value:
+def _matching(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
     """Return the value of the first pattern that matches the end of a path, as peft matches them."""
     starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
-    return next((value for pattern, value in patterns.items() if matches_to_end(pattern, path, starts)), default)
+    matches = (value for pattern, value in (patterns or {}).items() if matches_to_end(pattern, path, starts))
+    return next(matches, default)
 
 
 UPDATE = re.compile(r"(?:(?P<path>.+)\.)?lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.weight)?")
@@ -522,13 +508,6 @@ def _copy(target: Tensor, value: Tensor) -> None:
         target.copy_(value)
     if isinstance(target, nn.Parameter):
         target.requires_grad_(True)
-
-
-def _read_config(folder: Path) -> dict[str, Any]:
-    path = folder / CONFIG
-    if not path.exists():
-        raise RunError(f"{path} is missing: this is not a peft folder.")
-    return read_json(path)
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:

@@ -60,7 +60,10 @@ class TensorMap:
     def to_hf(self, tensor: Tensor) -> list[Tensor]:
         """Build their tensors from Lemma's."""
         if self.rotary_dim:
-            tensor = _pairs_to_halves(tensor, self.rotary_rows, self.head_width, self.rotary_dim)
+            even, odd = torch.arange(0, self.rotary_dim, 2), torch.arange(1, self.rotary_dim, 2)
+            order = torch.cat([even, odd, torch.arange(self.rotary_dim, self.head_width)]).to(tensor.device)
+            heads = tensor[: self.rotary_rows].unflatten(0, (-1, self.head_width))[:, order].flatten(0, 1)
+            tensor = torch.cat([heads, tensor[self.rotary_rows :]])
         match self.layout:
             case "transposed":
                 return [tensor.T.contiguous()]
@@ -74,14 +77,6 @@ class TensorMap:
                 if len(self.hf_names) == 1:
                     return [tensor]
                 return [part.contiguous() for part in tensor.split(self.row_counts)]
-
-
-def _pairs_to_halves(tensor: Tensor, rows: int, head_width: int, rotary_dim: int) -> Tensor:
-    """Move pairs of neighbouring rows of queries and keys half the rotated width apart, head by head."""
-    even, odd = torch.arange(0, rotary_dim, 2), torch.arange(1, rotary_dim, 2)
-    order = torch.cat([even, odd, torch.arange(rotary_dim, head_width)])
-    heads = tensor[:rows].unflatten(0, (-1, head_width))[:, order.to(tensor.device)].flatten(0, 1)
-    return torch.cat([heads, tensor[rows:]])
 
 
 class StoredTensors(Mapping[str, Tensor]):

@@ -117,7 +117,8 @@ class RotaryEmbedding(nn.Module):
     ) -> Float[Tensor, "*batch time width"]:
         """Rotate vectors at positions start, start+1, …, past the table's end too; or each row at its own position.
 
-        Positions by row must be within the table: `ensure_length` makes it long enough.
+        The table grows as needed, except in compiled code, which computes what it lacks. Positions by row must be in
+        it: `ensure_length` makes it long enough.
         """
         if isinstance(start, Tensor):
             rows = self.table[start][:, None, None]
@@ -125,23 +126,17 @@ class RotaryEmbedding(nn.Module):
             rows = self._compute_rows(start, start + vectors.shape[-2], vectors.device, torch.float64)
         else:
             stop = start + vectors.shape[-2]
-            rows = (
-                self.table[start:stop]
-                if stop <= len(self.table)
-                else self._rows_past_table(start, stop, vectors.device)
-            )
+            if stop > len(self.table) and torch.compiler.is_compiling():
+                rows = self._compute_rows(start, stop, vectors.device)
+            else:
+                if stop > len(self.table):
+                    self.ensure_length(2 * stop)
+                rows = self.table[start:stop]
         rotate_vectors = rotate_halves if self.halves else rotate
         if not self.unrotated_dim:
             return rotate_vectors(vectors, rows.to(vectors.dtype))
         rotary_part, rest = vectors.split((self.rotary_dim, self.unrotated_dim), dim=-1)
         return torch.cat([rotate_vectors(rotary_part, rows.to(vectors.dtype)), rest], dim=-1)
-
-    def _rows_past_table(self, start: int, stop: int, device: torch.device) -> Float[Tensor, "time ..."]:
-        """Return rows past the table's end; the table grows, except in compiled code."""
-        if torch.compiler.is_compiling():
-            return self._compute_rows(start, stop, device)
-        self.ensure_length(2 * stop)
-        return self.table[start:stop]
 
     def ensure_length(self, length: int) -> None:
         """Make the table long enough for this many positions."""

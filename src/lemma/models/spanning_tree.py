@@ -68,7 +68,13 @@ class CycleContraction:
 
         Entering at a member gives up the cycle's arc to it.
         """
-        self._record_cycle(cycle)
+        members = {self.nodes[slot]: self.arcs[self.heads[slot], slot].copy() for slot in cycle}
+        new = len(self.parents)
+        self.parents.append(new)
+        for node in members:
+            self.parents[node] = new
+        self.nodes[cycle[0]] = new
+        self.contracted.append((new, members))
         slot, others = cycle[0], cycle[1:]
         gains = self.table[:, cycle] - self.table[self.heads[cycle], cycle]
         best_in, best_out = gains.argmax(axis=1), self.table[cycle].argmax(axis=0)
@@ -88,26 +94,14 @@ class CycleContraction:
         chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
         for node, members in reversed(self.contracted):
             arc = chosen.pop(node)
-            chosen |= {**members, self._find_member(int(arc[1]), node): arc}
+            entered = int(arc[1])
+            while self.parents[entered] != node:
+                entered = self.parents[entered]
+            chosen |= {**members, entered: arc}
         heads = np.zeros(len(self.table), dtype=np.int64)
         for word, arc in chosen.items():
             heads[word] = arc[0]
         return heads
-
-    def _record_cycle(self, cycle: np.ndarray) -> None:
-        new = len(self.parents)
-        members = {self.nodes[slot]: self.arcs[self.heads[slot], slot].copy() for slot in cycle}
-        for node in members:
-            self.parents[node] = new
-        self.parents.append(new)
-        self.nodes[cycle[0]] = new
-        self.contracted.append((new, members))
-
-    def _find_member(self, word: int, node: int) -> int:
-        """Return the member of a contracted node that contains a word."""
-        while self.parents[word] != node:
-            word = self.parents[word]
-        return word
 
 
 def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
@@ -121,12 +115,8 @@ def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
             colour[slot] = path
             slot = head_of[slot]
         if colour[slot] == path and slot:
-            return _walk_cycle(head_of, slot)
+            cycle = [slot]
+            while (slot := head_of[slot]) != cycle[0]:
+                cycle.append(slot)
+            return np.array(cycle)
     return None
-
-
-def _walk_cycle(heads: list[int], slot: int) -> np.ndarray:
-    cycle = [slot]
-    while (slot := heads[slot]) != cycle[0]:
-        cycle.append(slot)
-    return np.array(cycle)

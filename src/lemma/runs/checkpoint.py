@@ -128,11 +128,6 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return weights, settings
 
 
-def weights_hash(path: Path) -> str:
-    """Return the SHA-256 of the weights in a file from its header, without reading them."""
-    return str(read_header(path).get("sha256", ""))
-
-
 def weights_settings(spec: ModelSpec, method: Method | None = None) -> dict[str, Any]:
     """Return the settings that weights belong to: those of the spec, and of the method if they were adapted."""
     return {**spec.to_dict(), **({"method": method.to_dict()} if method else {})}

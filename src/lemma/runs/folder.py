@@ -101,7 +101,13 @@ class RunFolder:
                 check_run_target(self.path, overwrite)  # again, now that nobody else writes there
                 with atomic_replace(self.path) as temporary:
                     temporary.mkdir()
-                    self._save_vocabulary(temporary, tokenizer, labels)
+                    if self.adaptation:  # the base has the tokenizer
+                        (temporary / ADAPTATION).write_text(to_toml(self.adaptation.to_dict()), encoding="utf-8")
+                    elif tokenizer is not None:
+                        tokenizer.save(temporary / (LEXICON if isinstance(tokenizer, Lexicon) else TOKENIZER))
+                    if labels:
+                        names = json.dumps({"labels": list(labels)}, ensure_ascii=False)
+                        (temporary / LABELS).write_text(names, encoding="utf-8")
                     (temporary / SPEC).write_text(to_toml(self.spec.to_dict()), encoding="utf-8")
                     (temporary / RECIPE).write_text(to_toml(self._recipe_table()), encoding="utf-8")
                     if result is None:
@@ -135,7 +141,10 @@ class RunFolder:
             spec = read_model(spec_settings, str(path / SPEC))
             recipe = Recipe.read(recipe_settings, f"{path / RECIPE}: recipe")
             data = read_data(data_settings, f"{path / RECIPE}: data")
-            return cls(path, spec, recipe, data, data_hash, _read_adaptation(path))
+            adaptation = None
+            if (path / ADAPTATION).exists():
+                adaptation = AdaptationSpec.read(read_toml(path / ADAPTATION), str(path / ADAPTATION))
+            return cls(path, spec, recipe, data, data_hash, adaptation)
         except SpecError as error:
             raise RunError(f"The run folder {path} is damaged. {error}") from None
 
@@ -172,12 +181,15 @@ class RunFolder:
 
     def check_resumable(self) -> None:
         """Raise an error if a run has nothing to resume from, before its data are read."""
-        if self.is_resumable:
-            return
-        if self.is_finished:
+        if not self.is_resumable and self.is_finished:
             hint = "Adapt its base again with more steps." if self.adaptation else "Train a new run, or adapt this one."
             raise RunError(f"{self.path} is finished, and keeps no checkpoint to resume from. {hint}")
-        raise RunError(self.incomplete_message())
+        self.check_complete()
+
+    def check_complete(self) -> None:
+        """Raise an error if a run is neither finished nor resumable."""
+        if not self.is_finished and not self.is_resumable:
+            raise RunError(self.incomplete_message())
 
     def incomplete_message(self) -> str:
         """Explain what a run lacks that is neither finished nor resumable, and what to do."""
@@ -282,15 +294,6 @@ class RunFolder:
         }
         write_checked_json(folder / MANIFEST, manifest)
 
-    def _save_vocabulary(self, folder: Path, tokenizer: Tokenizer | Lexicon | None, labels: Sequence[str]) -> None:
-        """Write the tokenizer or lexicon, or the path of the base that has it, and the names of the classes."""
-        if self.adaptation:
-            (folder / ADAPTATION).write_text(to_toml(self.adaptation.to_dict()), encoding="utf-8")
-        elif tokenizer is not None:
-            tokenizer.save(folder / (LEXICON if isinstance(tokenizer, Lexicon) else TOKENIZER))
-        if labels:
-            (folder / LABELS).write_text(json.dumps({"labels": list(labels)}, ensure_ascii=False), encoding="utf-8")
-
     def _recipe_table(self) -> dict[str, Any]:
         return {**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}}
 
@@ -338,16 +341,15 @@ class Metrics:
             *lines, _ = self.path.read_bytes().split(b"\n")
         except OSError as error:
             raise unreadable_error(self.path, error) from None
-        return [self._parse(number, line) for number, line in enumerate(lines, start=1)]
-
-    def _parse(self, number: int, line: bytes) -> dict[str, Any]:
-        try:
-            row = parse_json(line)
-            if not isinstance(row, dict) or type(row.get("step")) is not int:
-                raise ValueError("it does not say its step")
-        except ValueError as error:
-            raise RunError(f"{self.path}, line {number}, is damaged: {error}. {REMOVE_METRICS}") from None
-        return row
+        rows: list[dict[str, Any]] = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                rows.append(parse_json(line))
+                if not isinstance(rows[-1], dict) or type(rows[-1].get("step")) is not int:
+                    raise ValueError("it does not say its step")
+            except ValueError as error:
+                raise RunError(f"{self.path}, line {number}, is damaged: {error}. {REMOVE_METRICS}") from None
+        return rows
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Replace all lines."""
@@ -392,12 +394,6 @@ def is_run(path: Path) -> bool:
     """Check whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
     restore_moved_folder(path)
     return exists(path / SPEC) or is_pretrained(path)
-
-
-def _read_adaptation(path: Path) -> AdaptationSpec | None:
-    if not (path / ADAPTATION).exists():
-        return None
-    return AdaptationSpec.read(read_toml(path / ADAPTATION), str(path / ADAPTATION))
 
 
 def _read_table(folder: Path, name: str) -> dict[str, Any]:
@@ -452,13 +448,10 @@ def changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple
             yield name, str(error)
 
 
-PLUGIN_GROUPS = {"family": PLUGIN_FAMILIES, "positions": PLUGIN_POSITIONS}
-
-
 def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
     """Check that every family and kind of positions of a run is built in or of an installed package."""
     for noun, name in plugin_names(spec):
-        group = PLUGIN_GROUPS[noun]
+        group = PLUGIN_FAMILIES if noun == "family" else PLUGIN_POSITIONS
         if name not in group.reserved_names() and not group.provides(name):
             raise RunError(
                 f"{path} holds a model whose {noun} is '{name}'. It is not one of Lemma's own, and the package that "

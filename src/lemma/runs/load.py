@@ -22,13 +22,12 @@ from lemma.models.build import build, build_uninitialized
 from lemma.models.classifier import ClassifierModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.runs.checkpoint import (
-    Checkpoint,
     check_weights_spec,
     load_weights,
     named_weights,
+    read_header,
     read_latest_checkpoint,
     read_weights,
-    weights_hash,
 )
 from lemma.runs.folder import ADAPTATION, WEIGHTS, PretrainedRun, RunFolder
 from lemma.spec.data import AnyDataSpec
@@ -127,7 +126,7 @@ def run_hash(folder: RunFolder) -> str:
     """Return the hash that identifies the answers of a run: of its weights and tokenizer, or of method and base."""
     if isinstance(folder, PretrainedRun):
         return folder.source.hash
-    weights = weights_hash(folder.path / WEIGHTS)
+    weights = str(read_header(folder.path / WEIGHTS).get("sha256", ""))
     if folder.adaptation is None:
         vocabulary = folder.vocabulary()
         return text_hash(f"{weights} {vocabulary.hash}") if vocabulary else weights
@@ -136,12 +135,10 @@ def run_hash(folder: RunFolder) -> str:
 
 def check_finished(base: RunFolder) -> None:
     """Raise an error if a base is not finished."""
-    if base.is_finished:
-        return
-    if not base.is_resumable:
-        raise RunError(base.incomplete_message())
-    command = f"lemma train --resume {quote(str(base.path))}"
-    raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
+    base.check_complete()
+    if not base.is_finished:
+        command = f"lemma train --resume {quote(str(base.path))}"
+        raise RunError(f"{base.path} is not finished, so that it cannot be a base yet. To finish it: {command}")
 
 
 def check_not_base(base: RunFolder, out: Path) -> None:
@@ -196,13 +193,7 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its spec, recipe, data and vocabulary.
-
-    Attributes:
-        note: Why these are not the weights of a finished run, if they are not.
-        labels: The names of a classifier's classes.
-        adaptation: Base and method of an adapted run.
-    """
+    """A trained model with its spec, recipe, data and vocabulary."""
 
     path: Path
     spec: ModelSpec
@@ -212,8 +203,8 @@ class Run:
     vocabulary: Tokenizer | Lexicon | None
     module: nn.Module
     summary: dict[str, Any] | None
-    note: str | None = None
-    labels: tuple[str, ...] = ()
+    note: str | None = None  # why these are not the weights of a finished run
+    labels: tuple[str, ...] = ()  # of a classifier
     adaptation: AdaptationSpec | None = None
 
     @property
@@ -307,9 +298,8 @@ def load(path: Path | str, device: str = "cpu") -> Run:
 
 
 def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
+    folder.check_complete()
     if not folder.is_finished:
-        if not folder.is_resumable:
-            raise RunError(folder.incomplete_message())
         command = f"lemma train --resume {quote(str(folder.path))}"
         return _checkpoint_weights(folder, f"{folder.path} is not finished ({command} goes on).")
     try:
@@ -325,11 +315,6 @@ def _checkpoint_weights(folder: RunFolder, reason: str) -> tuple[dict[str, Tenso
     if checkpoint is None:
         raise RunError(f"{reason} There is no checkpoint to take weights from either.")
     check_weights_spec(folder.checkpoints, checkpoint.state.get("spec", {}), folder.spec)
-    weights = selected_weights(checkpoint, folder.recipe)
-    return weights, f"{reason} These are its {folder.recipe.keep} weights up to step {checkpoint.step}."
-
-
-def selected_weights(checkpoint: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
-    """Return the best or the last weights, as the recipe says; they are stored once if the last are the best."""
-    last = checkpoint.tensors["model"]
-    return dict(checkpoint.tensors.get("best", last) if recipe.keep == "best" else last)
+    keep, tensors = folder.recipe.keep, checkpoint.tensors  # stored once if the last weights are the best
+    weights = tensors["best" if keep == "best" and "best" in tensors else "model"]
+    return dict(weights), f"{reason} These are its {keep} weights up to step {checkpoint.step}."

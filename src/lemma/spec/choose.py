@@ -123,20 +123,14 @@ def _explain_unknown_model(name: str) -> str:
 
 @dataclass(frozen=True)
 class Choice:
-    """A model with its recipe and tokenizer, before the data are known.
-
-    Attributes:
-        data_settings: Settings of the data that were given with those of the model: held_out, or how to split a graph.
-        reference_recipe: Recipe of the preset or spec file, before settings.
-        has_own_warm_up: Whether the warm-up is among the settings, and so may be as long as the training.
-    """
+    """A model with its recipe and tokenizer, before the data are known."""
 
     model: ModelSpec
     recipe: Recipe
     tokenizer: TrainedTokenizer
-    data_settings: Mapping[str, Any] = field(default_factory=dict)
-    reference_recipe: Recipe | None = None
-    has_own_warm_up: bool = False
+    data_settings: Mapping[str, Any] = field(default_factory=dict)  # held_out, or how to split a graph
+    reference_recipe: Recipe | None = None  # of the preset or spec file, before settings
+    has_own_warm_up: bool = False  # the warm-up is among the settings, and so may be as long as the training
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """Make the data spec; `kind` is text, treebank, pairs, labels, images or graph, and `source` names the data."""

@@ -359,7 +359,6 @@ class WorkedAttention(WorkedCase):
         return expected
 
     def _prints_all(self, sentence: WorkedSentence) -> bool:
-        """Return whether every matrix and every row of a sentence is printed."""
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
@@ -380,7 +379,6 @@ class WorkedAttention(WorkedCase):
         return blocks
 
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
-        """Return the words that a row attends to, the most attended first."""
         weights = steps.weights[row]
         order = np.argsort(-weights, kind="stable")[:MAX_RANKED]
         ranking = [f"{steps.columns[index]} {format_number(weights[index], self.decimals)}" for index in order]
@@ -435,7 +433,6 @@ def work_attention(
 
 
 def _work_sentence(case: AttentionCase, label: str, words: list[str]) -> WorkedSentence:
-    """Compute all passes over one sentence."""
     labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
@@ -494,12 +491,10 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
-        """Return the values of the steps, the cosines, and what is nearest by cosine."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [

@@ -276,7 +276,6 @@ class BytePairTrace(Result):
         return self._all_blocks(with_tables=False)
 
     def details(self) -> list[Block]:
-        """The same with a table of counts for every step."""
         return self._all_blocks(with_tables=True)
 
     def _all_blocks(self, with_tables: bool) -> list[Block]:
@@ -335,7 +334,6 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
-    """Return the counts of one step, its ties and the words after it."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:
@@ -604,7 +602,6 @@ def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
 
 
 def _expected_values(words: Counter[str], order: list[Pair], count_steps: Collection[int]) -> list[ExpectedValue]:
-    """Return everything that may be claimed of one order of merges."""
     merger = BytePairMerger(words, end_of_word=True)
     merger.merges = order  # names all symbols from the beginning
     names = SymbolNames(merger, r"\w", letters=True)

@@ -133,7 +133,6 @@ class CaseExamples:
         return wrap_lines("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         return {"kind": self.kind, "examples": [{"name": name, "title": title} for name, title in self.titles.items()]}
 
 
@@ -357,7 +356,6 @@ class WorkedCase(Result):
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(self.full), *hint]
 
     def details(self) -> list[Block]:
-        """The same with every matrix."""
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(every_matrix=True)]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:

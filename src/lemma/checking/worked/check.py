@@ -24,6 +24,7 @@ from lemma.checking.worked.case import (
     CaseLike,
     ExpectedNumbers,
     ExpectedValue,
+    Labels,
     detect_kind,
     list_examples,
 )
@@ -31,9 +32,7 @@ from lemma.checking.worked.graph import TABLE_SUFFIXES, work_graph
 from lemma.checking.worked.lstm import work_lstm
 from lemma.checking.worked.matching import work_matching
 from lemma.checking.worked.values import (
-    Entries,
     RoundedArray,
-    max_decimals,
     order_by_label,
     read_entries,
     read_value,
@@ -149,7 +148,6 @@ class WorkedLine(CheckedLine):
         return [*self.differences, *mistake, f"right: {self.expected}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
         names = ("right", "expected", "differences", "mistake")
         return {"claim": self.text, **{name: getattr(self, name) for name in names}}
 
@@ -196,7 +194,6 @@ class HandClaim:
 
     @cached_property
     def value(self) -> Any:
-        """The value on the right."""
         return read_value(self.value_text)
 
 
@@ -241,11 +238,6 @@ class AnswerKey:
     merges: int | None = None
 
     @cached_property
-    def _by_name(self) -> dict[str, ExpectedValue]:
-        """The values by all their names; where several share a name, the first."""
-        return {name: value for value in reversed(self.expected) for name in (value.name, *value.aliases)}
-
-    @cached_property
     def _by_normalized_name(self) -> dict[str, list[ExpectedValue]]:
         values: dict[str, list[ExpectedValue]] = {}
         for value in self.expected:
@@ -254,9 +246,10 @@ class AnswerKey:
         return values
 
     def find(self, target: Target) -> ExpectedValue:
-        """Return what is right under a name, at its labels."""
+        """Return what is right under a name, at its labels; a name as it is spelled comes first."""
         name = target.name
-        exact, similar = self._by_name.get(name), self._by_normalized_name.get(_normalize(name), [])
+        similar = self._by_normalized_name.get(_normalize(name), [])
+        exact = next((value for value in similar if name in (value.name, *value.aliases)), None)
         if exact or len(similar) == 1:
             return select_part(exact or similar[0], target)
         names = [value.name for value in self.expected]
@@ -429,7 +422,8 @@ def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
 
 def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) -> WorkedLine:
     entries = read_entries(claim.value, expected)
-    decimals = max_decimals(entries) or DEFAULT_DECIMALS
+    rounded = RoundedArray.from_entries(entries)
+    decimals = rounded.decimals or DEFAULT_DECIMALS
     if np.size(expected.values) > MAX_NUMBERS:
         solution = f"{expected.shape_text} numbers; look at the case for all of them"
     else:
@@ -438,10 +432,8 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
     if entries.shape != expected.shape:
         shape = "×".join(map(str, entries.shape)) or "one number"
         difference = f"{shape} given, {expected.shape_text} expected"
-        return WorkedLine(claim.text, False, solution, (difference,), next(explain_difference(entries, expected), ""))
-    wrong = [
-        tuple(map(int, index)) for index in np.argwhere(~RoundedArray.from_entries(entries).is_close(expected.values))
-    ]
+        return WorkedLine(claim.text, False, solution, (difference,), next(explain_difference(rounded, expected), ""))
+    wrong = [tuple(map(int, index)) for index in np.argwhere(~rounded.is_close(expected.values))]
     if not wrong:
         return WorkedLine(claim.text, True, solution)
     differences: list[str] = []
@@ -452,7 +444,7 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
             differences.append(f"[{labels}]: {entries[index].text} given, {exact} is right")
         more = len(wrong) - len(differences)
         differences += [f"and {more} more"] if more else []
-    mistake = next(explain_difference(entries, expected, key.expected, claim.target.labels), "")
+    mistake = next(explain_difference(rounded, expected, key.expected, claim.target.labels), "")
     return WorkedLine(claim.text, False, solution, tuple(differences), mistake)
 
 
@@ -484,7 +476,7 @@ def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
 
 
 def explain_difference(
-    entries: Entries, expected: ExpectedNumbers, others: Iterable[ExpectedValue] = (), labels: tuple[str, ...] = ()
+    rounded: RoundedArray, expected: ExpectedNumbers, others: Iterable[ExpectedValue] = (), labels: Labels = ()
 ) -> Iterator[str]:
     """Yield the mistakes that explain a value, the most telling first.
 
@@ -492,8 +484,7 @@ def explain_difference(
         others: other values of the case, which the answer may be by mistake.
         labels: the labels of the element or row that the line is about.
     """
-    exact, decimals, rounded = expected.values, max_decimals(entries), RoundedArray.from_entries(entries)
-    values = rounded.values
+    exact, values = expected.values, rounded.values
 
     def matches(array: Array) -> bool:
         return rounded.matches(array, slack=1.0)
@@ -524,9 +515,9 @@ def explain_difference(
     for name, factor in FACTORS.items():
         if matches(exact * factor) and np.abs(exact).max() > 0:
             yield f"yours is {name} the right value."
-    if values.shape == exact.shape and decimals:
+    if values.shape == exact.shape and rounded.decimals:
         worst = float(np.abs(values - exact).max())
-        units = worst * 10**decimals
+        units = worst * 10**rounded.decimals
         if units <= MAX_ROUNDING_UNITS and worst <= 0.02 * float(np.abs(exact).max()):
             error = f"off by at most {units:.1f} units of the last decimal"
             yield f"{error}: rounded on the way? Keep more decimals until the end."

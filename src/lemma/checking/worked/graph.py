@@ -51,7 +51,6 @@ TARGET_COLUMNS = ("target", "to", "node2", "cited", "v")
 
 
 def _name_text(value: Any) -> Any:
-    """Write a node's number as its name."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -244,7 +243,6 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _property_blocks(self) -> list[Block]:
-        """Return row sums, symmetry and norms of the four matrices."""
         rows = []
         for name, properties in self.steps.properties.items():
             sums = properties.row_sums
@@ -260,7 +258,6 @@ class WorkedGraph(WorkedCase):
         return [Heading("What each of them is"), Table(header, rows), Text(explanation)]
 
     def _power_blocks(self) -> list[Block]:
-        """Return the norms of features that are multiplied several times."""
         steps, features = self.steps, self.steps.features
         description = f"given: {features.shape[0]}×{features.shape[1]}"
         if np.array_equal(features, np.ones((len(features), 1))):
@@ -317,7 +314,6 @@ class WorkedGraph(WorkedCase):
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, none of them rounded."""
         steps = self.steps
         names = ("edges", "degrees", "matrices", "features", "layer")
         norms = {
@@ -334,7 +330,6 @@ class WorkedGraph(WorkedCase):
         return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
-        """Return the four matrices, degrees, row sums, norms, what powers do to features, and the layer."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none

@@ -119,7 +119,6 @@ class LstmCase(Case):
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """Return the names of the fields, and their aliases with the letter h instead of a."""
         names = super().setting_names()
         return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
 
@@ -401,7 +400,6 @@ class WorkedLstm(WorkedCase):
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
-        """Return everything that the step computes, and every gradient if there is something to go back from."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})
@@ -470,7 +468,6 @@ class WorkedLstm(WorkedCase):
         return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
 
     def _backward_blocks(self) -> list[Block]:
-        """Return every gradient, in the order of computation."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         sources = f"d{h}_next"

@@ -99,7 +99,6 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
-        """Return P, Q, their lengths, scores, cosines, and the best matches."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]

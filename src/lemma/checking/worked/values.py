@@ -84,7 +84,6 @@ class _ValueReader:
         self.text, self.position = text, 0
 
     def read(self, depth: int = 0) -> Any:
-        """Read the next value, inside that many brackets."""
         if self.peek() not in _BRACKETS:
             return self._read_item(_ENDS)
         if depth >= MAX_DEPTH:
@@ -153,7 +152,6 @@ class _ValueReader:
         return self.text[self.position : self.position + 1]
 
     def error(self, message: str) -> InputError:
-        """Return an error at the current position."""
         excerpt = self.text[max(0, self.position - 12) : self.position + 12].strip()
         return InputError(f"the value cannot be read at character {self.position + 1} (near '{excerpt}'): {message}.")
 
@@ -209,11 +207,6 @@ def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[An
     return [by_index[index] for index in sorted(by_index)]
 
 
-def max_decimals(entries: Entries) -> int:
-    """Return the most decimals of any entry: a list is written to one precision, zeros at its ends left out."""
-    return max((number.decimals or 0 for number in entries.flat), default=0)
-
-
 @dataclass(frozen=True)
 class RoundedArray:
     """Numbers with the precision of each.
@@ -221,19 +214,22 @@ class RoundedArray:
     Attributes:
         values: the numbers.
         units: the unit of the last decimal of each; 0 where the number must be exact.
+        decimals: the most decimals of any.
     """
 
     values: Array
     units: Array
+    decimals: int = 0
 
     @classmethod
     def from_entries(cls, entries: Entries) -> "RoundedArray":
-        """Return the numbers of a value; all have as many decimals as the longest."""
-        decimals = max_decimals(entries)
+        """Return the numbers of a value, written to one precision: shorter ones have zeros at their ends left out."""
+        decimals = max((number.decimals or 0 for number in entries.flat), default=0)
         shared = 10.0**-decimals if decimals else 0.0
         units = [float(number.unit) if number.decimals is None else shared for number in entries.flat]
         values = [float(number.value) for number in entries.flat]
-        return cls(*(np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)))
+        arrays = [np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)]
+        return cls(arrays[0], arrays[1], decimals)
 
     def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
         """Return where these are the exact numbers, rounded; `slack` allows for more units of the last decimal.
@@ -246,7 +242,6 @@ class RoundedArray:
         return np.where(np.isfinite(exact), close, exact == self.values)
 
     def matches(self, exact: Array, slack: float = 0.0) -> bool:
-        """Return whether all numbers are the exact ones, rounded."""
         return exact.shape == self.values.shape and bool(self.is_close(exact, slack).all())
 
     def is_reordered(self, exact: Array, axis: int) -> bool:
