@@ -156,6 +156,15 @@ class Gru(Recurrent):
     family: Literal["gru"] = "gru"
 
 
+class LayerStack(LanguageSpec):
+    """Base class of the decoder, whose depth is shown next to its width, before the other sizes."""
+
+    width: Annotated[Size, Letter("d")] = 128
+    """Width of the residual stream."""
+    depth: Annotated[Size, Letter("L")] = 4
+    """Number of layers."""
+
+
 class AttentionModel(BodySpec):
     """Base class of the Transformers."""
 
@@ -226,14 +235,12 @@ class AttentionModel(BodySpec):
         return self
 
 
-class Decoder(AttentionModel, LanguageSpec):
+class Decoder(AttentionModel, LayerStack):
     """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
 
     family: Literal["decoder"] = "decoder"
     first_letters: ClassVar[Sequence[str]] = ("V", "d", "L", "h", "d_h", "d_v", "h_kv", "d_ff")
     model: ClassVar[str] = "lemma.models.decoder:DecoderModel"
-    depth: Annotated[Size, Letter("L")] = 4
-    """Number of layers."""
     value_width: Annotated[Size | None, Letter("d_v")] = None
     """Total width of the values of all heads; the attention width if unset."""
     key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
