@@ -138,7 +138,7 @@ def read_question(
     reading = read_answer(text, [*account.order, *aliases])
     alias_values = {alias: symbol(name) for alias, name in aliases.items()}
     # the model's formula holds at these sizes only
-    only_at = {name: as_polynomial(size) for name, size in quantity.only_at.items()}
+    only_at = {name: as_polynomial(size) for name, size in quantity.domain.only_at.items()}
     *chain, answer = (
         substitute(substitute(member, alias_values), only_at) for member in (*reading.chain, reading.value)
     )

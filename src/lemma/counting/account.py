@@ -9,7 +9,7 @@ from math import prod
 from typing import Any
 
 from lemma.counting.derived import DerivedSize
-from lemma.counting.fit import Sizes
+from lemma.counting.fit import Domain, Sizes
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials
 from lemma.counting.writing import Style, write_formula, write_shapes
 from lemma.errors import CountingError, InputError, describe_unknown
@@ -57,7 +57,6 @@ class Part:
         return (self.each,) if self.shape is None else self.shape
 
     def substitute(self, symbols: Mapping[str, Polynomial]) -> "Part":
-        """Replace symbols."""
         shape = None if self.shape is None else tuple(size.substitute_all(symbols) for size in self.shape)
         each, repeats = self.each.substitute_all(symbols), self.repeats.substitute_all(symbols)
         return replace(self, each=each, repeats=repeats, shape=shape)
@@ -81,8 +80,7 @@ class Quantity:
     convention: str = ""  # what is counted, and how
     refused: Mapping[str, str] = field(default_factory=dict)  # paths that follow no formula, with the reason
     measured: Mapping[str, int] = field(default_factory=dict)  # amounts of such paths, read off at `compared_at`
-    only_at: Sizes = field(default_factory=dict)  # where alone the formula holds, such as a batch of one
-    multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of for the formula to hold
+    domain: Domain = field(default_factory=Domain)  # the sizes at which the formula holds
     derived: Sizes = field(default_factory=dict)  # sizes that no polynomial gives, by their letter in the formula
     rules: Mapping[str, DerivedSize] = field(default_factory=dict)  # of derived sizes, where they are known
     remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
@@ -181,11 +179,10 @@ class Quantity:
 
     def evaluate(self, sizes: Sizes) -> int | None:
         """Return the number by formula and measurement, proved or not; None if a part is not known at these sizes."""
-        fixed = {**self.only_at, **(self.compared_at if self.measured else {})}
-        is_elsewhere = any(sizes.get(name) != size for name, size in fixed.items())
-        is_between = any(sizes.get(name, 0) % step for name, step in self.multiples.items())
+        is_measured_there = not self.measured or Domain(self.compared_at).contains(sizes)
         unread = self.derived.keys() - {*self.rules, *sizes}
-        if is_elsewhere or is_between or unread or self.refused.keys() - self.measured.keys():
+        unknown = self.refused.keys() - self.measured.keys()
+        if not self.domain.contains(sizes) or not is_measured_there or unread or unknown:
             return None
         number = self.polynomial.at({**sizes, **{letter: rule.at(sizes) for letter, rule in self.rules.items()}})
         return None if number.denominator != 1 else number.numerator + sum(self.measured.values())
@@ -194,10 +191,10 @@ class Quantity:
     def notes(self) -> list[str]:
         """The convention, the domain of the formula, and what follows none."""
         notes = [self.convention]
-        if self.only_at:
-            notes.append(f"this formula holds at {_list_sizes(self.only_at)} only")
-        if self.multiples:
-            steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.multiples.items())
+        if self.domain.only_at:
+            notes.append(f"this formula holds at {_list_sizes(self.domain.only_at)} only")
+        if self.domain.multiples:
+            steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.domain.multiples.items())
             notes.append(f"this formula holds where {steps}")
         for name, rule in self.rules.items():
             notes.append(f"{name} = {rule.write(style='unicode')} = {self.derived[name]:,}")
@@ -265,8 +262,8 @@ class Quantity:
         """Return plain values; what holds without exception is left out."""
         exceptions = {
             "remarks": list(self.remarks),
-            "only_at": dict(self.only_at),
-            "multiples": dict(self.multiples),
+            "only_at": dict(self.domain.only_at),
+            "multiples": dict(self.domain.multiples),
             "named": dict(self.derived),
             "rules": {name: rule.write() for name, rule in self.rules.items()},
         }

@@ -63,12 +63,10 @@ class ToolComparison(Result):
 
     @property
     def all_rows(self) -> tuple[ToolRow, ...]:
-        """The row of the exact figures, then those of the tools."""
         convention = "matrix products, multiply–add = 2, attention in full"
         return ToolRow("lemma", self.parameters, 1.0, self.flops, 1.0, convention), *self.rows
 
     def blocks(self) -> Iterator[Block]:
-        """A table, with the convention and the reasons below each row."""
         header, *table = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
         lines = [self.model, header]
         for row, line in zip(self.all_rows, table, strict=True):
@@ -76,7 +74,6 @@ class ToolComparison(Result):
         yield Text("\n".join(lines))
 
     def details(self) -> Iterator[Block]:
-        """The same as one table."""
         rows = [[row.cells, *(("", "", "", "", "", reason) for reason in row.reasons)] for row in self.all_rows]
         yield Heading(self.model, 1)
         yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), breakable=(5,))
@@ -90,7 +87,6 @@ class ToolComparison(Result):
         return {"model": self.model, "parameters": self.parameters, "operations": self.flops, "tools": tools}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one row per tool."""
         return [{**tool, "reasons": "; ".join(tool["reasons"])} for tool in self.to_dict()["tools"]]
 
 
@@ -197,7 +193,6 @@ class SelfFeedingModule(nn.Module):
         self.flops_by_path: dict[str, float] = {}
 
     def forward(self, signal: Tensor) -> tuple[Tensor, ...]:
-        """Run the module, whatever was passed in."""
         outputs = self.module(*self.inputs.args, **self.inputs.kwargs)
         self.flops_by_path = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
         return tuple(iter_tensors(outputs))
@@ -303,7 +298,6 @@ def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
 
 
 def _sum_by_pattern(counts: Mapping[str, float]) -> Counter[str]:
-    """Add up what belongs to repeated layers."""
     groups: Counter[str] = Counter()
     for path, count in counts.items():
         groups[path_pattern(path)] += count  # pyright: ignore[reportArgumentType]

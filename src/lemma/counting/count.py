@@ -21,6 +21,7 @@ from lemma.counting.account import QUANTITY_KINDS, Account, Part, Quantity
 from lemma.counting.derived import DerivedSize, DerivedSizeFinder
 from lemma.counting.fit import (
     SUM_ONLY,
+    Domain,
     FitResult,
     GroupFit,
     PathGroup,
@@ -54,6 +55,7 @@ QUANTITIES = tuple(QUANTITY_KINDS)
 STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
 STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
+EVERYWHERE = Domain()
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
 
 
@@ -178,8 +180,7 @@ class Attempt:
     fit: FitResult
     missed: Mapping[PathGroup, int]  # totals there of groups without a formula, or with one that does not hold
     unproved: str = ""  # why nothing could be read there
-    only_at: Sizes = field(default_factory=dict)  # sizes at which alone the formulas hold
-    multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of for the formulas to hold
+    domain: Domain = field(default_factory=Domain)  # the sizes at which the formulas hold
 
     @property
     def is_final(self) -> bool:
@@ -340,14 +341,17 @@ class SubjectCounter:
         probe_sizes = next(self.reader.probe_sizes(measurement.needs_run), {})
         special = {name: size for name, size in pins.items() if size < min(probe_sizes[name])}  # such as a batch of one
         attempts = [attempt]
-        attempts += [self._attempt_at(measurement, special)] if special else self._refit(measurement, attempt, pins)
+        if special:
+            attempts.append(self._attempt_at(measurement, special))
+        else:
+            attempts += self._refit(measurement, attempt, pins)
         if attempts[-1].missed:
             reasons = attempt.fit.failures.values()
             divided = [name for name in requested if any(f"no polynomial of {name}:" in reason for reason in reasons)]
             for step in STEPS:
                 multiples = {name: step for name in divided if requested[name] % step == 0}
                 if multiples:
-                    stepped = self._attempt(measurement, multiples=multiples)
+                    stepped = self._attempt(measurement, Domain(multiples=multiples))
                     attempts += [] if stepped.missed else [stepped]
             if pins and pins != special and attempts[-1].missed:
                 pinned = replace(measurement, read=measurement.read_pinned or measurement.read)
@@ -356,22 +360,18 @@ class SubjectCounter:
 
     def _attempt_at(self, measurement: Measurement, only_at: Sizes) -> Attempt:
         """Fit a measurement with some sizes fixed; with derived sizes if need be."""
-        attempt = self._attempt(measurement, only_at)
+        attempt = self._attempt(measurement, Domain(only_at))
         return attempt if attempt.is_final else _best([attempt, *self._refit(measurement, attempt, {})])
 
-    def _attempt(
-        self, measurement: Measurement, only_at: Sizes | None = None, multiples: Sizes | None = None
-    ) -> Attempt:
-        """Fit polynomials, with some sizes fixed or multiples of others, and compare them with the module."""
-        only_at, multiples = only_at or {}, multiples or {}
-        stepped = f"multiples {format_sizes(multiples)}" if multiples else ""
-        key = " ".join(filter(None, (measurement.key, format_sizes(only_at), stepped)))
+    def _attempt(self, measurement: Measurement, domain: Domain = EVERYWHERE) -> Attempt:
+        """Fit polynomials within a domain, and compare them with the module."""
+        stepped = f"multiples {format_sizes(domain.multiples)}" if domain.multiples else ""
+        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped)))
 
         def fit() -> FitResult:
             try:
                 with single_thread():
-                    choices = self.reader.probe_sizes(measurement.needs_run, only_at, multiples)
-                    return fit_groups(measurement.read, choices)
+                    return fit_groups(measurement.read, self.reader.probe_sizes(measurement.needs_run, domain))
             except TimeLimitError:  # not to be cached
                 raise
             except CountingError as error:
@@ -381,14 +381,14 @@ class SubjectCounter:
             formulas = self.cache.get_or_fit(key, fit)
         except TimeLimitError as error:
             formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
-        return replace(self._compare(measurement, key, formulas), only_at=only_at, multiples=multiples)
+        return replace(self._compare(measurement, key, formulas), domain=domain)
 
     def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:
         """Fit with derived sizes what an attempt missed; return nothing if that takes too long."""
-        only_at, needs_run = attempt.only_at, measurement.needs_run
+        domain, needs_run = attempt.domain, measurement.needs_run
         requested = format_sizes(self.subject.sizes(needs_run))
-        key = " ".join(filter(None, (measurement.key, format_sizes(only_at), f"named at {requested}")))
-        probe_sizes = next(self.reader.probe_sizes(needs_run, only_at), {})
+        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), f"named at {requested}")))
+        probe_sizes = next(self.reader.probe_sizes(needs_run, domain), {})
 
         def fit() -> FitResult:
             with single_thread():
@@ -399,7 +399,7 @@ class SubjectCounter:
             compared = self._compare(measurement, key, self.cache.get_or_fit(key, fit))
         except TimeLimitError:
             return []
-        return [replace(compared, only_at=only_at)]
+        return [replace(compared, domain=domain)]
 
     def _compare(self, measurement: Measurement, key: str, fit: FitResult) -> Attempt:
         """Compare formulas with the module at the sizes asked for."""
@@ -454,7 +454,6 @@ class SubjectCounter:
         return self.cache.get_or_compute(f"{measurement.key} depends at {format_sizes(requested)}", find)
 
     def _derived_values(self, fit: FitResult, sizes: Sizes) -> dict[str, int]:
-        """Return the values of the derived sizes of some formulas, by name."""
         return {name: self._finder.value(size, sizes) for name, size in fit.derived.items()}
 
     # From formulas to a quantity.
@@ -470,8 +469,8 @@ class SubjectCounter:
         multiples, derived, rules = {}, dict[str, int](), {}
         for measurement, attempt in fitted:
             fit = attempt.fit
-            only_at |= attempt.only_at
-            multiples |= attempt.multiples
+            only_at |= attempt.domain.only_at
+            multiples |= attempt.domain.multiples
             derived |= self._derived_values(fit, sizes)
             rules |= fit.derived
             holding = {group: group_fit for group, group_fit in fit.fits.items() if group not in attempt.missed}
@@ -502,8 +501,7 @@ class SubjectCounter:
             "; ".join(notes),
             refused,
             measured,
-            only_at if parts else {},
-            multiples,
+            Domain(only_at if parts else {}, multiples),
             {self._letters[derived_name]: size for derived_name, size in derived.items()},
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
             tuple(self._remarks(name)),
@@ -593,7 +591,6 @@ class CountCache:
         return self._entries[name]
 
     def get_or_fit(self, name: str, fit: Callable[[], FitResult]) -> FitResult:
-        """Return formulas from the cache, or fit and store them."""
         return _fit_from_json(self.get_or_compute(name, lambda: _fit_to_json(fit())))
 
 

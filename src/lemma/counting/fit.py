@@ -32,6 +32,23 @@ MAX_PROBE_CHOICES = 3  # of probe sizes at which a module works and yet cannot b
 SUM_ONLY = "…"  # the subset of a group of which only the sum is known
 
 
+@dataclass(frozen=True)
+class Domain:
+    """The sizes at which formulas hold: all, unless it says otherwise."""
+
+    only_at: Sizes = field(default_factory=dict)  # sizes that have one value only, such as a batch of one
+    multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of
+
+    def contains(self, sizes: Sizes) -> bool:
+        is_elsewhere = any(sizes.get(name) != size for name, size in self.only_at.items())
+        return not is_elsewhere and not any(sizes.get(name, 0) % step for name, step in self.multiples.items())
+
+    def restrict(self, probe_sizes: ProbeSizes) -> ProbeSizes:
+        """Return probe sizes within it."""
+        stepped = {name: [step * size for size in probe_sizes[name]] for name, step in self.multiples.items()}
+        return {**probe_sizes, **stepped, **{name: [size] for name, size in self.only_at.items()}}
+
+
 @dataclass(frozen=True, order=True)
 class PathGroup:
     """The paths of a pattern such as `layers.*.weight` that are counted together.
@@ -52,7 +69,6 @@ class PathGroup:
         return re.sub(r"\*", lambda star: next(stars, "*"), self.pattern)
 
     def matches(self, path: str) -> bool:
-        """Return whether a path follows the pattern."""
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
 
     def contains(self, path: str, index: int, count: int) -> bool:

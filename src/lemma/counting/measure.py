@@ -23,7 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from lemma.counting.fit import Amounts, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
+from lemma.counting.fit import Amounts, Domain, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
 from lemma.counting.subject import Inputs, Subject, format_sizes
 from lemma.errors import CountingError, InputError
 from lemma.layers.recording import AttentionListener, AttentionRecord
@@ -126,16 +126,13 @@ class ModuleReader:
         return self._weight_bytes[key]
 
     def exceeds_memory(self, sizes: Sizes) -> bool:
-        """Return whether the weights are past the limit of memory."""
         requested = self.subject.symbols
         is_smaller = all(sizes[name] <= size for name, size in requested.items())
         if is_smaller and self.weight_bytes(requested) <= self.limits.memory:
             return False  # without building the module at these sizes
         return self.weight_bytes(sizes) > self.limits.memory
 
-    def probe_sizes(
-        self, with_inputs: bool, fixed: Sizes | None = None, multiples: Sizes | None = None
-    ) -> Iterator[ProbeSizes]:
+    def probe_sizes(self, with_inputs: bool, domain: Domain | None = None) -> Iterator[ProbeSizes]:
         """Yield probe sizes to try; if there are none, building at the sizes asked for says why.
 
         What has inputs is built at sizes at which it runs: a width that heads do not divide may be built all the same.
@@ -147,8 +144,7 @@ class ModuleReader:
         has_any = False
         for sizes in choices:
             has_any = True
-            stepped = {name: [step * size for size in sizes[name]] for name, step in (multiples or {}).items()}
-            yield {**sizes, **stepped, **{name: [size] for name, size in (fixed or {}).items()}}
+            yield domain.restrict(sizes) if domain else sizes
         if not has_any:
             self.subject.build(symbols)
 
@@ -413,7 +409,6 @@ class FlopCounter(TorchDispatchMode):
         self._undecomposable: set[Any] = {torch.ops.prim.device.default}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Count an operation that has a rule; decompose one that has none, as PyTorch's counter does."""
         kwargs = kwargs or {}
         rule = flop_rule(func)
         if rule is None and func not in self._undecomposable:
@@ -453,7 +448,6 @@ class CausalTracker(AttentionListener):
         self.tracker, self.is_causal = tracker, False
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Remember whether the next attention is causal."""
         self.is_causal = record.causal
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
@@ -522,7 +516,6 @@ class MetaGroupedMM(TorchDispatchMode):
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Return a tensor of the right shape for a grouped product; call any other operator."""
         kwargs = kwargs or {}
         if func._overloadpacket is not getattr(torch.ops.aten, "_grouped_mm", None):
             return func(*args, **kwargs)
@@ -543,7 +536,6 @@ class RoutingTracker(TorchDispatchMode):
         self.chosen: dict[tuple[str, int], int] = {}  # by path and number of experts, how many of them are chosen
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation; a choice of the largest few real numbers routes a token."""
         kwargs = kwargs or {}
         if func._overloadpacket is torch.ops.aten.topk and args[0].is_floating_point():
             number = args[1] if len(args) > 1 else kwargs["k"]

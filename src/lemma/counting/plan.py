@@ -157,7 +157,6 @@ def match_device(name: str) -> Device | None:
 
 
 def _required_words(device: Device) -> set[str]:
-    """Return the words of a row that a name must have."""
     return {
         word for word in split_device_name(device.name) if word in REQUIRED_WORDS or not OPTIONAL_WORDS.fullmatch(word)
     }
@@ -310,11 +309,9 @@ class Planner:
         return self._steps[key]
 
     def total_bytes(self, step: StepTrace, moment: Moment) -> int | Fraction:
-        """Return the bytes on one device at a moment."""
         return sum(self.settings.memory_parts(step, moment).values())
 
     def peak_moment(self, step: StepTrace) -> Moment:
-        """Return the moment with most bytes on one device."""
         return max(step.moments, key=partial(self.total_bytes, step))
 
     def find_largest(self, name: str, start: int) -> Largest:

@@ -166,7 +166,6 @@ class Polynomial:
         return None if self.symbols else self.terms.get((), Fraction(0))
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
-        """Evaluate it at these values of the symbols."""
         if _BUDGET.get() is not None:
             spend(2 * len(self.terms) * self.term_cost)
         return sum(
@@ -178,7 +177,6 @@ class Polynomial:
         )
 
     def substitute(self, name: str, value: "Polynomial | Number") -> "Polynomial":
-        """Replace a symbol."""
         total: dict[Monomial, Fraction] = {}
         for monomial, number in self.terms.items():
             power = dict(monomial).get(name, 0)
@@ -200,7 +198,6 @@ class Polynomial:
 
     @classmethod
     def from_json(cls, terms: Iterable[Any]) -> "Polynomial":
-        """Read what `to_json` returned."""
         return cls({tuple((name, power) for name, power in factors): Fraction(number) for factors, number in terms})
 
     def common_factor(self) -> tuple[Fraction, Monomial]:
@@ -333,7 +330,6 @@ class Rational:
     __hash__ = None  # type: ignore[assignment]  # equal values may have different numerators
 
     def inverse(self) -> "Rational":
-        """Return the reciprocal."""
         return Rational(self.denominator, self.numerator)
 
     @property
@@ -350,7 +346,6 @@ class Rational:
         return divide_exactly(self.numerator, self.denominator)
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
-        """Evaluate it at these values of the symbols."""
         missing = sorted(self.symbols - set(values))
         if missing:
             raise InputError(f"the formula needs a value for {', '.join(missing)}; got {', '.join(values) or 'none'}")
@@ -385,19 +380,16 @@ class Calculator:
         return _check_bounds(left + right)
 
     def multiply(self, left: Rational, right: Rational) -> Rational:
-        """Multiply two values."""
         self._spend(len(left.numerator.terms) * len(right.numerator.terms))
         self._spend(len(left.denominator.terms) * len(right.denominator.terms))
         return _check_bounds(left * right)
 
     def divide(self, left: Rational, right: Rational) -> Rational:
-        """Divide one value by another."""
         if not right.numerator:
             raise InputError("this divides by zero")
         return self.multiply(left, right.inverse())
 
     def power(self, base: Rational, exponent: Rational) -> Rational:
-        """Raise to a whole power."""
         number = exponent.constant
         if number is None or number.denominator != 1:
             raise InputError(f"an exponent is a whole number from {-MAX_EXPONENT} to {MAX_EXPONENT} here")

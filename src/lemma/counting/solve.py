@@ -275,14 +275,15 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         raise InputError(describe_unknown("unknown", name, list(requested)))
     quantity = count(subject, [bound.quantity]).quantities[bound.quantity]
     _check_solvable(subject, quantity)
-    if name in quantity.only_at:
+    fixed = quantity.domain.only_at
+    if name in fixed:
         raise CountingError(
-            f"{subject.name}: the formula of its {quantity.name} holds at {name} = {quantity.only_at[name]:,} only. "
+            f"{subject.name}: the formula of its {quantity.name} holds at {name} = {fixed[name]:,} only. "
             "Change another size."
         )
     defaults = {other: default for other, default in subject.defaults.items() if other != name}
-    fixed = {other: value for other, value in requested.items() if other != name and other not in defaults}
-    polynomial = quantity.smooth_polynomial(requested).substitute_all(defaults).substitute_all(fixed)
+    others = {other: value for other, value in requested.items() if other != name and other not in defaults}
+    polynomial = quantity.smooth_polynomial(requested).substitute_all(defaults).substitute_all(others)
     if name not in polynomial.symbols:
         raise InputError(f"The {quantity.name} do not depend on {name}, so no bound can tell its value.")
     values = (ranges or {}).get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE))
@@ -308,7 +309,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
         if over is not None:
             next_size = over, quantity.evaluate(sizes_at(over)) or int(polynomial.at({name: over}))
     formula = quantity.polynomial.substitute_all(defaults)
-    used = {other: value for other, value in fixed.items() if other in formula.symbols}
+    used = {other: value for other, value in others.items() if other in formula.symbols}
     text = write_formula(formula, tuple(requested), "unicode")
     return BoundSolution(bound, used, text, root, size, number, next_size, values)
 
@@ -343,11 +344,11 @@ def solve_for(
     """
     _check_solvable(subject, quantity)
     varied = {*unknown, *(name for _, sizes in totals for name in sizes)}
-    fixed = next((name for name in quantity.only_at if name in varied), None)
-    if fixed:
+    fixed = quantity.domain.only_at
+    for name in [name for name in fixed if name in varied]:
         raise CountingError(
-            f"{subject.name}: the formula of its {quantity.name} holds at {fixed} = {quantity.only_at[fixed]:,} only. "
-            f"Leave {fixed} as it is."
+            f"{subject.name}: the formula of its {quantity.name} holds at {name} = {fixed[name]:,} only. "
+            f"Leave {name} as it is."
         )
     rounded = [letter for letter, rule in quantity.rules.items() if rule.symbols & varied]
     rounded += [letter for letter in quantity.derived if letter not in quantity.rules]

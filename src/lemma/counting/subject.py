@@ -101,7 +101,6 @@ class Subject:
         return copy_module(module, device) if self._shares_tensors else module
 
     def can_build(self, sizes: Sizes) -> bool:
-        """Return whether the module can be built at these sizes."""
         try:
             self.build(sizes)
         except CountingError:
@@ -109,7 +108,6 @@ class Subject:
         return True
 
     def build_inputs(self, sizes: Sizes, device: str = "meta") -> Inputs:
-        """Make one batch on a device."""
         if self.make_inputs is None:
             raise CountingError(f"{self.name} says nothing about its inputs, so only its parameters can be counted.")
         with torch.device(device):
@@ -142,7 +140,6 @@ class ZeroInit(TorchFunctionMode):
     ) | {"kaiming_uniform_", "kaiming_normal_"}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Fill with zeros where numbers would be drawn; call any other function."""
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") not in self.RANDOM_INITS:
             return func(*args, **kwargs)

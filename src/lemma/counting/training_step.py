@@ -82,7 +82,6 @@ class StepTrace:
 
     @property
     def peak(self) -> Moment:
-        """The moment at which most is alive."""
         return max(self.moments, key=lambda moment: moment.total)
 
     @property
@@ -166,7 +165,6 @@ class StepTracker(TorchDispatchMode):
             self.parts[entry[1]] -= entry[2]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run an operation and count what it allocated, read and wrote."""
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default and args[0].dtype == torch.bool:
             return not self.gpu  # whether all tokens are there: a CPU is asked, and says yes; a GPU is not
@@ -394,7 +392,6 @@ class GpuEmulation(TorchFunctionMode):
         self.tracker, self.precision = tracker, precision
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call a function in the precision and with the kernels of a GPU."""
         kwargs, name = dict(kwargs or {}), getattr(func, "__name__", "")
         if name == "scaled_dot_product_attention":
             return self._attend(func, *args, **kwargs)

@@ -238,7 +238,6 @@ class Collector:
         return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.sort_key(name)))
 
     def collect(self, polynomial: Polynomial, depth: int = 0) -> Sum:
-        """Return the tree of a polynomial."""
         polynomial = self._expand_lone_atoms(polynomial)
         if depth == _MAX_DEPTH or len(polynomial.terms) < 2:
             return self.list_terms(polynomial)
@@ -289,7 +288,6 @@ class Collector:
         return self._sort_terms([*self.collect(with_symbol, depth).terms, *without_symbol.terms])
 
     def list_terms(self, polynomial: Polynomial) -> Sum:
-        """Return the terms as they are."""
         products = [self._make_product(number, monomial) for monomial, number in polynomial.terms.items()]
         return self._sort_terms(products) if products else Sum((Product(Fraction(0)),))
 

@@ -393,7 +393,7 @@ def test_what_a_batch_of_one_saves_is_what_autograd_holds(name: str, sizes: dict
     subject = resolve_subject(name, sizes)
     counted = lemma.count(name, quantities=["activations"], **sizes).activations
     assert counted.total == really_saved(subject, subject.sizes(with_inputs=True))
-    assert counted.only_at == {"B": 1} and "holds at B = 1 only" in " ".join(counted.notes)
+    assert counted.domain.only_at == {"B": 1} and "holds at B = 1 only" in " ".join(counted.notes)
 
 
 class LastKeys(nn.Module):
@@ -548,7 +548,7 @@ def test_one_probe_size_gives_a_formula_for_this_size() -> None:
 
     deep.probe_sizes = {"L": [3]}  # pyright: ignore[reportFunctionMemberAccess]
     counted = lemma.count(deep, quantities=["parameters"]).parameters
-    assert (counted.formula, counted.only_at) == ("3*d**2", {"L": 3})
+    assert (counted.formula, counted.domain.only_at) == ("3*d**2", {"L": 3})
     assert lemma.count(deep, quantities=["parameters"], L=5).parameters.total == 5 * 64
 
 

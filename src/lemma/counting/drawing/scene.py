@@ -244,7 +244,6 @@ class Element(LayoutBlock):
     exits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def exit_point(self, number: int) -> tuple[float, float]:
-        """Return the point where the line of a signal leaves it."""
         return self.exits.get(number, (self.anchor, self.bottom))
 
 

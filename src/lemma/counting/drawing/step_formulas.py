@@ -88,7 +88,6 @@ class StepFormulas:
         return f"({text.replace(' ', '')})" if " " in text else text
 
     def write_shape(self, shape: Sequence[Polynomial]) -> str:
-        """Write a shape: S × E."""
         return " × ".join(map(self.write_size, shape)) or "1"
 
     def _write_operand(self, value: Any) -> str:

@@ -9,7 +9,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from types import FrameType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -136,7 +135,6 @@ class DataFlow(Generic[Size]):
         return replace(self, steps=tuple(reversed(steps)))
 
     def with_steps(self, replace_ref: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
-        """Return it with these steps, the signals of each replaced."""
         return replace(
             self,
             steps=tuple(step.with_refs(replace_ref) for step in steps),
@@ -192,7 +190,6 @@ class CallRecorder(TorchFunctionMode):
             self._modules.setdefault(self._numbers.get(id(tensor), -1), word)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a function, and record it if it returns tensors."""
         frame = sys._getframe(1)
         while frame and frame.f_code is not record_flow.__code__:  # read the variables of the methods that are running
             is_user_code = not frame.f_globals.get("__name__", "").startswith("torch.")
@@ -262,10 +259,19 @@ def fold_constants(flow: DataFlow[int]) -> DataFlow[int]:
     return replace(flow, signals=signals, steps=tuple(steps))
 
 
-Chain = list[tuple[int, int | None]]
-"""For each signal that a layer reads from outside, in order: its source in the layer before; None if shared by all."""
 LayerMatch = tuple[dict[int, int], list[tuple[int, int]]]
 """Signals of the first layer paired with those of another: their results, and what they read from outside."""
+
+
+@dataclass(frozen=True)
+class LayerChain:
+    """Equal layers, each of which reads results of the one before."""
+
+    layers: Sequence[Sequence[Step]]
+    reads: Sequence[
+        tuple[int, int | None]
+    ]  # signals from outside, with their sources in the layer before if not shared
+    last_results: Mapping[int, int]  # signals of the first layer by those of the last
 
 
 def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
@@ -285,35 +291,32 @@ def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
             number = step.path.removeprefix(prefix).split(".")[0]
             if step.path.startswith(prefix) and number.isdigit():
                 numbered.setdefault(int(number), []).append(step)
-        layers = [numbered[number] for number in sorted(numbered)]
-        chain = _match_chain(flow, layers)
+        chain = _match_chain(flow, [numbered[number] for number in sorted(numbered)])
         if chain is not None:
-            return fold_layers(_keep_first_layer(flow, container, layers, chain))
+            return fold_layers(_keep_first_layer(flow, container, chain))
     return flow
 
 
-def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> Chain | None:
-    """Return what goes from layer to layer, if each repeats the first on results of the one before; else None."""
+def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> LayerChain | None:
+    """Return the layers as a chain, if each repeats the first on results of the one before; else None."""
     within = {id(step) for layer in layers for step in layer}
     outside = {operand for step in flow.steps if id(step) not in within for operand in step.operands}
     midway = any(number in outside for layer in layers[:-1] for step in layer for number in step.results)
     if len(layers) < 2 or midway:  # something else reads what a layer other than the last has made
         return None
-    matches = [_match_layers(flow, layers[0], layer) for layer in layers]
-    chains: list[Chain] = []
-    for before, current in pairwise(matches):
-        if before is None or current is None:
+    sources: dict[int, int] = {}  # signals of the first layer by those of the layer before
+    chains: list[list[tuple[int, int | None]]] = []
+    for index, layer in enumerate(layers):
+        match = _match_layers(flow, layers[0], layer)
+        if match is None:
             return None
-        sources, read = {theirs: first_number for first_number, theirs in before[0].items()}, current[1]
-        for first_number, theirs in read:
-            if (
-                first_number != theirs
-                and theirs not in sources
-                and flow.signals[theirs].kind not in (*STORED, "constant")
-            ):
-                return None
-        chains.append([(first_number, sources.get(theirs)) for first_number, theirs in read])
-    return chains[0] if all(chain == chains[0] for chain in chains) else None
+        results, read = match
+        stored = {theirs for _, theirs in read if flow.signals[theirs].kind in (*STORED, "constant")}
+        if index and any(ours != theirs and theirs not in {*sources, *stored} for ours, theirs in read):
+            return None
+        chains.append([(ours, sources.get(theirs)) for ours, theirs in read])
+        sources = {theirs: ours for ours, theirs in results.items()}
+    return LayerChain(layers, chains[1], sources) if all(chain == chains[1] for chain in chains[2:]) else None
 
 
 def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) -> LayerMatch | None:
@@ -337,41 +340,35 @@ def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[St
     return results, read
 
 
-def _keep_first_layer(flow: DataFlow[int], container: str, layers: Sequence[list[Step]], chain: Chain) -> DataFlow[int]:
+def _keep_first_layer(flow: DataFlow[int], container: str, chain: LayerChain) -> DataFlow[int]:
     """Keep the first layer only, in a frame; what reads the last one's signals reads the first one's.
 
     A signal that is both what all layers share and what the first begins with is split: the latter gets a step.
     """
-    shared = {first_number for first_number, produced in chain if produced is None}
-    begins = {first_number: produced for first_number, produced in chain if produced is not None}
-    free = max(flow.signals) + 1
-    new = {
-        first_number: free + index
-        for index, first_number in enumerate(first_number for first_number in begins if first_number in shared)
-    }
-    starts = [Step("start", "", (Ref(first_number),), {}, (number,)) for first_number, number in new.items()]
-    signals = {
-        number: replace(flow.signals[begins[first_number]], kind="result") for first_number, number in new.items()
-    }
+    first_layer = chain.layers[0]
+    shared = {number for number, source in chain.reads if source is None}
+    begins = {number: source for number, source in chain.reads if source is not None}
+    split = {number: max(flow.signals) + index for index, number in enumerate((n for n in begins if n in shared), 1)}
+    starts = [Step("start", "", (Ref(number),), {}, (new,)) for number, new in split.items()]
+    signals = {new: replace(flow.signals[begins[number]], kind="result") for number, new in split.items()}
     flow = replace(flow, signals={**flow.signals, **signals})
-    produced, entries = {n for step in layers[0] for n in step.results}, iter(chain)
+    produced, sources = {n for step in first_layer for n in step.results}, iter(chain.reads)
 
     def begun(ref: Ref) -> Ref:
-        carried = None if ref.signal in produced else next(entries)[1]
-        return ref if carried is None else replace(ref, signal=new.get(ref.signal, ref.signal))
+        is_carried = ref.signal not in produced and next(sources)[1] is not None
+        return replace(ref, signal=split.get(ref.signal, ref.signal)) if is_carried else ref
 
-    first = [*starts, *(step.with_refs(begun) for step in layers[0])]
-    match = _match_layers(flow, layers[0], layers[-1])
-    back = {theirs: first_number for first_number, theirs in match[0].items()} if match else {}
-    layered = {id(step) for layer in layers for step in layer}
-    at = next(index for index, step in enumerate(flow.steps) if id(step) == id(layers[0][0]))
+    first = [*starts, *(step.with_refs(begun) for step in first_layer)]
+    layered = {id(step) for layer in chain.layers for step in layer}
+    at = next(index for index, step in enumerate(flow.steps) if step is first_layer[0])
     before, after = ([s for s in part if id(s) not in layered] for part in (flow.steps[:at], flow.steps[at:]))
+    back = chain.last_results
     smaller = flow.with_steps(
         lambda ref: replace(ref, signal=back.get(ref.signal, ref.signal)), [*before, *first, *after]
     )
-    path = ".".join(layers[0][0].path.split(".")[: len(container.split(".")) + 1 if container else 1])
-    carried = {new.get(first_number, first_number): source for first_number, source in begins.items()}
-    return replace(smaller, frames=(*flow.frames, Frame(container, len(layers), path, carried)))
+    path = ".".join(first_layer[0].path.split(".")[: len(container.split(".")) + 1 if container else 1])
+    carried = {split.get(number, number): source for number, source in begins.items()}
+    return replace(smaller, frames=(*flow.frames, Frame(container, len(chain.layers), path, carried)))
 
 
 MAX_REAL_SIZE = 128  # sizes up to which real tensors are faster than those of the meta device
@@ -384,7 +381,6 @@ def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[
     first_flow: DataFlow[int] | None = None
 
     def read(values: Sizes) -> Readings:
-        """Read the shape of every signal and parameter, the number of repeated layers, and the scales."""
         nonlocal first_flow
         device = "cpu" if max(values.values()) <= MAX_REAL_SIZE else "meta"
         module = subject.build(values, device)
