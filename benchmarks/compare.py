@@ -4,13 +4,14 @@ import os
 import platform
 import statistics
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 import torch
+
+from lemma.studies.timing import Quartiles, time_in_turns, time_ratio
 
 
 @dataclass(frozen=True)
@@ -20,19 +21,20 @@ class Comparison:
     title: str
     unit: str
     rates: Mapping[str, float]
-    ratios: Mapping[str, tuple[float, float, float]]
+    ratios: Mapping[str, Quartiles]
     target: Mapping[str, float]
 
     @property
     def met(self) -> bool:
         """Return True if the median ratio reaches the target against every peer that has one."""
-        return all(self.ratios[name][1] >= target for name, target in self.target.items())
+        return all(self.ratios[name].median >= target for name, target in self.target.items())
 
     def __str__(self) -> str:
         lines = [self.title, *(f"  {name:<34}{rate:>12,.0f} {self.unit}" for name, rate in self.rates.items())]
-        for name, (low, median, high) in self.ratios.items():
+        for name, ratio in self.ratios.items():
             target = f"; target ≥ {self.target[name]}" if name in self.target else ""
-            lines.append(f"  times faster than {name}: {median:.2f} (quartiles {low:.2f} to {high:.2f}{target})")
+            spread = f"quartiles {ratio.low:.2f} to {ratio.high:.2f}{target}"
+            lines.append(f"  times faster than {name}: {ratio.median:.2f} ({spread})")
         return "\n".join([*lines, *([f"  {verdict(self.met)}"] if self.target else [])])
 
 
@@ -46,22 +48,11 @@ def compare(
     target: Mapping[str, float] | None = None,
 ) -> Comparison:
     """Time each peer once a round, in turns; `work` is how many units one call does."""
-    for run in peers.values():
-        run()
-    seconds = {name: [] for name in peers}
-    for _ in range(rounds):
-        for name, run in peers.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
+    seconds = time_in_turns(peers, rounds)
     first, *peer_names = peers
-    return Comparison(
-        title,
-        unit,
-        {name: work / statistics.median(times) for name, times in seconds.items()},
-        {name: quartiles([b / a for a, b in zip(seconds[first], seconds[name], strict=True)]) for name in peer_names},
-        target or {},
-    )
+    rates = {name: work / statistics.median(times) for name, times in seconds.items()}
+    ratios = {name: time_ratio(seconds[name], seconds[first]) for name in peer_names}
+    return Comparison(title, unit, rates, ratios, target or {})
 
 
 def verdict(met: bool) -> str:
@@ -81,12 +72,6 @@ def check_names(names: Sequence[str], choices: Iterable[str], description: str) 
         raise SystemExit(0)
     print(f"'{wrong[0]}' is not a benchmark.\n{listed}", file=sys.stderr)
     raise SystemExit(2)
-
-
-def quartiles(values: list[float]) -> tuple[float, float, float]:
-    """The lower quartile, the median and the upper quartile."""
-    low, median, high = statistics.quantiles(values, n=4)
-    return low, median, high
 
 
 def machine() -> str:

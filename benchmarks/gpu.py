@@ -68,7 +68,7 @@ def penalties() -> int:
             title, peers, work=batch * length, unit="tokens/s", target={"without": 1 / slowest}
         )
         memory_ratio = peaks["with both penalties"] / peaks["without"]
-        ratio = 1 / comparison.ratios["without"][1]
+        ratio = 1 / comparison.ratios["without"].median
         print(f"{comparison}\n  that is {ratio:.2f} × the time (target ≤ {slowest})")
         met = verdict(memory_ratio <= MAX_MEMORY_RATIO)
         print(f"  {memory_ratio:.2f} × the memory (target ≤ {MAX_MEMORY_RATIO}): {met}\n", flush=True)

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.compare import quartiles
 from lemma.data.tokenizers import train_tokenizer
 from lemma.models.build import build
 from lemma.retrieval.embedding import Embedder
@@ -21,6 +20,7 @@ from lemma.runs.load import Run
 from lemma.spec.data import ImagesSpec, Words
 from lemma.spec.models import DualEncoder
 from lemma.spec.recipe import Recipe
+from lemma.studies.timing import quartiles
 
 SIZES = (10_000, 100_000, 1_000_000)
 WIDTH, TOP, ROUNDS, IMAGES = 128, 10, 25, 512
@@ -61,8 +61,8 @@ def timed(work: Callable[[], object], rounds: int = ROUNDS, before: Callable[[],
 
 def format_times(name: str, spent: list[float]) -> str:
     """The median and the quartiles, in milliseconds."""
-    low, middle, high = (1000 * value for value in quartiles(spent))
-    return f"  {name:<44}{middle:9.2f} ms  (quartiles {low:.2f} to {high:.2f})"
+    spread = quartiles(spent).scale(1000)
+    return f"  {name:<44}{spread.median:9.2f} ms  (quartiles {spread.low:.2f} to {spread.high:.2f})"
 
 
 def forget(index: Index) -> None:

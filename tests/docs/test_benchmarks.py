@@ -8,6 +8,7 @@ import pytest
 from benchmarks import gpu
 from benchmarks.__main__ import ALL, SEPARATE_PROGRAMS, main
 from benchmarks.compare import Comparison
+from lemma.studies.timing import Quartiles
 
 PAGE = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text(encoding="utf-8")
 SAID = re.compile(
@@ -49,7 +50,7 @@ def test_a_wrong_name_ends_with_2_before_anything_is_measured(capsys: pytest.Cap
 
 
 def test_a_missed_target_is_called_missed_and_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
-    ratios = {"a peer": (1.0, 1.2, 1.3)}
+    ratios = {"a peer": Quartiles(1.2, 1.0, 1.3)}
     for target, output in (({"a peer": 1.5}, "TARGET MISSED"), ({"a peer": 1.2}, "target met"), ({}, "")):
         result = Comparison("work", "tokens/s", {"Lemma": 12.0, "a peer": 10.0}, ratios, target)
         assert [word for word in ("TARGET MISSED", "target met") if word in str(result)] == ([output] if output else [])

@@ -102,6 +102,9 @@ class _AnswerReader:
 
     def read(self) -> FormulaReading:
         tokens, setting_tokens = self._split_settings()
+        pieces = _split(tokens, {",", ";", "newline"})
+        if not pieces:
+            raise InputError(f"the formula is empty; write one in {', '.join(self.symbols)}")
         settings: dict[str, Rational] = {}
         for piece in _split(setting_tokens, {",", ";", "newline", "and"}):
             if len(piece) < 3 or piece[0].kind != "name" or piece[1].kind != "=":
@@ -109,10 +112,7 @@ class _AnswerReader:
                 raise self.source.error_at(piece[0].position, message)
             target = settings if piece[0].text in self.symbols else self.custom
             target[piece[0].text] = self._evaluate(piece[2:])
-        items = self._read_items(tokens)
-        if not items:
-            raise self._empty()
-        *parts, last = items
+        *parts, last = self._read_items(pieces, [token for token in tokens if token.kind == ","])
         chain, value = last.members[:-1], last.members[-1]
         if parts and not last.uses_custom_names:
             total = self.calculator.add([item.members[-1] for item in parts])
@@ -124,9 +124,6 @@ class _AnswerReader:
         value = substitute(value, settings, self.calculator)
         notes = tuple(f"'{letters}' as {meaning}" for letters, meaning in self.interpretations.items())
         return FormulaReading(value, tuple(chain), settings, notes)
-
-    def _empty(self) -> InputError:
-        return InputError(f"the formula is empty; write one in {', '.join(self.symbols)}")
 
     def _split_settings(self) -> tuple[list[Token], list[Token]]:
         """Return the tokens of the formula and of the settings after it, without filler words."""
@@ -147,13 +144,9 @@ class _AnswerReader:
         endings = {("name", word) for word in fillers} | {(".", ".")}
         while len(tokens) > 1 and (tokens[-1].kind, tokens[-1].text.lower()) in endings:
             tokens.pop()
-        if not tokens:
-            raise self._empty()
         return tokens, settings
 
-    def _read_items(self, tokens: list[Token]) -> list[_Item]:
-        pieces = _split(tokens, {",", ";", "newline"})
-        commas = [token for token in tokens if token.kind == ","]
+    def _read_items(self, pieces: list[list[Token]], commas: list[Token]) -> list[_Item]:
         if commas and not all(any(token.kind == "name" for token in piece) for piece in pieces):
             raise self.source.error_at(commas[0].position, f"',' is not read here. {COMMA_HINT}")
         items: list[_Item] = []

@@ -102,10 +102,10 @@ class Subject:
 
     def can_build(self, sizes: Sizes) -> bool:
         try:
-            self.build(sizes)
-        except CountingError:
+            module = self._make(sizes, "meta", random_init=True)
+        except Exception:  # as in `build`, which says why
             return False
-        return True
+        return isinstance(module, nn.Module) and not any(map(nn.parameter.is_lazy, module.parameters()))
 
     def build_inputs(self, sizes: Sizes, device: str = "meta") -> Inputs:
         if self.make_inputs is None:

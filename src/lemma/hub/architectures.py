@@ -301,7 +301,6 @@ def _format_shape(shape: Collection[int]) -> str:
 
 
 def _match_names(tensors: StoredTensors, expected: Collection[str], architecture: Architecture) -> dict[str, str]:
-    """Map each expected tensor to its name in the file; a missing or unexpected tensor is a RunError."""
     expected = dict.fromkeys(expected)
     prefix, output = architecture.names.prefix, architecture.names.output
     stored_names: dict[str, str] = {}
@@ -416,7 +415,6 @@ def _read_flag(config: Config, key: str, default: bool) -> bool:
 
 
 def _write_entries(spec: Any, entries: Entries) -> dict[str, Any]:
-    """Write the settings of a spec by their keys in config.json."""
     settings = _comparable(spec) | {"head_width": spec.head_width, "activation": HF_ACTIVATIONS[spec.activation]}
     settings["attention_bias"] = settings.get("query_key_value_bias") or settings.get("attention_output_bias")
     settings["residual"] = settings.get("residual") == "parallel"

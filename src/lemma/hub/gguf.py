@@ -331,7 +331,6 @@ def write_gguf(
 def _gguf_tensors(
     spec: ModelSpec, weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a model by GGUF's names."""
     model_names = {hf_name: name for name, hf_name in MODEL_TENSORS.items()}
     layer_names = {hf_name: name for name, hf_name in LAYER_TENSORS.items()}
     heads = permuted_heads(config)

@@ -144,7 +144,6 @@ class HeaderReader:
 
 
 def _read_tensor_entry(reader: HeaderReader, alignment: int) -> tuple[str, StoredTensor]:
-    """Read a tensor's name, shape, quantization and offset, and check that they are possible."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     path, name, dimensions = reader.path, reader.read_text(), reader.read_integer("I")

@@ -81,7 +81,6 @@ def _explain_missing_tokenizer(folder: Path) -> str:
 
 
 def _rewrite_command(class_name: str, folder: Path) -> str:
-    """Return the shell command by which a class of transformers reads a folder and writes it again."""
     path = repr(str(folder))
     code = f"from transformers import {class_name} as T; T.from_pretrained({path}).save_pretrained({path})"
     return f"python -c {quote(code)}"

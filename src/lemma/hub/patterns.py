@@ -40,7 +40,6 @@ def matches_to_end(pattern: str, text: str, starts: Collection[int] = (0,)) -> b
 
 @lru_cache(maxsize=4096)
 def _parsed(pattern: str) -> list[Any]:
-    """Parse a pattern with Python's own parser."""
     try:
         parsed = parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -104,7 +103,6 @@ class PatternMatcher:
 
 
 def _matches_character(operation: Any, argument: Any, character: str) -> bool:
-    """Check whether one character is what a part of a pattern stands for."""
     if operation is ops.ANY:
         return character != "\n"
     if operation is ops.LITERAL:

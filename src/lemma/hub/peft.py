@@ -437,7 +437,6 @@ class PeftTensors:
 
 
 def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
-    """Return the matrices of the linear layers and embeddings at these paths."""
     matrices = {
         location.path: matrix
         for matrix in find_matrices(model)
@@ -503,7 +502,6 @@ def _full_targets(
 
 
 def _copy(target: Tensor, value: Tensor) -> None:
-    """Copy a value into a tensor of a model, and make it trainable if it is a parameter."""
     with torch.no_grad():
         target.copy_(value)
     if isinstance(target, nn.Parameter):

@@ -195,7 +195,6 @@ def forget_opened(path: Path) -> None:
 
 
 def _read_record(real: Path) -> dict[str, Any] | None:
-    """Read the record of a file's first opening; None if it is missing or damaged."""
     try:
         return read_checked_json(_record_path(real))
     except (RunError, StorageError):
@@ -203,7 +202,6 @@ def _read_record(real: Path) -> dict[str, Any] | None:
 
 
 def _record_path(real: Path) -> Path:
-    """Return the file in the data home that holds the checksum of a model of another program."""
     return data_home() / OPENED_FOLDER / f"{text_hash(str(real))[:32]}.json"
 
 

@@ -86,7 +86,6 @@ def _export_merged(folder: RunFolder, out: Path, overwrite: bool) -> ExportResul
 
 
 def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
-    """Load the weights and the tokenizer of a run that other libraries can read."""
     model, tokenizer = merged_model(folder), folder.vocabulary()
     if not isinstance(tokenizer, Tokenizer):
         raise RunError(f"{folder.path} is of the family {folder.spec.family}, which other libraries have no form for.")

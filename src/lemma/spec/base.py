@@ -196,7 +196,6 @@ def _settings_at(spec_class: type[Spec], path: Sequence[int | str]) -> list[str]
 
 
 def _spec_classes_in(annotation: Any) -> list[type[Spec]]:
-    """List the classes of specs that a field may hold."""
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return [annotation]
     return [spec_class for part in get_args(annotation) for spec_class in _spec_classes_in(part)]

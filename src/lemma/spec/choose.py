@@ -232,7 +232,6 @@ def check_recipe_settings(settings: Iterable[str], model: ModelSpec) -> None:
 
 
 def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> TrainedTokenizer:
-    """Take the settings of the tokenizer out of `settings` and apply them to the default one."""
     names = [name for name in settings if name.partition(".")[0] == "tokenizer"]
     requested = nest_settings({name: settings.pop(name) for name in names}).get("tokenizer")
     if requested is None or requested == default.kind:

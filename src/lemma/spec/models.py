@@ -33,9 +33,16 @@ class ModelSpec(Spec):
     """The kind of data that it learns, by its option."""
     usage: ClassVar[str] = "a language model. To generate with it: lemma generate {} --prompt '…'"
     """The purpose of its runs and a command to type; {} is the path of the run."""
+    first_letters: ClassVar[Sequence[str]] = ()
+    """The letters that come first in formulas, where it is not the order of the fields."""
 
     if TYPE_CHECKING:
         family: Any
+
+    @classmethod
+    def letters(cls) -> dict[str, str]:
+        letters = super().letters()
+        return {letter: letters[letter] for letter in (*cls.first_letters, *letters)}
 
     def sizes(self) -> dict[str, int]:
         """Return the sizes by their textbook letters.
@@ -95,6 +102,7 @@ class Attentive(WindowSpec):
     """A feed-forward model that reads its window through one attention head; only the last word has a query."""
 
     family: Literal["attentive"] = "attentive"
+    first_letters: ClassVar[Sequence[str]] = ("V", "d", "d_k", "d_v")
     key_width: Annotated[Size, Letter("d_k")] = 64
     """Width of the head's queries and keys."""
     value_width: Annotated[Size, Letter("d_v")] = 128
@@ -231,6 +239,7 @@ class Decoder(AttentionModel, LayerStack):
     """A pre-norm decoder-only Transformer (Radford et al. 2019)."""
 
     family: Literal["decoder"] = "decoder"
+    first_letters: ClassVar[Sequence[str]] = ("V", "d", "L", "h", "d_h", "d_v", "h_kv", "d_ff")
     model: ClassVar[str] = "lemma.models.decoder:DecoderModel"
     value_width: Annotated[Size | None, Letter("d_v")] = None
     """Total width of the values of all heads; the attention width if unset."""

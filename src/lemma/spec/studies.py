@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.base import Letter, Spec, exists, read_toml, short_repr
-from lemma.spec.data import BytePairs, DataSpec, GraphSpec, LabelsSpec, Nodes, TokenizerSpec
+from lemma.spec.data import BytePairs, DataSpec, Nodes, TokenizerSpec
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
 
@@ -280,11 +280,6 @@ class LabelStudy(StudySpec):
     validations: int = Field(default=5, ge=1)
     """Validations per run, the points of its learning curve."""
 
-    def data(self, limit: int | None = None) -> LabelsSpec:
-        """Return the spec of the labelled texts, with at most `limit` of them to learn from."""
-        names = ("labels", "text", "label", "held_out", "validation", "test", "tokenizer")
-        return LabelsSpec(limit=limit, **{name: getattr(self, name) for name in names})
-
 
 class ClassifiersStudy(LabelStudy):
     """Bodies of classifiers compared: how well they do and what they cost, each against the first (problem C3)."""
@@ -353,11 +348,6 @@ class GraphStudy(StudySpec):
     """Settings of the model or the recipe that all models share."""
     seeds: Seeds = tuple(range(1, 11))
     """How many seeds, from 1 on, or which: each draws a split and initial weights."""
-
-    def data(self, seed: int) -> GraphSpec:
-        """Return the spec of the graph, split by a seed."""
-        names = ("graph", "nodes_file", "labelled", "validation", "test", "nodes", "edges")
-        return GraphSpec(split=seed, **{name: getattr(self, name) for name in names})
 
 
 # Studies that train nothing: what a layer costs by formula, and the time it takes.

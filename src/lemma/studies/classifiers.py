@@ -321,9 +321,9 @@ def plan_classifier(
 
 def label_data(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     """Return the study's labelled texts, files by their absolute paths, so that a run finds them from anywhere."""
-    data = study.data(limit)
-    files = {split: absolute_path(file) for split, file in split_files(data).items()}
-    return data.replace(labels=absolute_path(study.labels, LABELLED_CORPORA), **files)
+    values = {name: getattr(study, name) for name in LabelsSpec.model_fields if name in LabelStudy.model_fields}
+    values |= {split: absolute_path(file) for split, file in split_files(study).items()}
+    return LabelsSpec(**{**values, "labels": absolute_path(study.labels, LABELLED_CORPORA), "limit": limit})
 
 
 def describe_labels(dataset: Splits[LabelledExamples]) -> dict[str, str]:
@@ -520,10 +520,11 @@ class GraphExperiment(ClassifierExperiment):
 
     def _data(self, seed: int) -> GraphSpec:
         """Return the graph with the split of a seed, files by their absolute paths."""
-        data = self.spec.data(seed)
-        files = {name: getattr(data, name) for name in ("nodes_file", "labelled", "validation", "test")}
-        files = {name: absolute_path(file) for name, file in files.items() if isinstance(file, str)}
-        return data.replace(graph=absolute_path(data.graph, GRAPHS), **files)
+        values = {name: getattr(self.spec, name) for name in GraphSpec.model_fields if name != "split"}
+        for name in ("nodes_file", "labelled", "validation", "test"):
+            if isinstance(values[name], str):
+                values[name] = absolute_path(values[name])
+        return GraphSpec(**{**values, "graph": absolute_path(self.spec.graph, GRAPHS), "split": seed})
 
     def cells(self) -> list[StudyCell]:
         choices = {}

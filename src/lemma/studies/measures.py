@@ -24,7 +24,7 @@ from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.build import build_uninitialized
 from lemma.report.curves import Curve, Plot
-from lemma.report.result import Block, Heading, Table, Text, plot_blocks
+from lemma.report.result import Block, Heading, Table, Text, plot_blocks, to_plain
 from lemma.report.statistics import Estimate, PairedTest, estimate
 from lemma.runs.load import Run
 from lemma.spec.models import Decoder
@@ -138,7 +138,7 @@ def measure_run(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> La
         recipe=plan.recipe.to_dict(),
         **{name: summary[name] for name in ("parameters", "tokens", "seconds", "tokens_per_second")},
         **{name: getattr(score, name) for name in ("loss", "perplexity", "bits_per_byte")},
-        protocol=score.protocol.to_dict(),
+        protocol=to_plain(score.protocol),  # as it is read from JSON
         curve=tuple(CurvePoint(row["tokens"], row["seconds"], row["validation_loss"]) for row in validation_rows(run)),
         sample=generate_sample(run.model, run.tokenizer, study, TEMPERATURE),
         greedy=generate_sample(run.model, run.tokenizer, study, 0.0),

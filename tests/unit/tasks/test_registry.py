@@ -1,6 +1,8 @@
 """The registry of tasks: every family has its task, and what a person names is read by what the tasks declare."""
 
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,11 @@ def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family
     assert task.info is task_info(FAMILIES[family])
     assert info.option in info.data_spec.model_fields
     assert TASKS_BY_OPTION[info.option].data_spec is info.data_spec
+
+
+def test_what_a_person_named_is_read_without_torch() -> None:
+    code = "import sys; from lemma.tasks.registry import data_args; data_args({}); sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_the_families_are_spread_over_the_tasks_as_before() -> None:
