@@ -165,8 +165,8 @@ class Tokenizer:
     def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
         """Return the ids that are put before an example, and those put after it.
 
-        A pretrained model has its own, or none. Otherwise `special_tokens` decides: `<start>` and `<end>`, numbered after
-        the vocabulary, or none.
+        A pretrained model has its own, or none. Otherwise `special_tokens` decides: `<start>` and `<end>`, numbered
+        after the vocabulary, or none.
         """
         if self.kind == PRETRAINED:
             return self.prefix, self.suffix
