@@ -172,9 +172,7 @@ class _Rows:
         return x
 
     def _separate(self, row: Sequence[Name], targets: Sequence[float], weights: Mapping[Name, float]) -> list[float]:
-        """Return the x coordinates nearest to `targets` (weighted least squares) at which no blocks of the row
-        overlap.
-        """
+        """Return x coordinates close to `targets` (weighted least squares) at which no blocks of the row overlap."""
         blocks = [self.blocks[name] for name in row]
         steps = [0.0, *(a.width - a.anchor + GAP + b.anchor for a, b in pairwise(blocks))]
         offsets = list(accumulate(steps))
