@@ -71,7 +71,7 @@ class Conventions:
         if self.multiply_add not in (1, 2):
             raise InputError(f"multiply_add = {self.multiply_add}: a multiply–add counts as 1 or as 2.")
         if self.causal not in ("full", "half"):
-            raise InputError(describe_unknown("causal", str(self.causal), ("full", "half")))
+            raise InputError(describe_unknown("causal: value", str(self.causal), ("full", "half")))
 
     def __str__(self) -> str:
         elementwise = "one for each element of elementwise work" if self.elementwise else "elementwise work not counted"

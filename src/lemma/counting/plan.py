@@ -193,10 +193,10 @@ def get_device(
                 for row in DEVICES.values()
                 if (_required_words(row) - {*REQUIRED_WORDS}) & split_device_name(name)
             ]
-            hint = f" Near it: {', '.join(similar)}." if similar else ""
+            hint = f" Similar: {', '.join(similar)}." if similar else ""
             names = ", ".join(row.name for row in DEVICES.values())
             raise InputError(
-                f"gpu = {short_repr(name)} is unknown.{hint} Known: {names}, cpu. "
+                f"unknown gpu {short_repr(name)}.{hint} Choices: {names}, cpu. "
                 "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
             )
         device = matched
@@ -228,7 +228,7 @@ class PlanSettings:
         if self.device.flops and self.precision not in self.device.flops:
             raise InputError(f"precision = {self.precision!r}: {self.device.name} has none. Use precision=float32.")
         if self.recompute not in ("none", "layers"):
-            raise InputError(describe_unknown("recompute", str(self.recompute), ("none", "layers")))
+            raise InputError(describe_unknown("recompute: value", str(self.recompute), ("none", "layers")))
         for name in ("efficiency", "reserve"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1 or (name == "efficiency" and not value):

@@ -200,7 +200,7 @@ def read_bound(text: str) -> Bound | None:
     factor = unit_factor(match["unit"])
     if factor is None:
         units = [unit for unit in UNIT_FACTORS if unit]
-        raise InputError(describe_unknown(f"{start}: the unit", match["unit"], units))
+        raise InputError(describe_unknown(f"{start}: unit", match["unit"], units))
     try:
         value = read_number(number).value * factor
     except InputError:
@@ -272,7 +272,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     name = bound.unknown
     requested = subject.sizes(True)
     if name not in requested:
-        raise InputError(describe_unknown("unknown", name, list(requested)))
+        raise InputError(describe_unknown("symbol", name, list(requested)))
     quantity = count(subject, [bound.quantity]).quantities[bound.quantity]
     _check_solvable(subject, quantity)
     fixed = quantity.domain.only_at
@@ -432,7 +432,7 @@ def _check_question(
         if name not in polynomial.symbols and name in known:
             raise InputError(f"The formula does not depend on {name}, so no total can tell its value.")
         if name not in polynomial.symbols:
-            raise InputError(describe_unknown("unknown", name, sorted(polynomial.symbols)))
+            raise InputError(describe_unknown("symbol", name, sorted(polynomial.symbols)))
     if not totals:
         raise InputError("There is no total to solve for. Give at least one, as in 9721596 or L=2:9721596.")
     symbols = {*polynomial.symbols, *known}
@@ -443,7 +443,7 @@ def _check_question(
             if name in unknown:
                 raise InputError(f"total {value:,}: {name} is given a value and asked for. Leave one of them out.")
             if name not in symbols:
-                raise InputError(describe_unknown(f"total {value:,}: the symbol", name, sorted(symbols)))
+                raise InputError(describe_unknown(f"total {value:,}: symbol", name, sorted(symbols)))
         missing = sorted(polynomial.symbols - {*unknown, *sizes, *known})
         if missing:
             raise InputError(f"total {value:,}: {', '.join(missing)} has no value. Give it one, or ask for it.")
@@ -454,7 +454,7 @@ def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[
     chosen = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
     for name in ranges:
         if name not in chosen:
-            raise InputError(describe_unknown("range: the unknown", name, chosen))
+            raise InputError(describe_unknown("range: symbol", name, chosen))
     for name, values in chosen.items():
         if not values or values[0] < 1 or values.step < 1:
             raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")

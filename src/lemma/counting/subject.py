@@ -284,7 +284,7 @@ def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None 
     everything = {**input_parameters, **parameters}
     unknown = next((key for key in settings if key not in everything), None)
     if unknown is not None:
-        raise SpecError(describe_unknown(f"{title}: the setting", unknown, sorted(everything)))
+        raise SpecError(describe_unknown(f"{title}: setting", unknown, sorted(everything)))
     values = {key: p.default for key, p in everything.items() if p.default is not p.empty} | dict(settings)
     numbers = {key: value for key, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
     for key in settings:

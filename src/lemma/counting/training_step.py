@@ -76,7 +76,7 @@ class StepTrace:
     """The memory and the work of a training step."""
 
     moments: tuple[Moment, ...]  # what is alive after each operation
-    kernels: Mapping[tuple[int, int], int]  # how often an operation took so many FLOPs and moved so many bytes
+    kernels: Mapping[tuple[int, int], int]  # the number of calls by (FLOPs, bytes moved) of a call
     largest_layer: int  # bytes of the weights of the largest layer, or of the full model if it has none
     layers: int  # how many layers can be computed again
 

@@ -46,7 +46,7 @@ def evaluate_attention(
         if name in ("context", "stride"):
             raise SpecError(f"evaluate: {WINDOWS}. Leave {name} out.")
         if name not in SETTINGS:
-            raise SpecError(describe_unknown("evaluate: the setting", name, SETTINGS))
+            raise SpecError(describe_unknown("evaluate: setting", name, SETTINGS))
     limit, seed = read_limit(settings), settings.get("seed", 1)
     layer, head = settings.get("layer"), settings.get("head")
     model, max_tokens = run.model, run.model.receptive_field

@@ -246,7 +246,7 @@ def look_at_run(
     Or on `repeated` random tokens that come twice, on which induction heads show themselves (Olsson et al. 2022).
     """
     for word in unknown_settings:
-        raise SpecError(describe_unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
+        raise SpecError(describe_unknown("look: setting", word, ("text", "repeated", "layer", "head")))
     body = run.spec.body if isinstance(run.spec, Classifier) else run.spec
     reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
     model = run.module if reads_texts else run.model

@@ -262,7 +262,9 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
         return ImageSource(str(name), images={file.name: file for file in sorted(listing.images)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
-        raise DataError(describe_unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")
+        raise DataError(
+            describe_unknown("set of images", str(name), IMAGES) + " Or give the path of a folder of images."
+        )
     if not folder.exists():
         raise DataError(f"{folder}: there is no such folder. Give one with images in it.")
     if not folder.is_dir():

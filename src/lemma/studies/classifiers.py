@@ -279,7 +279,7 @@ def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any
             names |= dict.fromkeys(name for name in spec.setting_names() if name not in RESERVED_CLASSIFIER_SETTINGS)
     for setting in shared:
         if setting not in used:
-            raise SpecError(describe_unknown("study.settings: the setting", setting, names))
+            raise SpecError(describe_unknown("study.settings: setting", setting, names))
     return choices
 
 

@@ -82,13 +82,13 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
     for setting in study.settings:
         if not any(has_setting(of_model, setting) for of_model in specs.values()):
             all_names = dict.fromkeys(itertools.chain(*names.values()))
-            raise SpecError(describe_unknown("study.settings: the setting", setting, all_names))
+            raise SpecError(describe_unknown("study.settings: setting", setting, all_names))
     for model in study.models:
         of_model = specs[model.title]
         for source, settings in (("study.grid", study.grid), ("study.models", model.settings)):
             for setting in settings:
                 if not has_setting(of_model, setting):
-                    title = f"{source}: for {model.title}, the setting"
+                    title = f"{source}: {model.title}: setting"
                     raise SpecError(describe_unknown(title, setting, names[model.title]))
         in_grid, in_model = (distribute(settings, of_model) for settings in (study.grid, model.settings))
         for owner, settings in in_grid.items():

@@ -387,7 +387,8 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     path = Path(name)
     if not exists(path) and not path.suffix:
         raise DataError(
-            describe_unknown("unlabelled", name, LABELLED_CORPORA) + " Or give the path of a table or a text file."
+            describe_unknown("unlabelled: data set", name, LABELLED_CORPORA)
+            + " Or give the path of a table or a text file."
         )
     if path.suffix.lower() in TABLE_SUFFIXES:
 

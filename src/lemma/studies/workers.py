@@ -234,7 +234,7 @@ def run_workers(
     On this machine its threads are divided between the workers. A worker that dies leaves its cell to the others.
     """
     if cluster not in WORKERS:
-        raise SpecError(describe_unknown("study --on", str(cluster), CLUSTERS))
+        raise SpecError(describe_unknown("study --on: value", str(cluster), CLUSTERS))
     cells = [cell for stage in stages for cell in stage]
     cores, max_workers = torch.get_num_threads(), max(map(len, stages))
     # Ray and Slurm queue what does not fit; the cores of the submitting machine say nothing about theirs.

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from pydantic import Field, create_model
 from torch import Tensor, nn
 
-from lemma.errors import InputError, SpecError
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.report.curves import NO_PLOT, Plot, can_draw
 from lemma.report.result import Block, Heading, Items, Result, Table, Text, plot_blocks, to_plain
@@ -203,9 +203,7 @@ class Identity:
         source, names = f"identity {self.name}", list(self.sizes.model_fields)
         for name in sizes.keys() - set(names):  # most mistakes are of case: i for I, d_K for D_k
             if matches := [other for other in names if other.lower() == name.lower()]:
-                raise SpecError(
-                    f"{source}: '{name}' is unknown. Did you mean '{matches[0]}'? Known: {', '.join(names)}."
-                )
+                raise SpecError(describe_unknown(f"{source}: setting", name, names, matches[0]))
         settings = self.sizes.read(sizes, source).to_dict()
         evidence = self.run(**settings)
         fields = {**vars(evidence), "claim": evidence.claim or self.claim, "sizes": {**settings, **evidence.sizes}}

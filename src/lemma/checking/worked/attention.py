@@ -463,7 +463,7 @@ def _work_sentence(case: AttentionCase, label: str, words: list[str]) -> WorkedS
     labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
-            problem = describe_unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
+            problem = describe_unknown("word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
             raise SpecError(f"{label}: vectors: {problem} Give it a vector, or set other_words for all that have none.")
     rows = [case.vectors.get(word, case.other_words or ()) for word in words]
     vectors = as_matrix("vectors", rows, label, labels)

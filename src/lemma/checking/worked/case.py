@@ -74,7 +74,7 @@ class Case(Spec):
             return cls.model_validate(settings)
         except ValidationError as error:
             lines = [
-                describe_unknown(f"{source}: the setting", str(mistake["loc"][0]), fields)
+                describe_unknown(f"{source}: setting", str(mistake["loc"][0]), fields)
                 if mistake["type"] == "extra_forbidden"
                 else f"{source}: {_describe_error(mistake, settings)}"
                 for mistake in error.errors()

@@ -268,11 +268,11 @@ class AnswerKey:
         if numbered:
             stem = numbered[0].rstrip("0123456789")
             same = [other for other in names if other.rstrip("0123456789") == stem]
-            message = f"'{name}' is there {len(same)} times. Which one? Known: {', '.join(same)}."
+            message = f"'{name}' is there {len(same)} times. Which one? Choices: {', '.join(same)}."
         else:
             if len(names) > MAX_LISTED:
                 names = [other for other in names if _normalize(other)[:1] == _normalize(name)[:1]] or names
-            message = describe_unknown("the name", name, names[:MAX_LISTED])
+            message = describe_unknown("name", name, names[:MAX_LISTED])
         raise InputError(f"{self.case}: {message} All names: lemma check worked {quote(self.case)} --names")
 
 
@@ -309,7 +309,7 @@ def _find_label(target: Target, label: str, labels: Sequence[str]) -> int:
             if normalize(name) == normalize(label):
                 return index
     if not label.isdigit() or not 1 <= int(label) <= len(labels):
-        message = describe_unknown("the place", label, labels[:MAX_LISTED])
+        message = describe_unknown("place", label, labels[:MAX_LISTED])
         raise InputError(f"{target}: {message} Or a number from 1 to {len(labels)}.")
     return int(label) - 1
 
@@ -346,7 +346,7 @@ def _find_kind(case: CaseLike, name: str) -> str:
         if Path(case).suffix.lower() in TABLE_SUFFIXES:
             return "graph"
         if not Path(case).is_file():
-            message = describe_unknown("the case", name, examples)
+            message = describe_unknown("case", name, examples)
             raise SpecError(f'check worked: {message} Or give a TOML file of your own, or "bpe:TEXT".')
     kind = detect_kind(case if isinstance(case, Mapping) else read_toml(Path(case)))
     if not kind:

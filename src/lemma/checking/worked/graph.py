@@ -483,7 +483,7 @@ def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, no
             )
         for name in edge:
             if name not in indices:
-                raise SpecError(f"{label}: edge {number}: " + describe_unknown("the node", name, indices))
+                raise SpecError(f"{label}: edge {number}: " + describe_unknown("node", name, indices))
         first, second = (indices[name] for name in edge)
         if first != second:
             adjacency[first, second] = adjacency[second, first] = 1

@@ -212,7 +212,7 @@ def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[An
     for label, value in table.items():
         index = indices.get("".join(label.split()))
         if index is None:
-            raise InputError(f"{expected.name}: there is no '{label}'. Known: {', '.join(labels) or 'none'}.")
+            raise InputError(f"{expected.name}: there is no '{label}'. Choices: {', '.join(labels) or 'none'}.")
         by_index[index % max(1, len(labels))] = value
     missing = [label for index, label in enumerate(labels or ("its one word",)) if index not in by_index]
     if missing:
