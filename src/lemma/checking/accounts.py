@@ -61,7 +61,7 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
         if path and not selected:
             paths = [part.path.split(".") for part in parts]
             choices = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
-            raise InputError(describe_unknown(f"{account.model}: the part", path, choices))
+            raise InputError(describe_unknown(f"{account.model}: part", path, choices))
         quantities[name] = replace(quantity, groups=tuple(selected), recount=None)
     return replace(account, quantities=quantities)
 

@@ -304,7 +304,7 @@ def _check_names(lines: Sequence[Equation], cell: GradientCell) -> None:
         if line.name not in cell.all_names | used and similar:
             raise InputError(
                 f"line {line.number}: {line.name} is not a name of the cell, and no line uses it. "
-                f"Did you mean '{similar[0]}'? Known: {', '.join(cell.gradients)}."
+                f"Did you mean '{similar[0]}'? Choices: {', '.join(cell.gradients)}."
             )
 
 

@@ -104,7 +104,7 @@ def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str
         return matches[0]
     similar = get_close_matches(normalized, shapes, n=8, cutoff=0.4) or [*shapes][:8]
     hint = f" All of them, {len(shapes)}: lemma count {subject.name} --draw FILE.svg"
-    raise InputError(describe_unknown(f"{subject.name}: the tensor", name, similar) + hint)
+    raise InputError(describe_unknown(f"{subject.name}: tensor", name, similar) + hint)
 
 
 def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequence[str]) -> CheckedShape:

@@ -149,7 +149,7 @@ def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
     if isinstance(source, Mapping):
         table = dict(source)
         if unknown := min((str(name) for name in table if name not in _SHEET_FIELDS), default=""):
-            raise InputError(describe_unknown("the sheet: the setting", unknown, ("title", "questions")))
+            raise InputError(describe_unknown("the sheet: setting", unknown, ("title", "questions")))
     elif path.suffix.lower() == ".toml":
         table = parse_table(read_text(path), f"{path}:", _SHEET_FIELDS)
     else:
@@ -252,7 +252,7 @@ def parse_table(text: str, label: str, fields: Iterable[str] = ()) -> dict[str, 
         raise InputError(f"{label} not valid TOML: {error}.") from None
     for name in table:
         if fields and name not in fields:
-            raise InputError(describe_unknown(f"{label} the setting", name, fields))
+            raise InputError(describe_unknown(f"{label} setting", name, fields))
     return table
 
 
@@ -323,7 +323,7 @@ def _read_fields(path: Path, section: MarkdownSection, names: Sequence[str]) -> 
         if match and key in names:
             fields[key] = parse_value(match["value"].strip())
         elif key and get_close_matches(key, names, n=1, cutoff=0.8):
-            raise InputError(describe_unknown(f"{path}: question {section.heading}: the setting", key, names))
+            raise InputError(describe_unknown(f"{path}: question {section.heading}: setting", key, names))
         else:
             prose.append(line)
     for language, block in section.blocks:

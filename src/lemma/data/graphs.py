@@ -110,7 +110,7 @@ def prepare_graph(
     class_numbers = {label: number for number, label in enumerate(names)} | {"": -1}
     for label in raw.labels:
         if label not in class_numbers:
-            raise DataError(f"{raw.description}: {describe_unknown('the label', label, names)}")
+            raise DataError(f"{raw.description}: {describe_unknown('label', label, names)}")
     classes = np.fromiter((class_numbers[label] for label in raw.labels), np.int64, len(raw.labels))
     graph = NodeGraph(raw.features, edges, weights, classes, raw.node_names)
     node_numbers = {name: number for number, name in enumerate(raw.node_names)}

@@ -361,7 +361,7 @@ def _read_caption_tables(
     """
     root = Path(name)
     if not exists(root) and root.name == name:
-        raise DataError(describe_unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
+        raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
     if not root.is_dir():
         problem = "this is not a folder" if exists(root) else "there is no such folder"
         raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
@@ -485,7 +485,9 @@ def _read_captions(
             )
         if len(tables) > 1:
             names = ", ".join(str(path.relative_to(folder)) for path in tables[:4])
-            raise DataError(f"{folder}: {len(tables)} tables ({names}). Say which holds the captions: captions=FILE.")
+            raise DataError(
+                f"{folder}: {len(tables)} tables ({names}). Choose the table of the captions: captions=FILE."
+            )
         path = tables[0]
     columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
 

@@ -133,7 +133,7 @@ def read_label_file(
         notes.append(table.note)
     for row, label in enumerate(table.cells["label"] if allowed_labels is not None else ()):
         if label not in (allowed_labels or ()):
-            raise DataError(f"{table.location(row)}: {describe_unknown('the label', label, allowed_labels or ())}")
+            raise DataError(f"{table.location(row)}: {describe_unknown('label', label, allowed_labels or ())}")
     return LabelFile(
         examples=tuple(map(LabelledText, table.cells["text"], table.cells["label"])),
         hash=files_hash(paths),

@@ -153,7 +153,7 @@ def _find_columns(
         elif requested.isdecimal():
             raise DataError(f"{path}: there is no column {requested} for the {role}; the first row has {width}.")
         else:
-            raise DataError(f"{path}: {describe_unknown(f'the column of the {role}', requested, names or ())}")
+            raise DataError(f"{path}: {describe_unknown(f'column of the {role}', requested, names or ())}")
     for column in column_specs:
         if column.role not in indices and names is not None:
             free = [index for index in column.find(names) if index not in indices.values()]
@@ -170,7 +170,7 @@ def _find_columns(
         listed = ", ".join(f"{number} '{name[:30]}'" for number, name in enumerate(names or first_row, start=1))
         raise DataError(
             f"{path}: which column is the {missing[0]}? {'columns' if names else 'the first row'}: {listed}. "
-            f"Say --{missing[0]}-column NAME or its number."
+            f"Give --{missing[0]}-column NAME or its number."
         )
     indices |= dict(zip(missing, free, strict=False))
     return [indices[column.role] for column in column_specs]

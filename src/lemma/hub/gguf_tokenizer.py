@@ -74,7 +74,7 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer:
     if model == "gpt2":
         rule = metadata.get(f"{prefix}pre", str) or "default"
         if rule not in PRE_TOKENIZERS:
-            message = describe_unknown("its tokenizer", rule, PRE_TOKENIZERS)
+            message = describe_unknown("tokenizer", rule, PRE_TOKENIZERS)
             raise RunError(f"{path}: {message} Take the model's Hugging Face folder.")
         merges = [tuple(merge.split(" ", 1)) for merge in metadata.get_list(f"{prefix}merges", str) or []]
         token_ids = {token: index for index, token in enumerate(tokens)}
@@ -89,7 +89,7 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer:
         unknown = named.get("unknown", next(iter(tokens_of_kind.get(UNKNOWN, [])), None))
         engine = sentencepiece_pipeline(tokens, scores, unknown, special, bos, added, has_space)
     else:
-        raise RunError(f"{path}: {describe_unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")
+        raise RunError(f"{path}: {describe_unknown('kind of tokenizer', str(model), ('gpt2', 'llama'))}")
     config: dict[str, Any] = {key: named[name] for key, name in SPECIAL_TOKENS.items() if name in named}
     if template := metadata.get("tokenizer.chat_template", str):
         config["chat_template"] = template
