@@ -227,7 +227,7 @@ def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
         lemma.look("parse", run, text=" \n ")
     with pytest.raises(InputError, match="at most 400"):
         lemma.look("parse", run, text="word " * 401)
-    with pytest.raises(InputError, match=r"relation = 'dobjj' is unknown\. Did you mean 'dobj'"):
+    with pytest.raises(InputError, match=r"unknown relation 'dobjj'\. Did you mean 'dobj'"):
         lemma.look("parse", run, text="I go", relation="dobjj")
 
 

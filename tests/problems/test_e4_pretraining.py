@@ -219,7 +219,7 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
         ({"unlabelled": "nowhere.txt"}, "there is no such file"),
         ({"pretraining": {"stepz": 2}}, "Did you mean 'steps'"),
         ({"pretraining": {"seed": 2}}, "Give the study `seeds`"),
-        ({"settings": {"rank": 2}}, "study.settings: the setting = 'rank' is unknown"),
+        ({"settings": {"rank": 2}}, "study.settings: unknown setting 'rank'"),
     ],
 )
 def test_e4_mistakes_are_named_before_any_training(

@@ -98,7 +98,7 @@ def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.Mon
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org/", "")
     assert json.loads((tmp_path / "a.json").read_text())["plot"]["curves"]
-    with pytest.raises(InputError, match="the ending of the name"):
+    with pytest.raises(InputError, match="unknown ending of the name"):
         report.save(tmp_path / "a.docx")
     with pytest.raises(InputError, match="no plot"):
         check_identity("c10", {}).save(tmp_path / "b.svg")

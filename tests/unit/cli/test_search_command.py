@@ -71,7 +71,7 @@ def test_worked_search_prints_the_figures_of_the_example(capsys: pytest.CaptureF
         (["--matrices", "e7", "-k", "3", "--exact", "--text-column", "a"], "leave out --text-column, -k, --exact"),
         (["nowhere", "--word", "a", "--full", "--decimals", "4"], "--word, --full, --decimals: only what is worked"),
         (["--matrices", "e77"], "Did you mean 'e7'"),
-        (["--matrices", "e7", "--word", "image 9"], "focus = 'image 9' is unknown"),
+        (["--matrices", "e7", "--word", "image 9"], "unknown focus 'image 9'"),
     ],
 )
 def test_search_errors_print_one_line_and_exit_with_2(
@@ -82,7 +82,7 @@ def test_search_errors_print_one_line_and_exit_with_2(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("found.pdf", "'.pdf' is unknown"), ("none/found.csv", "there is no folder")]
+    ("name", "said"), [("found.pdf", "unknown ending of the name '.pdf'"), ("none/found.csv", "there is no folder")]
 )
 def test_unwritable_output_is_reported_before_indexing(
     folder: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]

@@ -251,7 +251,7 @@ def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Pa
     account = lemma.count("attentive", quantities=["parameters"])
     account.save(tmp_path / f"account{suffix}")
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"the ending of the name = .\.docx"):
+    with pytest.raises(InputError, match=r"unknown ending of the name .\.docx"):
         account.save(tmp_path / "account.docx")
 
 

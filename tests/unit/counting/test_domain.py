@@ -236,7 +236,7 @@ def test_a_size_that_is_not_given_follows_its_default_as_in_the_account() -> Non
     assert parameters.at({"d": 256}) == lemma.count("decoder", quantities=["parameters"], d=256).parameters.total
 
 
-@pytest.mark.parametrize(("sizes", "message"), [({"dd": 256}, "'dd' is unknown"), ({"d": "a"}, "a whole number")])
+@pytest.mark.parametrize(("sizes", "message"), [({"dd": 256}, "unknown size 'dd'"), ({"d": "a"}, "a whole number")])
 def test_sizes_that_are_misspelled_or_no_numbers_are_refused(sizes: dict[str, Any], message: str) -> None:
     parameters = lemma.count("rnn", quantities=["parameters"]).quantities["parameters"]
     with pytest.raises(InputError, match=message):

@@ -254,11 +254,11 @@ def test_a_name_of_two_devices_is_read_as_the_first_and_said() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "Near it: RTX-4090."),
-        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Near it: A100-80GB, A100-80GB-PCIe, A100-40GB."),
-        ("A100 64GB", "Near it: A100-80GB"),
-        ("A1000", "unknown. Known: B200"),
-        ("", "unknown. Known: B200"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "Similar: RTX-4090."),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Similar: A100-80GB, A100-80GB-PCIe, A100-40GB."),
+        ("A100 64GB", "Similar: A100-80GB"),
+        ("A1000", "unknown gpu 'A1000'. Choices: B200"),
+        ("", "unknown gpu ''. Choices: B200"),
     ],
 )
 def test_a_device_that_is_not_in_the_table_is_never_taken_for_another(name: str, near: str) -> None:

@@ -187,7 +187,7 @@ def test_image_folder_is_evaluated_fully_or_on_one_split(folder: Folder) -> None
     test = prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="test", **check)
     assert test.split_names == ("test",) and test.item("test").images == data.item("test").images
     assert (test.item("test").pixels == data.item("test").pixels).all()
-    with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
+    with pytest.raises(DataError, match=r"unknown split 'tset'\. Did you mean 'test'"):
         prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="tset", **check)
     with pytest.raises(DataError, match="there is no split 'train' in"):
         test.item("train")
@@ -225,7 +225,9 @@ def test_caption_columns_and_tables_can_be_chosen(folder: Folder, tmp_path: Path
     assert named(evaluated(root, **kwargs)) == {"1.png": ("yes",)}
     (root / "second.csv").write_text("image,caption\n2.png,second\n")
     assert named(evaluated(root, captions="second.csv")) == {"2.png": ("second",)}
-    with pytest.raises(DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Say which .* captions=FILE"):
+    with pytest.raises(
+        DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Choose the table of the captions: captions=FILE"
+    ):
         evaluated(root)
 
 
@@ -249,7 +251,7 @@ def test_missing_caption_table_error_shows_an_example(folder: Folder) -> None:
 
 
 def test_image_path_must_be_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"images = 'emojy' is unknown\. Did you mean 'emoji'"):
+    with pytest.raises(DataError, match=r"unknown set of images 'emojy'\. Did you mean 'emoji'"):
         prepared("emojy")
     with pytest.raises(DataError, match="there is no such folder"):
         prepared(tmp_path / "nowhere")

@@ -211,7 +211,7 @@ def test_rare_labels_stay_in_the_training_split(write: Write) -> None:
 def test_unknown_label_is_named_with_its_line(write: Write) -> None:
     path, other = write(table(make_rows(20)), "a.tsv"), write("good,a\nbad,c\n", "b.csv")
     data = prepared(path)
-    message = r"b\.csv, line 2: the label = 'c' is unknown.*Known: a, b"
+    message = r"b\.csv, line 2: unknown label 'c'.*Choices: a, b"
     with pytest.raises(DataError, match=message):
         prepare_labels(
             LabelsSpec(labels=str(other)),

@@ -206,7 +206,7 @@ def test_json_refuses_what_it_has_no_word_for() -> None:
 
 
 def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'\.htm' is unknown\. Did you mean '\.html'\?"):
+    with pytest.raises(InputError, match=r"unknown ending of the name '\.htm'\. Did you mean '\.html'\?"):
         MADE.save(tmp_path / "all.htm")
     with pytest.raises(InputError, match="there is no folder"):
         MADE.save(tmp_path / "nowhere" / "all.html")

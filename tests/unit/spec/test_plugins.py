@@ -81,7 +81,7 @@ def test_a_slip_is_told_with_the_names_of_other_packages(shop: Shop) -> None:
         (lambda: Decoder(positions="wawy"), "wavy"),
         (lambda: read_model({"family": "quikc"}, "spec.toml"), "quick"),
     ):
-        with pytest.raises(ValueError, match=f"Did you mean '{guess}'.*Known: .*{guess}"):
+        with pytest.raises(ValueError, match=f"Did you mean '{guess}'.*Choices: .*{guess}"):
             act()
 
 
@@ -132,7 +132,7 @@ def test_lemmas_own_names_win_and_a_clash_is_told(shop: Shop) -> None:
         pytest.warns(
             UserWarning, match="greedy 1.5 brings a family '(lstm|classifier)', which is a name of Lemma's own"
         ),
-        pytest.raises(SpecError, match="model = 'classifier' is unknown"),
+        pytest.raises(SpecError, match="unknown model 'classifier'"),
     ):
         choose("classifier")
 
