@@ -212,7 +212,7 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"body": "encoder-decoder", "settings": {"steps": 2}}, "an encoder-decoder learns pairs of texts"),
         ({"unlabelled": "twets"}, "Did you mean 'tweets'"),
@@ -223,12 +223,12 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
     ],
 )
 def test_e4_mistakes_are_named_before_any_training(
-    change: dict[str, Any], said: str, study: Any, tmp_path: Path
+    change: dict[str, Any], message: str, study: Any, tmp_path: Path
 ) -> None:
     folder, _ = study
     with pytest.raises(LemmaError) as mistake:
         run_study(small(folder, **change), tmp_path / "out")
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
     assert not (tmp_path / "out" / "runs").exists()
 
 

@@ -67,7 +67,7 @@ def test_audit_is_saved_as_text_json_and_html(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         (["D2"], 0, "1 claim"),
         (["D4"], 1, "3 claims"),
@@ -75,12 +75,12 @@ def test_audit_is_saved_as_text_json_and_html(tmp_path: Path) -> None:
         (["A6"], 0, "2 claims"),
     ],
 )
-def test_exit_code_is_the_verdict_of_the_audit(words: list[str], status: int, told: str) -> None:
+def test_exit_code_is_the_verdict_of_the_audit(words: list[str], status: int, message: str) -> None:
     result = CliRunner().invoke(app, ["sources", *words])
     assert result.exit_code == status
     if "--json" in words:
         assert json.loads(result.stdout)["claims"][0]["verdict"] == "right"
-    assert result.stderr == f"checking: {told}\n"
+    assert result.stderr == f"checking: {message}\n"
 
 
 def test_command_reports_progress_and_python_api_does_not(capsys: pytest.CaptureFixture[str]) -> None:

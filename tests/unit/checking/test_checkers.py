@@ -48,7 +48,7 @@ def test_sizes_are_passed_as_arbitrary_keywords() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "model", "answers", "said"),
+    ("what", "model", "answers", "message"),
     [
         ("parametres", "lstm", ["V"], "Did you mean 'parameters'"),
         ("parameters", None, [], "a model is expected behind it"),
@@ -58,7 +58,7 @@ def test_sizes_are_passed_as_arbitrary_keywords() -> None:
         ("identity", "c7", ["V"], "nothing expected behind the model, got 1 answers"),
     ],
 )
-def test_missing_arguments_are_listed(what: str, model: str | None, answers: list[str], said: str) -> None:
+def test_missing_arguments_are_listed(what: str, model: str | None, answers: list[str], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         run_checker(what, model, answers, {})
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)

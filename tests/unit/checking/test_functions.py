@@ -120,10 +120,10 @@ def test_correct_derivation_of_each_function_is_right(name: str) -> None:
     assert report.right, str(report)
 
 
-@pytest.mark.parametrize(("name", "line", "said"), SLIPS, ids=range(len(SLIPS)))
-def test_typical_mistake_is_diagnosed(name: str, line: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "line", "message"), SLIPS, ids=range(len(SLIPS)))
+def test_typical_mistake_is_diagnosed(name: str, line: str, message: str) -> None:
     (verdict,) = check_gradients(name, [line]).lines
-    assert verdict.outcome == "wrong" and said in verdict.reason, str(verdict)
+    assert verdict.outcome == "wrong" and message in verdict.reason, str(verdict)
 
 
 def test_every_built_in_function_is_tested() -> None:
@@ -209,12 +209,12 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("said", REFUSED)
-def test_error_in_a_cell_file_reports_its_location(said: str) -> None:
-    words = {word: value for word, value in {**MINE, **REFUSED[said]}.items() if value is not None}
+@pytest.mark.parametrize("message", REFUSED)
+def test_error_in_a_cell_file_reports_its_location(message: str) -> None:
+    words = {word: value for word, value in {**MINE, **REFUSED[message]}.items() if value is not None}
     with pytest.raises(SpecError) as refusal:
         read_cell(words, "mine.toml")
-    assert str(refusal.value).startswith("mine.toml") and said.split("the setting")[0] in str(refusal.value)
+    assert str(refusal.value).startswith("mine.toml") and message.split("the setting")[0] in str(refusal.value)
 
 
 def test_unknown_function_and_missing_loss_are_explained() -> None:

@@ -52,7 +52,7 @@ def test_identity_is_looked_up_by_number_or_alias(word: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "said"),
+    ("name", "sizes", "message"),
     [
         ("orthgonal", {}, "Did you mean 'orthogonal'?"),
         ("c7", {"sample": 3}, "Did you mean 'samples'"),
@@ -65,10 +65,10 @@ def test_identity_is_looked_up_by_number_or_alias(word: str, name: str) -> None:
         ("rotary", {"D": 5}, "must be even"),
     ],
 )
-def test_invalid_identity_name_or_size_is_explained(name: str, sizes: dict[str, Any], said: str) -> None:
+def test_invalid_identity_name_or_size_is_explained(name: str, sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         check_identity(name, sizes)
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 def report_of(findings: tuple[Finding, ...], **evidence: Any) -> IdentityReport:
@@ -124,7 +124,7 @@ def test_exit_code_is_the_verdict_of_the_identity(words: list[str], status: int)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["c7", "c8"], "one identity at a time"),
         (["D=3"], "which identity"),
@@ -134,10 +134,10 @@ def test_exit_code_is_the_verdict_of_the_identity(words: list[str], status: int)
         (["--out", "all.html"], "which identity is to be written to all.html"),
     ],
 )
-def test_command_refuses_invalid_arguments(words: list[str], said: str) -> None:
+def test_command_refuses_invalid_arguments(words: list[str], message: str) -> None:
     mistake = CliRunner().invoke(app, ["identity", *words]).exception
     assert isinstance(mistake, SpecError)
-    assert said in str(mistake)
+    assert message in str(mistake)
 
 
 @pytest.mark.parametrize("json_too", [[], ["--json"]])

@@ -33,7 +33,7 @@ def test_rounded_number_is_right_to_its_written_digits(text: str, equal: bool) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("about 100,000,000", "It is about 6.7 times the right number."),
         ("30 million", "It is 2 times the right number."),
@@ -42,8 +42,8 @@ def test_rounded_number_is_right_to_its_written_digits(text: str, equal: bool) -
         ("about 60,000,000", "It is 4 times the right number."),
     ],
 )
-def test_factor_is_diagnosed_only_if_exact_to_written_digits(text: str, said: str) -> None:
-    assert check_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (said,)
+def test_factor_is_diagnosed_only_if_exact_to_written_digits(text: str, message: str) -> None:
+    assert check_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (message,)
 
 
 def test_powers_of_ten_may_be_negative() -> None:

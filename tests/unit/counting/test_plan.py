@@ -295,7 +295,7 @@ def test_plan_reports_memory_time_tokens_and_generation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"gpu": "H300"}, "H200"),
         ({"memory": -1}, "memory"),
@@ -305,8 +305,8 @@ def test_plan_reports_memory_time_tokens_and_generation(tmp_path: Path) -> None:
         ({"efficiency": 0}, "efficiency=0.5"),
     ],
 )
-def test_invalid_plan_settings_are_explained(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_plan_settings_are_explained(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         lemma.count.plan("decoder", **settings)
 
 

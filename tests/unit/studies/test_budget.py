@@ -207,14 +207,14 @@ def test_timing_spread_is_the_quartiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("times", "message"),
     [((1.2, 1.1, 1.3), "slower"), ((0.8, 0.7, 0.9), "faster"), ((1.1, 0.9, 1.3), "no difference beyond the spread")],
 )
-def test_time_ratio_is_judged_by_its_quartiles(times: tuple[float, float, float], said: str) -> None:
-    assert judge_time_ratio(Quartiles(*times)) == said
+def test_time_ratio_is_judged_by_its_quartiles(times: tuple[float, float, float], message: str) -> None:
+    assert judge_time_ratio(Quartiles(*times)) == message
 
 
-@pytest.mark.parametrize(("threads", "said"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])
-def test_single_thread_uses_the_singular(threads: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("threads", "message"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])
+def test_single_thread_uses_the_singular(threads: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    assert describe_hardware()["processor"].endswith(said)
+    assert describe_hardware()["processor"].endswith(message)

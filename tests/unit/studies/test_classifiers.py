@@ -167,7 +167,7 @@ def test_failed_runs_record_the_error_and_are_retried(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"settings": {**TINY, "hidden": 9}}, "holds a run with body"),
         ({"settings": {**TINY, "dropout": 0.5}}, "holds a run with recipe dropout 0.0"),
@@ -175,12 +175,12 @@ def test_failed_runs_record_the_error_and_are_retried(
         ({"limit": 40}, "holds a run of other labelled texts"),
     ],
 )
-def test_folder_of_another_study_is_refused(change: dict[str, Any], said: str, small: Make, tmp_path: Path) -> None:
+def test_folder_of_another_study_is_refused(change: dict[str, Any], message: str, small: Make, tmp_path: Path) -> None:
     words: dict[str, Any] = {"models": ["gru"], "seeds": 1, "tokenizer": "characters"}
     run_study(small(**words), tmp_path / "out")
     with pytest.raises(RunError) as caught:
         run_study(small(**words, **change), tmp_path / "out")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_every_body_is_trained_with_the_same_recipe(small: Make, tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ def test_changing_the_method_resets_its_settings() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("lstm-gru", {"modelz": ["rnn"]}, "Did you mean 'models'"),
         ("lstm-gru", {"models": ["rnn", "rnn"]}, "'rnn' is there twice"),
@@ -384,14 +384,14 @@ def test_changing_the_method_resets_its_settings() -> None:
         ("pretraining", {"tokenizer": "wordz"}, "Did you mean 'words'"),
     ],
 )
-def test_invalid_study_settings_are_explained(name: str, words: dict[str, Any], said: str) -> None:
+def test_invalid_study_settings_are_explained(name: str, words: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         read_study(name, words)
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"models": ["lsmt"]}, "Did you mean 'lstm'"),
         ({"models": ["parser"]}, "cannot be the body of a classifier"),
@@ -404,11 +404,11 @@ def test_invalid_study_settings_are_explained(name: str, words: dict[str, Any], 
     ],
 )
 def test_invalid_models_are_refused_before_training(
-    change: dict[str, Any], said: str, small: Make, tmp_path: Path
+    change: dict[str, Any], message: str, small: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(LemmaError) as mistake:
         run_study(small(**change), tmp_path / "out")
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
     assert not (tmp_path / "out" / "runs").exists()
 
 

@@ -90,7 +90,7 @@ def test_c4_layers_are_torch_nn_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("heads", {"width": 10, "heads": [4]}, "does not divide"),
         ("heads", {"haeds": 4}, "Did you mean 'heads'"),
@@ -101,10 +101,10 @@ def test_c4_layers_are_torch_nn_modules() -> None:
         ("length", {"seed": 2**64}, "at most"),
     ],
 )
-def test_invalid_settings_are_explained(name: str, words: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_explained(name: str, words: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         read_study(name, words)
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 @pytest.mark.parametrize(

@@ -92,7 +92,7 @@ def test_significance_depends_on_the_number_of_nodes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"settings": {"seed": 1}}, "Give the study `seeds`"),
         ({"settings": {"K": 3}}, "come from the graph"),
@@ -105,7 +105,7 @@ def test_significance_depends_on_the_number_of_nodes() -> None:
         ({"hidden": 3}, r"Say settings.hidden=3"),
     ],
 )
-def test_invalid_settings_are_refused_before_training(tmp_path: Path, words, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_settings_are_refused_before_training(tmp_path: Path, words, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         run_study(small(**words), tmp_path / "out")
     assert not (tmp_path / "out" / "runs").exists()

@@ -63,7 +63,7 @@ def test_spec_file_is_a_compared_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"grid": {"heads": (1, 2)}}, "study.grid: for lstm, the setting = 'heads' is unknown"),
         ({"grid": {"dept": (1, 2)}}, "Did you mean 'depth'"),
@@ -83,7 +83,7 @@ def test_spec_file_is_a_compared_model(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_invalid_grids_are_explained(words: dict[str, Any], said: str) -> None:
+def test_invalid_grids_are_explained(words: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         expand_grid(study(**words))
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)

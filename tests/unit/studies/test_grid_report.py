@@ -215,7 +215,7 @@ def test_models_are_compared_at_every_grid_point() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comparison", "said"),
+    ("comparison", "message"),
     [
         ({"at": {"dept": 2}, "against": {"dept": 1}}, "Did you mean 'depth'"),
         ({"at": {"depth": 9}, "against": {"depth": 1}}, "depth = 9 is not in the grid"),
@@ -223,7 +223,7 @@ def test_models_are_compared_at_every_grid_point() -> None:
         ({"at": {"depth": 1}, "against": {"depth": 1}}, "differ in at least one value"),
     ],
 )
-def test_claim_without_matching_cells_is_refused(comparison: dict[str, Any], said: str) -> None:
+def test_claim_without_matching_cells_is_refused(comparison: dict[str, Any], message: str) -> None:
     words = {
         "name": "s",
         "data": DataSpec(text=("a.txt",)).to_dict(),
@@ -233,7 +233,7 @@ def test_claim_without_matching_cells_is_refused(comparison: dict[str, Any], sai
     }
     with pytest.raises(SpecError) as mistake:
         GridStudy.read(words, "study")
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 def test_conclusion_reports_best_model_and_significant_differences() -> None:

@@ -163,7 +163,7 @@ def test_shaping_effect_is_tested_by_paired_seeds(perplexities: list[float], ver
 
 
 @pytest.mark.parametrize(
-    ("gaps", "verdict", "said"),
+    ("gaps", "verdict", "message"),
     [
         (
             [2e-5, 2.1e-5, 2.2e-5],
@@ -174,11 +174,11 @@ def test_shaping_effect_is_tested_by_paired_seeds(perplexities: list[float], ver
         ([-0.5, -0.51, -0.49], "helped", "−0.50 % (95 %: −0.52 to −0.48; p < 0.001"),
     ],
 )
-def test_shaping_effect_reports_relative_gap_above_a_threshold(gaps: list[float], verdict: str, said: str) -> None:
+def test_shaping_effect_reports_relative_gap_above_a_threshold(gaps: list[float], verdict: str, message: str) -> None:
     rows = [shaped_row("plain", [100.0] * 3), shaped_row("near", [100 + gap for gap in gaps], distance_penalty=0.1)]
     (help_,) = shaping_effects(rows)
     assert help_.verdict == verdict
-    assert said in str(help_)
+    assert message in str(help_)
 
 
 def test_attention_heads_are_plotted_with_error_bars() -> None:

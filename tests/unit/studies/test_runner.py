@@ -29,13 +29,13 @@ class Phases(SilentObserver):
     """Notes what is announced."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        self.said.append(phase)
+        self.messages.append(phase)
 
     def log(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
 
 class Squares(Experiment[Square]):
@@ -82,7 +82,7 @@ def test_cells_run_in_order_and_are_stored(tmp_path: Path) -> None:
     experiment = Squares(tmp_path)
     assert values(run_experiment(experiment)) == [5, 6, 10, 11]
     assert experiment.done == NAMES
-    assert experiment.observer.said[0] == "run 1 of 4: n2, number=2, seed 1"
+    assert experiment.observer.messages[0] == "run 1 of 4: n2, number=2, seed 1"
     saved = json.loads((tmp_path / "runs" / f"{NAMES[0]}.json").read_text())
     assert saved.pop("sha256") and saved == {"of": {"cell": NAMES[0], "factor": 1}, "measures": {"value": 5}}
     again = Squares(tmp_path)
@@ -136,7 +136,7 @@ def test_cell_held_by_another_process_is_not_run_twice(tmp_path: Path, monkeypat
     result = run_experiment(experiment)
     assert values(result) == [5, 77, None, 11] and experiment.done == [NAMES[0], NAMES[3]]
     assert [run.reason for run in result.failed] == ["it broke there."], "not tried again by a call that saw it fail"
-    [waiting] = [message for message in experiment.observer.said if message.startswith("waiting")]
+    [waiting] = [message for message in experiment.observer.messages if message.startswith("waiting")]
     assert "n2, number=2, seed 2, n3, number=3, seed 1" in waiting
     assert values(run_experiment(Squares(tmp_path))) == [5, 77, 10, 11], "but by the next"
 
@@ -148,9 +148,9 @@ def test_waiting_call_reports_the_process_it_waits_for(tmp_path: Path, monkeypat
     with experiment_runner.hold_lock(lock, SilentObserver()):
         second = threading.Thread(target=run_experiment, args=(experiment,))
         second.start()
-        while not experiment.observer.said:
+        while not experiment.observer.messages:
             time.sleep(0.01)
-        message = experiment.observer.said[0]
+        message = experiment.observer.messages[0]
         assert f"process {os.getpid()} on {platform.node()}" in message and str(lock) in message
         assert not experiment.done
     second.join(30)

@@ -94,7 +94,7 @@ def test_trials_validate_on_first_tokens_and_scores_on_all(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"tune": [1e-3]}, "at least two rates"),
         ({"tune": [1e-3, 1e-3]}, "at least two rates"),
@@ -102,8 +102,8 @@ def test_trials_validate_on_first_tokens_and_scores_on_all(
         ({"share": 2}, "share"),
     ],
 )
-def test_invalid_tuning_is_refused(words: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_tuning_is_refused(words: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
         run_study(read_study("families", words), tmp_path)
 
 
@@ -121,10 +121,10 @@ def test_tune_accepts_a_list_of_rates_or_true() -> None:
 
 class RecordingObserver(SilentObserver):
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def log(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
     def advance(self, done: int) -> None:
         self.done = done
@@ -156,7 +156,7 @@ def test_best_learning_rate_does_not_depend_on_process_count(tiny_study: MakeStu
     assert "Learning rates tried" in (tmp_path / "two" / "report.html").read_text()
     assert scores(result) == scores(run_study(spec, tmp_path / "one")) and len(scores(result)) == 4
     assert observer.done == 8
-    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.said)
+    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.messages)
     assert not list((tmp_path / "two").glob(".workers*"))
 
 
@@ -228,7 +228,7 @@ def test_worker_failures_are_reported_as_run_failures(
     monkeypatch.setattr(sys, "executable", str(script))
     observer = RecordingObserver()
     result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", observer, jobs=2)
-    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.said
+    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.messages
     assert {run.reason for run in result.runs} == {"a worker ended with status 137: out of memory"}
     monkeypatch.undo()
     assert not run_study(tiny_study(seeds=(1,)), tmp_path / "out").failed

@@ -263,7 +263,7 @@ def test_computed_quantities_pass_and_have_unique_names(case: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "line", "said"),
+    ("case", "line", "message"),
     [
         ("e1", "alpha = 1", "alpha1, alpha2"),
         ("e1", "alpa1 = 1", "Did you mean 'alpha1'"),
@@ -279,10 +279,10 @@ def test_computed_quantities_pass_and_have_unique_names(case: str) -> None:
         (BPE, "counts1 = {ab: 4}", "leaves out bb"),
     ],
 )
-def test_unreadable_lines_are_explained(case: str, line: str, said: str) -> None:
+def test_unreadable_lines_are_explained(case: str, line: str, message: str) -> None:
     with pytest.raises(InputError) as mistake:
         check_worked(case, [line])
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 def test_overlong_values_are_refused_and_descriptions_hide_values() -> None:

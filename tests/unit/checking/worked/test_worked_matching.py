@@ -38,7 +38,7 @@ def test_scores_of_random_matrices_match_numpy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         (changed(W_i=[[1, 0, 2], [0, 1, 2]]), "W_i has 3 columns, W_t has 2"),
         (
@@ -56,8 +56,8 @@ def test_scores_of_random_matrices_match_numpy() -> None:
         (changed(w_i=[[1]]), "Did you mean 'W_i'"),
     ],
 )
-def test_error_messages_use_the_names_of_the_file(case: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(said)):
+def test_error_messages_use_the_names_of_the_file(case: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
         work_matching(case)
 
 
