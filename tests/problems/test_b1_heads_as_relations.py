@@ -227,7 +227,7 @@ def test_look_parse_refuses_unknown_relations(run: Path) -> None:
         lemma.look("parse", run, text=" \n ")
     with pytest.raises(InputError, match="at most 400"):
         lemma.look("parse", run, text="word " * 401)
-    with pytest.raises(InputError, match=r"relation = 'dobjj' is unknown\. Did you mean 'dobj'"):
+    with pytest.raises(InputError, match=r"unknown relation 'dobjj'\. Did you mean 'dobj'"):
         lemma.look("parse", run, text="I go", relation="dobjj")
 
 

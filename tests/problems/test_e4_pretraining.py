@@ -221,7 +221,7 @@ def test_e4_one_base_per_seed_and_failures_are_reported(study: Any, tmp_path: Pa
         ({"unlabelled": "nowhere.txt"}, "there is no such file"),
         ({"pretraining": {"stepz": 2}}, "Did you mean 'steps'"),
         ({"pretraining": {"seed": 2}}, "Give the study `seeds`"),
-        ({"settings": {"rank": 2}}, "study.settings: the setting = 'rank' is unknown"),
+        ({"settings": {"rank": 2}}, "study.settings: unknown setting 'rank'"),
     ],
 )
 def test_e4_invalid_settings_are_refused_before_training(

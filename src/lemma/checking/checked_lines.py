@@ -26,12 +26,12 @@ class CheckedLine:
 
     @property
     def claim(self) -> str:
-        """Return what the line claims, as the audit of sources quotes it."""
+        """The claim of the line, as the audit of sources quotes it."""
         return self.text
 
     @property
     def correction(self) -> str:
-        """Return what is right instead of a wrong line, in one paragraph."""
+        """The right answer in place of a wrong line, in one paragraph."""
         return " ".join(self.notes)
 
     def __str__(self) -> str:
@@ -69,11 +69,12 @@ class CheckedLines(Result, Generic[LineT]):
 
     @property
     def checked(self) -> list[LineT]:
+        """The lines that are right or wrong; lines that were only read are left out."""
         return [line for line in self.lines if line.outcome in OUTCOME_KINDS]
 
     @property
     def right(self) -> bool:
-        """Return whether lines were checked and all of them are right."""
+        """True if lines were checked and all of them are right."""
         return bool(self.checked) and all(line.outcome == "right" for line in self.checked)
 
     def __bool__(self) -> bool:
@@ -81,12 +82,12 @@ class CheckedLines(Result, Generic[LineT]):
 
     @property
     def summary(self) -> str:
-        """Number of right lines."""
+        """A sentence with the number of right lines, as in "2 of 3 right.", of those that were checked."""
         right = sum(line.outcome == "right" for line in self.checked)
         return f"{right} of {len(self.checked)} right."
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the first wrong line and what is right instead; all lines and nothing if they are right."""
+        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line was checked."
         wrong = next((line for line in self.checked if line.outcome == "wrong"), None)

@@ -51,6 +51,7 @@ class Assessment:
 
     @property
     def needs_diagnosis(self) -> bool:
+        """True if the answer is wrong, readable and not yet explained."""
         return self.fraction < 1 and not (self.error or self.is_diagnosed)
 
 
@@ -65,7 +66,7 @@ class EarlierAnswer:
 
     @property
     def value(self) -> Fraction:
-        """The student's number; 0 without one."""
+        """The number of the student's answer; 0 if there is none."""
         return (self.assessment and self.assessment.value) or Fraction(0)
 
 
@@ -77,16 +78,23 @@ class PreparedQuestion(ABC):
 
     @abstractmethod
     def parse(self, text: str) -> Any:
-        """Read an answer; raise an InputError if it cannot be read."""
+        """Parse the text of an answer into the form that `assess` takes; raise an InputError if it cannot be read."""
 
     @abstractmethod
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
-        """Mark an answer, given as its text and as `parse` read it, with the student's earlier answers."""
+        """Mark an answer.
+
+        Args:
+            text: the answer as the student wrote it.
+            answer: the result of `parse` for this text.
+            earlier: the student's answers to the questions that this one builds on.
+            diagnose: whether to explain a wrong answer.
+        """
 
     @property
     @abstractmethod
     def solution(self) -> str:
-        """A right answer."""
+        """The right answer as text."""
 
 
 @dataclass(frozen=True)
@@ -115,20 +123,20 @@ class ExpressionQuestion(PreparedQuestion):
 
     @cached_property
     def credit(self) -> list[tuple[Any, float]]:
-        """Other answers, parsed, with the fraction of the points that they earn."""
+        """The other answers that earn partial credit: (the parsed answer, fraction of the points)."""
         return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
 
     @abstractmethod
     def compare(self, answer: Any, diagnose: bool) -> Comparison:
-        """Compare an answer with what is right; with `diagnose`, explain a wrong one."""
+        """Compare a parsed answer with the right one; with `diagnose`, explain a wrong answer."""
 
     @abstractmethod
     def is_same(self, answer: Any, other: Any) -> bool:
-        """Return whether two answers are the same formula or, as far as the first is written, the same number."""
+        """Return whether two parsed answers are the same formula, or the same number as the first rounds it."""
 
     @abstractmethod
     def is_consistent(self, answer: Any, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether an answer is right with the student's earlier answers, right or wrong."""
+        """Return whether a parsed answer follows from the student's answers to earlier questions, right or wrong."""
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
         question, assessment = self.question, self._assess_alone(text, answer, diagnose)
@@ -151,7 +159,7 @@ class ExpressionQuestion(PreparedQuestion):
         )
 
     def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
-        """Mark an answer without the earlier ones."""
+        """Mark an answer without regard to earlier answers and partial credit; arguments as of `assess`."""
         question, result = self.question, self.compare(answer, diagnose)
         error = mistake = ""
         if result.is_bare_number:
@@ -174,11 +182,12 @@ class ExpressionQuestion(PreparedQuestion):
         return Assessment(fraction, reason, hint, result.right_answer, mistakes, result.value, is_diagnosed=diagnose)
 
     def _is_close(self, value: Fraction | int, expected: Fraction) -> bool:
-        """Return whether a number is rounded no further than the question allows."""
+        """Return whether a number differs from the expected one by no more than the question's relative tolerance."""
         return abs(value - expected) <= Fraction(self.question.tolerance) * abs(expected)
 
 
 def _comparison_of(verdict: Verdict) -> Comparison:
+    """Turn the verdict of a checker into a comparison."""
     value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
     texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
     return Comparison(verdict.equal, value, expected, *texts)
@@ -193,7 +202,7 @@ class FormulaAnswerQuestion(ExpressionQuestion):
         return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
 
     def formula_of(self, answer: FormulaQuestion) -> Rational:
-        """Return an answer with the sizes that follow from others written out."""
+        """Return the student's formula; sizes that follow from others, such as d_ff = 4d, are replaced."""
         return substitute(answer.answer, self.account.defaults)
 
     def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
@@ -258,7 +267,7 @@ class DerivedFormula(FormulaAnswerQuestion):
         self.expected_value = self.expected_formula.at(symbols)
 
     def _derive(self, formulas: Mapping[str, Rational]) -> Rational:
-        """Return what is right if these are the formulas of the earlier questions."""
+        """Return the right formula for these formulas of the earlier questions, by question id."""
         derived, calculator = self.template, Calculator()
         for id in self.question.builds_on:
             derived = substitute(derived, {f"?{id}": formulas[id]}, calculator)
@@ -402,7 +411,7 @@ class GradientQuestion(PreparedQuestion):
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own
     def assess(self, text: str, answer: list[str], earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
-        """Mark gradients line by line; a wrong one may follow from gradients that the student derived before."""
+        """Mark gradients line by line; a wrong gradient may follow from gradients that the student derived before."""
         question, cell = self.question, self.cell
         previous = [line for work in earlier for line in work.text.splitlines()]
         derived, attempted = _earlier_gradients(cell, previous)
@@ -431,7 +440,7 @@ class GradientQuestion(PreparedQuestion):
         return Assessment(fraction, reason, hint, None, tuple(mistakes), None, follows_from, is_diagnosed=diagnose)
 
     def _outcomes(self, report: GradientReport) -> dict[str, str]:
-        """Return "right", "wrong" or "missing" for each gradient asked for."""
+        """Return "right", "wrong" or "missing" for each gradient that the question asks for, by its name."""
         outcomes = {}
         for name in self.question.lines:
             lines = [line.outcome == "right" for line in report.checked if line.name == self.cell.canonical(name)]
@@ -440,7 +449,7 @@ class GradientQuestion(PreparedQuestion):
 
 
 def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return the gradients that these lines of an earlier answer get right, and those that they get wrong."""
+    """Check the lines of an earlier answer; return the names of the right gradients and of the wrong ones."""
     try:
         checked = check_gradients(cell, lines, diagnose=False).checked if lines else ()
     except InputError:
@@ -451,10 +460,10 @@ def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[st
 
 @limited_work(60_000)
 def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sample, ...]:
-    """Return the samples of a cell in which backpropagation continues from the gradients that these lines give.
+    """Return the samples of a cell with backpropagation continued from the gradients that a student's lines compute.
 
-    Where autograd arrives at a value whose gradient a line gives, it takes that gradient from there on: the gradients
-    of the values before it are then what follows from the student's mistake. Return nothing if all lines are right.
+    Where autograd arrives at a value whose gradient a line derives, it takes that gradient from there on: the gradients
+    of the values before it are then what follows from the student's mistake. Return () if all lines are right.
     """
     samples: list[Sample] = []
     try:
@@ -480,7 +489,11 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sa
 
 
 def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the gradients of a cell where some of them are replaced on the way by those given."""
+    """Return all gradients of a cell in a sample, with some of them replaced on the way back.
+
+    Args:
+        derived: the gradients that replace those of autograd, by name, such as "dh".
+    """
     values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
     for name in cell.input_sides:
         values[name].requires_grad_(f"d{name}" in cell.gradients)
@@ -496,7 +509,12 @@ def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, tor
 
 @work_limit(MAX_MARKING_STEPS)
 def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
-    """Count the model of a question and compute what is right; an error names the sheet, the question and the field."""
+    """Count the model of a question and compute the right answer; an error names the sheet, the question and the field.
+
+    Args:
+        earlier: the prepared questions before it, by id.
+        source: the sheet's file or title, for errors.
+    """
     label = f"{source}: question {question.id}"
     field = "value" if question.value else "change" if question.change else "model"
     try:

@@ -286,7 +286,7 @@ def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
     """Raise an error if the suffix is unknown or the folder is missing, before work is spent on the content."""
     target, suffixes = Path(path), list(suffixes)
     if target.suffix.lower() not in suffixes:
-        raise InputError(describe_unknown(f"{target}: the ending of the name", target.suffix, suffixes))
+        raise InputError(describe_unknown(f"{target}: ending of the name", target.suffix, suffixes))
     if not target.absolute().parent.is_dir():
         raise InputError(f"{target}: there is no folder {target.parent}. Make it first.")
 

@@ -58,7 +58,7 @@ class ExportResult(Result):
 def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> ExportResult:
     """Export a run to a format: merged, huggingface, gguf or peft."""
     if to not in FORMATS:
-        raise SpecError(describe_unknown("export: to", to, FORMATS))
+        raise SpecError(describe_unknown("export: format", to, FORMATS))
     folder = RunFolder.open(path)
     check_finished(folder)
     if to in ("merged", "peft") and folder.adaptation is None:

@@ -158,7 +158,7 @@ def _explain_mistake(mistake: Any, source: str, spec_class: type[Spec]) -> str:
     if kind == "extra_forbidden":
         parent, name, choices = path.rpartition(".")[0], str(location[-1]), _settings_at(spec_class, location)
         if choices:
-            return describe_unknown(f"{parent}: the setting", name, choices)
+            return describe_unknown(f"{parent}: setting", name, choices)
         hint = f", or say {name}=…, which is of the {source}" if name in spec_class.setting_names() else ""
         return f"{parent} has no settings, so none called '{name[:64]}'. Leave it out{hint}."
     if kind == "value_error":
@@ -341,14 +341,14 @@ def distribute(
 def _explain_unknown(name: str, value: Any, spec_classes: Sequence[type[Spec]], extra_names: Iterable[str]) -> str:
     for spec_class in spec_classes:
         if new_name := spec_class.renamed.get(name):
-            return f"the setting '{name}' is called '{new_name}' now. Say {new_name}={str(value)[:64]}"
+            return f"the setting '{name}' is called '{new_name}' now. Type {new_name}={str(value)[:64]}"
     if message := _explain_synonym(name, value, spec_classes, extra_names):
         return message
     choices = [*(choice for spec_class in spec_classes for choice in spec_class.setting_names()), *extra_names]
     settable = dict.fromkeys(
         choice for choice in choices if choice not in ("family", "kind")
     )  # chosen by name, not set
-    return describe_unknown("the setting", name, settable)
+    return describe_unknown("setting", name, settable)
 
 
 def _explain_synonym(
@@ -376,9 +376,9 @@ def _explain_synonym(
             message = f"the setting '{name}' is called {' and '.join(field for field, _ in fields)} here"
             if all(owner is None or _accepts(owner, field, value) for field, owner in fields):
                 typed = str(value).lower() if isinstance(value, bool) else str(value)[:64]
-                return f"{message}. Say {' '.join(f'{field}={typed}' for field, _ in fields)}"
+                return f"{message}. Type {' '.join(f'{field}={typed}' for field, _ in fields)}"
             return f"{message}. {_describe_fields(fields)}"
-    return f"the setting '{name}' is unknown. Near it: {_describe_fields(related)}" if related else None
+    return f"unknown setting '{name}'. Related: {_describe_fields(related)}" if related else None
 
 
 def _describe_fields(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:

@@ -49,7 +49,7 @@ def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
     """Read a model's settings; `family` says which family they belong to."""
     family = settings.get("family")
     if family is None:
-        raise SpecError(f"{source}: 'family' is missing. Known: {', '.join(family_names())}.")
+        raise SpecError(f"{source}: 'family' is missing. Choices: {', '.join(family_names())}.")
     spec_class = find_family(str(family))
     if spec_class is None:
         raise SpecError(f"{source}: " + describe_unknown("family", str(family), family_names()))

@@ -50,7 +50,7 @@ class PluginGroup(Generic[Kind]):
         part_names = [var for var in self.base_class.__class_vars__ if vars(self.base_class).get(var) in ("", False)]
         for part_name, part in parts.items():
             if part_name not in part_names:
-                raise SpecError(describe_unknown(f"register {name}: the part", part_name, sorted(part_names)))
+                raise SpecError(describe_unknown(f"register {name}: part", part_name, sorted(part_names)))
             path = f"{getattr(part, '__module__', spec_class.__module__)}:{name} {part_name}"
             self.parts[path] = part
             setattr(spec_class, part_name, path)

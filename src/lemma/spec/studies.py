@@ -215,11 +215,11 @@ class GridStudy(StudySpec):
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
             for name, value in [*comparison.at.items(), *comparison.against.items()]:
                 if name not in axes:
-                    raise ValueError(describe_unknown("study.claims: the setting", name, axes))
+                    raise ValueError(describe_unknown("study.claims: setting", name, axes))
                 if value not in axes[name]:
                     choices = ", ".join(map(str, axes[name]))
                     raise ValueError(
-                        f"study.claims: {name} = {value!r} is not in the grid. Known: {choices}. Or set claims=[]."
+                        f"study.claims: {name} = {value!r} is not in the grid. Choices: {choices}. Or set claims=[]."
                     )
         return self
 
@@ -444,11 +444,11 @@ def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> S
         first, *path = key.split(".")
         first = letters.get(first, first)
         if "settings" in fields and first not in fields and first in run_settings:
-            raise SpecError(f"{source}: '{key}' is a setting of the runs. Say settings.{key}={value}")
+            raise SpecError(f"{source}: '{key}' is a setting of the runs. Type settings.{key}={value}")
         inner = getattr(fields.get(first), "annotation", None)
         if path and isinstance(inner, type) and issubclass(inner, Spec) and path[0] not in inner.setting_names():
             choices = [f"{first}.{name}" for name in inner.setting_names()]
-            raise SpecError(describe_unknown(f"{source}: the setting", key, choices))
+            raise SpecError(describe_unknown(f"{source}: setting", key, choices))
         old = table.get(first)
         if first == "budget" and path and path[0] in CLOCKS and isinstance(old, Mapping):
             old = {clock: limit for clock, limit in old.items() if clock not in CLOCKS}  # one clock replaces the other

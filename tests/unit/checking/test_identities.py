@@ -98,7 +98,7 @@ def test_identity_report_is_saved_in_every_format(tmp_path: Path, monkeypatch: p
     assert "<svg" in page
     assert "http" not in page.replace("http://www.w3.org/", "")
     assert json.loads((tmp_path / "a.json").read_text())["plot"]["curves"]
-    with pytest.raises(InputError, match="the ending of the name"):
+    with pytest.raises(InputError, match="unknown ending of the name"):
         report.save(tmp_path / "a.docx")
     with pytest.raises(InputError, match="no plot"):
         check_identity("c10", {}).save(tmp_path / "b.svg")
@@ -207,7 +207,7 @@ def test_d2_uniform_model_has_perplexity_of_vocabulary_size() -> None:
     assert {row[0] for row in report.rows} == {"feed-forward", "lstm", "decoder"}
 
 
-def test_b3_clipped_loss_is_bounded_while_unclipped_grows_quadratically() -> None:
+def test_b3_clipped_distance_is_bounded_while_unclipped_grows() -> None:
     rows = check_identity("b3", {"T": 64, "L_max": 5.0}).rows
     assert {round(row[1], 9) for row in rows} == {5.0}
     assert rows[-1][2] == pytest.approx(sum(max(t, 63 - t) ** 2 for t in range(64)) / 64)

@@ -159,7 +159,7 @@ def test_chain_members_and_parts_of_totals_are_returned() -> None:
 def test_subscript_binds_to_its_letter_and_braces_are_atomic() -> None:
     assert read_formula("dd_h", ["d", "h", "d_h"]) == d * d_h
     assert read_formula("d_ff", ["d_f", "f"]) == symbol("d_f") * symbol("f")
-    with pytest.raises(InputError, match="'d_ff' is unknown"):
+    with pytest.raises(InputError, match="unknown symbol 'd_ff'"):
         read_formula("d_{ff}", ["d_f", "f"])
 
 
@@ -173,7 +173,7 @@ def test_splitting_backtracks_from_longest_to_shorter_symbols() -> None:
 
 
 WRONG = {
-    "V*d + x": ("character 7", "symbol = 'x' is unknown", "Known: V, d"),
+    "V*d + x": ("character 7", "unknown symbol 'x'", "Choices: V, d"),
     "v*d": ("Did you mean 'V'?",),
     "d_f": ("Did you mean 'd_ff'?",),
     "а + d": ("CYRILLIC SMALL LETTER A",),

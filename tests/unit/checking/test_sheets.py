@@ -98,7 +98,7 @@ def test_missing_or_unreadable_answers_earn_zero_points(tmp_path: Path) -> None:
     assert [mark.verdict for mark in result.marks] == ["unreadable", "not answered", "not answered", "unreadable"]
     assert result.points == 0
     assert "character 6" in result.marks[0].reason
-    assert result.notes == ("question = 'Q33' is unknown. Did you mean 'Q3'? Known: Q1, Q2, Q3, Q4.",)
+    assert result.notes == ("unknown question 'Q33'. Did you mean 'Q3'? Choices: Q1, Q2, Q3, Q4.",)
 
 
 def test_each_right_gradient_earns_partial_credit(tmp_path: Path) -> None:
@@ -228,24 +228,24 @@ def test_markdown_sheet_equals_toml_sheet(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('kind = "parameters"', 'kind = "parameter"', "question Q1: kind = 'parameter' is unknown. Did you mean"),
+        ('kind = "parameters"', 'kind = "parameter"', "question Q1: unknown kind 'parameter'. Did you mean"),
         (
             'kind = "parameters"',
             "",
             "question Q1: kind: is missing. Say what is asked for: parameters, flops, formula, number or gradient",
         ),
         ("points = 2", "points = -2", r"question Q1.points = -2"),
-        ("points = 2", "point = 2", "question Q1: the setting = 'point' is unknown. Did you mean 'points'"),
-        ('model = "feed-forward"', 'model = "feed-foward"', "question Q1: model = .*Did you mean 'feed-forward'"),
+        ("points = 2", "point = 2", "question Q1: unknown setting 'point'. Did you mean 'points'"),
+        ('model = "feed-forward"', 'model = "feed-foward"', "question Q1: unknown model .*Did you mean 'feed-forward'"),
         ('model = "feed-forward"', "", "question Q1: model: .*needs one"),
-        ('cell = "rnn"', 'cell = "rnm"', "question Q2: cell = 'rnm' is unknown. Did you mean 'rnn'"),
-        ('"db2"', '"db3"', "question Q2: lines = 'db3' is unknown. Did you mean 'db"),
+        ('cell = "rnn"', 'cell = "rnm"', "question Q2: unknown cell 'rnm'. Did you mean 'rnn'"),
+        ('"db2"', '"db3"', "question Q2: unknown lines 'db3'. Did you mean 'db"),
         ('lines = ["dU", "db2", "dI", "dH"]', "", "question Q2: lines: name the gradients"),
         ('change = "from 2 to 4 layers"', 'change = "from here to there"', "question Q3: change: "),
-        ('change = "from 2 to 4 layers"', 'quantity = "weight"', "question Q3: quantity = 'weight'"),
-        ("settings = {{ L = 4 }}", "settings = {{ l = 4 }}", "question Q4: the setting = 'l' is unknown"),
+        ('change = "from 2 to 4 layers"', 'quantity = "weight"', "question Q3: unknown quantity 'weight'"),
+        ("settings = {{ L = 4 }}", "settings = {{ l = 4 }}", "question Q4: unknown setting 'l'"),
         ('id = "Q4"', 'id = "q3"', "question .3: id: there are two"),
-        ('title = "Week 3"', 'titel = "Week 3"', "the setting = 'titel' is unknown. Did you mean 'title'"),
+        ('title = "Week 3"', 'titel = "Week 3"', "unknown setting 'titel'. Did you mean 'title'"),
         ('title = "Week 3"', 'title = "Week 3', "not valid TOML"),
     ],
 )
@@ -260,7 +260,7 @@ def test_sheet_errors_name_file_question_and_field(tmp_path: Path, old: str, new
     ("name", "content", "message"),
     [
         ("sheet.md", "# Only a title\n", "the sheet has none"),
-        ("sheet.md", "## Q1\nkinds: flops\n", "question Q1: the setting = 'kinds' is unknown. Did you mean 'kind'"),
+        ("sheet.md", "## Q1\nkinds: flops\n", "question Q1: unknown setting 'kinds'. Did you mean 'kind'"),
         ("sheet.md", "## Q1\n```toml\nkind =\n```\n", "question Q1: the block is not valid TOML"),
         ("sheet.md", "## \nkind: flops\n", "the heading has no name"),
         ("sheet.txt", "", "expected a file that ends in"),
@@ -309,7 +309,7 @@ def test_marks_are_saved_and_escaped_in_every_format(tmp_path: Path) -> None:
     assert "http" not in page
     assert json.loads((tmp_path / "marks.json").read_text(encoding="utf-8")) == result.to_dict()
     assert "````\n```\n# no heading\n````" in (tmp_path / "marks.md").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"marks.pdf.*Known: .*.html, .md"):
+    with pytest.raises(InputError, match=r"marks.pdf.*Choices: .*.html, .md"):
         result.save(tmp_path / "marks.pdf")
 
 

@@ -161,12 +161,12 @@ def book_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["lr=0.1"], "the setting 'lr' is called learning_rate here. Say learning_rate=0.1"),
-        (["d_model=8"], "called width here. Say width=8"),
-        (["n_layer=2"], "called depth here. Say depth=2"),
+        (["lr=0.1"], "the setting 'lr' is called learning_rate here. Type learning_rate=0.1"),
+        (["d_model=8"], "called width here. Type width=8"),
+        (["n_layer=2"], "called depth here. Type depth=2"),
         (["block_size=8"], "called sequence_length here"),
         (["learning_rat=1"], "Did you mean 'learning_rate'?"),
-        (["zzz=1"], "the setting = 'zzz' is unknown. Known:"),
+        (["zzz=1"], "unknown setting 'zzz'. Choices:"),
     ],
 )
 def test_names_of_other_programs_lead_to_the_right_one(words: list[str], said: str, capsys) -> None:

@@ -61,7 +61,7 @@ def test_a_search_by_hand_prints_the_figures_of_the_example(capsys: pytest.Captu
         (["--matrices", "e7", "-k", "3", "--exact", "--text-column", "a"], "leave out --text-column, -k, --exact"),
         (["nowhere", "--word", "a", "--full", "--decimals", "4"], "--word, --full, --decimals: only what is worked"),
         (["--matrices", "e77"], "Did you mean 'e7'"),
-        (["--matrices", "e7", "--word", "image 9"], "focus = 'image 9' is unknown"),
+        (["--matrices", "e7", "--word", "image 9"], "unknown focus 'image 9'"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_line_with_status_2(
@@ -72,7 +72,7 @@ def test_what_is_wrong_is_said_in_a_line_with_status_2(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("found.pdf", "'.pdf' is unknown"), ("none/found.csv", "there is no folder")]
+    ("name", "said"), [("found.pdf", "unknown ending of the name '.pdf'"), ("none/found.csv", "there is no folder")]
 )
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_indexed(
     place: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]

@@ -215,7 +215,7 @@ def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
     os.close(reference)
     printed = os.read(ours, 65536).decode()
     os.close(ours)
-    assert done.returncode == 2 and "model = 'lstmm' is unknown" in printed
+    assert done.returncode == 2 and "unknown model 'lstmm'" in printed
     assert "\x1b" not in printed and too_wide(printed, 60) == []
 
 

@@ -249,7 +249,7 @@ def test_account_is_saved_in_the_format_of_the_suffix(suffix: str, tmp_path: Pat
     account = lemma.count("attentive", quantities=["parameters"])
     account.save(tmp_path / f"account{suffix}")
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
-    with pytest.raises(InputError, match=r"the ending of the name = .\.docx"):
+    with pytest.raises(InputError, match=r"unknown ending of the name .\.docx"):
         account.save(tmp_path / "account.docx")
 
 

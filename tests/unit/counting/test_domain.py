@@ -236,7 +236,7 @@ def test_omitted_sizes_follow_their_defaults() -> None:
     assert parameters.at({"d": 256}) == lemma.count("decoder", quantities=["parameters"], d=256).parameters.total
 
 
-@pytest.mark.parametrize(("sizes", "message"), [({"dd": 256}, "'dd' is unknown"), ({"d": "a"}, "a whole number")])
+@pytest.mark.parametrize(("sizes", "message"), [({"dd": 256}, "unknown size 'dd'"), ({"d": "a"}, "a whole number")])
 def test_misspelled_or_nonnumeric_sizes_are_refused(sizes: dict[str, Any], message: str) -> None:
     parameters = lemma.count("rnn", quantities=["parameters"]).quantities["parameters"]
     with pytest.raises(InputError, match=message):

@@ -250,11 +250,11 @@ def test_ambiguous_device_name_uses_the_first_with_a_note() -> None:
 @pytest.mark.parametrize(
     ("name", "near"),
     [
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", "Near it: RTX-4090."),
-        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Near it: A100-80GB, A100-80GB-PCIe, A100-40GB."),
-        ("A100 64GB", "Near it: A100-80GB"),
-        ("A1000", "unknown. Known: B200"),
-        ("", "unknown. Known: B200"),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", "Similar: RTX-4090."),
+        ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", "Similar: A100-80GB, A100-80GB-PCIe, A100-40GB."),
+        ("A100 64GB", "Similar: A100-80GB"),
+        ("A1000", "unknown gpu 'A1000'. Choices: B200"),
+        ("", "unknown gpu ''. Choices: B200"),
     ],
 )
 def test_unknown_device_is_never_matched_to_another(name: str, near: str) -> None:

@@ -150,14 +150,14 @@ def test_oversized_search_space_is_refused_with_its_ranges() -> None:
     ("unknown", "totals", "known", "ranges", "message"),
     [
         (["h"], [(8, {})], {"V": 2, "d": 2, "h": 1}, {}, "does not depend on h"),
-        (["v"], [(8, {})], {"d": 2}, {}, "Did you mean 'V'|Known: V, d"),
+        (["v"], [(8, {})], {"d": 2}, {}, "Did you mean 'V'|Choices: V, d"),
         ([], [(8, {})], {"V": 1, "d": 2}, {}, "nothing to solve for"),
         (["V"], [], {"d": 2}, {}, "no total"),
         (["V"], [(0, {})], {"d": 2}, {}, "above 0"),
         (["V"], [(8, {"V": 3})], {"d": 2}, {}, "V is given a value and asked for"),
-        (["V"], [(8, {"q": 3})], {"d": 2}, {}, "symbol = 'q'"),
+        (["V"], [(8, {"q": 3})], {"d": 2}, {}, "unknown symbol 'q'"),
         (["V"], [(8, {})], {}, {}, "d has no value"),
-        (["V"], [(8, {})], {"d": 2}, {"d": range(1, 3)}, "range: the unknown = 'd'"),
+        (["V"], [(8, {})], {"d": 2}, {"d": range(1, 3)}, "range: unknown symbol 'd'"),
         (["V"], [(8, {})], {"d": 2}, {"V": range(3)}, "none below 1"),
     ],
 )

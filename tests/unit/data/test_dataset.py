@@ -154,7 +154,7 @@ def test_ctrl_c_while_tokenising_leaves_nothing_behind(write: Callable[..., Path
 
 def test_an_unknown_name_suggests_the_closest_corpus(tmp_path: Path) -> None:
     with pytest.raises(
-        DataError, match=r"'shakespear' is unknown\. Did you mean 'shakespeare'\?.*Or give the path of a"
+        DataError, match=r"unknown text 'shakespear'\. Did you mean 'shakespeare'\?.*Or give the path of a"
     ):
         prepare_text(spec_of("shakespear"))
     with pytest.raises(DataError, match=r"book\.txt: there is no such file"):

@@ -187,7 +187,7 @@ def test_a_folder_is_evaluated_completely_or_on_the_named_split(folder: Folder) 
     test = prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="test", **check)
     assert test.split_names == ("test",) and test.item("test").images == data.item("test").images
     assert (test.item("test").pixels == data.item("test").pixels).all()
-    with pytest.raises(DataError, match=r"split = 'tset' is unknown\. Did you mean 'test'"):
+    with pytest.raises(DataError, match=r"unknown split 'tset'\. Did you mean 'test'"):
         prepare_images(ImagesSpec(images=str(root)), evaluation=True, split="tset", **check)
     with pytest.raises(DataError, match="there is no split 'train' in"):
         test.item("train")
@@ -225,7 +225,9 @@ def test_columns_and_tables_can_be_named(folder: Folder, tmp_path: Path) -> None
     assert named(judged(root, **kwargs)) == {"1.png": ("yes",)}
     (root / "second.csv").write_text("image,caption\n2.png,second\n")
     assert named(judged(root, captions="second.csv")) == {"2.png": ("second",)}
-    with pytest.raises(DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Say which .* captions=FILE"):
+    with pytest.raises(
+        DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Choose the table of the captions: captions=FILE"
+    ):
         judged(root)
 
 
@@ -249,7 +251,7 @@ def test_without_a_table_the_error_shows_an_example(folder: Folder) -> None:
 
 
 def test_a_path_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"images = 'emojy' is unknown\. Did you mean 'emoji'"):
+    with pytest.raises(DataError, match=r"unknown set of images 'emojy'\. Did you mean 'emoji'"):
         prepared("emojy")
     with pytest.raises(DataError, match="there is no such folder"):
         prepared(tmp_path / "nowhere")

@@ -211,7 +211,7 @@ def test_a_rare_label_is_trained_on_but_not_held_out(write: Write) -> None:
 def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Write) -> None:
     path, other = write(table(made(20)), "a.tsv"), write("good,a\nbad,c\n", "b.csv")
     data = prepared(path)
-    message = r"b\.csv, line 2: the label = 'c' is unknown.*Known: a, b"
+    message = r"b\.csv, line 2: unknown label 'c'.*Choices: a, b"
     with pytest.raises(DataError, match=message):
         prepare_labels(
             LabelsSpec(labels=str(other)),

@@ -73,7 +73,7 @@ def test_paths_that_are_no_conllu_files_are_refused(write: Write, tmp_path: Path
         read_conllu(write("\n\n", "a.conllu"))
     with pytest.raises(DataError, match="not UTF-8"):
         read_conllu(write(b"1\t\xff\n", "a.conllu"))
-    with pytest.raises(DataError, match=r"treebank = 'ewd' is unknown\. Did you mean 'ewt'"):
+    with pytest.raises(DataError, match=r"unknown treebank 'ewd'\. Did you mean 'ewt'"):
         read_trees("ewd")
 
 

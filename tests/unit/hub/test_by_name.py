@@ -128,7 +128,7 @@ def test_a_model_is_counted_by_name(named: str, as_path: bool) -> None:
     module = lemma.load(named, device="cpu").module
     assert account.model == "toy"
     assert account.parameters.total == sum(parameter.numel() for parameter in module.parameters())
-    with pytest.raises(SpecError, match="model = 'toyy' is unknown"):
+    with pytest.raises(SpecError, match="unknown model 'toyy'"):
         lemma.count("toyy")
 
 

@@ -48,7 +48,7 @@ def test_json_contains_only_the_requested_heads(run: Path, tmp_path: Path, capsy
 )
 def test_unknown_first_argument_is_explained(capsys, words: list[str], guess: str) -> None:
     status, out, err = run_look(capsys, *words)
-    names = "Known: attention, bpe, cross, graph, lstm, parse; or give the folder of a run."
+    names = "Choices: attention, bpe, cross, graph, lstm, parse; or give the folder of a run."
     assert status == 2 and not out
     assert " ".join(err.split()) == f"lemma: '{words[0]}' is no command and no run folder.{guess} {names}"
 
@@ -66,7 +66,7 @@ def test_help_of_look_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
         (["--text", ""], "no tokens"),
         (["--file", "nowhere.txt"], "nowhere.txt"),
         (["--text", "ab", "--layer", "7"], "layers 0 to 1"),
-        (["--text", "ab", "--out", "heads.docx"], ".html, .md"),
+        (["--text", "ab", "--out", "heads.docx"], "unknown ending of the name"),
         (["--text", "ab", "--out", "nowhere/heads.html"], "no folder"),
         (["--text", "€"], "U+20AC"),
     ],

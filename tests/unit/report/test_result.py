@@ -208,7 +208,7 @@ def test_json_refuses_nonfinite_values() -> None:
 
 
 def test_unwritable_target_is_refused_early(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"'\.htm' is unknown\. Did you mean '\.html'\?"):
+    with pytest.raises(InputError, match=r"unknown ending of the name '\.htm'\. Did you mean '\.html'\?"):
         EXAMPLE_RESULT.save(tmp_path / "all.htm")
     with pytest.raises(InputError, match="there is no folder"):
         EXAMPLE_RESULT.save(tmp_path / "nowhere" / "all.html")

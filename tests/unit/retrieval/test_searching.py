@@ -196,7 +196,7 @@ def test_conflicting_settings_are_refused_before_reading(run: Run, folder: Path)
         ({"images": folder, "image": folder}, InputError, "is a folder"),
         ({"image": image, "texts": folder / "no.txt"}, DataError, "there is no such file"),
         ({"index": folder, "query": "a"}, RunError, "holds no index"),
-        ({"images": folder, "query": "a", "top": 3}, SpecError, "is unknown"),
+        ({"images": folder, "query": "a", "top": 3}, SpecError, "unknown setting"),
     ]
     for words, kind, message in wrong:
         with pytest.raises(kind, match=re.escape(message)):
@@ -244,7 +244,7 @@ def test_search_result_is_saved_as_json_and_table(run: Run, folder: Path, tmp_pa
         ("blue", "1"),
         ("blue", "2"),
     ]
-    with pytest.raises(InputError, match=r"'\.pdf' is unknown"):
+    with pytest.raises(InputError, match=r"unknown ending of the name '\.pdf'"):
         result.save(tmp_path / "found.pdf")
 
 

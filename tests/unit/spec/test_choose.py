@@ -43,17 +43,17 @@ def test_setting_values_are_never_evaluated(text: str) -> None:
         ("lsmt", {}, "Did you mean 'lstm'"),
         ("decoder", {"widht": 8}, "Did you mean 'width'"),
         ("decoder", {"held_ou": 0.1}, "Did you mean 'held_out'"),
-        ("decoder", {"positions": "rotory"}, "Known: none, learned, sinusoidal"),
+        ("decoder", {"positions": "rotory"}, "Choices: none, learned, sinusoidal"),
         ("decoder", {"positions": "sinusodal"}, "Did you mean 'sinusoidal'"),
         ("decoder", {"heads": 12, "width": 500}, "does not divide decoder.width = 500. Nearest widths: 492, 504"),
         ("decoder", {"heads": 5, "attention_width": 12}, "does not divide decoder.attention_width = 12"),
         ("decoder", {"depth": 0}, "decoder.depth = 0"),
         ("decoder", {"depth": "four"}, "decoder.depth = 'four'"),
         ("lstm", {"tied": True}, "lstm.tied needs lstm.hidden = lstm.width"),
-        ("lstm", {"heads": 2}, "the setting = 'heads' is unknown"),
+        ("lstm", {"heads": 2}, "unknown setting 'heads'"),
         ("lstm", {"dropout": 1.5}, "dropout = 1.5"),
         ("lstm", {"tokenizer": "wrods"}, "Did you mean 'words'"),
-        ("parser", {"tokenizer": "words"}, "the setting = 'tokenizer' is unknown"),
+        ("parser", {"tokenizer": "words"}, "unknown setting 'tokenizer'"),
         ("parser", {"held_out": 2}, "held_out = 2"),
         ("nowhere.toml", {}, "no such file"),
     ],
@@ -80,13 +80,13 @@ def test_symbols_are_aliases_of_settings() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"optimizer": "muon", "optimizer.momentun": 0.9}, "recipe.optimizer.muon: the setting = 'momentun' is unknown."
-         " Did you mean 'momentum'? Known: learning_rate, momentum."),
+        ({"optimizer": "muon", "optimizer.momentun": 0.9}, "recipe.optimizer.muon: unknown setting 'momentun'."
+         " Did you mean 'momentum'? Choices: learning_rate, momentum."),
         ({"optimizer": "adamw", "optimizer.learning_rate": 0.1}, "recipe.optimizer.adamw has no settings, so none "
          "called 'learning_rate'. Leave it out, or say learning_rate=…, which is of the recipe."),
-        ({"positions": "rotary", "positions.bas": 3}, "decoder.positions.rotary: the setting = 'bas' is unknown. Did "
+        ({"positions": "rotary", "positions.bas": 3}, "decoder.positions.rotary: unknown setting 'bas'. Did "
          "you mean 'base'?"),
-        ({"optimizer": 3}, "optimizer = '3' is unknown. Known: adamw, muon, custom."),
+        ({"optimizer": 3}, "unknown optimizer '3'. Choices: adamw, muon, custom."),
         ({"compile": "maybe"}, "recipe.compile = 'maybe': input should be 'auto', True or False."),
         ({"positions": "learned", "positions.base": 3}, "decoder.positions.learned has no settings, so none called "
          "'base'. Leave it out."),
@@ -164,7 +164,7 @@ def test_specs_are_frozen_and_every_field_is_described() -> None:
     [("stretch", "sequence_length"), ("focus", "entropy_penalty"), ("near_max", "distance_max")],
 )
 def test_renamed_settings_of_version_0_1_are_translated(former: str, now: str) -> None:
-    with pytest.raises(SpecError, match=f"'{former}' is called '{now}' now. Say {now}=2"):
+    with pytest.raises(SpecError, match=f"'{former}' is called '{now}' now. Type {now}=2"):
         choose("decoder", {former: 2})
     assert getattr(Recipe.read({former: 2}, "recipe.toml"), now) == 2
 
@@ -172,22 +172,22 @@ def test_renamed_settings_of_version_0_1_are_translated(former: str, now: str) -
 @pytest.mark.parametrize(
     ("model", "word", "value", "message"),
     [
-        ("lstm", "hidden_size", 64, "Say hidden=64"),
-        ("decoder", "hidden_size", 64, "Say width=64"),
-        ("decoder", "hidden_dim", 64, "Near it: width=…: .* feed_forward=…: "),
-        ("table-a5", "embedding_dim", 64, "Say embedding=64"),
-        ("encoder-decoder", "num_layers", 6, "Say encoder_depth=6 decoder_depth=6"),
-        ("decoder", "block_size", 64, "Say context=64"),
-        ("decoder", "window_size", 8, "Say window=8"),
-        ("lstm", "block_size", 64, "Say sequence_length=64"),
-        ("feed-forward", "block_size", 8, "Near it: context=…: Length of the n-gram"),
-        ("feed-forward", "window_size", 8, "Near it: context=…: Length of the n-gram"),
-        ("encoder", "window_size", 8, "'window_size' is unknown. Known: "),
-        ("rnn", "early_stopping", True, "Near it: patience=…: Early stopping after this many evaluations"),
+        ("lstm", "hidden_size", 64, "Type hidden=64"),
+        ("decoder", "hidden_size", 64, "Type width=64"),
+        ("decoder", "hidden_dim", 64, "Related: width=…: .* feed_forward=…: "),
+        ("table-a5", "embedding_dim", 64, "Type embedding=64"),
+        ("encoder-decoder", "num_layers", 6, "Type encoder_depth=6 decoder_depth=6"),
+        ("decoder", "block_size", 64, "Type context=64"),
+        ("decoder", "window_size", 8, "Type window=8"),
+        ("lstm", "block_size", 64, "Type sequence_length=64"),
+        ("feed-forward", "block_size", 8, "Related: context=…: Length of the n-gram"),
+        ("feed-forward", "window_size", 8, "Related: context=…: Length of the n-gram"),
+        ("encoder", "window_size", 8, "unknown setting 'window_size'. Choices: "),
+        ("rnn", "early_stopping", True, "Related: patience=…: Early stopping after this many evaluations"),
         ("rnn", "warmup", 0.1, "called warm_up here. warm_up=…: Steps of linear warm-up"),
-        ("rnn", "gradient_accumulation_steps", 4, "Near it: accumulate=…: .* cut into"),
-        ("rnn", "num_train_epochs", 3, "Say epochs=3"),
-        ("rnn", "tie_weights", True, "Say tied=true"),
+        ("rnn", "gradient_accumulation_steps", 4, "Related: accumulate=…: .* cut into"),
+        ("rnn", "num_train_epochs", 3, "Type epochs=3"),
+        ("rnn", "tie_weights", True, "Type tied=true"),
     ],
 )
 def test_only_equivalent_settings_are_suggested(model: str, word: str, value: object, message: str) -> None:
@@ -276,8 +276,8 @@ def test_tokenizer_setting_may_be_a_table() -> None:
     assert choose("rnn", {"tokenizer": {"kind": "words", "vocabulary": 50}}).tokenizer == Words(vocabulary=50)
     assert choose("rnn", {"tokenizer": "words", "tokenizer.vocabulary": 50}).tokenizer == Words(vocabulary=50)
     for wrong, output in (
-        ({"a": 1}, "'a' is unknown"),
-        ([1], "is unknown. Known: characters"),
+        ({"a": 1}, "unknown setting 'a'"),
+        ([1], "unknown .*. Choices: characters"),
         ({"kind": []}, "unknown"),
     ):
         with pytest.raises(SpecError, match=output):

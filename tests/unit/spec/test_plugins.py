@@ -81,7 +81,7 @@ def test_unknown_name_error_lists_plugin_names(plugins: PluginInstaller) -> None
         (lambda: Decoder(positions="wawy"), "wavy"),
         (lambda: read_model({"family": "quikc"}, "spec.toml"), "quick"),
     ):
-        with pytest.raises(ValueError, match=f"Did you mean '{guess}'.*Known: .*{guess}"):
+        with pytest.raises(ValueError, match=f"Did you mean '{guess}'.*Choices: .*{guess}"):
             act()
 
 
@@ -132,7 +132,7 @@ def test_built_in_names_take_precedence_with_a_warning(plugins: PluginInstaller)
         pytest.warns(
             UserWarning, match="greedy 1.5 brings a family '(lstm|classifier)', which is a name of Lemma's own"
         ),
-        pytest.raises(SpecError, match="model = 'classifier' is unknown"),
+        pytest.raises(SpecError, match="unknown model 'classifier'"),
     ):
         choose("classifier")
 

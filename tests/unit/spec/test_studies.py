@@ -68,10 +68,10 @@ def test_custom_study_is_named_after_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "message"),
     [
-        ("familes", {}, "Did you mean 'families'? Known: families, table-a5"),
+        ("familes", {}, "Did you mean 'families'? Choices: families, table-a5"),
         ("none.toml", {}, "there is no such file"),
         ("families", {"budget.tokenz": 3}, "Did you mean 'budget.tokens'"),
-        ("families", {"batch": 3}, "is a setting of the runs. Say settings.batch=3"),
+        ("families", {"batch": 3}, "is a setting of the runs. Type settings.batch=3"),
         ("families", {"seeds.first": 3}, "holds no settings"),
         ("families", {"seeds": []}, "at least one seed is needed"),
         ("families", {"seeds": [1, 1]}, "none twice"),

@@ -101,8 +101,8 @@ def test_significance_depends_on_the_number_of_nodes() -> None:
         ({"seedz": 3}, "Did you mean 'seeds'"),
         ({"seeds": 0}, "study.seeds = 0: at least one seed is needed, as in seeds=3"),
         ({"seeds": []}, "at least one seed is needed"),
-        ({"steps": 3}, r"'steps' is a setting of the runs. Say settings.steps=3"),
-        ({"hidden": 3}, r"Say settings.hidden=3"),
+        ({"steps": 3}, r"'steps' is a setting of the runs. Type settings.steps=3"),
+        ({"hidden": 3}, r"Type settings.hidden=3"),
     ],
 )
 def test_invalid_settings_are_refused_before_training(tmp_path: Path, words, message: str) -> None:

@@ -65,12 +65,12 @@ def test_spec_file_is_a_compared_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ({"grid": {"heads": (1, 2)}}, "study.grid: for lstm, the setting = 'heads' is unknown"),
+        ({"grid": {"heads": (1, 2)}}, "study.grid: lstm: unknown setting 'heads'"),
         ({"grid": {"dept": (1, 2)}}, "Did you mean 'depth'"),
-        ({"settings": {"botch": 3}}, "study.settings: the setting = 'botch' is unknown. Did you mean 'batch'"),
+        ({"settings": {"botch": 3}}, "study.settings: unknown setting 'botch'. Did you mean 'batch'"),
         (
             {"models": (ComparedModel(model="rnn", settings={"heads": 2}),)},
-            "study.models: for rnn, the setting = 'heads'",
+            "study.models: rnn: unknown setting 'heads'",
         ),
         ({"models": (ComparedModel(model="lsmt"),)}, "Did you mean 'lstm'"),
         ({"grid": {"seed": (1, 2)}}, "seeds=[1,2,3]"),

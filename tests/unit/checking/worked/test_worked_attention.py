@@ -137,7 +137,7 @@ def test_short_output_shows_only_the_focus() -> None:
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
-    "an unknown key": ({"W_O": IDENTITY}, "'W_O' is unknown. Did you mean"),
+    "an unknown key": ({"W_O": IDENTITY}, "unknown setting 'W_O'. Did you mean"),
     "no query map": ({"W_Q": None}, "the case: W_Q is missing. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
     "an empty matrix": ({"W_Q": []}, "the case: W_Q is empty. Give a matrix, as in W_Q = [[1, 0], [0, 1]]."),
     "an empty row": ({"W_Q": [[1, 0], []]}, "the case: W_Q: row 2 is empty."),
@@ -155,7 +155,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         'sentences is empty. Give one sentence or several, as in sentences = ["the cat sat"].',
     ),
     "too long a sentence": ({"sentences": "a " * 101}, "101 words"),
-    "no vector": ({"other_words": None}, "'saw' is unknown"),
+    "no vector": ({"other_words": None}, "unknown word 'saw'"),
     "a short vector": ({"vectors": {"cat": [1]}}, "'cat' has 1 number,"),
     "an empty vector": ({"vectors": {"cat": []}}, "vectors.cat"),
     "no number": ({"vectors": {"cat": [1, float("nan")]}}, "finite"),

@@ -274,7 +274,7 @@ def test_computed_quantities_pass_and_have_unique_names(case: str) -> None:
         ("e7", "P = [[1, 2], [3]]", "equally long"),
         ("e7", "P = [[1, 2", "is expected"),
         ("e7", "P = [[[[1]]]]", "too deep"),
-        ("e3", "P = 1", "the case = 'e3' is unknown"),
+        ("e3", "P = 1", "unknown case 'e3'"),
         ("bpe:", "steps = 1", "1 to 1,000 characters"),
         (BPE, "counts1 = {ab: 4}", "leaves out bb"),
     ],

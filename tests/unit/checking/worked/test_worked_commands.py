@@ -70,7 +70,7 @@ def test_bpe_traces_a_string_and_a_file(tmp_path: Path, capsys: pytest.CaptureFi
     [
         (["attention", "e3"], "Did you mean 'e1'"),
         (["attention", "none.toml"], "no such file"),
-        (["attention", "e1", "--out", "a.png"], "'.png' is unknown"),
+        (["attention", "e1", "--out", "a.png"], "unknown ending of the name '.png'"),
         (["attention", "e1", "--word", "thy"], "Did you mean 'they'"),
         (["attention", "e1", "--passes", "0"], "passes = 0"),
         (["cross", "e1"], "lemma look attention e1"),

@@ -85,8 +85,8 @@ def test_focus_selects_the_arithmetic_that_is_printed() -> None:
             "W_V is inside the table [source]; move it",
         ),
         ({"source": {"x": [1, 2, 3], "y": [1, 2]}}, "'y' has 2 numbers"),
-        ({"focus": "image"}, "focus = 'image' is unknown"),
-        ({"passes": 2}, "'passes' is unknown"),
+        ({"focus": "image"}, "unknown focus 'image'"),
+        ({"passes": 2}, "unknown setting 'passes'"),
         ({"queries": {"a": [1e101, 0]}}, "too large"),
     ],
 )

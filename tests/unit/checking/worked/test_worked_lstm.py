@@ -161,7 +161,7 @@ def test_printed_values_are_rounded_and_returned_values_exact() -> None:
         ({**GATES, "gamma_u": []}, "gamma_u is empty. Give a vector, as in gamma_u = [0.5, 0.9]."),
         ({**GATES, "gamma_u": "half"}, "gamma_u = 'half': expected a vector"),
         ({**GATES, "gamma_u": True}, "gamma_u = True: expected a vector"),
-        ({**GATES, "gama_u": [1, 1]}, "the setting = 'gama_u' is unknown. Did you mean 'gamma_u'?"),
+        ({**GATES, "gama_u": [1, 1]}, "unknown setting 'gama_u'. Did you mean 'gamma_u'?"),
         ({**GATES, "G_u": [1, 1]}, "gamma_u and G_u are the same word"),
         ({**GATES, "x": [1]}, "it holds gamma_u (gates given) and x (gates worked out from weights). Leave out x"),
         ({**GATES, "y": [0, 1]}, "y is given, but W_y is missing"),

@@ -50,9 +50,9 @@ def test_scores_of_random_matrices_match_numpy() -> None:
         (changed(I=[[1, "x"]]), "I: row 1, number 2 = 'x': give a finite number"),
         (changed(image_names=["a"]), "image_names has 1 name for 2 images"),
         (changed(image_names=["a", "a"]), "image_names has a name twice"),
-        (changed(focus=["c"]), "focus = 'c' is unknown"),
+        (changed(focus=["c"]), "unknown focus 'c'"),
         ({word: value for word, value in CASE.items() if word != "T"}, "T is missing. Give a matrix, as in T ="),
-        (changed(colour="red"), "the setting = 'colour' is unknown"),
+        (changed(colour="red"), "unknown setting 'colour'"),
         (changed(w_i=[[1]]), "Did you mean 'W_i'"),
     ],
 )
