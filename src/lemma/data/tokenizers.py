@@ -245,7 +245,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model comes with a template for conversations."""
+        """True if the model comes with a template for conversations."""
         return self._template is not None
 
     @property

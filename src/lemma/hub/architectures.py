@@ -84,7 +84,7 @@ def spec_from_config(config: Config) -> ModelSpec:
     >>> sizes = {"vocab_size": 100, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
     >>> more = {"intermediate_size": 20, "max_position_embeddings": 64}
     >>> spec_from_config({"model_type": "llama", **sizes, **more}).sizes()
-    {'V': 100, 'd': 12, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64, 'L': 2}
+    {'V': 100, 'd': 12, 'L': 2, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64}
     """
     architecture = architecture_of(config)
     try:
