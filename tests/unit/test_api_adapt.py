@@ -11,7 +11,7 @@ from adapting_runs import SMALL, small_base, small_table
 from lemma.errors import DataError, LemmaError, RunError, SpecError
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.folder import RunFolder
-from lemma.runs.load import merged_weights, run_hash
+from lemma.runs.load import read_merged_weights, run_hash
 from lemma.studies.compare_methods import SCENARIOS
 
 METHODS = ("frozen", "full", "adapters", "lora")
@@ -51,14 +51,16 @@ def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
     assert stored.keys() == trained.keys() and done.learned == sum(t.numel() for t in stored.values())
     head = {"head.weight"} if family == "decoder" else {"head.weight", "head.bias"}  # as transformers has it
     assert head <= stored.keys()
-    assert method == "full" or not {f"body.{name}" for name in merged_weights(RunFolder.open(base))} & stored.keys()
+    assert (
+        method == "full" or not {f"body.{name}" for name in read_merged_weights(RunFolder.open(base))} & stored.keys()
+    )
     assert 0 <= done.score.accuracy.value <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_loaded_run_is_its_base_and_what_it_learned(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
-    frozen = merged_weights(RunFolder.open(base))
+    frozen = read_merged_weights(RunFolder.open(base))
     model = lemma.load(tmp_path / "run", "cpu").module
     same = [
         name for name, p in model.named_parameters() if name.removeprefix("body.") in frozen and not p.requires_grad
@@ -219,7 +221,7 @@ def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: P
     lemma.adapt(tmp_path / "first", labels=home / "labels.csv", method="frozen", out=tmp_path / "second", **SHORT)
     body, unwrapped = (
         lemma.load(tmp_path / "second", "cpu").module.body,
-        merged_weights(RunFolder.open(tmp_path / "first")),
+        read_merged_weights(RunFolder.open(tmp_path / "first")),
     )
     for name, tensor in unwrapped.items():
         assert name.startswith("output") or torch.equal(body.get_parameter(name), tensor)
