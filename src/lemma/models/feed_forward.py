@@ -71,11 +71,13 @@ class FeedForwardModel(WindowModel):
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
         """Embed each token once, then read all windows at once, through the head if there is one."""
         embedded = self.dropout(self.embedding(tokens))
-        if self.head is None:
-            inputs = sliding_windows(embedded, time, self.span).flatten(2)
+        if self.head is None:  # drawings show these variables, so that each has a name of its own
+            windows = sliding_windows(embedded, time, self.span).flatten(2)
+            hidden = self.hidden(windows)
         else:
-            inputs = self.head(embedded, time, self.span)
-        return self.dropout(self.activation(self.hidden(inputs)))
+            attended = self.head(embedded, time, self.span)
+            hidden = self.hidden(attended)
+        return self.dropout(self.activation(hidden))
 
 
 class WindowHead(nn.Module):

@@ -115,7 +115,7 @@ class IndexHeader:
         try:
             return cls(**fields)
         except ValidationError:
-            raise RunError(f"{path} is damaged: it has unexpected fields. Remove {folder}.") from None
+            raise RunError(f"{path} is damaged: it has unexpected fields or values. Remove {folder}.") from None
 
     def write(self, folder: Path) -> None:
         write_checked_json(folder / HEADER_FILE, asdict(self))

@@ -128,6 +128,8 @@ def test_steps_need_no_loss_and_transposes_of_products_are_caught() -> None:
     assert "the shapes do not fit: (d, n) @ (d, d)" in report.lines[2].reason
     with pytest.raises(InputError, match="name = 'C' is unknown"):
         check_derivation({**words, "steps": "A @ C"})
+    with pytest.raises(InputError, match="line 1, column 5: name = 'C'"):  # where it occurs first
+        check_derivation({**words, "steps": "A @ C - C"})
     with pytest.raises(InputError, match="size = 'q' is unknown"):
         check_derivation({**words, "steps": "A[:q]"})
     with pytest.raises(SpecError, match="steps is missing"):

@@ -270,6 +270,11 @@ def test_files_that_are_no_sheets_are_refused(tmp_path: Path, name: str, content
         read_sheet(tmp_path / name)
 
 
+def test_a_setting_without_a_name_is_refused() -> None:
+    with pytest.raises(InputError, match="the sheet: the setting"):
+        read_sheet({"": 1, "title": "Week 3", "questions": [{"kind": "parameters", "model": "feed-forward"}]})
+
+
 def test_answers_that_are_none_spoil_no_other(tmp_path: Path) -> None:
     result = marked(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
     assert [mark.verdict for mark in result.marks] == ["unreadable", "unreadable", "right", "unreadable"]

@@ -109,6 +109,14 @@ def test_the_formulas_of_self_attention() -> None:
     ]
 
 
+def test_the_input_of_the_hidden_layer_is_called_what_it_is() -> None:
+    hidden = {
+        name: next(node.formula for node in drawing(name).nodes if node.name == "hidden")
+        for name in ("feed-forward", "attentive")
+    }
+    assert hidden == {"feed-forward": "hidden = windows Wᵀ + b", "attentive": "hidden = attended Wᵀ + b"}
+
+
 def test_scales_are_read_off_the_numbers_of_the_run() -> None:
     formulas = {node.name: node.formula for node in drawing("attentive").nodes}
     assert formulas["scores"] == "scores = sums / √d_k"  # the module multiplies by d_k to the power −½

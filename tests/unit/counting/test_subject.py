@@ -5,6 +5,7 @@ import random
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import lemma
+from lemma.counting.subject import resolve_subject
 from lemma.errors import CountingError, InputError
 
 
@@ -154,3 +156,13 @@ def test_weights_that_quantization_has_packed_are_counted() -> None:
 def test_a_lazy_module_says_that_it_has_no_shapes_yet() -> None:
     with pytest.warns(UserWarning), pytest.raises(CountingError, match="does not know the shape of weight"):
         lemma.count(nn.LazyLinear(4))
+
+
+def test_an_example_needs_no_metadata_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name, such as a clone of the repository, can be imported but has none."""
+
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("lemma.counting.subject.version", version)
+    assert resolve_subject("torch-lstm").identity == "example torch-lstm [] transformers "
