@@ -39,7 +39,7 @@ def main(words: list[str]) -> int:
     args = parser.parse_args(words)
     for name in args.names:
         if name not in CAMPAIGNS:
-            parser.error(f"'{name}' is not a campaign. Known: {', '.join(CAMPAIGNS)}.")
+            parser.error(f"'{name}' is not a campaign. Choices: {', '.join(CAMPAIGNS)}.")
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     import torch
 

@@ -122,7 +122,7 @@ def check_settings(settings: Mapping[str, Any], allowed: Iterable[str], verb: st
     """Refuse a setting that a verb does not know."""
     for name in settings:
         if name not in allowed:
-            raise SpecError(describe_unknown(f"{verb}: the setting", name, allowed))
+            raise SpecError(describe_unknown(f"{verb}: setting", name, allowed))
 
 
 def train(
@@ -421,7 +421,7 @@ class Look:
         if isinstance(what, str) and what in self.VIEWS:
             return call_view(getattr(self, what), args, settings)
         if isinstance(what, (str, Path)) and not exists(Path(what)) and str(what) not in pretrained_names():
-            raise SpecError(describe_unknown("look", str(what), self.VIEWS) + " Or give the folder of a run.")
+            raise SpecError(describe_unknown("view", str(what), self.VIEWS) + " Or give the folder of a run.")
         return call_view(self.heads, (what, *args), settings)
 
     def heads(

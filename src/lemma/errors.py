@@ -73,18 +73,23 @@ class TrainingError(LemmaError):
 def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: str | None = None) -> str:
     """Return the message for an unknown name, with all choices and a suggestion, by default the closest spelling.
 
+    Args:
+        kind: what the name should name, after the place where it stands: "sheet.md: question Q1: setting".
+
     >>> describe_unknown("positions", "rotory", ["none", "rotary"])
-    "positions = 'rotory' is unknown. Did you mean 'rotary'? Known: none, rotary."
+    "unknown positions 'rotory'. Did you mean 'rotary'? Choices: none, rotary."
     """
     names = list(choices)
     guess = suggestion if suggestion in names else closest_name(name, names)
     short = name if len(name) <= 64 else f"{name[:60]}…"
     question = f" Did you mean '{guess}'?" if guess else ""
-    return f"{kind} = '{short}' is unknown.{question} Known: {', '.join(names)}."
+    location, _, noun = kind.rpartition(": ")
+    start = f"{location}: unknown" if location else "unknown"
+    return f"{start} {noun} '{short}'.{question} Choices: {', '.join(names)}."
 
 
 def closest_name(typed: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that differs by a typo or two, or only at its end; None without one.
+    """Return the choice that is most similar to a typed name, by a typo or two or a missing end; None without one.
 
     >>> closest_name("learning_rat", ["learning_rate"]), closest_name("heds", ["heads", "seed"])
     ('learning_rate', 'heads')

@@ -28,7 +28,7 @@ LOSS_MARGIN = 0.5  # nats that the initial loss may differ from that of uniform 
 
 
 def contract_violations(model: LanguageModel) -> dict[str, str]:
-    """Return the checks that a model fails, each with what is wrong; empty for a good model.
+    """Return the message of each check that a model fails, by the check's name; empty for a correct model.
 
     >>> from lemma.models.build import build
     >>> from lemma.spec.models import FeedForward
@@ -40,13 +40,13 @@ def contract_violations(model: LanguageModel) -> dict[str, str]:
 
 
 def contract_checks(model: LanguageModel) -> dict[str, Check]:
-    """Return the checks that apply to this model, by name."""
+    """Return the checks that apply to a model, by name."""
     has_vectors = type(model).vectors is not Backbone.vectors
     return {check.__name__: check for check in (*CHECKS, *(VECTOR_CHECKS if has_vectors else ()))}
 
 
 def run_check(check: Check, model: LanguageModel) -> str:
-    """Return what is wrong; an exception is a violation too."""
+    """Run a check on a model; return a message about the violation, or "". An exception is a violation too."""
     tested = model if check in INITIAL_WEIGHT_CHECKS else randomized_copy(model)
     try:
         return check(tested, random_tokens(tested))
@@ -55,7 +55,7 @@ def run_check(check: Check, model: LanguageModel) -> str:
 
 
 def randomized_copy(model: AnyModule) -> AnyModule:
-    """Return a copy in double precision, in evaluation mode, with new large random weights."""
+    """Return a copy of a model in double precision and evaluation mode, with large random weights."""
     copy = deepcopy(model)
     generators = {device: torch.Generator(device).manual_seed(5) for device in {p.device for p in copy.parameters()}}
     for parameter in copy.parameters():
@@ -64,13 +64,13 @@ def randomized_copy(model: AnyModule) -> AnyModule:
 
 
 def random_tokens(model: LanguageModel) -> Tokens:
-    """Return rows of random tokens, longer than the model's receptive field."""
+    """Return a batch of random token ids, longer than the model's receptive field."""
     length = max(MIN_LENGTH, 2 * (model.receptive_field or 0) + 5)
     return torch.randint(model.spec.vocabulary, (ROWS, length), generator=torch.Generator().manual_seed(1))
 
 
 def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that logits are (batch, time, V), and finite."""
+    """Check that the logits have the shape (batch, time, V) and are finite; return a message, "" if they are."""
     logits, _ = model(tokens)
     expected = (*tokens.shape, model.spec.vocabulary)
     if logits.shape != expected:
@@ -79,7 +79,10 @@ def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that tokens in any pieces through the state give the logits of all at once."""
+    """Check that feeding a sequence in chunks, passing the state on, gives the same logits as feeding it at once.
+
+    Like every check, return a message of what is wrong, or "" if nothing is.
+    """
     expected, _ = model(tokens)
     n = tokens.shape[1]
     for sizes in ([1] * n, [5, 1, 12, n - 18], [n - 1, 1], [2, n - 2], [9, 9, n - 18]):
@@ -93,7 +96,7 @@ def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that other tokens from a position on change the logits from there on, and none before."""
+    """Check that changing tokens changes the logits after them and none before; return a message or ""."""
     changed = _change_tokens(tokens, slice(MIDDLE, None), model)
     before, after = model(tokens)[0], model(changed)[0]
     if torch.allclose(after[:, MIDDLE:], before[:, MIDDLE:]):
@@ -102,7 +105,10 @@ def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the last logits depend on exactly the last `receptive_field` tokens, unless that is None."""
+    """Check that the last logits depend on exactly the last `receptive_field` tokens; return a message or "".
+
+    A model whose `receptive_field` is None, for unlimited, passes.
+    """
     field = model.receptive_field
     if field is None:
         return ""
@@ -115,7 +121,7 @@ def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that reading on from a state leaves that state as it was."""
+    """Check that a forward pass from a state does not modify that state; return a message, or "" if it does not."""
     _, state = model(tokens[:, :6])
     first, _ = model(tokens[:, 6:8], state)
     model(_change_tokens(tokens[:, 6:8], slice(None), model), state)
@@ -123,7 +129,10 @@ def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that a state can be stored, detached, and indexed by rows of the batch."""
+    """Check that a state works after being rebuilt from its tensors, detached, or reduced to some rows of the batch.
+
+    Return a message of the first of these that changes the logits, or "".
+    """
     _, state = model(tokens[:, :7])
     stored = state.with_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
     expected, _ = model(tokens[:, 7:9], state)
@@ -136,7 +145,10 @@ def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) ->
 
 
 def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that signatures are equal exactly when states are, and that a state describes itself."""
+    """Check that `state.signature(0)` is equal for equal tokens only, and that `state.about` is not empty.
+
+    Return a message of what is wrong, or "".
+    """
     inputs = (tokens[:1], tokens[:1].clone(), _change_tokens(tokens[:1], slice(None), model))
     states = [model(rows)[1] for rows in inputs]
     first, same, other = (state.signature(0) for state in states)
@@ -146,32 +158,35 @@ def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def every_parameter_learns(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that every parameter has a gradient that is more than rounding."""
+    """Check that backpropagation gives every parameter a gradient above rounding error; return a message or ""."""
     model(tokens)[0].logsumexp(-1).sum().backward()
     idle = idle_parameters(model)
     return f"no gradient for {', '.join(idle)}" if idle else ""
 
 
 def idle_parameters(model: nn.Module) -> list[str]:
-    """Return the parameters without a gradient, or with one that is nothing but rounding."""
+    """Return the names of parameters whose gradient is missing or no larger than rounding errors."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return [name for name, gradient in gradients.items() if gradient is None or not gradient.abs().max() > EXACT]
 
 
 def counted_without_memory(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the spec has as many parameters on the meta device as the model itself."""
+    """Check that the spec, built on the meta device, has as many parameters as the model; return a message or ""."""
     actual, counted = count_parameters(model), count_spec_parameters(model.spec)
     return "" if actual == counted else f"the model has {actual:,} parameters, its spec on the meta device {counted:,}"
 
 
 def spec_survives_a_file(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the spec is read back from its settings, by the name of its family."""
+    """Check that the model's spec equals the spec read back from its own `to_dict()`; return a message or ""."""
     read = read_model(model.spec.to_dict(), "spec")
     return "" if read == model.spec else f"{model.spec.to_dict()} is read as {read.to_dict()}"
 
 
 def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that with the initial weights all tokens are about equally likely."""
+    """Check that the loss at the initial weights is within LOSS_MARGIN of log(V), that of uniform predictions.
+
+    Return a message with both losses, or "".
+    """
     with torch.no_grad():
         logits, _ = model(tokens)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).item()
@@ -180,7 +195,7 @@ def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) ->
 
 
 def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that `logits_of(vectors(tokens))` are the logits, so that others can read the vectors too."""
+    """Check that `logits_of(vectors(tokens))` equals the logits, and the vectors' shape; return a message or ""."""
     tokens = tokens[:, : min(9, model.receptive_field or 9)]
     vectors, (logits, _) = model.vectors(tokens), model(tokens)
     expected = (*tokens.shape, model.vector_width)
@@ -190,7 +205,7 @@ def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> s
 
 
 def padding_changes_no_vector(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that tokens of −1 at the right end of a row change nothing before them."""
+    """Check that padding tokens (−1) at the end of rows change no vectors before them; return a message or ""."""
     tokens = tokens[:, : min(9, model.receptive_field or 9)]
     padded = torch.nn.functional.pad(tokens, (0, 4), value=-1)
     vectors = model.vectors(padded)[:, : tokens.shape[1]]
@@ -215,13 +230,18 @@ INITIAL_WEIGHT_CHECKS = (initial_loss_is_near_that_of_chance,)  # these keep the
 
 
 def _change_tokens(tokens: Tokens, positions: slice, model: LanguageModel) -> Tokens:
+    """Return a copy of token ids in which those at `positions` are replaced by other ids."""
     changed = tokens.clone()
     changed[:, positions] = (changed[:, positions] + 1) % model.spec.vocabulary
     return changed
 
 
 def _difference(actual: Tensor, expected: Tensor, tolerance: float, name: str) -> str:
-    """Describe how far two tensors differ, if it is more than the tolerance."""
+    """Return a message if two tensors differ by more than the tolerance, else ""; `name` begins the message.
+
+    Args:
+        name: plural subject of the message, such as "before padding, vectors".
+    """
     if actual.shape != expected.shape:
         return f"{name} have the shape {tuple(actual.shape)}, not {tuple(expected.shape)}"
     difference = (actual - expected).abs().max().item()

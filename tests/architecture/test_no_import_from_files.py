@@ -441,6 +441,7 @@ IMPORTERS = {
     "models/build.py": "Lemma's own modules, by names in the code of specs",
     "optional.py": "libraries by names in the code",
     "spec/plugins.py": "what installed packages bring",
+    "tasks/registry.py": "Lemma's own modules, by names in the code of tasks",
 }
 
 

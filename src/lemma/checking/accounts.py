@@ -28,7 +28,7 @@ _ACCOUNTS: dict[tuple[str, tuple[str, ...], Conventions], Account] = {}
 
 
 def count_cached(subject: Subject, quantities: tuple[str, ...], conventions: Conventions) -> Account:
-    """Count a subject, once per process if it has an identity: a class answers the same question many times."""
+    """Return the account of a subject with some quantities; cached for the process if the subject has an identity."""
     with work_limit(None):
         if subject.identity is None:
             return count(subject, quantities, conventions)
@@ -42,7 +42,10 @@ def count_cached(subject: Subject, quantities: tuple[str, ...], conventions: Con
 
 
 def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
-    """Return an account with these quantities, such as `flops`, `trainable` or `parameters of encoder`."""
+    """Return the account of a subject with these quantities, such as `flops`, `trainable` or `parameters of encoder`.
+
+    `trainable` and `frozen` select from the parameters; ` of PATH` selects the parts of one module.
+    """
     requests = {name: name.partition(" of ")[::2] for name in names}
     kinds = dict.fromkeys("parameters" if kind in PARAMETER_SUBSETS else kind for kind, _ in requests.values())
     account = count_cached(subject, tuple(kinds), conventions)
@@ -58,13 +61,15 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
         if path and not selected:
             paths = [part.path.split(".") for part in parts]
             choices = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
-            raise InputError(describe_unknown(f"{account.model}: the part", path, choices))
+            raise InputError(describe_unknown(f"{account.model}: part", path, choices))
         quantities[name] = replace(quantity, groups=tuple(selected), recount=None)
     return replace(account, quantities=quantities)
 
 
 def split_ratio(quantity: str) -> tuple[str, ...]:
-    """Return the quantities named: one, or two with a slash between them; each may be `of` a part.
+    """Split the text of a quantity at its slash; return the name of the quantity, or of numerator and denominator.
+
+    Each name may end with ` of PATH` for a module; an unknown quantity raises an InputError.
 
     >>> split_ratio("trainable/frozen"), split_ratio("parameters of encoder")
     (('trainable', 'frozen'), ('parameters of encoder',))
@@ -79,7 +84,12 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
 
 
 def symbol_aliases(spec: ModelSpec | None, symbols: Mapping[str, int]) -> dict[str, str]:
-    """Return other names for an account's symbols: names of fields, `batch`, the letter of a tied size."""
+    """Return the symbols of an account by their other names, such as {"width": "d", "d_model": "d", "batch": "B"}.
+
+    Args:
+        spec: the model's spec, whose field names become aliases; None for a model without one.
+        symbols: the account's sizes by symbol.
+    """
     aliases = {name: letter for name, letter in COMMON_NAMES.items() if letter in symbols and name not in symbols}
     if BATCH in symbols:
         aliases["batch"] = BATCH
@@ -94,10 +104,11 @@ def symbol_aliases(spec: ModelSpec | None, symbols: Mapping[str, int]) -> dict[s
 
 @work_limit(None)
 def alternative_conventions(subject: Subject, conventions: Conventions) -> list[tuple[tuple[str, ...], Polynomial]]:
-    """Return all other ways of counting operations, each with its formula; those that differ least come first.
+    """Return (notes, formula of the operations) for all other ways of counting them, the fewest differences first.
 
-    A multiply–add counts as one or as two, causal attention in full or half, forward, backward or both; and people
-    leave B or T out: they count for the batch, for one row of it, or for one token.
+    A multiply–add counts as 1 or as 2, causal attention in full or half, forward, backward or both; and people
+    leave B or T out: they count for the batch, for one row of it, or for one token. Each note is a phrase such as
+    "for one token (without B and T)".
     """
     multiply_add, causal = 3 - conventions.multiply_add, "full" if conventions.causal == "half" else "half"
     causal_note = f"with causal attention counted {'in full' if causal == 'full' else 'half'}"
@@ -128,7 +139,13 @@ def alternative_conventions(subject: Subject, conventions: Conventions) -> list[
 
 
 def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
-    """Return the parts at or below a path; `*` stands for all members of a list, as printed, a number for one."""
+    """Return the parts whose path is `prefix` or starts with it; `*` in a path stands for all members of a list.
+
+    A member's number, as in `layers.0`, selects a part that is counted for several members, with 1 as its repeats.
+
+    Args:
+        sizes: the account's sizes by symbol, at which the number of members is taken.
+    """
     selected: list[Part] = []
     steps = prefix.split(".")
     for part in parts:
@@ -143,7 +160,10 @@ def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -
 
 
 def _is_member(step: str, pattern: str, count: int) -> bool:
-    """Return whether a step of a path is one of the members that a pattern stands for.
+    """Return whether a step of a typed path, such as "3", is among the members that a pattern such as "*" stands for.
+
+    Args:
+        count: the number of members.
 
     >>> _is_member("3", "*", 4), _is_member("4", "*", 4), _is_member("bias_l1", "bias_l1…", 1)
     (True, False, True)

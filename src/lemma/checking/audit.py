@@ -47,13 +47,14 @@ class SourceClaim(Spec):
 
     @model_validator(mode="after")
     def _check_ways(self) -> Self:
+        """Refuse a claim that has both a checker and a command to measure it, or neither."""
         if bool(self.check) == bool(self.measure):
             raise ValueError("a claim has either check or measure")
         return self
 
     @property
     def command(self) -> str:
-        """The command line that checks or measures it."""
+        """The shell command that checks or measures the claim, such as `lemma check parameters decoder …`."""
         if self.measure:
             return self.measure
         sizes = [f"{name}={value}" for name, value in self.sizes.items()]
@@ -62,7 +63,7 @@ class SourceClaim(Spec):
 
 @cache
 def load_claims() -> tuple[SourceClaim, ...]:
-    """Read the claims of all rows, in their order."""
+    """Read the claims of the sources from the package's TOML files, sorted by row (A1 … E9)."""
     folder = Path(str(files("lemma.checking"))) / "claims"
     claims: list[SourceClaim] = []
     for path in sorted(folder.glob("*.toml")):
@@ -72,7 +73,7 @@ def load_claims() -> tuple[SourceClaim, ...]:
 
 
 def select_claims(rows: Sequence[str]) -> tuple[SourceClaim, ...]:
-    """Return the claims of some rows, by number (C2) or by the letter of a group (c); all claims if no row is named.
+    """Return the claims of some rows, named by number (C2) or by the letter of several rows (c); all if none is named.
 
     >>> sorted({claim.row for claim in select_claims(["c2", "B"])})[:2]
     ['B1', 'B2']
@@ -105,7 +106,7 @@ class CheckedClaim:
     correction: str = ""
 
     def explanation(self) -> list[str]:
-        """Return how to measure the claim; for a wrong one, what was claimed and what is right."""
+        """Return lines to print: the command that measures it, or the wrong claim and its correction; [] if right."""
         if self.right is None:
             return [f"to measure: {self.claim.measure}"]
         return [] if self.right else [f"claimed: {self.claimed}", f"right: {self.correction}"]
@@ -127,6 +128,7 @@ class Audit(Result):
 
     @property
     def right(self) -> bool:
+        """True if no claim that could be checked is wrong."""
         return not self.wrong
 
     def __bool__(self) -> bool:
@@ -134,16 +136,17 @@ class Audit(Result):
 
     @property
     def wrong(self) -> tuple[CheckedClaim, ...]:
+        """The claims that are wrong."""
         return tuple(checked for checked in self.claims if checked.right is False)
 
     @property
     def counts(self) -> dict[str, int]:
-        """Number of claims that are right, wrong, and to be measured."""
+        """Numbers of claims, by "right", "wrong" and "to measure"."""
         return {word: sum(checked.right is state for checked in self.claims) for state, word in VERDICT_WORDS.items()}
 
     @property
     def summary(self) -> str:
-        """The counts, and the rows of the wrong claims."""
+        """A sentence with the numbers of claims by verdict, and the rows of the wrong ones."""
         counts = Counter(checked.claim.row for checked in self.wrong)
         rows = ", ".join(f"{row} {number} times" if number > 1 else row for row, number in counts.items())
         right, wrong, to_measure = self.counts.values()
@@ -159,7 +162,7 @@ class Audit(Result):
         return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
-        """Every claim with its verdict and the command that checks it, as a table."""
+        """Return a table of every claim with its verdict and command, and the summary."""
         header = ("row", "verdict", "claim", "right instead, or the command that measures", "command")
         rows = [
             (
@@ -176,7 +179,10 @@ class Audit(Result):
 
 
 def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], None] | None = None) -> Audit:
-    """Check the claims of some rows, or of all; `on_progress` is called with the number done and the total.
+    """Check the claims of some rows, such as C2, or groups of rows, such as C; all claims if `rows` is empty.
+
+    Args:
+        on_progress: called with the number of claims checked so far and their total.
 
     >>> print(check_sources(["D2"]).summary)
     1 claim: 1 right, 0 wrong, 0 to measure.
@@ -191,7 +197,7 @@ def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], No
 
 
 def check_claim(claim: SourceClaim) -> CheckedClaim:
-    """Check one claim; one that needs training or timing is left to be measured."""
+    """Check a claim with its checker; return it with None as its verdict if it needs training or timing."""
     if claim.measure:
         return CheckedClaim(claim, None)
     result: Any = run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))

@@ -73,7 +73,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z]\w{0,39}")
 
 
 def _split_lines(value: Any) -> Any:
-    """Split a text, or several, into lines without comments and blank lines."""
+    """Split a text, or several, into lines without comments and blank lines; return any other value unchanged."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         return value
@@ -82,16 +82,17 @@ def _split_lines(value: Any) -> Any:
 
 
 def _as_table(value: Any) -> Any:
+    """Turn a list of names into a table from name to ""; return any other value unchanged."""
     return dict.fromkeys(map(str, value), "") if isinstance(value, list | tuple) else value
 
 
 TextLines = Annotated[tuple[str, ...], BeforeValidator(_split_lines), Field(max_length=100)]
 
 
-def spellings(name: str) -> tuple[str, str, str]:
-    """Return the ways in which a name may be written: the step t is often left out of a subscript, or added.
+def list_spellings(name: str) -> tuple[str, str, str]:
+    """Return a name, the name without the time subscript `_t`, and the name with it.
 
-    >>> spellings("a_t"), spellings("a")
+    >>> list_spellings("a_t"), list_spellings("a")
     (('a_t', 'a', 'a_t_t'), ('a', 'a', 'a_t'))
     """
     return name, name.removesuffix("_t"), f"{name}_t"
@@ -119,7 +120,7 @@ class GradientCell(Spec):
 
     @cached_property
     def input_sides(self) -> dict[str, tuple[str, ...]]:
-        """The sides of every input, such as {"W_f": ("n_a", "n_a+n_x")}."""
+        """The axes of every input as formulas of the sizes, such as {"W_f": ("n_a", "n_a+n_x")}; () for a number."""
         by_input: dict[str, tuple[str, ...]] = {}
         for name, text in self.inputs.items():
             sides = tuple(word for word in _split_words(text) if word not in INPUT_KINDS)
@@ -128,17 +129,17 @@ class GradientCell(Spec):
 
     @cached_property
     def input_kinds(self) -> dict[str, frozenset[str]]:
-        """The kinds of every input, such as {"y": {"one-hot"}}."""
+        """The words that describe every input besides its axes, such as {"y": {"one-hot"}}."""
         return {plain_name(name): frozenset(INPUT_KINDS) & {*_split_words(text)} for name, text in self.inputs.items()}
 
     @cached_property
     def incoming(self) -> tuple[str, ...]:
-        """The inputs that are gradients from elsewhere."""
+        """Names of the inputs that stand for gradients arriving from outside the function."""
         return tuple(name for name, kinds in self.input_kinds.items() if "incoming" in kinds)
 
     @cached_property
     def equations(self) -> tuple[Equation, ...]:
-        """The forward equations in order, the loss last, if there is one."""
+        """The forward equations in order, in the cell's spelling of names; with a loss, the last one is `loss = …`."""
         loss = re.sub(r"^\s*\w+\s*=(?!=)", "", self.loss).strip()
         lines = (*self.forward, *([f"loss = {loss}"] if loss else []))
         defined, equations = {*self.sizes, *self.input_sides}, list[Equation]()
@@ -146,7 +147,7 @@ class GradientCell(Spec):
             equation = parse_equation(line, number)
             names = variable_names(equation.expression)
             resolved = {
-                name: variable(next((spelling for spelling in spellings(name) if spelling in defined), name))
+                name: variable(next((spelling for spelling in list_spellings(name) if spelling in defined), name))
                 for name in names
             }
             equations.append(replace(equation, expression=substitute_names(equation.expression, resolved)))
@@ -155,17 +156,20 @@ class GradientCell(Spec):
 
     @cached_property
     def steps(self) -> tuple[str, ...]:
-        """The intermediates in the order of their computation, without the loss."""
+        """Names of the values that the forward pass computes, in order, without the loss."""
         return tuple(equation.name for equation in self.equations[: len(self.forward)])
 
     @cached_property
     def values(self) -> tuple[str, ...]:
-        """Every name that has a value in the forward pass: sizes, inputs, steps."""
+        """Every name that has a value in the forward pass: sizes, then inputs, then computed steps."""
         return (*self.sizes, *self.input_sides, *self.steps)
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """The gradients that can be derived."""
+        """Names of the gradients that can be derived, such as "dW": those of all inputs and steps that are not fixed.
+
+        Empty without a loss.
+        """
         if not self.loss:
             return ()
         fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
@@ -177,12 +181,16 @@ class GradientCell(Spec):
 
     @cached_property
     def all_names(self) -> frozenset[str]:
-        """Every name of the cell."""
+        """Every name of the cell: sizes, inputs, steps and gradients."""
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
-        """Return the spelling of a name in the cell or among an answer's helpers; an unknown name stays as it is."""
-        for spelling in spellings(name):
+        """Return the cell's spelling of a name, its aliases and its `_t` resolved; an unknown name stays unchanged.
+
+        Args:
+            helpers: names that the answer defines itself; they count as known.
+        """
+        for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
             if spelling in self.aliases:
@@ -193,7 +201,12 @@ class GradientCell(Spec):
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
-        """Return an expression in the names of the cell; raise an error at an unknown name or size."""
+        """Return an expression with its names in the cell's spelling; raise an InputError at an unknown name or size.
+
+        Args:
+            helpers: names that the answer defines itself; they count as known.
+            source: the line that the expression was read from, for the error's caret.
+        """
         names = [node for _, node in walk(expression) if node.op == "name"]
         canonical = {  # a name has the position of its first occurrence, where an error points
             node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
@@ -209,14 +222,14 @@ class GradientCell(Spec):
                     raise source.error_at(0, describe_unknown("size", end, self.sizes))
         return expression
 
-    def depth(self, name: str) -> int:
-        """Return the index of the step that computes a name's value; -1 for sizes and inputs."""
+    def step_index(self, name: str) -> int:
+        """Return the index of the step that computes a value, or the value of a gradient; −1 for sizes and inputs."""
         value = name[1:] if name in self.gradients else name
         return self.steps.index(value) if value in self.steps else -1
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
-        """The steps that are computed from each input and step, directly or through others."""
+        """Names of the steps that are computed from each input or step, directly or indirectly, by its name."""
         descendants: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
             used = variable_names(equation.expression)
@@ -226,7 +239,7 @@ class GradientCell(Spec):
         return {name: frozenset(steps) for name, steps in descendants.items()}
 
     def available_for(self, target: str) -> frozenset[str]:
-        """Return the names that a line for `target` may use without a line that derives them.
+        """Return the names that a line deriving `target` may use even if no earlier line derives them.
 
         A gradient may use every value of the forward pass and the gradients of what is computed from its value: those
         that backpropagation has when it arrives there. A step may use what is not computed from it.
@@ -241,7 +254,10 @@ class GradientCell(Spec):
 
     @cached_property
     def activations(self) -> tuple[tuple[str, str, Node], ...]:
-        """Every (function, input, output) of the forward pass; the output is a name if it has one."""
+        """Each sigmoid, tanh and relu in the forward pass: (function name, input name, expression of the output).
+
+        The output is a name if the step has no other operation.
+        """
         activations = []
         for equation in self.equations:
             for path, node in walk(equation.expression):
@@ -252,13 +268,13 @@ class GradientCell(Spec):
 
     @cached_property
     def samples(self) -> tuple["Sample", ...]:
-        """The random draws of sizes and inputs at which gradients are checked, always the same."""
+        """The samples at which gradients are checked: random sizes and inputs with all values, always the same."""
         with WorkBudget(MAX_OPERATIONS):
             return tuple(draw_sample(self, seed) for seed in range(NUM_SAMPLES))
 
 
 def _split_words(text: str) -> list[str]:
-    """Split the sides and kinds of an input, separated by blanks, commas or ×, in brackets or not."""
+    """Split the text of an input, such as "n d one-hot" or "(n × d)", into its axes and kinds."""
     return [word for word in re.split(r"[\s,×()\[\]]+", text) if word]
 
 
@@ -268,11 +284,12 @@ CellLike = str | Path | Mapping[str, Any] | GradientCell
 
 @lru_cache
 def _load_builtin(name: str) -> GradientCell:
+    """Return the function of Lemma's own TOML file of that name."""
     return read_cell(read_toml(FUNCTIONS_FOLDER / f"{name}.toml"), name)
 
 
 def find_cell(source: CellLike) -> GradientCell:
-    """Return the function of a name, file or table.
+    """Return the function of a built-in name, of the path of a TOML file, or of the table of such a file.
 
     >>> find_cell("rnn").steps
     ('x', 'z1', 'h', 'z2', 'y_hat')
@@ -294,7 +311,13 @@ def find_cell(source: CellLike) -> GradientCell:
 
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
-    """Validate a function as a person wrote it, and run it once; an error names the input or line at fault."""
+    """Validate the table of a function and run it once; a SpecError names the input or line at fault.
+
+    Args:
+        fields: the table of a TOML file.
+        source: the file or title, for error messages.
+        name: the function's name if `fields` has none; `source` by default.
+    """
     for table in ("sizes", "inputs", "aliases"):
         inside = fields.get(table)
         if not isinstance(inside, Mapping):
@@ -317,7 +340,11 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 
 
 def _check_names(cell: GradientCell, source: str) -> None:
-    """Refuse names that are unknown, used twice or not allowed, and sides that are no formulas of the sizes."""
+    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes.
+
+    Args:
+        source: the file or title, for error messages.
+    """
     defined: dict[str, str] = {}
     for kind, names in (("size", cell.sizes), ("input", cell.input_sides)):
         for name in names:
@@ -348,7 +375,13 @@ def _check_names(cell: GradientCell, source: str) -> None:
 
 
 def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
-    """Add a name to those defined; refuse one that is not allowed or is there already."""
+    """Add a name to `defined`; raise a SpecError if it is not allowed or already defined.
+
+    Args:
+        source: the file or title, for error messages.
+        kind: "size", "input" or "step".
+        defined: the kind of each defined name, by name; extended.
+    """
     articles = {"size": "a size", "input": "an input", "step": "a step"}
     if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
         raise SpecError(
@@ -360,7 +393,7 @@ def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> 
 
 
 def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
-    """Return a side of an input as a formula in the sizes."""
+    """Parse the text of an axis, such as "n_a+n_x", into a polynomial in the cell's sizes."""
     value = read_formula(side, list(cell.sizes)).to_polynomial()
     if value is None:
         raise InputError(f"'{side}' is not a whole number at all sizes.")
@@ -379,20 +412,20 @@ class Sample:
     values: dict[str, Tensor]
 
     def describe_shape(self, shape: Shape) -> str:
-        """Write a shape in the names of the sizes."""
+        """Write a shape in the names of the sizes, such as "(n, d)", or "a number" for a scalar."""
         if not shape:
             return "a number"
         return f"({', '.join(self.size_names.get(length, str(length)) for length in shape)})"
 
 
 def add_values(samples: Sequence[Sample], name: str, values: Sequence[Tensor]) -> tuple[Sample, ...]:
-    """Return samples with the value of another name."""
+    """Return the samples with one more named value: `values` holds its tensor in each sample, in the same order."""
     pairs = zip(samples, values, strict=True)
     return tuple(replace(sample, values={**sample.values, name: value}) for sample, value in pairs)
 
 
 def draw_sample(cell: GradientCell, seed: int) -> Sample:
-    """Draw sizes and inputs, run the equations forward, and let autograd run them backward.
+    """Draw random sizes and inputs, compute all values of the forward pass, and their gradients by autograd.
 
     All sizes, and all sums of them that the cell uses, have different lengths of at least 3: no wrong shape fits by
     chance and nothing is true of small sizes only.
@@ -430,7 +463,7 @@ def draw_sample(cell: GradientCell, seed: int) -> Sample:
 
 
 def draw_lengths(cell: GradientCell, generator: Generator) -> dict[str, int]:
-    """Draw lengths of all sizes and sides, no two of them equal by chance."""
+    """Draw lengths for every size and every axis of an input, all different, by text, such as {"n": 5, "n+m": 12}."""
     sides = {side for sides in cell.input_sides.values() for side in sides} | {*cell.sizes}
     formulas = {"1": as_polynomial(1)} | {side: side_polynomial(side, cell) for side in sorted(sides)}
     for _ in range(MAX_SIZE_DRAWS):
@@ -455,7 +488,14 @@ def run_forward(
     constants: frozenset[str] = frozenset(),
     source: str = "",
 ) -> None:
-    """Run the forward pass and add its values; steps in `constants` are detached, `source` counts as an input."""
+    """Evaluate the equations of a cell and add the results to `values`, the loss as a scalar; in place.
+
+    Args:
+        values: tensors of the sizes and inputs by name; extended by the steps and `loss`.
+        sample: names of the sizes, for error messages.
+        constants: steps that are detached, so that no gradient flows through them.
+        source: a step that is detached and becomes a leaf, so that its gradient can be taken.
+    """
     for equation in cell.equations:
         label = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
         try:
@@ -483,7 +523,11 @@ def run_forward(
 def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
-    """Return the gradient of a value where some later steps are constants; None if the loss depends on none."""
+    """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it.
+
+    Args:
+        target: name of a gradient, such as "dW".
+    """
     values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:

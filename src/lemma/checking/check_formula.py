@@ -25,9 +25,12 @@ def check_formula(
     conventions: Conventions = DEFAULT_CONVENTIONS,
     diagnose: bool = True,
 ) -> Verdict:
-    """Check a formula for the parameters, trainable parameters or operations of a model against the model itself.
+    """Check a written formula for the parameters, trainable parameters or operations of a model.
 
-    Without `diagnose` a wrong formula is not explained, which takes a hundredth of the time.
+    Args:
+        text: the formula, Python-like or in simple LaTeX.
+        settings: sizes and choices of the model, by field name or symbol.
+        diagnose: whether to explain a wrong formula, which takes a hundred times as long.
 
     >>> print(check_formula("feed-forward", "parameters", "V(d + d_h) + (N-1) d d_h"))
     Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that
@@ -43,7 +46,11 @@ def check_formula(
 
 
 def compare_formula(question: FormulaQuestion, subject: Subject, conventions: Conventions, diagnose: bool) -> Verdict:
-    """Return the verdict on a formula that has been read, and on the number after it if there is one."""
+    """Return the verdict on a parsed formula, and on the number stated after it, as in V*d = 32,768.
+
+    Args:
+        diagnose: whether to explain a wrong formula.
+    """
     verdict = _compare(question, subject, conventions, diagnose)
     if verdict.equal and question.has_wrong_number:
         number = format_number(question.answer.at(question.account.symbols))
@@ -53,6 +60,7 @@ def compare_formula(question: FormulaQuestion, subject: Subject, conventions: Co
 
 
 def _compare(question: FormulaQuestion, subject: Subject, conventions: Conventions, diagnose: bool) -> Verdict:
+    """Return the verdict on a parsed formula; sizes that it does not name become numbers where that makes it right."""
     if question.is_equal:
         return question.make_verdict(equal=True)
     # sizes that the formula does not name become numbers if that makes it right or explains it better
@@ -82,7 +90,12 @@ def _diagnose(
     subject: Subject,
     conventions: Conventions,
 ) -> Verdict:
-    """Explain a wrong formula; `numeric` is the question with numbers for absent symbols, which `note` names."""
+    """Return the verdict on a wrong formula, with an explanation.
+
+    Args:
+        numeric: the same question with numbers for the symbols that the answer does not name; None if it names all.
+        note: the sentence that reports these numbers.
+    """
     if question.quantity.name == "flops" and (match := _match_convention(question, subject, conventions)):
         return question.make_verdict(match)
     if numeric is not None and not question.answer.symbols:
@@ -105,7 +118,7 @@ def _diagnose(
 
 
 def _match_convention(question: FormulaQuestion, subject: Subject, conventions: Conventions) -> str:
-    """Name the convention or rule of thumb by which a count of operations would be right; "" without one."""
+    """Return a sentence on the counting convention or rule of thumb by which the answer is right; "" without any."""
     defaults = question.account.defaults
     unused = {name: value for name, value in defaults.items() if name not in question.answer.symbols}
     for notes, formula in alternative_conventions(subject, conventions):

@@ -36,12 +36,17 @@ def check_number(
     settings: Mapping[str, Any] | None = None,
     conventions: Conventions = DEFAULT_CONVENTIONS,
 ) -> Verdict:
-    """Check a number against the model: at its sizes, or as a change between two of them.
+    """Check a written number against a quantity of a model, or a change in per cent between two of its sizes.
+
+    Args:
+        quantity: such as `parameters`, or a ratio such as `trainable/frozen`.
+        value: the number as text: exact, rounded (54 million), or with sizes (54.1 % increase from 2 to 4 layers).
+        settings: sizes and choices of the model, by field name or symbol.
 
     >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    return NumberQuestion.of(model, quantity, settings, conventions).check(read_number(value))
+    return NumberQuestion.from_model(model, quantity, settings, conventions).check(read_number(value))
 
 
 @dataclass(frozen=True)
@@ -55,16 +60,16 @@ class NumberQuestion:
     conventions: Conventions
 
     @classmethod
-    def of(
+    def from_model(
         cls, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
     ) -> "NumberQuestion":
-        """Count the model once for all numbers that are checked."""
+        """Count the model once, for checking any number of answers to the same question."""
         names, subject = split_ratio(quantity), resolve_subject(model, settings)
         account = account_for(subject, names, conventions)
         return cls(account, names, symbol_aliases(subject.spec, account.symbols), subject, conventions)
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
-        """Compare a number with the right one; without `diagnose` a wrong one is not explained."""
+        """Return the verdict on a number; without `diagnose` a wrong one is not explained."""
         if len(self.quantities) == 2:
             return self._check_ratio(number)
         if number.start:
@@ -82,19 +87,23 @@ class NumberQuestion:
         if number.matches(Fraction(expected)):
             explanation = f"{number.text} is {right}, rounded." if number.value != expected else ""
         elif diagnose:
-            explanation = next(self._explanations(number, expected), "")
+            explanation = next(self._suggest_explanations(number, expected), "")
             difference = None if number.unit else format_number(number.value - expected)
         return self._verdict(number, answer, right, expected, explanation, difference=difference)
 
     def expected_change(self, number: WrittenNumber) -> tuple[Fraction, tuple[str, int, int]]:
-        """Return the change in per cent between a number's two sizes, and the symbol that changes from start to end."""
+        """Return the change in per cent of the quantity between the two sizes that are written after a number.
+
+        Returns:
+            The change, and (symbol, size at the start, size at the end).
+        """
         account, quantity = self.account, self.quantities[0]
         if account.quantities[quantity].refused:
             raise CountingError(
                 f"{account.model}: a part of its {quantity} follows no formula, so no change can be checked."
             )
         symbol, start, end = _read_sizes(number, {**{name: name for name in account.order}, **self.aliases})
-        first, last = self._at(symbol, start), self._at(symbol, end)
+        first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
         if not first:
             raise InputError(f"{quantity} at {symbol}={start} are 0, so that there is no change in per cent.")
         return (last / first - 1) * 100, (symbol, start, end)
@@ -108,6 +117,15 @@ class NumberQuestion:
         *diagnosis: str,
         difference: str | None = None,
     ) -> Verdict:
+        """Return the verdict that compares a number with the right value.
+
+        Args:
+            answer: the number as printed.
+            right: the right value as printed.
+            expected: the right value.
+            diagnosis: sentences that explain the difference; empty ones are dropped.
+            difference: number minus right value as printed; None if it is not shown.
+        """
         return Verdict(
             equal=number.is_right(expected),
             model=self.account.model,
@@ -122,6 +140,7 @@ class NumberQuestion:
         )
 
     def _check_ratio(self, number: WrittenNumber) -> Verdict:
+        """Return the verdict on a number for the ratio of the two quantities."""
         account = self.account
         numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.quantities)
         if number.start or numerator is None or not denominator:
@@ -135,11 +154,12 @@ class NumberQuestion:
         return self._verdict(number, number.text, format_number(ratio), ratio, sentence)
 
     def _check_change(self, number: WrittenNumber) -> Verdict:
+        """Return the verdict on a percentage written with two sizes; known mistakes of the reference are explained."""
         expected, (symbol, start, end) = self.expected_change(number)
         answer, right = (f"{_format_percent(value, number)} %" for value in (number.value, expected))
         if number.matches(expected):
             return self._verdict(number, answer, right, expected)
-        first, last = self._at(symbol, start), self._at(symbol, end)
+        first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
         at_start = f"{format_number(first)} at {symbol}={start}"
         at_end = f"{format_number(last)} at {symbol}={end}"
         mistakes = {
@@ -152,16 +172,16 @@ class NumberQuestion:
         explanations = (f"{answer} is {mistake}." for mistake, ratio in mistakes.items() if number.matches(ratio * 100))
         return self._verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
 
-    def _at(self, symbol: str, size: int) -> Fraction:
-        """Evaluate the quantity with one size changed; sizes that follow from it change with it."""
+    def _evaluate_at(self, symbol: str, size: int) -> Fraction:
+        """Return the quantity with one symbol set to `size`, and with it the sizes that follow from this symbol."""
         sizes = {**self.account.symbols, symbol: size}
         for other, default in self.account.defaults.items():
             if other != symbol:
                 sizes[other] = int(default.at({**self.account.symbols, symbol: size}))
         return self.account.quantities[self.quantities[0]].polynomial.at(sizes)
 
-    def _explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
-        """Yield what may have gone wrong: a convention, another size, a tensor, a factor."""
+    def _suggest_explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
+        """Yield sentences that explain a wrong number, likeliest first: another convention, size, tensor or factor."""
         account, quantity, sizes = self.account, self.quantities[0], self.account.symbols
         if quantity in ("flops", "backward"):
             for differences, formula in alternative_conventions(self.subject, self.conventions):
@@ -171,7 +191,7 @@ class NumberQuestion:
             for symbol in [name for name in sizes if name in account.quantities[quantity].polynomial.symbols]:
                 right_size = sizes[symbol]
                 for size in (*range(1, MAX_GUESSED_SIZE + 1), 2 * right_size, right_size // 2 or 1):
-                    if size != right_size and number.matches(self._at(symbol, size)):
+                    if size != right_size and number.matches(self._evaluate_at(symbol, size)):
                         yield f"It would be right at {symbol}={size}; here {symbol}={right_size}."
             if not account.quantities[quantity].refused:
                 explanation = explain_number(read_question(account, quantity, str(number.value), {}))
@@ -186,13 +206,17 @@ class NumberQuestion:
 
 
 def _format_percent(value: Fraction, number: WrittenNumber) -> str:
-    """Write a percentage with as many decimals as the answer has, and one at least."""
+    """Write a percentage, without its sign, with as many decimals as the student's number has, and at least 1."""
     text = f"{float(value):.{max(1, len(str(number.unit.denominator)) - 1)}f}"
     return text.removesuffix(".0") if value == number.value else text
 
 
 def _read_sizes(number: WrittenNumber, aliases: Mapping[str, str]) -> tuple[str, int, int]:
-    """Return the symbol that changes, from what to what; it is written as a letter, a field name or a plain word."""
+    """Return (symbol, start, end) of a number written with two sizes: "from 2 to 4 layers" or "from L=2 to L=4".
+
+    Args:
+        aliases: symbols by the names that people may write.
+    """
     ends = [_SIZE.fullmatch(text) for text in (number.start, number.end)]
     if None in ends:
         raise InputError(f"'{number.text[:60]}': expected two sizes, as in from 2 to 4 layers, or from L=2 to L=4.")

@@ -26,12 +26,12 @@ class CheckedLine:
 
     @property
     def claim(self) -> str:
-        """Return what the line claims, as the audit of sources quotes it."""
+        """The claim of the line, as the audit of sources quotes it."""
         return self.text
 
     @property
     def correction(self) -> str:
-        """Return what is right instead of a wrong line, in one paragraph."""
+        """The right answer in place of a wrong line, in one paragraph."""
         return " ".join(self.notes)
 
     def __str__(self) -> str:
@@ -61,19 +61,22 @@ class CheckedLines(Result, Generic[LineT]):
 
     @property
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The title of the report, such as "rnn: gradients"."""
         return f"{self.name}: {self.topic}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the name, `right` and the lines under the report's keys, as plain values for JSON."""
         name_key, lines_key = self.keys
         return to_plain({name_key: self.name, "right": self.right, lines_key: self.lines})
 
     @property
     def checked(self) -> list[LineT]:
+        """The lines that are right or wrong; lines that were only read are left out."""
         return [line for line in self.lines if line.outcome in OUTCOME_KINDS]
 
     @property
     def right(self) -> bool:
-        """Return whether lines were checked and all of them are right."""
+        """True if lines were checked and all of them are right."""
         return bool(self.checked) and all(line.outcome == "right" for line in self.checked)
 
     def __bool__(self) -> bool:
@@ -81,12 +84,12 @@ class CheckedLines(Result, Generic[LineT]):
 
     @property
     def summary(self) -> str:
-        """Number of right lines."""
+        """A sentence with the number of right lines, as in "2 of 3 right.", of those that were checked."""
         right = sum(line.outcome == "right" for line in self.checked)
         return f"{right} of {len(self.checked)} right."
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the first wrong line and what is right instead; all lines and nothing if they are right."""
+        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line was checked."
         wrong = next((line for line in self.checked if line.outcome == "wrong"), None)
@@ -95,7 +98,7 @@ class CheckedLines(Result, Generic[LineT]):
         return wrong.claim, wrong.correction
 
     def blocks(self) -> list[Block]:
-        """Every line with its outcome, and its notes below it."""
+        """Return every line with its outcome and notes, then the notes on all lines and the summary."""
         blocks: list[Block] = []
         for line in self.lines:
             blocks.append(Text(f"{line.outcome:<8}{line.text}", OUTCOME_KINDS.get(line.outcome, "")))
@@ -104,4 +107,5 @@ class CheckedLines(Result, Generic[LineT]):
         return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
 
     def details(self) -> list[Block]:
+        """Return the title and everything that is printed."""
         return [Heading(self.title, 1), *self.blocks()]

@@ -31,7 +31,13 @@ MODEL_CHECKERS = ("parameters", "flops", "trainable", "number", "shape")  # thes
 
 
 def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[str, Any]) -> Result:
-    """Check answers about a model, a cell, a case or a sheet by the checker of a name.
+    """Run the checker of `lemma check` that has this name; return its report.
+
+    Args:
+        name: a key of ANSWER_ARGUMENTS, such as "parameters" or "gradient".
+        model: what is checked: a model, a cell, a worked case, a sheet or an identity.
+        answers: texts that follow the model on the command line, as ANSWER_ARGUMENTS lists them.
+        sizes: settings of the model or sizes of the identity.
 
     >>> run_checker("number", "table-a5", ["parameters", "9,721,596"], {"L": 2}).equal
     True

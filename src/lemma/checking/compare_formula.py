@@ -37,13 +37,13 @@ class FormulaQuestion:
 
     @property
     def expected(self) -> Polynomial:
-        """The model's formula."""
+        """The model's formula, the right answer."""
         with work_limit(None):
             return self.quantity.polynomial
 
     @cached_property
     def answer_polynomial(self) -> Polynomial | None:
-        """The answer, if it is a polynomial."""
+        """The student's formula as a polynomial; None if it is not one, such as d/(d + 1), or is too large."""
         try:
             return self.answer.to_polynomial()
         except FormulaTooLarge:
@@ -51,24 +51,25 @@ class FormulaQuestion:
 
     @cached_property
     def difference(self) -> Rational:
-        """Answer minus model."""
+        """The student's formula minus the model's."""
         if self.answer_polynomial is None:
             return self.answer - Rational(self.expected)
         return Rational(self.answer_polynomial - self.expected)
 
     @property
     def explainable_difference(self) -> Polynomial | None:
-        """Answer minus model, if it is a polynomial short enough to be explained."""
+        """The student's formula minus the model's; None if it is not a polynomial, or too long to be explained."""
         if self.answer_polynomial is None or len(self.difference.numerator.terms) > MAX_DIFFERENCE_TERMS:
             return None
         return self.difference.numerator
 
     @property
     def is_equal(self) -> bool:
+        """True if the student's formula and the model's are equal at all sizes."""
         return not self.difference.numerator
 
     def can_omit(self, name: str) -> bool:
-        """Return whether an answer may lack a symbol: the user fixed its size, or its size is 1.
+        """Return whether an answer may lack the symbol `name`: the user fixed its size, or its size is 1.
 
         A bare number lacks all symbols; whether one was expected is not decided here.
         """
@@ -76,26 +77,31 @@ class FormulaQuestion:
 
     @property
     def has_wrong_number(self) -> bool:
-        """True if the number stated after the formula is not the formula's value."""
+        """True if the number stated after the formula, as in V*d = 32,768, is not its value at the model's sizes."""
         return self.stated_number is not None and self.stated_number != self.answer.at(self.account.symbols)
 
     @cached_property
     def confusable_symbols(self) -> list[str]:
-        """Symbols that people mistake for others: all but the batch."""
+        """The account's symbols that people mistake for each other: all but the batch."""
         return [name for name in self.account.order if name != BATCH]
 
     @cached_property
     def count_symbols(self) -> list[str]:
-        """Symbols that count layers, words or positions; people are off by one in these, not in widths."""
+        """Symbols that count layers, words or positions; people are off by 1 in these, not in widths."""
         layers = {name for part in self.quantity.groups for name in part.repeats.symbols}
         return [name for name in self.confusable_symbols if name in layers | COUNT_SYMBOLS]
 
     def write(self, formula: Polynomial | Rational) -> str:
-        """Write a formula with its symbols in the account's order."""
+        """Write a formula with its symbols in the account's order, or only its number of terms if it is too long."""
         return write_or_summarize(formula, self.account.order)
 
     def make_verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
-        """Return the verdict; the difference is written with its minus where it reads best."""
+        """Return the verdict on the answer, with sentences that explain it.
+
+        Args:
+            diagnosis: sentences, best first.
+            equal: whether the answer counts as right; if not, the verdict has the difference.
+        """
         account, residual = self.account, None
         if not equal and not self.is_equal:
             direct, negated = self.write(self.difference), self.write(-self.difference)
@@ -125,9 +131,12 @@ class FormulaQuestion:
 def read_question(
     account: Account, quantity_name: str, text: str, aliases: Mapping[str, str], fixed_sizes: Iterable[str] = ()
 ) -> FormulaQuestion:
-    """Read an answer, and write the model's formula in its symbols: sizes that follow from others may be left out.
+    """Parse an answer, and write the model's formula in its symbols: sizes that follow from others may be left out.
 
     Args:
+        account: the model's formulas and sizes.
+        quantity_name: the account's quantity that the answer is for, such as `parameters`.
+        text: the answer as the user typed it.
         aliases: symbols of the account by their other names.
         fixed_sizes: sizes that the user set, by symbol or alias.
     """
@@ -158,7 +167,12 @@ def read_question(
 def _reading_notes(
     reading: FormulaReading, account: Account, aliases: Mapping[str, str], alias_values: Mapping[str, Polynomial]
 ) -> list[str]:
-    """Return notes on letters with two readings, and on settings that are not the model's."""
+    """Return sentences on letters with two readings, and on settings in the answer that differ from the model's.
+
+    Args:
+        aliases: symbols of the account by their other names.
+        alias_values: the same symbols as polynomials.
+    """
     notes: list[str] = []
     if reading.interpretations:
         num_hidden = len(reading.interpretations) - MAX_INTERPRETATIONS
@@ -177,7 +191,12 @@ def _reading_notes(
 
 
 def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -> list[str]:
-    """Return a note on the first wrong step of a chain a = b = c, or on parts that do not add up."""
+    """Return a sentence on the first wrong equality of a chain a = b = c, or on parts that do not add up; or [].
+
+    Args:
+        members: the formulas between the equality signs, in order.
+        is_list: whether the first member is a sum of listed parts and the second their total.
+    """
     for number, (left, right) in enumerate(pairwise(members), 1):
         difference = substitute(left - right, account.defaults)
         is_numeric = left.constant is not None or right.constant is not None
@@ -193,7 +212,10 @@ def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -
 
 
 def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
-    """Replace sizes that follow from others by their formulas, as far as the answer does so."""
+    """Return the question with sizes that follow from others, such as d_ff = 4d, replaced in the model's formula.
+
+    They are replaced in both formulas, or only where the answer does not name them: as the shorter difference has it.
+    """
     question = replace(question, quantity=replace(question.quantity, groups=question.original_parts))
     defaults = question.account.defaults
     unused = {size: default for size, default in defaults.items() if size not in question.answer.symbols}
@@ -202,7 +224,7 @@ def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
 
 
 def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
-    """Replace sizes that the answer does not name by their numbers; None if it names all.
+    """Return the question with numbers for the sizes that the answer does not name; None if it names all that matter.
 
     Batch and time stay, unless they may be omitted: a formula without them counts for less than a batch.
     """
@@ -216,6 +238,7 @@ def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
 
 
 def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomial]) -> FormulaQuestion:
+    """Return the question with symbols replaced by polynomials in the answer and in the model's formula."""
     parts: list[Part] = []
     with work_limit(None):
         for part in question.quantity.groups:
@@ -227,7 +250,7 @@ def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomi
 
 
 def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> str:
-    """Write a formula, or its number of terms if it is too long to be read."""
+    """Write a formula with symbols in this order, or a phrase with its number of terms if it is too long to be read."""
     polynomials = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
     num_terms = max(len(polynomial.terms) for polynomial in polynomials)
     if num_terms > MAX_PRINTED_TERMS:
@@ -238,7 +261,7 @@ def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> 
 
 
 def is_sum(text: str) -> bool:
-    """Return whether a written formula is a sum outside all brackets.
+    """Return whether the text of a formula is a sum or difference outside all brackets, or starts with a minus.
 
     >>> is_sum("d*(V + T)"), is_sum("V*d + T")
     (False, True)
@@ -269,16 +292,17 @@ class Verdict(Result):
         return self.equal
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the answer, and what is right instead; nothing if it is right."""
+        """Return the answer as it was read, and the right answer with an explanation, "" if both are equal."""
         return self.yours, "" if self.equal else " ".join([f"{self.right}.", *self.diagnosis])
 
     @property
     def title(self) -> str:
+        """The title of the report, such as "decoder: parameters"."""
         return f"{self.model}: {self.quantity}"
 
     @property
     def headline(self) -> str:
-        """The verdict in one line."""
+        """The verdict in a sentence such as "Not equal: yours − model = −d_h.", printed first."""
         if self.equal:
             return f"Equal: {self.right}{f' = {format_number(self.right_at)}' if has_symbols(self.right) else ''}."
         if self.residual is None:
@@ -288,9 +312,11 @@ class Verdict(Result):
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}{note}."
 
     def blocks(self) -> list[Block]:
+        """Return the verdict as a paragraph: headline, explanations and remarks."""
         return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
 
     def details(self) -> list[Block]:
+        """Return the headline, a table of both formulas with their values, and the explanations."""
         rows = [("yours", self.yours, self.yours_at), (self.title, self.right, self.right_at)]
         cells = [(name, text, f"= {format_number(number)}" if has_symbols(text) else "") for name, text, number in rows]
         headline = Text(self.headline, "good" if self.equal else "bad")
@@ -303,7 +329,7 @@ class Verdict(Result):
 
 
 def has_symbols(text: str) -> bool:
-    """Return whether a written formula has symbols and is not just a number."""
+    """Return whether the text of a formula has a letter and is not just a number."""
     return any(character.isalpha() for character in text)
 
 

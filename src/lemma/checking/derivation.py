@@ -61,6 +61,7 @@ class DerivationStep(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """The reason of a wrong step, if there is one, to be printed below it."""
         return (self.reason,) if self.reason else ()
 
 
@@ -71,11 +72,12 @@ class DerivationReport(CheckedLines[DerivationStep]):
 
     @property
     def first_wrong(self) -> DerivationStep | None:
-        """The first step that does not follow from the one before."""
+        """The first step that does not follow from the step before it; None if all do."""
         return next((step for step in self.lines if step.outcome == "wrong"), None)
 
     @property
     def summary(self) -> str:
+        """A sentence with the first wrong step and its line, or that all steps are right, or that none was checked."""
         if wrong := self.first_wrong:
             return f"{self.name}: the first wrong step is in line {wrong.line}: {wrong.text}"
         if not self.checked:
@@ -89,7 +91,11 @@ class DerivationReport(CheckedLines[DerivationStep]):
 
 
 def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport:
-    """Check a derivation: a text file of formulas, a TOML file of steps with matrices, or the text itself.
+    """Check each step of a derivation against the step before it.
+
+    Args:
+        source: the path of a text file of formulas or of a TOML file of steps with matrices; the text of formulas
+            itself; or the table of such a TOML file.
 
     >>> print(check_derivation("(a + b)^2\\n= a^2 + 2ab + b^2\\n= a^2 + b(a + b)"))
     given   (a + b)^2
@@ -116,7 +122,11 @@ def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport
 
 
 def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
-    """Return the lines that are not empty, without comments, with their numbers."""
+    """Return (line number, text) of every line that is not empty, without its comment.
+
+    Args:
+        title: the file or title of the derivation, for error messages.
+    """
     lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
     if len(lines) > MAX_LINES:
@@ -126,7 +136,8 @@ def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
+def _choose_outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
+    """Return "wrong" if there is a reason, otherwise "right" if the step was compared and "given" if not."""
     return "wrong" if reason else "right" if is_checked else "given"
 
 
@@ -140,6 +151,7 @@ _SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*
 
 @work_limit(MAX_FORMULA_STEPS)
 def _check_formulas(text: str, title: str) -> DerivationReport:
+    """Return the report on a derivation of formulas, a step a line; `title` names it in the report."""
     lines = _number_lines(text, title)
     derivation = _FormulaDerivation(_find_symbols([line for _, line in lines]))
     return DerivationReport(title, tuple(derivation.check(number, line) for number, line in lines))
@@ -155,9 +167,15 @@ class _FormulaDerivation:
         self.calculator = Calculator()
 
     def expand(self, value: Rational) -> Rational:
+        """Return a formula with every defined name replaced by its meaning."""
         return substitute(value, dict(reversed(self.meanings.items())), self.calculator)
 
     def check(self, number: int, line: str) -> DerivationStep:
+        """Compare a line with the step before it, or store the definition it holds.
+
+        Args:
+            number: the line number.
+        """
         is_definition, name, body = self._split(line)
         symbols = [symbol for symbol in self.symbols if symbol != name or symbol in self.meanings]
         try:
@@ -177,10 +195,10 @@ class _FormulaDerivation:
         reason, is_checked = self._compare(members, first_number=1 if name else 0)
         if name:
             self.meanings[name] = self.expand(members[-1])
-        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
 
     def _split(self, line: str) -> tuple[bool, str, str]:
-        """Return whether a line is a definition, the name it begins with, and its formula."""
+        """Split a line into (is it a definition such as `let d_ff = 4d`, the name before its = or "", its formula)."""
         definition = _DEFINITION.match(line)
         body = line[definition.end() :] if definition else _EQUALITY.sub("", line)
         match = _NAME.match(body) if definition or body == line else None
@@ -189,7 +207,15 @@ class _FormulaDerivation:
         return bool(definition), _strip_braces(match[1]), body[match.end() :]
 
     def _compare(self, members: Sequence[Rational], first_number: int) -> tuple[str, bool]:
-        """Compare each member of a chain with the one before; return the first difference, if any was compared."""
+        """Compare each formula of a line with the formula before it, starting from the last line's.
+
+        Args:
+            members: the formulas between the equality signs of the line.
+            first_number: number of the line's first equality, for the message.
+
+        Returns:
+            A sentence on the first difference, "" if there is none, and whether anything was compared.
+        """
         reason, is_checked = "", False
         for number, value in enumerate(members, first_number):
             if self.last is not None:
@@ -203,13 +229,15 @@ class _FormulaDerivation:
 
 
 def _strip_braces(name: str) -> str:
+    """Return a name of LaTeX without braces and backslash: d_{ff} becomes d_ff."""
     return name.replace("{", "").replace("}", "").removeprefix("\\")
 
 
 def _find_symbols(lines: Sequence[str]) -> set[str]:
     """Return the symbols of formulas: letters, letters with a subscript, names that begin a chain, and long words.
 
-    A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
+    Any other run of letters is a product of symbols, as 2BTdV where B, T, d and V occur; so is a run of two or three
+    letters.
     """
     starts = (match.end() if (match := _DEFINITION.match(line)) else 0 for line in lines)
     names = (_NAME.match(line[start:]) for line, start in zip(lines, starts, strict=True))
@@ -236,6 +264,7 @@ def _find_symbols(lines: Sequence[str]) -> set[str]:
 
 @limited_work(MAX_OPERATIONS)
 def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
+    """Return the report on the table of a TOML file with `steps` and a function; `title` is the file, for messages."""
     steps = fields.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{title}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
@@ -254,6 +283,11 @@ class _MatrixDerivation:
         self.chain = ""
 
     def check(self, number: int, line: str) -> DerivationStep:
+        """Compare a line `name = expression = …` with the step before it, by value in every sample.
+
+        Args:
+            number: the line number.
+        """
         name, expressions = parse_steps(line, number)
         if name and (canonical := self.cell.canonical(name)) in self.cell.all_names:
             name, expressions = canonical, [variable(canonical), *expressions]
@@ -271,10 +305,10 @@ class _MatrixDerivation:
                 self.samples = add_values(self.samples, name, values)
             except ShapeError as error:
                 reason = reason or describe_shape_error(error, self.samples[0])
-        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
 
     def _describe_difference(self, previous: Node, step: Node) -> str:
-        """Return how a step differs from the one before, with a repair if one is found; "" if they are equal."""
+        """Return a sentence on how the values of two expressions differ, and a repair if any; "" if they are equal."""
         samples = self.samples
         try:
             expected = [Evaluator(sample.values)(previous) for sample in samples]

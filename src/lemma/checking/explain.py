@@ -36,7 +36,7 @@ NUM_DRAWS = 4  # random sizes at which other settings are tried
 
 
 def explain(question: FormulaQuestion) -> tuple[str, float]:
-    """Return the simplest explanation of the difference and its cost; "" and infinity without one."""
+    """Return a sentence on the simplest mistakes that explain a wrong formula, and their cost; or ("", infinity)."""
     difference, answer = question.explainable_difference, question.answer_polynomial
     if difference is None or answer is None:
         return "", inf
@@ -48,15 +48,15 @@ def explain(question: FormulaQuestion) -> tuple[str, float]:
             paths = frozenset(part.path for part in question.quantity.groups)
             message = f"your formula is {question.write(ratio)} times the model's"
             mistakes.append(Mistake(difference, COST_TENSOR, message, paths=paths))
-    return MistakeTable(mistakes, _table_of(question)).explain(difference)
+    return MistakeTable(mistakes, _build_table(question)).explain(difference)
 
 
 def explain_number(question: FormulaQuestion) -> str:
-    """Return the simplest explanation of a difference known only as a number at the requested sizes.
+    """Return a sentence on the mistake that explains a wrong number at the model's sizes; "" without one.
 
     Only single mistakes are tried: with two, almost any number could be explained by chance.
     """
-    sizes, table = question.account.symbols, _table_of(question)
+    sizes, table = question.account.symbols, _build_table(question)
     difference = question.answer.at(sizes) - question.expected.at(sizes)
     deltas = [delta for delta in table.by_delta if delta.at(sizes) == difference]
     lowest = min(map(table.cost, deltas), default=None)
@@ -65,18 +65,19 @@ def explain_number(question: FormulaQuestion) -> str:
 
 
 def describe_nearest(question: FormulaQuestion) -> str:
-    """Return a hint where nothing explains a difference: the group of tensors most similar to it."""
+    """Return a hint for a difference that no mistakes explain: the group of tensors with the most similar formula."""
     difference, groups = question.explainable_difference, group_parts(question.quantity.groups)
     assert difference is not None
     if not groups:
         return "No simple explanation: the model has nothing of the kind."
 
     def remainder(group: PartGroup) -> Polynomial:
+        """Return the shorter of the difference minus and plus the group's formula."""
         candidates = (difference - group.total, difference + group.total)
         return min(candidates, key=lambda formula: len(formula.terms))
 
     def overlap(group: PartGroup) -> float:
-        """Return the fraction of terms in common, whatever their coefficients."""
+        """Return the fraction of monomials that the difference and the group's formula have in common."""
         left, right = difference.terms.keys(), group.total.terms.keys()
         return len(left & right) / len(left | right)
 
@@ -96,7 +97,7 @@ _RANDOM_POINT: dict[str, int] = {}
 
 
 def fingerprint(formula: Polynomial) -> int:
-    """Return a formula's value at a fixed random point modulo a prime, so that sums can be found by integer sums.
+    """Return a formula's value at a fixed random point modulo a prime: fingerprints add up as their formulas do.
 
     >>> from lemma.counting.polynomial import symbol
     >>> left, right = symbol("d") * 3 + 1, symbol("L") / symbol("h")
@@ -131,11 +132,14 @@ class MistakeTable:
                 entries.sort(key=lambda entry: entry.cost)
 
     def cost(self, delta: Polynomial) -> float:
-        """Return the cost of the cheapest mistake with this effect; infinity without one."""
+        """Return the cost of the cheapest mistake that changes the model's formula by `delta`; infinity without one."""
         return self.by_delta[delta][0].cost if delta in self.by_delta else inf
 
     def explain(self, difference: Polynomial) -> tuple[str, float]:
-        """Explain a difference by one mistake, otherwise by two, otherwise by three; return all that are as simple."""
+        """Return a sentence on the mistakes whose effects sum to a difference, and their cost; or ("", infinity).
+
+        Single mistakes are tried first, then pairs, then triples; the sentence lists all that are as cheap.
+        """
         if difference in self.by_delta:
             lowest, separator, has_rivals = self.cost(difference), ", or ", False
             clauses = _describe_mistakes([choice for choice in self.by_delta[difference] if choice.cost == lowest])
@@ -156,7 +160,11 @@ class MistakeTable:
         return _to_sentence(text), lowest
 
     def _find_sums(self, difference: Polynomial, count: int, max_cost: int) -> set[tuple[Polynomial, ...]]:
-        """Return all sets of `count` effects, each of at most this cost, whose sum is the difference."""
+        """Return all combinations of `count` effects on the formula whose sum is the difference.
+
+        Args:
+            max_cost: effects whose cheapest mistake costs more are left out.
+        """
         marks = [mark for mark, delta in self.by_fingerprint.items() if self.cost(delta) <= max_cost]
         spend(len(marks) ** (count - 1) // 50)
         available, target = {*marks}, fingerprint(difference)
@@ -167,7 +175,14 @@ class MistakeTable:
         return {deltas for deltas in sums if sum_polynomials(deltas) == difference}
 
     def _cheapest(self, candidates: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Mistake]]], bool]:
-        """Return the candidates of the least cost with mistakes that can coexist, and whether others come close."""
+        """Return the cheapest explanations, and whether others cost at most RIVAL_MARGIN more.
+
+        Args:
+            candidates: each a combination of effects on the formula.
+
+        Returns:
+            For each explanation, for each of its effects, the mistakes that have this effect.
+        """
         order = {delta: index for index, delta in enumerate(self.by_delta)}.__getitem__
         explanations = [sorted(deltas, key=order) for deltas in candidates]
         explanations.sort(key=lambda deltas: [*map(order, deltas)])
@@ -188,8 +203,8 @@ class MistakeTable:
 _TABLES: dict[Hashable, MistakeTable] = {}
 
 
-def _table_of(question: FormulaQuestion) -> MistakeTable:
-    """Return the candidate mistakes of a question; cached, since a class answers the same question many times."""
+def _build_table(question: FormulaQuestion) -> MistakeTable:
+    """Return the table of candidate mistakes for a question; cached, since a class answers a question many times."""
     account, parts = question.account, question.quantity.groups
     unset = frozenset(account.defaults) - question.answer.symbols
     key = (parts, question.original_parts, account.order, tuple(account.symbols.items()), question.quantity.name, unset)
@@ -202,11 +217,19 @@ def _table_of(question: FormulaQuestion) -> MistakeTable:
 
 
 def _total_cost(mistakes: Sequence[Sequence[Mistake]]) -> int:
+    """Return the sum of the cheapest costs: each element of `mistakes` lists alternatives."""
     return sum(min(choice.cost for choice in choices) for choices in mistakes)
 
 
 def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> list[list[Mistake]]:
-    """Return the cheapest choices, one per mistake, in which no part is explained twice; [] if there are none."""
+    """Choose alternatives so that no part of the model is explained twice, at the least total cost.
+
+    Args:
+        mistakes: for each effect on the formula, its alternative mistakes.
+
+    Returns:
+        For each effect the alternatives that occur in a cheapest choice; [] if there is no choice.
+    """
     valid = [
         combination
         for combination in product(*mistakes)
@@ -222,7 +245,7 @@ def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> list[list[Mistak
 
 
 def _describe_mistakes(mistakes: Sequence[Mistake]) -> list[str]:
-    """Return clauses for what may have happened, most likely first; mistakes of one kind share a clause."""
+    """Return clauses that describe alternative mistakes, most likely first; mistakes of one kind share a clause."""
     clauses: list[str] = []
     for kind in dict.fromkeys(mistake.kind for mistake in mistakes):
         same_kind = [mistake for mistake in mistakes if mistake.kind == kind]
@@ -245,7 +268,7 @@ def _describe_mistakes(mistakes: Sequence[Mistake]) -> list[str]:
 
 
 def _describe_combination(mistakes: Sequence[Sequence[Mistake]]) -> str:
-    """Return the clause for several mistakes that were all made; each may have several readings."""
+    """Return the clause for several mistakes, all of them made; each element lists the alternatives for one mistake."""
     is_same_twice = len(mistakes) == 2 and {*mistakes[0]} == {*mistakes[1]}
     if is_same_twice and {mistake.kind for mistake in mistakes[0]} == {"missing"}:
         *first, last = (mistake.text.rstrip(",") for mistake in mistakes[0])
@@ -263,16 +286,19 @@ def _describe_combination(mistakes: Sequence[Sequence[Mistake]]) -> str:
 
 
 def _join_names(names: Sequence[str]) -> str:
+    """Join names by commas and "or"; a long list ends with the number of names left out."""
     if len(names) > MAX_LISTED:
         names = [*names[: MAX_LISTED - 1], f"{len(names) - MAX_LISTED + 1} more"]
     return f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
 
 
 def _join_alternatives(clauses: Sequence[str], separator: str) -> str:
+    """Return a single clause as it is, several as "either a, or b" with this separator."""
     return clauses[0] if len(clauses) == 1 else f"either {separator.join(clauses)}"
 
 
 def _to_sentence(text: str) -> str:
+    """Return a clause with a capital letter and a full stop."""
     return text[0].upper() + text[1:] + "."
 
 
@@ -282,12 +308,12 @@ _count_parameters = lru_cache(512)(count_spec_parameters)  # the same random siz
 
 
 def suggest_settings(question: FormulaQuestion, spec: ModelSpec) -> str:
-    """Name the settings under which the model would have this number of parameters at all sizes; "" without any."""
+    """Return a sentence with the settings that would make the answer the number of parameters; "" without any."""
     source, account = random.Random(0), question.account  # the same draws each time
     unset = account.defaults.keys() - question.answer.symbols
 
     def draw_size(name: str, size: int) -> int:
-        """Draw few layers, heads that still divide the width, widths in multiples."""
+        """Draw a random size for a symbol: few layers, heads that divide `size`, widths in multiples of `size`."""
         if name == HEADS:
             return source.choice([divisor for divisor in range(1, size + 1) if size % divisor == 0])
         return source.randint(2, 9) if name in question.count_symbols else size * source.randint(1, 5)
@@ -298,6 +324,7 @@ def suggest_settings(question: FormulaQuestion, spec: ModelSpec) -> str:
     ]
 
     def is_right(other: ModelSpec) -> bool:
+        """Return whether the answer is the number of parameters of a spec at all random sizes."""
         for sizes in draws:
             names = other.sizes()
             tied = {name: sizes[of] for name, of in TIED_SIZES.items() if name in names and name not in sizes}
@@ -314,7 +341,7 @@ def suggest_settings(question: FormulaQuestion, spec: ModelSpec) -> str:
 
 
 def neighbor_specs(spec: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
-    """Yield specs that differ in one choice, each with its setting: `bias=false`, `family=gru`."""
+    """Yield (setting, spec) for every spec that differs in one choice, such as `bias=false` or `family=gru`."""
     for name, field in type(spec).model_fields.items():
         if name in ("family", "activation"):  # a family has other fields; no size depends on the activation
             continue

@@ -37,6 +37,7 @@ class Node:
 
     @property
     def is_binary(self) -> bool:
+        """True if the node is a binary operator with two operands."""
         return len(self.children) == 2 and self.op in PRECEDENCE
 
     def __str__(self) -> str:
@@ -44,7 +45,11 @@ class Node:
 
 
 def variable(name: str, position: int = 0) -> Node:
-    """Return the node of a named value."""
+    """Return the node that stands for a named value.
+
+    Args:
+        position: column of the name in its line, for error messages.
+    """
     return Node("name", (), name, position)
 
 
@@ -54,14 +59,18 @@ def binary(operator: str, left: Node, right: Node) -> Node:
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield every node of a tree with its path, the root first."""
+    """Yield (path, node) for every node of a tree, the root first.
+
+    Args:
+        path: path of the root; a path lists the index of the child to follow at each node.
+    """
     yield path, node
     for index, child in enumerate(node.children):
         yield from walk(child, (*path, index))
 
 
 def replace_at(node: Node, path: Path, new: Node) -> Node:
-    """Return the tree with another node at the end of a path.
+    """Return a copy of the tree with the node at `path` replaced by `new`.
 
     >>> print(replace_at(binary("-", variable("a"), variable("b")), (1,), variable("c")))
     a - c
@@ -74,20 +83,20 @@ def replace_at(node: Node, path: Path, new: Node) -> Node:
 
 
 def substitute_names(node: Node, values: Mapping[str, Node]) -> Node:
-    """Return the tree with some names replaced by expressions."""
+    """Return a copy of the tree in which the nodes of these names are replaced by expressions."""
     if not node.children:
         return values.get(node.value, node) if node.op == "name" else node
     return Node(node.op, tuple(substitute_names(child, values) for child in node.children), node.value)
 
 
 def expand_names(node: Node, values: Mapping[str, Node]) -> Node | None:
-    """Return the tree with names replaced by expressions; None if it would have more than MAX_NODES nodes."""
+    """Return a copy of the tree with names replaced by expressions; None if it would have more than MAX_NODES nodes."""
     expanded = substitute_names(node, values)
     return None if next(islice(walk(expanded), MAX_NODES, None), None) else expanded
 
 
 def variable_names(node: Node) -> set[str]:
-    """Return the names that occur in a tree."""
+    """Return the names of the values that occur in an expression."""
     return {child.value for _, child in walk(node) if child.op == "name"}
 
 
@@ -139,7 +148,7 @@ class Equation:
 
 
 def parse_equation(line: str, number: int = 1) -> Equation:
-    """Read `name = expression`.
+    """Parse a line `name = expression`; `number` is the line number, for errors.
 
     >>> parse_equation("dh = δ2 Uᵀ")
     Traceback (most recent call last):
@@ -158,7 +167,10 @@ def parse_equation(line: str, number: int = 1) -> Equation:
 
 
 def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
-    """Read a line of a derivation: the name before the first `=`, "" without one, and the equal expressions.
+    """Parse a line `name = expression = …` of a derivation; return its name, "" if it has none, and the expressions.
+
+    Args:
+        number: the line number, for errors.
 
     >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
     >>> name, [str(step) for step in steps], parse_steps("= B.T + A.T")[0]
@@ -185,22 +197,26 @@ class _EquationParser(Cursor):
         self.nodes = self.depth = 0
 
     def end(self) -> None:
+        """Raise an error unless all tokens are read."""
         if self.current.kind in ("name", "number", "(", "["):
             raise self.error(f"expected an operator before '{self.current.text}', such as * or @.")
         if self.current.kind != "end":
             raise self.error(f"'{self.current.text}' does not fit here.")
 
     def expect(self, kind: str) -> None:
+        """Skip the next token, which must be of this kind."""
         if not self.take_if(kind):
             raise self.error(f"expected '{kind}', got {_quote(self.current)}.")
 
     def node(self, op: str, *children: Node, value: Any = None, position: int = 0) -> Node:
+        """Build a node; raise an error if the expression has more than MAX_NODES of them."""
         self.nodes += 1
         if self.nodes > MAX_NODES:
             raise self.error(f"the expression has more than {MAX_NODES} parts; write some of it in a line of its own.")
         return Node(op, children, value, position)
 
     def expression(self) -> Node:
+        """Read a sum or difference of products."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"brackets are nested more than {MAX_DEPTH} deep.")
@@ -211,12 +227,14 @@ class _EquationParser(Cursor):
         return node
 
     def product(self) -> Node:
+        """Read operands with *, / or @ between them."""
         node = self.unary()
         while sign := self.take_if("*", "/", "@"):
             node = self.node(sign.text, node, self.unary())
         return node
 
     def unary(self) -> Node:
+        """Read an operand with its minus signs before it and powers, transposes, slices and method calls after it."""
         is_negative = False
         while self.take_if("-"):
             is_negative = not is_negative
@@ -240,6 +258,7 @@ class _EquationParser(Cursor):
         return self.node("-", node) if is_negative else node
 
     def ranges(self, opening: Token) -> tuple[Any, ...]:
+        """Read the ranges of a slice such as `[:n, 1:]` after its opening bracket; return (start, stop) by axis."""
         ranges = [self.range()]
         while self.take_if(","):
             ranges.append(self.range())
@@ -249,6 +268,7 @@ class _EquationParser(Cursor):
         return (*ranges, (None, None)) if len(ranges) == 1 else tuple(ranges)
 
     def exponent(self) -> float:
+        """Read the exponent of a power: a whole or half number, with or without brackets."""
         bracket = self.take_if("(")
         minus, token = self.take_if("-"), self.take()
         divisor = bracket and self.take_if("/") and self.take()
@@ -264,6 +284,7 @@ class _EquationParser(Cursor):
         return -value if minus else value
 
     def range(self) -> tuple[int | str | None, ...]:
+        """Read `start:stop` of a slice; return both ends as a number, the name of a size, or None if left out."""
         ends: list[int | str | None] = []
         for last in (False, True):
             token = self.take_if("name", "number")
@@ -275,6 +296,7 @@ class _EquationParser(Cursor):
         return tuple(ends)
 
     def atom(self) -> Node:
+        """Read a number, a name, a function call, a stack `[a; b]`, or an expression in brackets."""
         token = self.take()
         match token.kind:
             case "number":
@@ -309,7 +331,12 @@ class _EquationParser(Cursor):
         raise self.error(f"expected a value, got {_quote(token)}.", token)
 
     def derivative(self, function: str, token: Token) -> Node:
-        """Expand the derivative of an elementwise function, as in tanh'(z)."""
+        """Read the argument of tanh'(z) or the like, after the '; return the derivative of the function at it.
+
+        Args:
+            function: name of the elementwise function.
+            token: the token of its name, for errors.
+        """
         if function not in _DERIVATIVES:
             raise self.error(f"'{token.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", token)
         (argument,) = self.call(function).children
@@ -320,7 +347,11 @@ class _EquationParser(Cursor):
         return substitute_names(expanded, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
-        """Read the arguments in brackets, after those before the dot of a method call."""
+        """Read the arguments of a function in brackets and return the node of the call.
+
+        Args:
+            arguments: the value before the dot of a method call such as a.sum(axis=0), as a list.
+        """
         opening, arguments, value = self.current, arguments or [], None
         self.expect("(")
         if function == "einsum":
@@ -359,7 +390,7 @@ class _EquationParser(Cursor):
         return self.apply(function, arguments, opening, value)
 
     def axes(self) -> int | tuple[int, ...]:
-        """Read `axis=0`, `dim=0`, `0` or `(0, 1)`."""
+        """Read `axis=0`, `dim=0`, `0` or `(0, 1)`; return the number, or a tuple of several."""
         if self.current.text in ("axis", "dim"):
             self.take()
             self.expect("=")
@@ -372,12 +403,14 @@ class _EquationParser(Cursor):
         return axes[0] if len(axes) == 1 else tuple(axes)
 
     def axis(self) -> int:
+        """Read the number of an axis, which may be negative."""
         minus, token = self.take_if("-"), self.take()
         if token.text not in map(str, range(1 if minus else 0, MAX_AXES)):
             raise self.error(f"an axis is 0 (down the rows) or 1 (along them), not '{token.text}'.", token)
         return -int(token.text) if minus else int(token.text)
 
     def einsum(self, subscripts: str, arguments: list[Node], opening: Token) -> Node:
+        """Return the node of an einsum; raise an error at its bracket `opening` if subscripts and arguments differ."""
         inputs, _, output = subscripts.partition("->")
         operands = inputs.split(",")
         if any(len(set(letters)) < len(letters) for letters in (*operands, output)) or not set(output) <= {*inputs}:
@@ -388,6 +421,7 @@ class _EquationParser(Cursor):
         return self.node("einsum", *arguments, value=subscripts)
 
     def apply(self, function: str, arguments: list[Node], opening: Token, axis: Any = None) -> Node:
+        """Return the node of a call; raise an error at its bracket `opening` for a wrong number of arguments."""
         minimum, maximum = ARITY[function]
         if not minimum <= len(arguments) <= maximum:
             expected = str(maximum) if minimum == maximum else f"{minimum} to {maximum}"
@@ -396,6 +430,7 @@ class _EquationParser(Cursor):
 
 
 def _quote(token: Token) -> str:
+    """Return the text of a token for a message, in quotes unless it is the end of the line."""
     return token.text if token.kind == "end" else f"'{token.text}'"
 
 
@@ -439,6 +474,7 @@ def write_expression(node: Node) -> str:
 
 
 def _write_operand(node: Node, level: int) -> str:
+    """Write an operand, in brackets if its operator binds less tightly than `level`, a number of PRECEDENCE."""
     if node.is_binary:
         precedence = PRECEDENCE[node.op]
     else:
@@ -497,7 +533,7 @@ class WorkBudget:
         _BUDGET.set(self._outer)
 
     def spend(self, operations: int) -> None:
-        """Draw operations from this budget and from the outer ones."""
+        """Subtract operations from this budget and the outer ones; raise TooMuchWork if this one is used up."""
         self.remaining -= operations
         if self.remaining < 0:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
@@ -507,7 +543,7 @@ class WorkBudget:
 
 @contextmanager
 def limited_work(operations: int) -> Iterator[None]:
-    """Limit the operations inside a block, or of each call of a decorated function."""
+    """Limit the operations of evaluating expressions in a `with` block, or in each call of a decorated function."""
     with WorkBudget(operations):
         yield
 
@@ -518,7 +554,7 @@ _MATRIX_PRODUCTS, _EINSUM_PRODUCTS, _FUNCTION_VALUES, _OTHER_VALUES = 25_000, 50
 
 
 def _extra_operations(node: Node, operands: Sequence[Tensor], value: Tensor) -> int:
-    """Return how many operations a node costs beyond one, by the sizes of its values."""
+    """Return how many operations a node costs beyond 1, by the sizes of its operands and of its value."""
     if node.op == "@":
         return value.numel() * operands[0].shape[-1] // _MATRIX_PRODUCTS
     if node.op == "einsum":
@@ -532,7 +568,7 @@ def _extra_operations(node: Node, operands: Sequence[Tensor], value: Tensor) -> 
 
 
 def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
-    """Apply a binary operator.
+    """Apply a binary operator, such as + or @; raise a ShapeError if the shapes do not fit.
 
     A number, or a row or column as long as the other value, is broadcast. A row and a column are not broadcast against
     each other: an outer product must be written as such.
@@ -556,7 +592,11 @@ def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
 
 
 def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor:
-    """Apply a function of the language; `value` is its axis, or the subscripts of an einsum."""
+    """Apply a function of the language by its name; raise a ShapeError if the shapes do not fit.
+
+    Args:
+        value: the axis or axes of a sum, mean or softmax, or the subscripts of an einsum; None if there are none.
+    """
     first, counts = arguments[0], [argument.numel() for argument in arguments]
     result_sizes = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
     _check_size(result_sizes.get(function, counts[0]))
@@ -592,7 +632,10 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
 
 
 def _concatenate(arguments: list[Tensor]) -> Tensor:
-    """Stack columns, put rows side by side, or join matrices with as many rows, as heads are, or columns."""
+    """Join tensors as `[a; b]` does: columns below each other, rows side by side, matrices along the axis that fits.
+
+    Matrices with equally many rows are joined side by side, as attention heads are; otherwise below each other.
+    """
     shapes = [tuple(argument.shape) for argument in arguments]
     if all(len(shape) == 2 for shape in shapes):
         axes = [axis for axis in (0, 1) if all(shape[1 - axis] == 1 for shape in shapes)]
@@ -603,7 +646,7 @@ def _concatenate(arguments: list[Tensor]) -> Tensor:
 
 
 def _einsum(subscripts: str, arguments: list[Tensor]) -> Tensor:
-    """Sum products by subscripts; an operand or result with one letter is a row or a column."""
+    """Compute an einsum; an operand or result with one subscript is a row (1, n) or a column (n, 1)."""
     inputs, _, output = subscripts.partition("->")
     placeholders = ", ".join("{}" for _ in arguments)
     error = ShapeError(f"einsum('{subscripts}') of {placeholders}", *(argument.shape for argument in arguments))
@@ -626,6 +669,7 @@ def _einsum(subscripts: str, arguments: list[Tensor]) -> Tensor:
 
 
 def _check_size(elements: int) -> None:
+    """Raise a ShapeError if a value of this many elements is too large to compute."""
     if elements > MAX_ELEMENTS:
         raise ShapeError(f"a value of {elements} elements, which is too large")
 
@@ -642,7 +686,7 @@ class Evaluator:
         self._cache: dict[int, tuple[Node, Tensor]] = {}
 
     def cache_values(self, node: Node) -> None:
-        """Cache the values of a tree's nodes; evaluating a tree that shares some of them costs only the others."""
+        """Evaluate every node of a tree and store its value; other trees that share these nodes then cost less."""
         for child in node.children:
             self.cache_values(child)
         try:
@@ -661,11 +705,13 @@ class Evaluator:
         return value
 
     def _spend(self, operations: int) -> None:
+        """Count operations, and subtract them from the budget if there is one."""
         self.operations += operations
         if operations and self._budget is not None:
             self._budget.spend(operations)
 
     def _apply(self, node: Node, operands: list[Tensor]) -> Tensor:
+        """Return the value of a node from the values of its children."""
         if node.op == "number":
             return tensor(float(node.value), dtype=float64)
         if node.op == "name":
@@ -686,6 +732,7 @@ class Evaluator:
                 return apply_function(function, operands, node.value)
 
     def _slice(self, value: Tensor, ranges: Sequence[tuple[int | str | None, ...]]) -> Tensor:
+        """Return a slice of a value; its ends are numbers, names of sizes or None, and it must not be empty."""
         if value.ndim < len(ranges):
             raise ShapeError("a slice of {}", value.shape)
         slices = (slice(*(int(self.values[end]) if isinstance(end, str) else end for end in ends)) for ends in ranges)

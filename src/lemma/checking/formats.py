@@ -55,7 +55,13 @@ def write_sheet_as(
     answers: Sequence[Path | str | Mapping[str, Any]],
     out: Path | str,
 ) -> Path:
-    """Write a sheet, or the marks of answers to it, in one of `FORMATS`."""
+    """Write a sheet, or the marks of answers to it, in one of FORMATS; return the path that was written.
+
+    Args:
+        questions: the sheet, as a file or a mapping.
+        answers: files or mappings of answers, for gradescope and lti; empty for otter and nbgrader.
+        out: the file to write; for otter a folder of test files.
+    """
     if format not in FORMATS:
         raise InputError(describe_unknown("format", format, FORMATS))
     target, needs_answers = Path(out), format in ("gradescope", "lti")
@@ -83,7 +89,7 @@ def write_sheet_as(
 
 
 def gradescope_results(marks: StudentMarks) -> dict[str, Any]:
-    """Return what Gradescope reads from results/results.json: a test for each question, visible to the student."""
+    """Return the content of Gradescope's results/results.json: a test for each question, visible to the student."""
     tests = [
         {
             "name": mark.id,
@@ -107,6 +113,9 @@ def lti_scores(marks: StudentMarks | ClassMarks, timestamp: datetime | None = No
 
     An answer that could not be read leaves the grading to a person: gradingProgress is PendingManual then. The user is
     the `user` that the answers name, else the student.
+
+    Args:
+        timestamp: the time of grading; now by default.
     """
     stamp = (timestamp or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
     scores = []
@@ -130,9 +139,11 @@ def lti_scores(marks: StudentMarks | ClassMarks, timestamp: datetime | None = No
 
 
 def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Mark one response as Lambda Feedback asks for it: `params` has the fields of a sheet's question.
+    """Mark one response for Lambda Feedback; return `is_correct` and `feedback`.
 
-    `answer` is not used: what is right is read off the model.
+    Args:
+        answer: not used, since the right answer is read off the model.
+        params: the fields of a sheet's question.
 
     >>> evaluation_function("W_in*W_out", "", {"kind": "parameters", "model": "lora"})
     {'is_correct': False, 'feedback': "Not right: too small at the model's sizes."}
@@ -143,16 +154,19 @@ def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -
 
 
 def points(sheet: Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> float:
-    """Return the points of one answer, as nbgrader reads them from the output of a cell, with nothing on stderr.
+    """Return the points of the answer to question `id`, as the last line of an nbgrader cell, with nothing on stderr.
 
     nbgrader takes any other output, such as a verdict, for full marks.
+
+    Args:
+        answers: the answers by the question's id; earlier ones are needed where the question builds on them.
     """
     with redirect_stderr(io.StringIO()):  # nbgrader takes a warning for a failure
         return float(mark_answers(sheet, answers)[id].points)
 
 
 def variable_names(sheet: Sheet) -> dict[str, str]:
-    """Return the variable that holds the answer to each question, by the question's id.
+    """Return the name of the notebook variable that holds each answer, by the question's id.
 
     >>> questions = [SheetQuestion(id=id, kind="parameters", model="lora") for id in ("Q1", "2 b", "2-b", "if")]
     >>> list(variable_names(Sheet("", tuple(questions))).values())
@@ -169,7 +183,7 @@ def variable_names(sheet: Sheet) -> dict[str, str]:
 
 
 def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str, Any], list[str]]:
-    """Return a sheet of one question and those that it builds on, as plain values; and the ids of these."""
+    """Return a sheet, as plain values, of one question and the questions it builds on; and the ids of the latter."""
     needed = {question.id}
     for earlier in reversed(sheet.questions):
         needed |= {*earlier.builds_on} if earlier.id in needed else set()
@@ -179,7 +193,7 @@ def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str
 
 
 def possible_fractions(question: SheetQuestion) -> list[float]:
-    """Return the fractions of its points that an answer can earn, in increasing order.
+    """Return the fractions of its points that an answer to a question can earn, in increasing order and without 0.
 
     >>> possible_fractions(SheetQuestion(id="Q", kind="gradient", cell="rnn", lines=("dU", "db2"), partial=True))
     [0.5, 1.0]
@@ -198,7 +212,7 @@ def possible_fractions(question: SheetQuestion) -> list[float]:
 
 
 def otter_tests(sheet: Sheet) -> dict[str, str]:
-    """Return Otter's test files in its exception-based form, by file name; a case for each step of partial credit."""
+    """Return the texts of Otter's test files by file name: a file per question, a test per step of partial credit."""
     Marker(sheet)  # raises an error if a model cannot be asked what the sheet asks
     names, files = variable_names(sheet), dict[str, str]()
     for question in sheet.questions:
@@ -222,13 +236,14 @@ def otter_tests(sheet: Sheet) -> dict[str, str]:
 def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
     """Return the source notebook of an nbgrader assignment: text, a cell for the answer and a test cell per question.
 
-    The test cells give the points as a number, which nbgrader reads as partial credit. They are hidden tests, since the
-    sheet says what earns partial credit. Solutions are filled in where the model has them.
+    The test cells return the points as a number, which nbgrader reads as partial credit. They are hidden tests, since
+    the sheet says what earns partial credit. Solutions are filled in where the model has them.
     """
     marker, names = Marker(sheet), variable_names(sheet)
     cells: list[dict[str, Any]] = []
 
     def add_cell(kind: str, id: str, source: str, *roles: str, **metadata: Any) -> None:
+        """Append a cell to the notebook; `roles` are "grade" or "solution", `metadata` goes to nbgrader's."""
         flags = {"grade": "grade" in roles, "solution": "solution" in roles, "locked": "solution" not in roles}
         nbgrader = {**flags, "grade_id": id, "schema_version": 3, "task": False, **metadata}
         output = {"execution_count": None, "outputs": []} if kind == "code" else {}

@@ -65,12 +65,14 @@ class GradientVerdict(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Lines printed below the text: the reason, the repaired line, and gradients used that no line derives."""
         repaired = f"repaired: {self.repair}" if self.repair else ""
         assumed = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
         return tuple(note for note in (self.reason, repaired, assumed) if note)
 
     @property
     def correction(self) -> str:
+        """The repaired line and the reason, in one paragraph."""
         reason = f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
         return " ".join(filter(None, [f"{self.repair}." if self.repair else "", reason]))
 
@@ -82,9 +84,11 @@ class GradientReport(CheckedLines[GradientVerdict]):
 
     @property
     def summary(self) -> str:
+        """The number of right lines after the name of the function, as in "rnn: 1 of 2 right"."""
         return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
+        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
@@ -100,9 +104,10 @@ def check_gradients(
 ) -> GradientReport:
     """Check the lines `name = expression` of a derivation against autograd in float64, at random sizes and inputs.
 
-    A line may use what backpropagation has when it arrives there: all values of the forward pass, the gradients of
-    what is computed from the value, and gradients that an earlier line gets right. Of those that an earlier line gets
-    wrong, it may use what is not derived after it. True values of gradients are used, so that no mistake counts twice.
+    A line may use the values and gradients that backpropagation has computed by then: all values of the forward pass,
+    the gradients of what is computed from the value, and gradients that an earlier line gets right. Of those that an
+    earlier line gets wrong, it may use what is not derived after it. True values of gradients are used, so that no
+    mistake counts twice.
 
     Args:
         cell: the name of a function, or a TOML file with a custom one, whose answers are checked too.
@@ -159,6 +164,7 @@ class _GradientChecker:
         self.constant_budget = WorkBudget(MAX_CONSTANT_OPERATIONS)
 
     def check(self, line: Equation, diagnose: bool) -> GradientVerdict:
+        """Return the verdict on a line; lines must come in order. With `diagnose`, a wrong line is explained."""
         name, expression, cell = line.name, line.expression, self.cell
         verdict, names = GradientVerdict(line.number, name, line.text, "wrong"), variable_names(expression)
         used = {source for name in names for source in self.sources.get(name, {name})}
@@ -188,7 +194,12 @@ class _GradientChecker:
         return self._explain(verdict, line, fault, available)
 
     def _add_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
-        """Compute a helper, for later lines to use."""
+        """Compute the value of a name that is not the cell's, for later lines to use; return the verdict "helper".
+
+        Args:
+            verdict: the verdict so far, with the line's name and text.
+            used: the cell's names that the expression uses, directly or through other helpers.
+        """
         name = verdict.name
         try:
             values = [Evaluator(sample.values)(expression) for sample in self.samples]
@@ -204,7 +215,13 @@ class _GradientChecker:
     def _explain(
         self, verdict: GradientVerdict, line: Equation, fault: str, available: Collection[str]
     ) -> GradientVerdict:
-        """Return the verdict on a wrong line with its repair, or with the steps that it takes for constants."""
+        """Return the verdict on a wrong line with its repair, or with the steps whose gradients it leaves out.
+
+        Args:
+            verdict: the verdict so far.
+            fault: how the value differs, such as "relative error 2".
+            available: names that the repair may use.
+        """
         expressions = [line.expression]
         if variable_names(line.expression) & set(self.helpers):
             expanded = expand_names(line.expression, self.helpers)
@@ -237,7 +254,11 @@ _DEFINITION = re.compile(r"^([^\s=:]+)\s*:=?\s*(?!\s)")
 
 
 def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
-    """Read all lines in the cell's names, without circular definitions."""
+    """Parse the lines of an answer into equations in the cell's names; raise an InputError for circular definitions.
+
+    Args:
+        texts: texts of one or several lines each.
+    """
     texts = [texts] if isinstance(texts, str) else list(texts)
     if sum(map(len, texts)) > MAX_CHARACTERS:
         raise InputError(f"The derivation has more than {MAX_CHARACTERS:,} characters. Check it in smaller parts.")
@@ -256,7 +277,11 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
 
 
 def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> Equation:
-    """Return an equation in the names of the cell; raise an error at a name that it may not use."""
+    """Return an equation in the cell's spelling of names; raise an error at unknown names, or if it defines an input.
+
+    Args:
+        helpers: names that earlier lines define; they count as known.
+    """
     source = SourceText(equation.text, f"line {equation.number}, column")
     name = cell.canonical(equation.name)
     is_given = name in (*cell.sizes, *cell.input_sides)
@@ -267,7 +292,7 @@ def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> 
 
 
 def _check_names(lines: Sequence[Equation], cell: GradientCell) -> None:
-    """Refuse circular definitions, and misspelled names that no line uses."""
+    """Raise an InputError for circular definitions, and for misspelled names that no line uses."""
     uses: dict[str, set[str]] = {}
     for line in lines:
         uses[line.name] = uses.get(line.name, set()) | variable_names(line.expression)
@@ -280,12 +305,12 @@ def _check_names(lines: Sequence[Equation], cell: GradientCell) -> None:
         if line.name not in cell.all_names | used and similar:
             raise InputError(
                 f"line {line.number}: {line.name} is not a name of the cell, and no line uses it. "
-                f"Did you mean '{similar[0]}'? Known: {', '.join(cell.gradients)}."
+                f"Did you mean '{similar[0]}'? Choices: {', '.join(cell.gradients)}."
             )
 
 
 def _strip_line(text: str) -> str:
-    """Return a line without its comment, the label before it and the full stop after it; `dz: …` becomes `dz = …`.
+    """Return a line without comment, label such as "(b)", and final punctuation; `dz: …` and `dz := …` become `dz = …`.
 
     >>> _strip_line("(b) dz := y_hat - y;  # softmax")
     'dz = y_hat - y'
@@ -295,7 +320,10 @@ def _strip_line(text: str) -> str:
 
 
 def read_line(text: str, number: int) -> list[Equation]:
-    """Read `name = expression`; of `name = expression = expression` every member is derived.
+    """Parse `name = expression`, or `name = expression = expression` into an equation for each expression.
+
+    Args:
+        number: the line number, for errors.
 
     >>> [str(equation.expression) for equation in read_line("dz = a - b = -(b - a)", 1)]
     ['a - b', '-(b - a)']
@@ -316,9 +344,12 @@ ConstantGradients = dict[tuple[str, ...], Tensor | None]  # by a name and the st
 def forgotten_steps(
     expression: Node, cell: GradientCell, target: str, samples: Sequence[Sample], cache: ConstantGradients
 ) -> tuple[str, ...]:
-    """Return the steps through which a gradient was forgotten: the fewest that, as constants, make it right.
+    """Return the fewest steps of the forward pass that an expression wrongly treats as constants; () if there are none.
 
-    `cache` holds gradients with constants in the first sample for the following lines, at most MAX_CONSTANT_TRIALS.
+    Args:
+        target: the gradient that the expression should equal, such as "dW".
+        cache: gradients with constants in the first sample, by (target, *constants); extended, at most to
+            MAX_CONSTANT_TRIALS.
     """
     first, *other_samples = samples
     try:
@@ -328,7 +359,7 @@ def forgotten_steps(
     if target not in cell.gradients or value.shape != first.values[target].shape:
         return ()
     dependent, steps = {target[1:]}, list[str]()  # what is computed from the value
-    for equation in cell.equations[cell.depth(target) + 1 : -1]:
+    for equation in cell.equations[cell.step_index(target) + 1 : -1]:
         if variable_names(equation.expression) & dependent:
             dependent.add(equation.name)
             steps.append(equation.name)
@@ -351,7 +382,11 @@ def forgotten_steps(
 
 
 def _dependencies(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
-    """Return the names and everything they are derived from."""
+    """Return these names and everything they are derived from, directly or through other names.
+
+    Args:
+        uses: the names in the expression of each name.
+    """
     visited, pending = set(), set(names)
     while pending:
         name = pending.pop()
@@ -361,7 +396,7 @@ def _dependencies(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
 
 
 def _explain_unavailable(cell: GradientCell, target: str, name: str) -> str:
-    """Explain why a line for `target` may not use a name, and what it may use."""
+    """Return a clause on why a line that derives `target` may not use `name`, and on the names that it may use."""
     if target not in cell.gradients:
         reason = "is a gradient" if name in cell.gradients else f"is computed from {target}"
         return f"{name} cannot be used here: it {reason}; use what {target} is computed from"
@@ -376,7 +411,7 @@ def _explain_unavailable(cell: GradientCell, target: str, name: str) -> str:
 
 
 def _describe_fault(expression: Node, target: str, sample: Sample) -> tuple[str, float | None]:
-    """Describe what is wrong with an expression; return the relative error too if there is one."""
+    """Describe how an expression's value differs from that of `target`; return the relative error too, or None."""
     truth = sample.values[target]
     try:
         value = Evaluator(sample.values)(expression)
@@ -392,12 +427,12 @@ def _describe_fault(expression: Node, target: str, sample: Sample) -> tuple[str,
 
 
 def describe_shape_error(error: ShapeError, sample: Sample) -> str:
-    """Describe an operation that does not fit, with shapes in the names of the sizes."""
+    """Describe an operation whose shapes do not fit, with shapes in the names of the sizes."""
     return f"the shapes do not fit: {error.operation.format(*map(sample.describe_shape, error.shapes))}"
 
 
 def describe_cell(cell: CellLike) -> str:
-    """Describe a function: every name that a derivation may use, with shapes, its equations and the language.
+    """Describe a function as a text of several lines: its sizes, inputs, equations with shapes, gradients and language.
 
     >>> print(describe_cell("softmax-cross-entropy").splitlines()[0])
     softmax-cross-entropy
@@ -423,7 +458,7 @@ def describe_cell(cell: CellLike) -> str:
 
 
 def _equation_lines(cell: GradientCell, width: int) -> list[str]:
-    """Return the forward equations, each with the shape of its value in a column."""
+    """Return the forward equations as lines of at most `width`, each with the shape of its value in a second column."""
     sample = cell.samples[0]
     texts = [f"{equation.name} = {equation.expression}" for equation in cell.equations]
     shapes = [sample.describe_shape(sample.values[step].shape) for step in cell.steps] + ["a number"]

@@ -47,7 +47,12 @@ LAST_NAME_COLUMNS = ("last name", "last_name", "surname", "family name")
 def check_sheet(
     sheet: Path | str | Mapping[str, Any], answers: Sequence[Path | str | Mapping[str, Any]]
 ) -> "StudentMarks | ClassMarks":
-    """Mark one student's file or mapping of answers; several files, a folder or a table are a class."""
+    """Mark answers to a sheet: one file or mapping as a student, several files, a folder or a table as a class.
+
+    Args:
+        sheet: the questions, as a TOML or Markdown file or a mapping.
+        answers: files, folders, tables or one mapping of answers.
+    """
     if not answers:
         raise InputError("check sheet: ANSWERS expected behind the sheet: files, a folder or a table of a class.")
     first = answers[0]
@@ -62,10 +67,12 @@ def check_sheet(
 def mark_class(
     sheet: Path | str | Mapping[str, Any], sources: Sequence[Path | str], seconds: float = DIAGNOSIS_SECONDS
 ) -> "ClassMarks":
-    """Mark a class: files of answers, folders of such files, tables with a row for each student (or each answer).
+    """Mark the answers of a class; an answer that cannot be read never stops the marking of the others.
 
-    An answer that cannot be read never stops the marking of the others. After `seconds` no more wrong answers are
-    explained; those that most students gave come first.
+    Args:
+        sheet: the questions, as a TOML or Markdown file or a mapping.
+        sources: files of answers, folders of such files, tables with a row for each student or for each answer.
+        seconds: time for explaining wrong answers; those that most students wrote come first.
     """
     marker, submissions = Marker(read_sheet(sheet)), list[Submission]()
     skipped: list[str] = []
@@ -124,12 +131,12 @@ class ClassMarks(Result):
 
     @property
     def of(self) -> float:
-        """The points of right answers to all questions."""
+        """The points of a student with only right answers."""
         return self.students[0].of
 
     @property
     def mistakes(self) -> list[SharedMistake]:
-        """The mistakes, the most frequent first, then wrong answers without an explanation."""
+        """The mistakes with the students who made them, the most frequent first, unexplained wrong answers last."""
         students: dict[tuple[str, str], list[str]] = {}
         for marks in self.students:
             for mark in marks.marks:
@@ -141,7 +148,7 @@ class ClassMarks(Result):
 
     @property
     def notes(self) -> list[str]:
-        """Messages about what a teacher has to look at, such as answers that cannot be read."""
+        """Sentences on what a teacher has to look at, such as answers that cannot be read."""
         notes = [*self.left_out]
         for marks in self.students:
             unreadable = [mark for mark in marks.marks if mark.verdict == "unreadable"]
@@ -156,16 +163,22 @@ class ClassMarks(Result):
         return notes
 
     def count_verdicts(self, question: int) -> Counter[str]:
-        """Count the students with each verdict on a question, given by its index."""
+        """Count the students by verdict on a question.
+
+        Args:
+            question: index of the question on the sheet.
+        """
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
+        """Return tables of points by student and of verdicts by question, the most frequent mistakes, and the notes."""
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
         return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks()]
 
     def details(self) -> list[Block]:
+        """Return statistics, mistakes, tables, and every student's answers with their marks."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -191,11 +204,11 @@ class ClassMarks(Result):
         return [*overview, *self._note_blocks(), Heading("Students"), students, Heading("Answers"), *answers]
 
     def _means(self) -> list[float]:
-        """Return the mean points of each question."""
+        """Return the mean points of all students for each question."""
         return [mean(marks.marks[index].points for marks in self.students) for index in range(len(self.questions))]
 
     def _tables(self) -> tuple[Table, Table]:
-        """Return the points by student, and the verdicts by question."""
+        """Return a table of the points by student and question, and a table of the verdicts by question."""
         means = self._means()
         rows = [
             (marks.student, f"{marks.points:g}", *(f"{mark.points:g}" for mark in marks.marks))
@@ -218,6 +231,7 @@ class ClassMarks(Result):
         return students, questions
 
     def _mistake_blocks(self, limit: int) -> list[Block]:
+        """Return a heading and a table of at most `limit` mistakes; [] if there are none."""
         mistakes = self.mistakes
         rows = [(each.question, each.text[:MAX_CELL_CHARS], str(len(each.students))) for each in mistakes[:limit]]
         more = len(mistakes) - len(rows)
@@ -226,9 +240,11 @@ class ClassMarks(Result):
         return [Heading("The most frequent mistakes"), table] if mistakes else []
 
     def _note_blocks(self) -> list[Block]:
+        """Return a heading and a list of the notes; [] if there are none."""
         return [Heading("To be looked at"), Items(self.notes)] if self.notes else []
 
     def to_dict(self) -> dict[str, Any]:
+        """Return title, points, students, questions and mistakes as plain values for JSON, in full."""
         students: list[dict[str, Any]] = []
         for marks in self.students:
             answers = [{**mark.to_dict(), "mistakes": mark.mistakes} for mark in marks.marks]
@@ -242,7 +258,7 @@ class ClassMarks(Result):
         return to_plain({"title": self.title, "of": self.of, "students": students, "questions": questions, **rest})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row for each student: points by question and in all, then the verdicts and remarks."""
+        """Return a row by column name for each student: points by question and in all, verdicts, and remarks."""
         rows: list[dict[str, Any]] = []
         for marks in self.students:
             row: dict[str, Any] = {"student": marks.student, "user": marks.user, "source": marks.source}
@@ -254,11 +270,16 @@ class ClassMarks(Result):
 
 
 def _is_class(path: Path) -> bool:
+    """Return whether a path holds the answers of several students: a folder or a table."""
     return (exists(path) and path.is_dir()) or path.suffix.lower() in SEPARATED
 
 
 def _read_file(path: Path, name: str) -> Submission:
-    """Read a student's file; one that cannot be read becomes a submission with an error, under the file's name."""
+    """Read the file of one student; a file that cannot be read becomes a submission with an error.
+
+    Args:
+        name: the student's name if the file has none.
+    """
     student = sanitize_name(name)
     try:
         submission = read_answers(path)
@@ -270,7 +291,12 @@ def _read_file(path: Path, name: str) -> Submission:
 
 
 def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterator[Submission]:
-    """Read the files of a folder, and those one level below, where each student has a folder; `skipped` is extended."""
+    """Yield the submissions in a folder of files, or of folders with the files of one student each.
+
+    Args:
+        sheet: the file of the questions, which is left out; None for a mapping.
+        skipped: messages about files that are left out; extended.
+    """
     for path in sorted(folder.iterdir()):
         try:
             inner = sorted(path.iterdir()) if path.is_dir() and not path.name.startswith(".") else [path]
@@ -289,7 +315,10 @@ def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterat
 def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:
     """Read a table with a column for the student and one for each question, or with a row for each answer.
 
-    Columns are known by their names in the header; `skipped` is extended by a note on those of no use.
+    Columns are known by their names in the header.
+
+    Args:
+        skipped: messages; extended by a note on columns of no use.
     """
     header, rows = _read_rows(path)
     names = [name.strip().casefold() for name in header]
@@ -300,7 +329,7 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
     answer_columns = {id: names.index(id.casefold()) for id in ids if id.casefold() in names}
 
     def find(choices: Sequence[str]) -> list[int]:
-        """Return the first column of these names that holds no answers, if there is one."""
+        """Return [index] of the first column with such a name that holds no answers; [] without such a column."""
         indices = (names.index(name) for name in choices if name in names)
         return [index for index in indices if index not in answer_columns.values()][:1]
 
@@ -338,7 +367,10 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
 
 
 def _read_rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]]]:
-    """Return the header, and the rows with their lines; a byte that is not UTF-8 becomes a sign that no formula has."""
+    """Return the header, and (line number, cells) of the rows of a table.
+
+    A byte that is not UTF-8 becomes a character that no formula has.
+    """
     if path.is_file() and path.stat().st_size > MAX_TABLE_BYTES:
         raise InputError(f"{path}: has more than {MAX_TABLE_BYTES:,} bytes. Split the class.")
     content, readable = path.read_bytes() if path.is_file() else b"", path

@@ -35,7 +35,11 @@ AnswerId = tuple[Any, ...]
 
 
 def mark_answers(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> "StudentMarks":
-    """Mark one student's answers to a sheet; both are files in TOML or Markdown, or mappings.
+    """Mark one student's answers to a sheet.
+
+    Args:
+        sheet: the questions, as a TOML or Markdown file or a mapping.
+        answers: the answers, as such a file or as a mapping from question id to answer.
 
     >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
     >>> mark_answers(sheet, {"Q1": "R*(W_in + W_out) + W_in*W_out"})["Q1"].points
@@ -63,7 +67,7 @@ class Marker:
         self._parsed: dict[tuple[str, str], Any] = {}
 
     def mark(self, submission: Submission) -> "StudentMarks":
-        """Mark everything that one student handed in; nothing in it stops the marking."""
+        """Return the marks of one student's submission; no error in an answer stops the marking of the others."""
         ids: dict[str, AnswerId] = {}
         marks = []
         for question in self.sheet.questions:
@@ -82,7 +86,11 @@ class Marker:
         return StudentMarks(self.sheet.title, student, tuple(marks), tuple(notes), user, source)
 
     def diagnose(self, seconds: float | None = None) -> int:
-        """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
+        """Explain wrong answers marked so far, the most frequent first; return how many are left when the time is up.
+
+        Args:
+            seconds: the time; unlimited by default.
+        """
         waiting = [id for id, result in self.assessments.items() if result.needs_diagnosis]
         waiting.sort(key=lambda id: -self.uses[id])
         deadline = None if seconds is None else monotonic() + seconds
@@ -93,6 +101,7 @@ class Marker:
         return 0
 
     def _assess(self, id: AnswerId) -> Assessment:
+        """Return the assessment of an answer, computed at its first use, and count its uses."""
         self.uses[id] += 1
         if id not in self.assessments:
             self.assessments[id] = self._attempt(id, diagnose=False)
@@ -100,6 +109,7 @@ class Marker:
 
     @work_limit(MAX_MARKING_STEPS)
     def _attempt(self, id: AnswerId, diagnose: bool) -> Assessment:
+        """Parse and assess an answer, explained if wrong with `diagnose`; an exception becomes its error."""
         question_id, text, *earlier_ids = id
         question = self.questions[question_id]
         earlier = [
@@ -138,17 +148,23 @@ class Mark:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """The reason, line by line, and the right answer if it is shown."""
+        """The lines of the reason, and the right answer if the sheet shows it."""
         has_solution = self.right_answer and self.verdict != "right"
         solution = f"The right answer: {self.right_answer}" if has_solution else ""
         return tuple(note for note in (*self.reason.splitlines(), solution) if note)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields for the student, without the mistakes, which are the teacher's."""
         return {name: value for name, value in asdict(self).items() if name != "mistakes"}  # those are the teacher's
 
 
 def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
-    """Turn an assessment, None if there is no answer, into a mark that shows what the sheet allows."""
+    """Turn an assessment into a mark that shows what the sheet allows.
+
+    Args:
+        text: the answer as the student wrote it.
+        assessment: None if there is no answer.
+    """
     mark = Mark(question.id, question.text, text[:MAX_ANSWER_CHARS], "not answered", "", 0, question.points)
     if assessment is None:
         return mark
@@ -190,19 +206,21 @@ class StudentMarks(Result):
 
     @property
     def points(self) -> float:
+        """The points that the student earned, summed over all questions."""
         return round(sum(mark.points for mark in self.marks), 2)
 
     @property
     def of(self) -> float:
-        """The points of right answers to all questions."""
+        """The points of a student with only right answers."""
         return round(sum(mark.of for mark in self.marks), 2)
 
     @property
     def summary(self) -> str:
-        """The points, such as "3 of 8 points"."""
+        """The points that the student earned, such as "3 of 8 points"."""
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
+        """Return a line for each question with its verdict, points and remarks, then the notes and the sum."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]
@@ -212,7 +230,7 @@ class StudentMarks(Result):
         return [Text("\n".join([*lines, *self.notes, self.summary]))]
 
     def details(self) -> list[Block]:
-        """The same with questions and answers, these in blocks, where no character has a meaning."""
+        """Every question with its answer, preformatted, and its verdict and remarks."""
         blocks: list[Block] = [Heading(self._heading, 1), Text(self.summary, "strong")]
         kinds = {"right": "good", "wrong": "bad", "unreadable": "bad", "not answered": "strong"}
         for mark in self.marks:
@@ -225,15 +243,17 @@ class StudentMarks(Result):
 
     @property
     def _heading(self) -> str:
+        """The titles of the sheet and of the student, as in "Week 3: Ada"."""
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row by column name for each question: id, answer, verdict, points and reason."""
         names = ("id", "answer", "verdict", "points", "of", "reason")
         return [{name: escape_spreadsheet_cell(getattr(mark, name)) for name in names} for mark in self.marks]
 
 
 def escape_spreadsheet_cell(value: Any) -> Any:
-    """Return a value for a cell of a table that no spreadsheet takes for a formula.
+    """Return a table cell with a ' before text that a spreadsheet would take for a formula; other values unchanged.
 
     >>> escape_spreadsheet_cell("=1+1"), escape_spreadsheet_cell("V*d"), escape_spreadsheet_cell(2.5)
     ("'=1+1", 'V*d', 2.5)

@@ -50,34 +50,37 @@ class PartGroup:
 
     @cached_property
     def total(self) -> Polynomial:
+        """The formula of all parts together."""
         return sum_polynomials(part.total for part in self.parts)
 
     @cached_property
     def paths(self) -> frozenset[str]:
+        """The module paths of the parts."""
         return frozenset(part.path for part in self.parts)
 
     @property
     def single_part(self) -> Part | None:
+        """The part of a group of one; None for larger groups."""
         return self.parts[0] if len(self.parts) == 1 else None
 
     @property
     def is_module(self) -> bool:
-        """Return whether this is a module, a tensor or all modules of one name, not a kind of tensors."""
+        """True for a module, a tensor or all modules of one name; False for a kind of tensors such as all biases."""
         return self.name.startswith(("'", "every"))
 
 
 def is_bias(part: Part) -> bool:
-    """Return whether a part is a bias."""
+    """Return whether a part of a formula belongs to a bias, by its path."""
     return "bias" in part.path.rpartition(".")[2]
 
 
 def is_norm(part: Part) -> bool:
-    """Return whether a part belongs to a normalization layer."""
+    """Return whether a part of a formula belongs to a normalization layer, by its path."""
     return NORM_NAME.search(module_path(part.path)) is not None
 
 
 def module_path(path: str) -> str:
-    """Return the module of a tensor; a tensor not named weight or bias stands for itself.
+    """Return the path of a tensor's module; a tensor not named weight or bias is returned as it is.
 
     >>> module_path("hidden.bias"), module_path("layers.weight_ih_l0")
     ('hidden', 'layers.weight_ih_l0')
@@ -98,7 +101,7 @@ TENSOR_KINDS: dict[str, Callable[[Part], bool]] = {
 
 
 def group_parts(parts: Sequence[Part]) -> list[PartGroup]:
-    """Return all groups with a natural name, simplest first. Of two names for the same parts the first is kept."""
+    """Return all groups of parts with a natural name, simplest first; each set of parts once, by its first name."""
     by_prefix: dict[str, list[Part]] = {}  # parts by their modules, shortest path first, and by their own path
     by_component: dict[str, list[Part]] = {}  # parts by each name on the way to their module
     parents: set[str] = set()
@@ -114,6 +117,7 @@ def group_parts(parts: Sequence[Part]) -> list[PartGroup]:
                 by_component.setdefault(name, []).append(part)
 
     def tensor_name(part: Part) -> str:
+        """Return the quoted path of a part, as the name of a group of its own."""
         if not part.path:
             return "the model"
         # attention has projections inside it: what it computes itself must be distinguishable from all of it
@@ -169,11 +173,12 @@ class Mistake:
 
     @property
     def text(self) -> str:
+        """The message, formatted now if it is a function."""
         return self.message if isinstance(self.message, str) else self.message()
 
 
 def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield every mistake that the model allows, whatever the answer, most likely first."""
+    """Yield every mistake that is possible in this model's formula, whatever the answer, likeliest first."""
     groups = group_parts([part for part in question.quantity.groups if part.total])
     for group in groups:
         message = partial(_describe_group, question, group)
@@ -189,7 +194,11 @@ def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
 
 
 def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Iterator[Mistake]:
-    """Yield the terms in symbols on which the quantity does not depend: all of a symbol, and each term alone."""
+    """Yield the mistakes of terms in symbols foreign to the model's formula: all terms of a symbol, and each alone.
+
+    Args:
+        difference: the student's formula minus the model's.
+    """
     quantity = question.quantity.name if question.quantity.name != "flops" else "FLOPs"
     for name in sorted(difference.symbols - question.expected.symbols):
         terms = {term: number for term, number in difference.terms.items() if name in dict(term)}
@@ -206,7 +215,7 @@ def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Itera
 
 
 def _omission_cost(group: PartGroup) -> int:
-    """Return how implausible it is to forget a group.
+    """Return the cost of forgetting a group of parts: how implausible it is.
 
     People forget a norm rather than half of it, and a whole module rather than its biases or weights alone.
     """
@@ -219,6 +228,7 @@ def _omission_cost(group: PartGroup) -> int:
 
 
 def _counted_twice(question: FormulaQuestion, group: PartGroup) -> Mistake:
+    """Return the mistake of counting a group of parts twice, such as a tied tensor."""
     part = group.single_part
     if part is None or TIED_NOTE not in part.note:
         message = partial(_describe_group, question, group)
@@ -229,10 +239,12 @@ def _counted_twice(question: FormulaQuestion, group: PartGroup) -> Mistake:
 
 
 def _depth_symbols(parts: Sequence[Part]) -> set[str]:
+    """Return the symbols that count repetitions of the parts, such as L."""
     return {name for part in parts for name in part.repeats.symbols}
 
 
 def _counted_for_single_layer(group: PartGroup) -> Iterator[Mistake]:
+    """Yield the mistakes of counting a group of parts for one layer only, for each symbol of a depth."""
     for depth in sorted(_depth_symbols(group.parts)):
         single = sum_polynomials(part.repeats.substitute(depth, 1) * part.each for part in group.parts)
         message = f"your formula counts {{}} for one layer only; there are {depth}"
@@ -242,7 +254,7 @@ def _counted_for_single_layer(group: PartGroup) -> Iterator[Mistake]:
 
 
 def _miscounted_members(group: PartGroup) -> Iterator[Mistake]:
-    """Yield one member more or less per layer, such as of the two attentions of a decoder layer."""
+    """Yield the mistakes of one member more or less in each layer, such as of the two attentions of a decoder layer."""
     members = [int(abs(part.repeats.common_factor()[0])) if len(part.repeats.terms) == 1 else 1 for part in group.parts]
     part = group.single_part
     is_half_module = part is not None and module_path(part.path) != part.path  # people repeat the module as a whole
@@ -262,6 +274,7 @@ def _miscounted_members(group: PartGroup) -> Iterator[Mistake]:
 
 
 def _describe_group(question: FormulaQuestion, group: PartGroup) -> str:
+    """Return the noun phrase of a group with its formula, such as "a bias of d_h in 'hidden'"."""
     part = group.single_part
     if part is None or part.shape is None:
         prefix = "" if question.quantity.name == "parameters" else "the products of "
@@ -276,7 +289,7 @@ def _describe_group(question: FormulaQuestion, group: PartGroup) -> str:
 
 
 def _foreign_biases(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield biases of maps that have none; an embedding table may serve as the output layer too."""
+    """Yield the mistakes of a bias in a matrix that has none; an embedding may serve as the output layer too."""
     parts = question.quantity.groups
     biased = {module_path(part.path) for part in parts if is_bias(part)}
     for part in parts:
@@ -312,14 +325,14 @@ class MutationRules:
         self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
 
     def has_heads(self, group: PartGroup) -> bool:
-        """Return whether attention heads are plausible here: by the names of the parts, or if no part has such one."""
+        """Return whether a group may have attention heads: its parts are called so, or no part of the model is."""
         if HEADS not in self.question.account.order:
             return False
         is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)
         return is_attention or not any(self.is_attention.values())
 
     def off_by_one(self, group: PartGroup) -> Iterator[Replacement]:
-        """Yield N for N−1, L+1 for L."""
+        """Yield replacements of a count by the next lower or higher number: N for N−1, L+1 for L."""
         for name in self.counts:
             count = symbol(name)
             more, less = (group.total.substitute(name, count + step) for step in (1, -1))
@@ -330,7 +343,7 @@ class MutationRules:
             yield expected - 1, expected, less, COST_GLOBAL
 
     def confused_symbol(self, group: PartGroup) -> Iterator[Replacement]:
-        """Yield d for d_h, 4d for d_ff, the width of one head for that of all heads."""
+        """Yield replacements of a symbol by another: d for d_h, 4d for d_ff, a head's width for that of all heads."""
         heads, total, part = symbol(HEADS), group.total, group.single_part if group.name else None
         scaled_by_heads = (total * heads, total / heads)
         for name in self.names:
@@ -355,7 +368,7 @@ class MutationRules:
                     yield other, symbol(name), mutated, COST_GLOBAL if other in symbols else COST_LOCAL
 
     def block_count(self, group: PartGroup) -> Iterator[Multiple]:
-        """Yield three gates for four, or a query without key and value."""
+        """Yield another number of equal blocks in a tensor: three gates for four, a query without key and value."""
         number, _ = group.total.common_factor()
         is_equal = not self.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
         if not is_equal or number.denominator != 1 or not 2 <= number <= MAX_BLOCKS:
@@ -370,7 +383,7 @@ class MutationRules:
             yield group.total * times, message, COST_GLOBAL if blocks else COST_LOCAL
 
     def wrong_factor(self, group: PartGroup) -> Iterator[Multiple]:
-        """Yield the heads, the layers or the words of the window multiplied in, a factor left out, heads divided by."""
+        """Yield formulas with one factor too many (heads, layers, positions) or too few, or divided by the heads."""
         if self.has_heads(group):
             message = f"your formula multiplies {{}} by {HEADS}; the heads share its width"
             yield group.total * symbol(HEADS), message, COST_FACTOR
@@ -390,6 +403,7 @@ class MutationRules:
             yield group.total / symbol(HEADS), message, COST_FACTOR
 
     def describe_replacement(self, group: PartGroup, actual: Polynomial, expected: Polynomial) -> str:
+        """Return the clause "your formula has ACTUAL where the model has EXPECTED", with `{}` for a named group."""
         sizes = self.question.account.symbols
         coincides = actual.symbols.isdisjoint(expected.symbols) and actual.at(sizes) == expected.at(sizes)
         note = f" (the two are equal only at these sizes: {actual.at(sizes)})" if coincides else ""
@@ -398,7 +412,7 @@ class MutationRules:
 
 
 def _mutations(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Mistake]:
-    """Yield all mutations, of the whole formula first; in a group of parts a mutation is less plausible."""
+    """Yield the mistakes of all mutation rules, for the whole formula first and then for groups of parts."""
     rules, formula = MutationRules(question), PartGroup("", question.quantity.groups)
     inner = [group for group in groups if group.is_module or group.name.startswith("the weights of")]
     for group in (formula, *inner):
@@ -430,7 +444,7 @@ def _mutations(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterat
 
 
 def _other_multiples(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield a size that follows from others taken for another multiple of them: d for d_ff = 4d."""
+    """Yield the mistakes of a wrong multiple in a size that follows from others, such as 2d for d_ff = 4d."""
     defaults = {name: v for name, v in question.account.defaults.items() if name not in question.answer.symbols}
     for name, default in defaults.items():
         number, _ = default.common_factor()

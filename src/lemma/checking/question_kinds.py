@@ -51,6 +51,7 @@ class Assessment:
 
     @property
     def needs_diagnosis(self) -> bool:
+        """True if the answer is wrong, readable and not yet explained."""
         return self.fraction < 1 and not (self.error or self.is_diagnosed)
 
 
@@ -65,7 +66,7 @@ class EarlierAnswer:
 
     @property
     def value(self) -> Fraction:
-        """The student's number; 0 without one."""
+        """The number of the student's answer; 0 if there is none."""
         return (self.assessment and self.assessment.value) or Fraction(0)
 
 
@@ -77,16 +78,23 @@ class PreparedQuestion(ABC):
 
     @abstractmethod
     def parse(self, text: str) -> Any:
-        """Read an answer; raise an InputError if it cannot be read."""
+        """Parse the text of an answer into the form that `assess` takes; raise an InputError if it cannot be read."""
 
     @abstractmethod
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
-        """Mark an answer, given as its text and as `parse` read it, with the student's earlier answers."""
+        """Mark an answer.
+
+        Args:
+            text: the answer as the student wrote it.
+            answer: the result of `parse` for this text.
+            earlier: the student's answers to the questions that this one builds on.
+            diagnose: whether to explain a wrong answer.
+        """
 
     @property
     @abstractmethod
     def solution(self) -> str:
-        """A right answer."""
+        """The right answer as text."""
 
 
 @dataclass(frozen=True)
@@ -115,22 +123,23 @@ class ExpressionQuestion(PreparedQuestion):
 
     @cached_property
     def credit(self) -> list[tuple[Any, float]]:
-        """Other answers, parsed, with the fraction of the points that they earn."""
+        """The other answers that earn partial credit: (the parsed answer, fraction of the points)."""
         return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
 
     @abstractmethod
     def compare(self, answer: Any, diagnose: bool) -> Comparison:
-        """Compare an answer with what is right; with `diagnose`, explain a wrong one."""
+        """Compare a parsed answer with the right one; with `diagnose`, explain a wrong answer."""
 
     @abstractmethod
     def is_same(self, answer: Any, other: Any) -> bool:
-        """Return whether two answers are the same formula or, as far as the first is written, the same number."""
+        """Return whether two parsed answers are the same formula, or the same number as the first rounds it."""
 
     @abstractmethod
     def is_consistent(self, answer: Any, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether an answer is right with the student's earlier answers, right or wrong."""
+        """Return whether a parsed answer follows from the student's answers to earlier questions, right or wrong."""
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+        """Mark an answer; the best of partial credit and of consistency with earlier answers counts."""
         question, assessment = self.question, self._assess_alone(text, answer, diagnose)
         if assessment.fraction == 1:
             return assessment
@@ -151,7 +160,7 @@ class ExpressionQuestion(PreparedQuestion):
         )
 
     def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
-        """Mark an answer without the earlier ones."""
+        """Mark an answer without regard to earlier answers and partial credit; arguments as of `assess`."""
         question, result = self.question, self.compare(answer, diagnose)
         error = mistake = ""
         if result.is_bare_number:
@@ -174,11 +183,12 @@ class ExpressionQuestion(PreparedQuestion):
         return Assessment(fraction, reason, hint, result.right_answer, mistakes, result.value, is_diagnosed=diagnose)
 
     def _is_close(self, value: Fraction | int, expected: Fraction) -> bool:
-        """Return whether a number is rounded no further than the question allows."""
+        """Return whether a number differs from the expected one by no more than the question's relative tolerance."""
         return abs(value - expected) <= Fraction(self.question.tolerance) * abs(expected)
 
 
-def _comparison_of(verdict: Verdict) -> Comparison:
+def _to_comparison(verdict: Verdict) -> Comparison:
+    """Turn the verdict of a checker into a comparison."""
     value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
     texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
     return Comparison(verdict.equal, value, expected, *texts)
@@ -190,14 +200,16 @@ class FormulaAnswerQuestion(ExpressionQuestion):
     at_sizes = " at the model's sizes"
 
     def parse(self, text: str) -> FormulaQuestion:
+        """Parse a formula in the account's symbols, together with the formula it is compared with."""
         return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
 
-    def formula_of(self, answer: FormulaQuestion) -> Rational:
-        """Return an answer with the sizes that follow from others written out."""
+    def expand_formula(self, answer: FormulaQuestion) -> Rational:
+        """Return the student's formula; sizes that follow from others, such as d_ff = 4d, are replaced."""
         return substitute(answer.answer, self.account.defaults)
 
     def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
-        return self.formula_of(answer) == self.formula_of(other)
+        """Return whether two answers are the same formula."""
+        return self.expand_formula(answer) == self.expand_formula(other)
 
 
 class ModelFormula(FormulaAnswerQuestion):
@@ -216,17 +228,20 @@ class ModelFormula(FormulaAnswerQuestion):
         self.expected_formula = substitute(Rational(self.quantity.polynomial), self.account.defaults)
 
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
+        """Compare a formula with the model's; with `diagnose`, explain a wrong formula."""
         verdict = compare_formula(answer, self.subject, self.question.conventions, diagnose)
         number = format_number(verdict.right_at)
         right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
         is_bare_number = has_symbols(verdict.right) and not has_symbols(verdict.yours)
-        return replace(_comparison_of(verdict), right_answer=right, is_bare_number=is_bare_number)
+        return replace(_to_comparison(verdict), right_answer=right, is_bare_number=is_bare_number)
 
     def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return False: a formula of a model builds on no earlier answers."""
         return False  # a formula of a model builds on nothing
 
     @property
     def solution(self) -> str:
+        """The model's formula as text."""
         return self.quantity.write_formula(self.account.order)
 
 
@@ -258,14 +273,15 @@ class DerivedFormula(FormulaAnswerQuestion):
         self.expected_value = self.expected_formula.at(symbols)
 
     def _derive(self, formulas: Mapping[str, Rational]) -> Rational:
-        """Return what is right if these are the formulas of the earlier questions."""
+        """Return the right formula for these formulas of the earlier questions, by question id."""
         derived, calculator = self.template, Calculator()
         for id in self.question.builds_on:
             derived = substitute(derived, {f"?{id}": formulas[id]}, calculator)
         return substitute(substitute(derived, self.meanings), self.account.defaults)
 
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
-        formula, solution, number = self.formula_of(answer), self.solution, format_number(self.expected_value)
+        """Compare a formula with the right one for right earlier answers; wrong formulas are not explained."""
+        formula, solution, number = self.expand_formula(answer), self.solution, format_number(self.expected_value)
         is_equal, diagnosis = formula == self.expected_formula, ()
         if is_equal and answer.has_wrong_number:
             is_equal, diagnosis = False, (f"The formula is right, but not the number after it: {number}.",)
@@ -281,14 +297,15 @@ class DerivedFormula(FormulaAnswerQuestion):
         )
 
     def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
-        formula = self.formula_of(answer)
+        """Return whether a formula is the right one for the student's formulas of the earlier questions."""
+        formula = self.expand_formula(answer)
         if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
         formulas: dict[str, Rational] = {}
         for work in earlier:
             earlier_formula = Rational(as_polynomial(work.value))
             if isinstance(work.question, FormulaAnswerQuestion):
-                earlier_formula = work.question.formula_of(work.answer)
+                earlier_formula = work.question.expand_formula(work.answer)
             formulas[work.question.question.id] = earlier_formula
         try:
             return formula == self._derive(formulas)
@@ -297,6 +314,7 @@ class DerivedFormula(FormulaAnswerQuestion):
 
     @property
     def solution(self) -> str:
+        """The right formula as text."""
         return write_formula(self.expected_formula, self.account.order)
 
 
@@ -304,10 +322,12 @@ class NumericQuestion(ExpressionQuestion):
     """A question for a number."""
 
     def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
+        """Return whether two answers are the same number, as the first rounds it."""
         return answer.matches(other.value)
 
     @property
     def solution(self) -> str:
+        """The right number as text, with four significant digits unless it is whole."""
         value = self.expected_value
         return str(value) if value.denominator == 1 else f"{float(value):.4g}"
 
@@ -317,7 +337,7 @@ class ModelNumber(NumericQuestion):
 
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
-        self.number_question = NumberQuestion.of(
+        self.number_question = NumberQuestion.from_model(
             question.model, question.quantity, question.settings, question.conventions
         )
         self.account, self.aliases = self.number_question.account, self.number_question.aliases
@@ -330,6 +350,7 @@ class ModelNumber(NumericQuestion):
         self.expected_formula = Rational(as_polynomial(self.expected_value))
 
     def parse(self, text: str) -> WrittenNumber:
+        """Parse a number; for a change, a percentage with or without its sign, between the sizes of the question."""
         if self.question.change:  # the sheet names the two sizes, whatever the student writes
             number = text.lower().partition("from")[0].strip()
             percent = "" if "%" in number or "cent" in number else " %"
@@ -340,9 +361,11 @@ class ModelNumber(NumericQuestion):
         return number
 
     def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
-        return _comparison_of(self.number_question.check(answer, diagnose))
+        """Compare a number with the model's; with `diagnose`, explain a wrong number."""
+        return _to_comparison(self.number_question.check(answer, diagnose))
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether a number is the value of the student's formula in the earlier question."""
         account, quantity = self.account, self.question.quantity
         try:
             formula = read_question(account, quantity, earlier[0].text, self.aliases).answer_polynomial
@@ -367,6 +390,7 @@ class DerivedNumber(NumericQuestion):
         self.expected_formula = Rational(as_polynomial(self.expected_value))
 
     def parse(self, text: str) -> WrittenNumber:
+        """Parse a number; 5 % is read as 5 where the right value is in per cent already, else as 0.05."""
         number = read_number(text)
         if number.start:
             raise InputError("a plain number is asked for, not a change in per cent.")
@@ -375,10 +399,12 @@ class DerivedNumber(NumericQuestion):
         return number
 
     def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
+        """Compare a number with the right one for right earlier answers; wrong numbers are not explained."""
         is_equal = answer.is_right(self.expected_value)
         return Comparison(is_equal, answer.value, self.expected_value, format_number(self.expected_value))
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether a number follows from the student's numbers in the earlier questions."""
         try:
             expected = self.derivation.at({work.question.question.id: work.value for work in earlier})
         except InputError:  # the student's numbers lead to a division by zero
@@ -394,15 +420,17 @@ class GradientQuestion(PreparedQuestion):
         self.cell = find_cell(question.cell)
 
     def parse(self, text: str) -> list[str]:
+        """Split an answer into its lines."""
         return text.splitlines()
 
     @property
     def solution(self) -> str:
+        """A line `name = …` for each gradient; the gradients themselves are left out."""
         return "\n".join(f"{line} = …" for line in self.question.lines)
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own
     def assess(self, text: str, answer: list[str], earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
-        """Mark gradients line by line; a wrong one may follow from gradients that the student derived before."""
+        """Mark gradients line by line; a wrong gradient may follow from gradients that the student derived before."""
         question, cell = self.question, self.cell
         previous = [line for work in earlier for line in work.text.splitlines()]
         derived, attempted = _earlier_gradients(cell, previous)
@@ -431,7 +459,7 @@ class GradientQuestion(PreparedQuestion):
         return Assessment(fraction, reason, hint, None, tuple(mistakes), None, follows_from, is_diagnosed=diagnose)
 
     def _outcomes(self, report: GradientReport) -> dict[str, str]:
-        """Return "right", "wrong" or "missing" for each gradient asked for."""
+        """Return "right", "wrong" or "missing" for each gradient that the question asks for, by its name."""
         outcomes = {}
         for name in self.question.lines:
             lines = [line.outcome == "right" for line in report.checked if line.name == self.cell.canonical(name)]
@@ -440,7 +468,7 @@ class GradientQuestion(PreparedQuestion):
 
 
 def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[str], set[str]]:
-    """Return the gradients that these lines of an earlier answer get right, and those that they get wrong."""
+    """Check the lines of an earlier answer; return the names of the right gradients and of the wrong ones."""
     try:
         checked = check_gradients(cell, lines, diagnose=False).checked if lines else ()
     except InputError:
@@ -451,10 +479,10 @@ def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[st
 
 @limited_work(60_000)
 def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sample, ...]:
-    """Return the samples of a cell in which backpropagation continues from the gradients that these lines give.
+    """Return the samples of a cell with backpropagation continued from the gradients that a student's lines compute.
 
-    Where autograd arrives at a value whose gradient a line gives, it takes that gradient from there on: the gradients
-    of the values before it are then what follows from the student's mistake. Return nothing if all lines are right.
+    Where autograd arrives at a value whose gradient a line derives, it takes that gradient from there on: the gradients
+    of the values before it are then what follows from the student's mistake. Return () if all lines are right.
     """
     samples: list[Sample] = []
     try:
@@ -480,7 +508,11 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sa
 
 
 def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the gradients of a cell where some of them are replaced on the way by those given."""
+    """Return all gradients of a cell in a sample, with some of them replaced on the way back.
+
+    Args:
+        derived: the gradients that replace those of autograd, by name, such as "dh".
+    """
     values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
     for name in cell.input_sides:
         values[name].requires_grad_(f"d{name}" in cell.gradients)
@@ -496,7 +528,12 @@ def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, tor
 
 @work_limit(MAX_MARKING_STEPS)
 def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
-    """Count the model of a question and compute what is right; an error names the sheet, the question and the field."""
+    """Count the model of a question and compute the right answer; an error names the sheet, the question and the field.
+
+    Args:
+        earlier: the prepared questions before it, by id.
+        source: the sheet's file or title, for errors.
+    """
     label = f"{source}: question {question.id}"
     field = "value" if question.value else "change" if question.change else "model"
     try:

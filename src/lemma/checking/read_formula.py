@@ -49,7 +49,7 @@ _BULLET = re.compile(r"\s*(?:[-*•–—]|\(?\d{1,2}[.)])\s+(?=\S)")
 
 
 def read_formula(text: str, symbols: Collection[str]) -> Rational:
-    r"""Read a formula in these symbols, Python-like or in simple LaTeX. Nothing is ever evaluated as code.
+    r"""Parse a formula in these symbols, Python-like or in simple LaTeX. Nothing is ever evaluated as code.
 
     >>> read_formula(r"|V|(d+d_h) + ((N-1)d+1)d_h", ["V", "d", "d_h", "N"]).at({"V": 9, "d": 2, "d_h": 3, "N": 3})
     Fraction(60, 1)
@@ -69,7 +69,7 @@ class FormulaReading:
 
 @work_limit(MAX_READING_STEPS)
 def read_answer(text: str, symbols: Collection[str]) -> FormulaReading:
-    """Read a formula with what people write around it.
+    """Parse a formula with what people write around it.
 
     A chain `a = b = c` of which the last is checked, settings (`with d_ff = 4d`), a trailing `parameters`, parts that
     add up (`embedding: Vd, layers: 12Ld^2`), and custom names (`A = 4d^2; A*L`).
@@ -101,6 +101,7 @@ class _AnswerReader:
         self.calculator = Calculator()
 
     def read(self) -> FormulaReading:
+        """Parse the whole answer."""
         tokens, setting_tokens = self._split_settings()
         pieces = _split(tokens, {",", ";", "newline"})
         if not pieces:
@@ -126,7 +127,7 @@ class _AnswerReader:
         return FormulaReading(value, tuple(chain), settings, notes)
 
     def _split_settings(self) -> tuple[list[Token], list[Token]]:
-        """Return the tokens of the formula and of the settings after it, without filler words."""
+        """Return the tokens of the formula and those of the settings after it, without filler words."""
         tokens = formula_tokens(self.source)
         fillers = FILLER_WORDS - {*self.symbols}
         start = 0
@@ -147,6 +148,12 @@ class _AnswerReader:
         return tokens, settings
 
     def _read_items(self, pieces: list[list[Token]], commas: list[Token]) -> list[_Item]:
+        """Parse the parts of an answer, and store labels that later parts may use as names.
+
+        Args:
+            pieces: the tokens of each part.
+            commas: the commas between parts, for errors.
+        """
         if commas and not all(any(token.kind == "name" for token in piece) for piece in pieces):
             raise self.source.error_at(commas[0].position, f"',' is not read here. {COMMA_HINT}")
         items: list[_Item] = []
@@ -158,6 +165,7 @@ class _AnswerReader:
         return items
 
     def _read_item(self, tokens: list[Token]) -> _Item:
+        """Parse one part of an answer, `label: a = b = c`."""
         label, colons = "", [index for index, token in enumerate(tokens) if token.kind == ":"]
         if colons:
             label, tokens = " ".join(token.text for token in tokens[: colons[-1]]), tokens[colons[-1] + 1 :]
@@ -176,6 +184,7 @@ class _AnswerReader:
         return _Item(label, [self._evaluate(piece) for piece in members], uses_custom)
 
     def _evaluate(self, tokens: list[Token]) -> Rational:
+        """Parse the tokens of one formula; custom names are replaced by their formulas."""
         spend(len(self.symbols) // 50)
         text = " ".join(token.text if token.kind == "number" else "?" for token in tokens)
         if re.fullmatch(r"\d{1,3}( \d{3})+", text):  # nothing but 9 721 596; before a bracket, 4 128 is refused
@@ -190,7 +199,7 @@ class _AnswerReader:
 
 
 def _strip_bullets(text: str) -> str:
-    """Replace the bullets or numbers of a list of parts by blanks; return other text unchanged.
+    """Replace the bullets or numbers before the lines of a list by blanks; return other text unchanged.
 
     >>> _strip_bullets("- tokens: Vd\\n- norm: 2d\\ntotal: d(V + 2)")
     '  tokens: Vd\\n  norm: 2d\\ntotal: d(V + 2)'
@@ -205,9 +214,10 @@ def _strip_bullets(text: str) -> str:
 
 
 def _split(tokens: list[Token], separators: set[str], keep_empty: bool = False) -> list[list[Token]]:
-    """Split at tokens of these kinds or texts outside brackets.
+    """Split tokens at separators, kinds or texts, outside brackets; an operator at the end of a line continues it.
 
-    A line that ends or begins with an operator continues.
+    Args:
+        keep_empty: whether to return empty pieces too.
     """
     pieces: list[list[Token]] = [[]]
     depth = 0
@@ -227,7 +237,11 @@ def _split(tokens: list[Token], separators: set[str], keep_empty: bool = False) 
 def substitute(
     formula: Rational, values: Mapping[str, Rational] | Mapping[str, Polynomial], calculator: Calculator | None = None
 ) -> Rational:
-    """Replace symbols by formulas one after the other, within the bounds of a calculator.
+    """Replace symbols by formulas, each in turn.
+
+    Args:
+        values: formulas by the symbol that they replace.
+        calculator: bounds the work; a new one by default.
 
     >>> substitute(Rational(symbol("d") ** 2), {"d": symbol("h") + 1}) == (symbol("h") + 1) ** 2
     True
@@ -247,6 +261,7 @@ def substitute(
 
 
 def _substitute_symbol(formula: Polynomial, name: str, value: Rational, calculator: Calculator) -> Rational:
+    """Replace the symbol `name` by `value` in a polynomial, which may become a quotient."""
     terms: list[Rational] = []
     for monomial, coefficient in formula.terms.items():
         power = dict(monomial).get(name, 0)
@@ -257,9 +272,12 @@ def _substitute_symbol(formula: Polynomial, name: str, value: Rational, calculat
 
 
 def split_into_symbols(token: Token, symbols: Collection[str], include_self: bool = True) -> list[str] | None:
-    """Return the symbols whose product a name is: itself, or the longest it can be split into; None if it cannot.
+    """Split a name into the symbols whose product it is; [name] if it is a symbol itself, None if that is impossible.
 
-    A subscript in braces is never split; without `include_self` the name itself does not count.
+    A subscript in braces is never split.
+
+    Args:
+        include_self: whether the name itself counts as a symbol.
 
     >>> split_into_symbols(Token("name", "dd_h", 0), ["V", "d", "d_h", "h"])
     ['d', 'd_h']
@@ -281,7 +299,7 @@ def split_into_symbols(token: Token, symbols: Collection[str], include_self: boo
 
 
 def is_function_name(word: str) -> bool:
-    """Return whether a name is that of a function, with or without its base.
+    """Return whether a name is that of a function, with or without its base, such as log2.
 
     >>> is_function_name("log2"), is_function_name("log_10"), is_function_name("d2")
     (True, True, False)
@@ -290,7 +308,7 @@ def is_function_name(word: str) -> bool:
 
 
 def explain_unknown(word: str, symbols: Collection[str]) -> str:
-    """Explain why a name cannot be read, and which one may have been meant."""
+    """Return a sentence on why a name cannot be read, and on the symbol that may have been meant."""
     if is_function_name(word):
         return f"'{word}' is a function; formulas here are rational: sums, products, quotients and whole powers."
     text = word if len(word) <= _MAX_QUOTED_NAME else word[:_MAX_QUOTED_NAME] + "…"
@@ -315,18 +333,25 @@ class _FormulaParser(Cursor):
         self.symbols, self.depth, self.calculator, self.interpretations = symbols, 0, calculator, interpretations
 
     def compute(self, token: Token, operation: Callable[..., Rational], *operands: object) -> Rational:
-        """Return the result of an operation; if it fails, the error points at the token."""
+        """Return the result of an operation on operands; if it fails, the error points at `token`."""
         try:
             return operation(*operands)
         except InputError as error:
             raise self.error(f"{error}.", token) from None
 
     def enter(self, construct: str, token: Token | None = None) -> None:
+        """Increase the depth of nesting; raise an error past MAX_NESTING.
+
+        Args:
+            construct: plural noun for the message, such as "powers".
+            token: the position of the error.
+        """
         self.depth += 1
         if self.depth > MAX_NESTING:
             raise self.error(f"{construct} nest more than {MAX_NESTING} deep.", token)
 
     def sum(self) -> Rational:
+        """Read a sum or difference of products."""
         self.enter("brackets and signs")
         first, terms = self.current, [self.product()]
         while sign := self.take_if("+", "-"):
@@ -335,7 +360,7 @@ class _FormulaParser(Cursor):
         return self.compute(first, self.calculator.add, terms)
 
     def product(self) -> Rational:
-        """Read factors with *, / or nothing between them, unless that has two readings."""
+        """Read factors with *, / or nothing between them; raise an error where that has two readings, as in a/b c."""
         value, last = self.signed(), None
         while self.current.kind in ("*", "/", *_OPERAND_STARTS):
             sign = self.take_if("*", "/")
@@ -351,6 +376,7 @@ class _FormulaParser(Cursor):
         return value
 
     def signed(self) -> Rational:
+        """Read a power with plus and minus signs before it."""
         is_negative = False
         while sign := self.take_if("+", "-"):
             is_negative ^= sign.kind == "-"
@@ -358,7 +384,7 @@ class _FormulaParser(Cursor):
         return -value if is_negative else value
 
     def power(self) -> Rational:
-        """Read a primary with its exponents, which group from the right.
+        """Read a number, symbol or bracket with its exponents, which group from the right.
 
         Of symbols written together only the last one is raised: Ld^2 is L times d^2, as in print.
         """
@@ -383,7 +409,13 @@ class _FormulaParser(Cursor):
         return value
 
     def note_interpretation(self, token: Token, start: int, is_product: bool) -> None:
-        """Note how a name was read if it has two readings: one symbol, or a product of symbols."""
+        """Store how a name was read if it has two readings: one symbol, or a product of symbols.
+
+        Args:
+            token: the name.
+            start: index of its token.
+            is_product: whether it was read as a product.
+        """
         word = token.text.removeprefix("\\")
         parts = split_into_symbols(replace(token, text=word), self.symbols, include_self=False)
         if parts and (is_product or len(parts) > 1):
@@ -393,7 +425,7 @@ class _FormulaParser(Cursor):
             self.interpretations[word + exponent] = reading
 
     def big_operator(self, token: Token) -> Rational:
-        """Read a sum or product over an index; it extends over the product that follows, as in print."""
+        """Read ∑ or ∏ over an index, after its sign `token`; it extends over the product that follows, as in print."""
         kind, index = token.text.split()
         name = f"{index} "  # the blank distinguishes the index from a symbol of the same letter
         self.enter("sums", token)
@@ -421,6 +453,13 @@ class _FormulaParser(Cursor):
     def product_over(
         self, name: str, first: Rational, last: Rational, body: Rational, token: Token, start: Token
     ) -> Rational:
+        """Multiply `body` for all values of an index from `first` to `last`, which must be whole numbers.
+
+        Args:
+            name: the symbol of the index in `body`.
+            token: the sign ∏, for errors.
+            start: the first token of the body, for errors.
+        """
         low, high = first.constant, last.constant
         are_integers = low is not None and high is not None and low.denominator == high.denominator == 1
         if low is None or high is None or not are_integers or high - low > 2 * MAX_EXPONENT:
@@ -432,7 +471,12 @@ class _FormulaParser(Cursor):
         return value
 
     def sum_over(self, name: str, first: Rational, last: Rational, body: Rational, token: Token) -> Rational:
-        """Sum powers of the index in closed form: F(last) − F(first − 1) with Faulhaber's F."""
+        """Sum `body` over an index in closed form: F(last) − F(first − 1) with Faulhaber's F.
+
+        Args:
+            name: the symbol of the index in `body`.
+            token: the sign ∑, for errors.
+        """
         before = self.compute(token, self.calculator.add, [first, Rational(as_polynomial(-1))])
         total: list[Rational] = []
         for monomial, coefficient in body.numerator.terms.items():
@@ -474,7 +518,7 @@ class _FormulaParser(Cursor):
         raise self.error(f"{actual} where a number, a symbol or a bracket was expected.", token)
 
     def cardinality(self, bar: Token) -> Rational:
-        """Read |V|, with or without braces around the symbol."""
+        """Read a symbol between bars, as in |V|, after the first `bar`."""
         values: list[Rational] = []
         if self.current.kind in ("name", "command"):
             values = self.symbol_product(self.take())
@@ -486,13 +530,14 @@ class _FormulaParser(Cursor):
         return values[0]
 
     def bracket(self, opening: Token) -> Rational:
+        """Read a formula and the bracket that closes `opening`."""
         value, closing = self.sum(), _CLOSING[opening.kind]
         if not self.take_if(closing):
             raise self.error(f"this bracket is not closed by '{closing}'.", opening)
         return value
 
     def symbol_product(self, token: Token) -> list[Rational]:
-        """Return the symbol that a name stands for, or the symbols whose product it is."""
+        """Return the value of the symbol that a name stands for, or the values of the symbols whose product it is."""
         token = replace(token, text=token.text.removeprefix("\\"))
         names = split_into_symbols(token, self.symbols)
         if names is None or (is_function_name(token.text) and token.text not in self.symbols):
@@ -501,7 +546,7 @@ class _FormulaParser(Cursor):
 
 
 def power_sum_terms(power: int) -> Iterator[tuple[int, Fraction]]:
-    """Yield exponents and coefficients of the polynomial in n that equals 1^power + … + n^power (Faulhaber).
+    """Yield (exponent, coefficient) of the polynomial in n that equals 1^power + … + n^power (Faulhaber).
 
     >>> [(exponent, str(coefficient)) for exponent, coefficient in power_sum_terms(2)]
     [(3, '1/3'), (2, '1/2'), (1, '1/6')]

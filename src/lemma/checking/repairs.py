@@ -56,7 +56,7 @@ class RepairSearch:
         """Return the first repair that is right in every sample; None without one or if the operations run out.
 
         Args:
-            target: the name that the expression should equal.
+            target: the name that the expression should equal, such as "dW".
             available: names that the repair may use; any by default.
         """
         first, *other_samples = samples
@@ -88,7 +88,11 @@ class RepairSearch:
 
 
 def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluator | None = None) -> bool:
-    """Return whether an expression has the true value of a name in a sample; the evaluator may have cached values."""
+    """Return whether an expression has, in a sample, the true value of the name `target`.
+
+    Args:
+        evaluate: an evaluator of the sample with cached values; a new one by default.
+    """
     truth = sample.values[target]
     try:
         value = (evaluate or Evaluator(sample.values))(expression)
@@ -98,13 +102,13 @@ def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluato
 
 
 def is_close(value: Tensor, truth: Tensor) -> bool:
-    """Return whether two values of one shape are equal up to rounding."""
+    """Return whether two tensors of the same shape are equal up to rounding in float64."""
     tolerance = max(TOLERANCE * float(truth.abs().max()), ABSOLUTE_TOLERANCE)
     return torch.allclose(value, truth, rtol=0.0, atol=tolerance)
 
 
 def relative_error(value: Tensor, truth: Tensor) -> float:
-    """Return the largest error relative to the largest true value."""
+    """Return the largest absolute difference of two tensors over the largest absolute true value."""
     return float((value - truth).abs().max() / truth.abs().max().clamp_min(1e-300))
 
 
@@ -118,26 +122,28 @@ class RepairContext:
 
     @cached_property
     def shape(self) -> Shape:
+        """The shape of the name that is derived."""
         return self.sample.values[self.target].shape
 
     @cached_property
     def available_shapes(self) -> dict[str, Shape]:
-        """The names that a repair may add, with their shapes; none is derived only after the target."""
+        """The shape of every name that a repair may use, by name; names derived only after the target are left out."""
         cell, available = self.cell, self.cell.available_for(self.target)
         names = (name for name in (*cell.input_sides, *cell.steps, *cell.gradients) if name in available)
         return {name: self.sample.values[name].shape for name in names}
 
     @cached_property
     def matrices(self) -> dict[str, Shape]:
-        """The available names that have rows and columns, and nothing else."""
+        """The shape of every available name with two axes, by name."""
         return {name: shape for name, shape in self.available_shapes.items() if len(shape) == 2}
 
     def can_use(self, node: Node) -> bool:
+        """Return whether a repair may use all names of an expression."""
         return variable_names(node) <= self.available_shapes.keys()
 
     @cached_property
     def derivatives(self) -> list[tuple[Node, Shape]]:
-        """The available derivatives of the cell's activations, and their factors, with their shapes."""
+        """Expressions for the derivatives of the cell's activations, and factors of these, with their shapes."""
         nodes: list[Node] = []
         for function, pre, output in self.cell.activations:
             complement = binary("-", _ONE, output)
@@ -159,14 +165,14 @@ Rule = Callable[[Node, RepairContext], Rewrites]
 
 
 def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield the repairs that rules propose, in the order of the rules."""
+    """Yield the repairs of an expression that rules propose, in the order of the rules."""
     for rule in rules:
         for path, node, description in rule(tree, context):
             yield Repair(description, replace_at(tree, path, node))
 
 
 def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield every repair of one mistake, most likely first; then those of two mistakes of the most common kinds."""
+    """Yield repairs of an expression by every rule, likeliest first; then by pairs of the most common rules."""
     yield from apply_rules((*COMMON_RULES, *LESS_COMMON_RULES), tree, context)
     for first in apply_rules(COMMON_RULES, tree, context):
         for second in apply_rules(COMMON_RULES, first.expression, context):
@@ -177,7 +183,7 @@ def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
 
 
 def flip_signs(tree: Node, context: RepairContext) -> Rewrites:
-    """Flip one sign."""
+    """Propose to flip one sign of the expression."""
     for path, node in walk(tree):
         match node:
             case Node("-", (left, right)):
@@ -193,7 +199,7 @@ def flip_signs(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def toggle_transposes(tree: Node, context: RepairContext) -> Rewrites:
-    """Transpose one node, or leave it untransposed."""
+    """Propose to transpose one node of the expression, or to leave it untransposed."""
     yield (), transpose(tree), "the result is transposed"
     for path, node in walk(tree):
         if node.op == ".T":
@@ -203,7 +209,7 @@ def toggle_transposes(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
-    """Try every order and every transposition of the operands of a matrix product."""
+    """Propose every order and every transposition of the operands of a matrix product."""
     for path, node in walk(tree):
         if node.op == "@":
             for product in _arrangements(*node.children):
@@ -211,7 +217,7 @@ def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def swap_product_kind(tree: Node, context: RepairContext) -> Rewrites:
-    """Replace an elementwise product by a matrix or outer product, and the reverse."""
+    """Propose a matrix or outer product for an elementwise one, and the reverse."""
     for path, node in walk(tree):
         match node:
             case Node("*", (left, right)) | Node("sum", (Node("*", (left, right)),)):
@@ -223,7 +229,7 @@ def swap_product_kind(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _arrangements(left: Node, right: Node) -> Iterator[Node]:
-    """Yield matrix products in either order, each factor as it is or transposed, nearest first."""
+    """Yield the matrix products of two factors in either order, each factor as it is or transposed, nearest first."""
     for first, second in ((right, left), (left, right)):
         yield binary("@", first, second)
         yield binary("@", transpose(first), second)
@@ -232,11 +238,12 @@ def _arrangements(left: Node, right: Node) -> Iterator[Node]:
 
 
 def transpose(node: Node) -> Node:
-    """Return a node transposed; of a transposed one, what is inside."""
+    """Return the transpose of a node; a node that is a transpose is unwrapped."""
     return node.children[0] if node.op == ".T" else Node(".T", (node,))
 
 
 def _square(node: Node) -> Node:
+    """Return the node of a squared expression."""
     return Node("^", (node,), 2)
 
 
@@ -244,7 +251,7 @@ def _square(node: Node) -> Node:
 
 
 def drop_factors(tree: Node, context: RepairContext) -> Rewrites:
-    """Drop one factor of a matrix product or quotient, or one or two of a chain of elementwise factors."""
+    """Propose to drop a factor of a matrix product or quotient, or up to two of a chain of elementwise factors."""
     for path, node in _walk_chains(tree):
         if node.op == "*":
             yield from ((path, *rewrite) for rewrite in _drop_from_chain(_list_factors(node)))
@@ -255,6 +262,7 @@ def drop_factors(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
+    """Yield (product of the other factors, description) for every choice of one or two factors to drop."""
     multiply = partial(reduce, partial(binary, "*"))
     candidates, tail = factors[:_MAX_CHAIN], factors[_MAX_CHAIN:]
     for count in range(1, min(2, len(candidates) - 1) + 1):
@@ -269,12 +277,12 @@ def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
 
 
 def _list_factors(node: Node) -> list[Node]:
-    """Return the factors of a chain of elementwise products, from left to right."""
+    """Return the factors of a chain of elementwise products, from left to right; [node] for any other node."""
     return [factor for child in node.children for factor in _list_factors(child)] if node.op == "*" else [node]
 
 
 def drop_terms(tree: Node, context: RepairContext) -> Rewrites:
-    """Drop one term of a sum or difference."""
+    """Propose to drop one term of a sum or difference."""
     for path, node in walk(tree):
         match node:
             case Node("+" | "-" as sign, (left, right)):
@@ -286,7 +294,7 @@ def drop_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
-    """Replace the input of an activation by the activation or its square, the activation by its square, and so on."""
+    """Propose the activation or its square for the input of an activation, the square for the activation, and so on."""
     for path, node in walk(tree):
         for function, pre, output in context.cell.activations:
             if function == "relu":  # its derivative depends on where its input or output is positive only
@@ -308,7 +316,7 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def swap_complements(tree: Node, context: RepairContext) -> Rewrites:
-    """Replace a gate g by 1 - g, and the reverse."""
+    """Propose 1 - g for a gate g, and the reverse."""
     for path, node in walk(tree):
         if node.op in ("name", "^"):
             replacement = binary("-", _ONE, node)
@@ -320,7 +328,7 @@ def swap_complements(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _describe_exchange(tree: Node, path: Path, replacement: Node) -> str:
-    """Describe an exchange with the difference around it, as (1 - c_tilde^2) instead of (1 - pre_c)."""
+    """Describe the replacement of a node, with the difference around it: (1 - c_tilde^2) instead of (1 - pre_c)."""
     node = parent = tree
     for index in path:
         node, parent = node.children[index], node
@@ -331,7 +339,7 @@ def _describe_exchange(tree: Node, path: Path, replacement: Node) -> str:
 
 
 def swap_names(tree: Node, context: RepairContext) -> Rewrites:
-    """Replace a name by another of the same shape, once or everywhere."""
+    """Propose another name of the same shape for a name, once or everywhere."""
     values = context.sample.values
     for old in sorted(variable_names(tree)):
         shape = values[old].shape if old in values else None
@@ -344,7 +352,7 @@ def swap_names(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
-    """Select rows: of the gradient of a stacked vector, those that belong to the target."""
+    """Propose to take the rows of the result that belong to the target, for gradients of a stacked vector."""
     for size in context.cell.sizes:
         for rows in ((None, size), (size, None)):
             selected = Node("slice", (tree,), (rows, (None, None)))
@@ -352,7 +360,7 @@ def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
-    """Use the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
+    """Propose the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
     for equation in context.cell.equations:
         match equation.expression:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == context.target:
@@ -370,7 +378,15 @@ def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
 def _join_missing(
     kind: str, operator: str, tree: Node, context: RepairContext, candidates: Sequence[tuple[Node, Shape | None]]
 ) -> Rewrites:
-    """Join candidates to nodes of the same shape; a factor is added to a whole chain of elementwise products."""
+    """Propose to join each candidate to nodes of its shape by an operator.
+
+    A factor is added to a whole chain of elementwise products.
+
+    Args:
+        kind: "term" or "factor", for the description.
+        operator: "+" or "*".
+        candidates: expressions with their shapes; None for a shape that is not known.
+    """
     operands = _product_operands(tree) if operator == "*" else set()
     for path, node, shape in _walk_matrices(tree, context):
         for other, other_shape in candidates if path not in operands else ():
@@ -379,24 +395,24 @@ def _join_missing(
 
 
 def add_incoming_gradients(tree: Node, context: RepairContext) -> Rewrites:
-    """Add a gradient that arrives from elsewhere."""
+    """Propose to add a gradient that arrives from outside the function."""
     terms = [(variable(name), context.available_shapes.get(name)) for name in context.cell.incoming]
     return _join_missing("term", "+", tree, context, terms)
 
 
 def multiply_derivatives(tree: Node, context: RepairContext) -> Rewrites:
-    """Multiply by the derivative of an activation."""
+    """Propose to multiply by the derivative of an activation."""
     return _join_missing("factor", "*", tree, context, context.derivatives)
 
 
 def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
-    """Multiply by a named value of the same shape."""
+    """Propose to multiply elementwise by a named value of the same shape."""
     factors = [(variable(name), shape) for name, shape in context.available_shapes.items()]
     return _join_missing("factor", "*", tree, context, factors)
 
 
 def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
-    """Multiply or divide by a number of the cell: a size or its root, a scalar input, or two."""
+    """Propose to multiply or divide the whole by a number of the cell: a size or its root, a scalar input, or 2."""
     sizes = [variable(size) for size in context.cell.sizes]
     scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
     for number in (*(Node("sqrt", (size,)) for size in sizes), *sizes, *scalars, Node("number", value="2")):
@@ -405,7 +421,7 @@ def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def change_reductions(tree: Node, context: RepairContext) -> Rewrites:
-    """Sum over the rows or along them, or along another axis; replace a mean by a sum, and the reverse."""
+    """Propose a sum over the rows or along them, another axis of a sum, or a sum for a mean and the reverse."""
     for axis, description in ((0, "sum over the rows"), (1, "sum along the rows")):
         yield (), Node("sum", (tree,), axis), f"{description}: axis={axis}"
     for path, node in walk(tree):
@@ -417,7 +433,7 @@ def change_reductions(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def multiply_matrices(tree: Node, context: RepairContext) -> Rewrites:
-    """Multiply by a named matrix or vector from either side."""
+    """Propose to multiply by a named matrix or vector, or its transpose, from either side."""
     for path, node, shape in _walk_matrices(tree, context):
         for name, size in context.matrices.items():
             for factor, (rows, columns) in ((variable(name), size), (transpose(variable(name)), size[::-1])):
@@ -429,7 +445,7 @@ def multiply_matrices(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
-    """Add a term like an existing one with the names of another gate."""
+    """Propose to add a term like an existing one with the names of another gate, such as W_f for W_u."""
     available = context.available_shapes.keys()
     gates = {name.rpartition("_")[2] for name in available if "_" in name}
     for path, node in walk(tree):
@@ -443,7 +459,7 @@ def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def add_terms(tree: Node, context: RepairContext) -> Rewrites:
-    """Add a named value, an elementwise product of two, or a gradient times a given matrix to the whole."""
+    """Propose to add to the whole a named value, a product of two, or a gradient times a transposed input matrix."""
     terms = [variable(name) for name, shape in context.available_shapes.items() if shape == context.shape]
     terms += [binary("*", *pair) for pair in combinations_with_replacement(terms, 2)]
     for name in context.cell.gradients:  # times a transposed matrix, from either side
@@ -461,7 +477,7 @@ def add_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _walk_chains(tree: Node) -> Iterator[tuple[Path, Node]]:
-    """Yield the nodes of a tree; of a chain of elementwise products only the whole chain and its factors."""
+    """Yield the nodes of a tree with their paths, without the inner nodes of chains of elementwise products."""
     operands = _product_operands(tree)
     return ((path, node) for path, node in walk(tree) if path not in operands or node.op != "*")
 
@@ -472,7 +488,7 @@ def _product_operands(tree: Node) -> set[Path]:
 
 
 def _walk_matrices(tree: Node, context: RepairContext) -> Iterator[tuple[Path, Node, Shape]]:
-    """Yield the nodes that have rows and columns, with their shapes."""
+    """Yield (path, node, shape) for the nodes whose value has two axes."""
     evaluate = Evaluator(context.sample.values)
     evaluate.cache_values(tree)
     for path, node in _walk_chains(tree):

@@ -35,20 +35,24 @@ class CheckedShape(CheckedLine):
 
     @property
     def outcome(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The outcome, "right" or "wrong"."""
         return "right" if self.equal else "wrong"
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The printed line: the name with the right shape; if wrong, with both shapes and the reason."""
         if self.equal:
             return f"{self.name}: {self.right}"
         return " ".join(filter(None, [f"{self.name}: {self.yours} given, {self.right} is right.", self.reason]))
 
     @property
     def claim(self) -> str:
+        """The answer as `NAME = SHAPE`."""
         return f"{self.name} = {self.yours}"
 
     @property
     def correction(self) -> str:
+        """The right shape and the reason why the answer differs."""
         return " ".join(filter(None, [self.right, self.reason]))
 
 
@@ -59,7 +63,10 @@ class ShapeReport(CheckedLines[CheckedShape]):
 
 
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
-    """Check lines `NAME = S×E` against the tensors of a module's drawing.
+    """Check lines `NAME = S×E` against the shapes of a module's parameters and intermediates, as its drawing has them.
+
+    Args:
+        settings: sizes and choices of the model, by field name or symbol.
 
     >>> print(check_shapes("self-attention", ["Q = H×S×M_QK", "scores = S×S"]).lines[1].reason)
     The first axis, H, is missing.
@@ -84,7 +91,11 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
 
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:
-    """Return the tensor of that name, or the only one whose path ends with it."""
+    """Return the tensor of that name, or the only one whose path ends with the name; raise an InputError without any.
+
+    Args:
+        shapes: the shape of each tensor, by name.
+    """
     normalized = name.translate(SUBSCRIPTS)
     if normalized in shapes:
         return normalized
@@ -93,10 +104,16 @@ def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str
         return matches[0]
     similar = get_close_matches(normalized, shapes, n=8, cutoff=0.4) or [*shapes][:8]
     hint = f" All of them, {len(shapes)}: lemma count {subject.name} --draw FILE.svg"
-    raise InputError(describe_unknown(f"{subject.name}: the tensor", name, similar) + hint)
+    raise InputError(describe_unknown(f"{subject.name}: tensor", name, similar) + hint)
 
 
 def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequence[str]) -> CheckedShape:
+    """Compare the text of a shape with that of the tensor `name`.
+
+    Args:
+        shapes: the shape of each tensor, by name.
+        order: the symbols of sizes in the order in which products are written.
+    """
     readings, expected = read_shape(text, order), shapes[name]
     actual = next((reading for reading in readings if _equal(reading, expected)), readings[0])
     equal = _equal(actual, expected)
@@ -109,6 +126,7 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
 
 
 def _explain_axes(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
+    """Return a sentence on an axis that is missing, added or permuted; "" if the shapes differ in another way."""
     for index, ordinal in enumerate(ORDINALS):
         if index < len(expected) and _equal(actual, expected[:index] + expected[index + 1 :]):
             return f"The {ordinal} axis, {write_formula(expected[index], order)}, is missing."
@@ -119,6 +137,7 @@ def _explain_axes(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
 
 
 def _equal(left: Axes, right: Axes) -> bool:
+    """Return whether two shapes have the same axes in the same order."""
     return len(left) == len(right) and all(a == b for a, b in zip(left, right, strict=True))
 
 
@@ -132,7 +151,7 @@ _BY_STAR = re.compile(r"\s*\*(?!\*)\s*")
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Split `NAME = SHAPE`, also written with a colon or ∈, or as NAME.shape."""
+    """Split a line `NAME = SHAPE` into name and shape; a colon or ∈ may stand for =, NAME.shape for NAME."""
     name, sign, shape = re.sub(r"[:∈]|\\in(?![A-Za-z])", "=", line, count=1).partition("=")
     name = re.sub(r"^shape\s*(?:of\s+(.*)|\((.*)\))$|^(.*)\.(?:shape|size\(\))$", r"\1\2\3", name.strip())
     if not sign or not name or not shape.strip():
@@ -141,9 +160,12 @@ def _split(line: str) -> tuple[str, str]:
 
 
 def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
-    """Return the readings of a shape, the most literal one first.
+    """Parse the text of a shape; return all its readings, the most literal first.
 
     Axes are separated by ×, commas or x. A shape without these may also be meant with blanks or * between its axes.
+
+    Args:
+        sizes: the symbols of sizes that may occur.
 
     >>> [[write_formula(axis, "HME") for axis in reading] for reading in read_shape("(H*M) E", "HME")]
     [['H*M*E'], ['H*M', 'E']]
@@ -168,7 +190,7 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
 
 
 def _split_axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) -> list[str]:
-    """Split a shape at the separators outside brackets; an x inside the name of a size does not separate."""
+    """Split the text of a shape at separators outside brackets; an x inside the name of a size does not separate."""
     axes, depth, start, position = list[str](), 0, 0, 0
     while position < len(shape):
         depth += (shape[position] in _CLOSING) - (shape[position] in _CLOSING.values())
@@ -190,12 +212,13 @@ def _split_axes(shape: str, separator: re.Pattern[str], sizes: Collection[str]) 
 
 
 def _is_enclosed(text: str) -> bool:
-    """Return whether the bracket at the beginning is closed at the end."""
+    """Return whether a text starts with a bracket that is closed only at its end."""
     depths = list(accumulate((character in _CLOSING) - (character in _CLOSING.values()) for character in text))
     return text[:1] in _CLOSING and text[-1] == _CLOSING[text[0]] and 0 not in depths[:-1] and depths[-1] == 0
 
 
 def _read_size(axis: str, sizes: Collection[str]) -> Rational:
+    """Parse the text of an axis into a polynomial in the sizes; raise an InputError if it is none or too large."""
     formula = read_formula(axis, sizes)
     if len(formula.numerator.terms) * len(formula.denominator.terms) > MAX_TERMS:
         raise InputError(f"'{axis[:60]}' is too large for an axis. Write a size, or a product such as H*M_V.")

@@ -81,15 +81,18 @@ class SheetQuestion(Spec):
     @field_validator("settings", mode="before")
     @classmethod
     def _parse_settings(cls, value: Any) -> Any:
+        """Turn text such as "L=2, d=64" into a table; return any other value unchanged."""
         return parse_settings(value.replace(",", " ").split()) if isinstance(value, str) else value
 
     @field_validator("lines", "builds_on", mode="before")
     @classmethod
     def _split_names(cls, value: Any) -> Any:
+        """Split text such as "dW, db" into names; return any other value unchanged."""
         return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
+        """Refuse fields that do not fit the kind of the question."""
         if not self.kind:
             *first, last = QUESTION_KINDS
             raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(first)} or {last}.")
@@ -109,6 +112,7 @@ class SheetQuestion(Spec):
         return self
 
     def _check_gradients(self) -> None:
+        """Refuse a question of kind gradient with unknown or missing fields."""
         if self.credit:
             raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
         _check_choice("cell", self.cell, CELL_NAMES)
@@ -120,10 +124,12 @@ class SheetQuestion(Spec):
 
     @property
     def conventions(self) -> Conventions:
+        """The conventions by which operations are counted."""
         return Conventions(self.multiply_add, self.causal)
 
 
 def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
+    """Raise a ValueError if the value of a field is not among its choices."""
     if value not in choices:
         raise ValueError(describe_unknown(field, value, choices))
 
@@ -138,12 +144,12 @@ class Sheet:
 
 
 def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
-    """Read a sheet; an error names the file, the question and the field."""
+    """Read a sheet of questions from a TOML or Markdown file or a mapping; an error names file, question and field."""
     path = Path("the sheet") if isinstance(source, Mapping) else Path(source)
     if isinstance(source, Mapping):
         table = dict(source)
         if unknown := sorted(str(name) for name in table if name not in _SHEET_FIELDS):
-            raise InputError(describe_unknown("the sheet: the setting", unknown[0], ("title", "questions")))
+            raise InputError(describe_unknown("the sheet: setting", unknown[0], ("title", "questions")))
     elif path.suffix.lower() == ".toml":
         table = parse_table(read_text(path), f"{path}:", _SHEET_FIELDS)
     else:
@@ -177,7 +183,11 @@ def prefix_lines(error: InputError, label: str) -> InputError:
 
 
 def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> tuple[str, ...]:
-    """Return the ids of the questions that a question builds on; refuse those that nothing can follow from."""
+    """Return the ids of the earlier questions that a question builds on; raise an InputError for unsuitable ones.
+
+    Args:
+        earlier: the questions before it on the sheet.
+    """
     if question.value:
         if not earlier:
             raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
@@ -211,7 +221,7 @@ def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> 
 
 
 def read_text(path: Path) -> str:
-    """Read a sheet or a file of answers; refuse other files and large ones."""
+    """Read a sheet or a file of answers as text; raise an InputError for other types of files and for large ones."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f"{path}: expected a file that ends in {', '.join(SUFFIXES)}.")
     try:
@@ -230,14 +240,19 @@ def read_text(path: Path) -> str:
 
 
 def parse_table(text: str, label: str, fields: Iterable[str] = ()) -> dict[str, Any]:
-    """Parse TOML; refuse keys other than `fields`, if some are named."""
+    """Parse the text of a TOML file.
+
+    Args:
+        label: the file, for errors.
+        fields: the keys that are allowed; any by default.
+    """
     try:
         table = parse_toml(text)
     except ValueError as error:
         raise InputError(f"{label} not valid TOML: {error}.") from None
     for name in table:
         if fields and name not in fields:
-            raise InputError(describe_unknown(f"{label} the setting", name, fields))
+            raise InputError(describe_unknown(f"{label} setting", name, fields))
     return table
 
 
@@ -251,7 +266,7 @@ class MarkdownSection:
 
 
 def split_sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
-    r"""Split Markdown at its headings; return the section of the title and the sections of the second level.
+    r"""Split Markdown at its headings; return the section of the title, and the sections of second-level headings.
 
     >>> top, (first,) = split_sections("# Week 3\n## Q1\nHow many?\n```\nV*d\n```\n")
     >>> top.heading, first.heading, first.lines, first.blocks
@@ -276,7 +291,7 @@ def split_sections(text: str) -> tuple[MarkdownSection, list[MarkdownSection]]:
 
 
 def _read_markdown(path: Path) -> dict[str, Any]:
-    """Read a sheet in Markdown as the table that the same sheet in TOML has."""
+    """Read a sheet in Markdown as the same table that a TOML file of the sheet has."""
     top, sections = split_sections(read_text(path))
     fields, _ = _read_fields(path, top, ("title", "show_answer"))
     table = {"title": top.heading, **fields, "questions": []}
@@ -294,7 +309,12 @@ def _read_markdown(path: Path) -> dict[str, Any]:
 
 
 def _read_fields(path: Path, section: MarkdownSection, names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Return the fields of a section, and its other lines."""
+    """Split a section into its fields, by name, and its other lines; fenced TOML blocks are fields too.
+
+    Args:
+        path: the sheet, for errors.
+        names: the fields that may occur.
+    """
     fields: dict[str, Any] = {}
     prose: list[str] = []
     for line in section.lines:
@@ -303,7 +323,7 @@ def _read_fields(path: Path, section: MarkdownSection, names: Sequence[str]) -> 
         if match and key in names:
             fields[key] = parse_value(match["value"].strip())
         elif key and get_close_matches(key, names, n=1, cutoff=0.8):
-            raise InputError(describe_unknown(f"{path}: question {section.heading}: the setting", key, names))
+            raise InputError(describe_unknown(f"{path}: question {section.heading}: setting", key, names))
         else:
             prose.append(line)
     for language, block in section.blocks:
@@ -338,7 +358,7 @@ class Submission:
 
 
 def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
-    """Read a student's name and answers; an answer that cannot be read does not affect the others."""
+    """Read a student's answers from a TOML or Markdown file or a mapping; one unreadable answer affects no others."""
     if isinstance(source, Mapping):
         return Submission("", collect_answers((str(name), answer_text(value)) for name, value in source.items()))
     path = Path(source)
@@ -360,7 +380,12 @@ def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
 
 
 def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
-    """Return answers by the casefolded name of their question; one given twice, or as None, has an error."""
+    """Return the answers by the casefolded name of their question.
+
+    Args:
+        pairs: names of questions with the text of an answer; None for a value that is not an answer. Both that and a
+            second answer to a question become an error of the answer.
+    """
     answers: dict[str, StudentAnswer] = {}
     for name, text in pairs:
         previous = answers.get(name.casefold())
@@ -374,7 +399,9 @@ def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, Studen
 
 
 def sanitize_name(value: Any) -> str:
-    """Return a name from a file in a form that is safe to print: one line, not too long, no control characters.
+    """Return a name from a file as text that is safe to print: one line, no control characters, not too long.
+
+    Values that are neither text nor a whole number become "".
 
     >>> sanitize_name("Ada\\x1b[31m  Lovelace"), sanitize_name(None), sanitize_name(7)
     ('Ada�[31m Lovelace', '', '7')
@@ -387,7 +414,7 @@ def sanitize_name(value: Any) -> str:
 
 
 def answer_text(value: Any) -> str | None:
-    """Return a value of TOML or Python as the text of an answer; None if it is not an answer."""
+    """Return the text of an answer from a value of TOML or Python; None if it is no text, number or list of lines."""
     if isinstance(value, list | tuple) and all(isinstance(line, str) for line in value):
         return "\n".join(value).strip()
     if isinstance(value, str):
@@ -399,7 +426,7 @@ def answer_text(value: Any) -> str | None:
 
 
 def _strip_delimiters(text: str) -> str:
-    """Remove the delimiters of mathematics or code around all of a text."""
+    """Remove the delimiters of mathematics or code, such as $…$, around a whole text."""
     match = _MATH_DELIMITERS.fullmatch(text)
     inner = next(part for part in match.groups() if part is not None) if match else text
     return inner.strip() if not match or not re.search(r"[$`]", inner) else text.strip()

@@ -61,25 +61,26 @@ class Cursor:
 
     @property
     def current(self) -> Token:
+        """The next token, which is not yet read."""
         return self.tokens[self.index]
 
     def take(self) -> Token:
-        """Return the next token and move past it."""
+        """Return the next token and move past it; at the end, stay there."""
         token = self.current
         self.index += token.kind != "end"
         return token
 
     def take_if(self, *kinds: str) -> Token | None:
-        """Take the next token if it is of one of these kinds."""
+        """Return the next token and move past it if it is of one of these kinds; otherwise return None."""
         return self.take() if self.current.kind in kinds else None
 
     def error(self, message: str, token: Token | None = None) -> InputError:
-        """Return an error at a token, or at the next one."""
+        """Return an error with a caret under a token, by default the next one."""
         return self.source.error_at((token or self.current).position, message)
 
 
 def describe_character(character: str) -> str:
-    """Return a character with its number and name, if it may look like another one or like nothing.
+    """Return a character for a message; with its code point and name unless it is printable ASCII.
 
     >>> describe_character("а")
     "'а' (U+0430, CYRILLIC SMALL LETTER A)"
@@ -102,9 +103,15 @@ def _scan(
     make_tokens: Callable[[str, re.Match[str]], Iterable[Token]],
     describe_unknown: Callable[[str], str],
 ) -> list[Token]:
-    """Match the patterns of an alphabet one after the other; `make_tokens` turns a kind and its match into tokens.
+    """Split a text into tokens, the first matching pattern of the alphabet at each position.
 
     Letters and digits in another typeface, and signs of other shapes, are read as the plain ones.
+
+    Args:
+        alphabet: regular expressions by the kind of token they match; matches of the kind "space" are skipped.
+        folded: the plain character for each character that has one.
+        make_tokens: returns the tokens of a kind and its match.
+        describe_unknown: returns the message about a character that nothing matches.
     """
     text, position = "", 0
     spend(len(source.text) // 5)
@@ -252,7 +259,7 @@ def derivation_tokens(source: SourceText) -> list[Token]:
 
 
 def plain_name(name: str) -> str:
-    """Write out Greek letters, accents and subscripts of a name.
+    """Write out the Greek letters, accents and subscripts of a name, as in y_hat for ŷ.
 
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']

@@ -237,7 +237,7 @@ class RunOrCommand(TyperGroup):
         is_run = Path(args[0]).exists() or args[0] in pretrained_names()
         if not (ctx.resilient_parsing or is_run or {"--help", "-h"} & set(args)):
             commands = [name for name in self.commands if name != RUN]
-            suggestion = describe_unknown("look", args[0], commands).rpartition(" is unknown.")[2].removesuffix(".")
+            suggestion = describe_unknown("view", args[0], commands).partition("'.")[2].removesuffix(".")
             raise SpecError(f"'{args[0]}' is no command and no run folder.{suggestion}; or give the folder of a run.")
         return super().parse_args(ctx, [RUN, *args])
 

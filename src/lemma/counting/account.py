@@ -50,19 +50,22 @@ class Part:
 
     @property
     def total(self) -> Polynomial:
+        """Return the formula of the amount of all members: number of members times amount of one member."""
         return self.repeats * self.each
 
     @property
     def factors(self) -> tuple[Polynomial, ...]:
+        """Return the dimensions of one member's tensor; if the amount is not a tensor's size, the amount alone."""
         return (self.each,) if self.shape is None else self.shape
 
     def substitute(self, symbols: Mapping[str, Polynomial]) -> "Part":
+        """Return this part with symbols replaced in its formulas; `symbols` maps names to polynomials."""
         shape = None if self.shape is None else tuple(size.substitute_all(symbols) for size in self.shape)
         each, repeats = self.each.substitute_all(symbols), self.repeats.substitute_all(symbols)
         return replace(self, each=each, repeats=repeats, shape=shape)
 
     def formula(self, order: Sequence[str], style: Style = "plain") -> str:
-        """Write the total as a product."""
+        """Write `total` as a product, such as `3*L*d*(d + 1)`, with symbols in this order."""
         return write_shapes([(self.repeats, [self.factors])], order, style)
 
 
@@ -92,34 +95,40 @@ class Quantity:
 
     @property
     def formula(self) -> str:
+        """Return the formula of the quantity as plain text, such as `V*d + L*d**2`."""
         return self.write_formula(tuple(self.sizes))
 
     @property
     def latex(self) -> str:
+        """Return the formula of the quantity as LaTeX."""
         return self.write_formula(tuple(self.sizes), "latex")
 
     @property
     def total(self) -> int | None:
-        """The number at the sizes of the account; None if a part of it is not known."""
+        """Return the amount at the sizes of the account; None if the amount of a part there could not be measured."""
         return self.at(self.sizes)
 
     @property
     def number(self) -> str:
+        """Return the amount at the sizes of the account with commas, such as "124,439,808", or "unknown"."""
         return "unknown" if self.total is None else f"{self.total:,}"
 
     @cached_property
     def polynomial(self) -> Polynomial:
-        """The sum of all parts that have a formula."""
+        """Return the sum of all parts that have a formula."""
         return sum_polynomials(part.total for part in self.groups)
 
     def smooth_polynomial(self, sizes: Sizes) -> Polynomial:
-        """Return the sum with every derived size as a polynomial: not rounded, and as it is near these sizes."""
+        """Return the formula with derived sizes (rounded ones, minima, …) replaced by what they are near `sizes`."""
         derived = {name: as_polynomial(size) for name, size in self.derived.items()}
         derived |= {name: rule.smooth_polynomial(sizes) for name, rule in self.rules.items()}
         return self.polynomial.substitute_all(derived)
 
     def write_formula(self, order: Sequence[str], style: Style = "plain") -> str:
-        """Write the sum of all parts; where some follow no formula it says so, so that no term is missing."""
+        """Write the sum of all parts with symbols in this order.
+
+        Parts without a formula appear as "what follows no formula".
+        """
         formula = write_parts(self.groups, order, style)
         if not self.refused:
             return formula
@@ -163,7 +172,7 @@ class Quantity:
         return number
 
     def _fill_sizes(self, values: Sizes) -> dict[str, int]:
-        """Return the sizes that this quantity needs: those of `values`, others by their defaults or the account."""
+        """Return every size that this quantity depends on: from `values`, else by default, else the account's."""
         names = self.size_names | {*self.compared_at}  # empty for a quantity that could not be counted
         for name, value in values.items():
             if names and name not in names | {*self.derived}:
@@ -178,7 +187,10 @@ class Quantity:
         return sizes
 
     def evaluate(self, sizes: Sizes) -> int | None:
-        """Return the number by formula and measurement, proved or not; None if a part is not known at these sizes."""
+        """Return the amount at `sizes` by the formulas, without checking them.
+
+        None if a part without formula is unknown there.
+        """
         is_measured_there = not self.measured or Domain(self.compared_at).contains(sizes)
         unread = self.derived.keys() - {*self.rules, *sizes}
         unknown = self.refused.keys() - self.measured.keys()
@@ -189,7 +201,7 @@ class Quantity:
 
     @property
     def notes(self) -> list[str]:
-        """The convention, the domain of the formula, and what follows none."""
+        """Return sentences on the counting convention, the domain of the formula, and parts without a formula."""
         notes = [self.convention]
         if self.domain.only_at:
             notes.append(f"this formula holds at {_list_sizes(self.domain.only_at)} only")
@@ -208,7 +220,7 @@ class Quantity:
 
     @property
     def parts(self) -> list[dict[str, Any]]:
-        """Path, shape, formula and number of every part; those without a formula come last, as they were measured."""
+        """Return path, shape, formula and amount of every part as dictionaries; parts without a formula come last."""
         order = tuple(self.sizes)
         fitted_parts = [
             {
@@ -227,7 +239,11 @@ class Quantity:
         return fitted_parts + measured
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
-        """Return the parts as a tree that follows the module, with a sum for every module."""
+        """Return the parts as rows of the tree of module paths.
+
+        Returns:
+            Rows of depth, name, shape, formula, amount and note. A module's row has the sum over its submodules.
+        """
         order = tuple(self.sizes)
 
         def leaf(name: str, part: Part, depth: int) -> TreeRow:
@@ -259,7 +275,7 @@ class Quantity:
         return list(rows([(part.path.split(".") if part.path else (), part) for part in self.groups], 0))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; what holds without exception is left out."""
+        """Return a JSON-ready dictionary of the quantity; fields that are empty are left out."""
         exceptions = {
             "remarks": list(self.remarks),
             "only_at": dict(self.domain.only_at),
@@ -284,10 +300,10 @@ class Quantity:
 
 
 def write_parts(parts: Sequence[Part], order: Sequence[str], style: Style = "plain") -> str:
-    """Write a sum as a person would: parts repeated as often, but for a number, share a bracket.
+    """Write the sum of `parts` as text; parts with the same number of repetitions share a bracket.
 
-    In it, shapes are written as they are, behind a number where they occur several times; amounts without a shape are
-    added up first.
+    Parts are also put together if their numbers of repetitions differ by a constant factor. In a bracket, parts with a
+    tensor shape are written as products of dimensions; the amounts of the other parts are added up first.
     """
     brackets: dict[Polynomial, list[Part]] = {}
     for part in parts:
@@ -324,15 +340,17 @@ class Account(Result):
 
     @property
     def title(self) -> str:
+        """Return the name of the counted model."""
         return self.model
 
     @property
     def order(self) -> tuple[str, ...]:
+        """Return the symbols in the order in which formulas write them."""
         return tuple(self.symbols)
 
     @property
     def default_settings(self) -> dict[str, Polynomial]:
-        """Defaults of sizes that a person can set."""
+        """Return the default rule (such as 4·d) of each size that a user can set, by its symbol."""
         derived = {name for quantity in self.quantities.values() for name in quantity.derived}
         return {name: default for name, default in self.defaults.items() if name not in derived}
 
@@ -381,7 +399,10 @@ class Account(Result):
         return "\n\n".join(blocks) + "\n"
 
     def latex(self) -> str:
-        """Return the formulas as LaTeX, one aligned line per quantity, rules of sizes below it; notes are comments."""
+        """Return the formulas as LaTeX: an aligned line per quantity, then rules of derived sizes.
+
+        Notes are comments.
+        """
         rows, comments = [], []
         for quantity in self.quantities.values():
             title, number = TITLES[quantity.name], quantity.number.replace(",", "{,}")
@@ -411,7 +432,7 @@ class Account(Result):
 
 
 def _tree_lines(quantity: Quantity) -> list[str]:
-    """Return the tree as lines of text, notes to the right of the numbers or, where that is too wide, below them."""
+    """Format `quantity.tree()` as lines of text; notes stand right of the numbers or, if too wide, on a line below."""
     rows = [("  " * depth + name, *cells) for depth, name, *cells in quantity.tree()]
     lines = format_table(rows, left=(0, 1, 2, 4), width=10_000, has_header=False)
     if max(map(display_width, lines), default=0) <= text_width():
@@ -421,10 +442,11 @@ def _tree_lines(quantity: Quantity) -> list[str]:
 
 
 def _list_sizes(sizes: Sizes) -> str:
+    """Format sizes as text: `V = 50,257, d = 768`."""
     return ", ".join(f"{name} = {size:,}" for name, size in sizes.items())
 
 
 def _to_int(value: Fraction) -> int:
-    """Return a count as an integer, which is all that it can be."""
+    """Convert a count to an integer; assert that it is a whole number."""
     assert value.denominator == 1, value
     return value.numerator

@@ -42,6 +42,7 @@ class ToolRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
+        """Return table cells: tool, parameters, ratio to Lemma's, FLOPs, ratio to Lemma's, convention."""
         numbers = ["–" if value is None else f"{value:,.0f}" for value in (self.parameters, self.flops)]
         ratios = ["" if value is None else f"{value:.3f}" for value in (self.parameters_ratio, self.flops_ratio)]
         return self.tool, numbers[0], ratios[0], numbers[1], ratios[1], self.convention
@@ -59,10 +60,12 @@ class ToolComparison(Result):
 
     @property
     def title(self) -> str:
+        """Return the name of the counted model."""
         return self.model
 
     @property
     def all_rows(self) -> tuple[ToolRow, ...]:
+        """Return a row with Lemma's own counts, then the rows of the other tools."""
         convention = "matrix products, multiply–add = 2, attention in full"
         return ToolRow("lemma", self.parameters, 1.0, self.flops, 1.0, convention), *self.rows
 
@@ -91,7 +94,12 @@ class ToolComparison(Result):
 
 
 def compare_tools(subject: Subject, tools: Sequence[str] | None = None) -> ToolComparison:
-    """Count a subject with other tools (all by default), each on a fresh copy on the CPU, at the sizes asked for."""
+    """Count a subject's parameters and FLOPs with other tools, on the CPU, and compare with Lemma's counts.
+
+    Args:
+        subject: the model; each tool gets a new copy of it at the requested sizes.
+        tools: names of tools, such as "fvcore"; all of them by default.
+    """
     tools = tuple(TOOLS) if tools is None else tools
     wrong = next((tool for tool in tools if tool not in TOOLS), None)
     if wrong is not None:
@@ -102,6 +110,7 @@ def compare_tools(subject: Subject, tools: Sequence[str] | None = None) -> ToolC
 
 
 def _compare_tool(tool: str, subject: Subject, exact: "ExactCounts") -> ToolRow:
+    """Count a subject with one tool; return its counts with explained differences, or the reason why it failed."""
     if 4 * exact.total_parameters > MAX_RUN_BYTES:
         reason = f"not run: it needs real tensors, more than {MAX_RUN_BYTES // 2**30} GiB of them"
         return ToolRow(tool, reasons=(reason,))
@@ -150,15 +159,17 @@ class ExactCounts:
 
     @cached_property
     def total_parameters(self) -> int:
+        """Return the number of parameters of the model."""
         return sum(self.parameters.values())
 
     @cached_property
     def total_flops(self) -> int:
+        """Return the forward FLOPs of the model."""
         return sum(self.flops.values())
 
 
 def exact_counts(subject: Subject) -> ExactCounts:
-    """Read a subject at its own sizes, on the meta device."""
+    """Count a subject's parameters and forward FLOPs per module at its requested sizes, on the meta device."""
     values = subject.sizes(with_inputs=True)
     module, inputs = subject.build(values), subject.build_inputs(values)
     parameters: Counter[str] = Counter()
@@ -193,6 +204,7 @@ class SelfFeedingModule(nn.Module):
         self.flops_by_path: dict[str, float] = {}
 
     def forward(self, signal: Tensor) -> tuple[Tensor, ...]:
+        """Ignore `signal`, run the wrapped module on its own inputs, and return the tensors of its output."""
         outputs = self.module(*self.inputs.args, **self.inputs.kwargs)
         self.flops_by_path = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
         return tuple(iter_tensors(outputs))
@@ -210,7 +222,7 @@ class ToolCount:
 
 
 def count_with_torchinfo(wrapper: SelfFeedingModule) -> ToolCount:
-    """Count with `torchinfo.summary`."""
+    """Count parameters and FLOPs with `torchinfo.summary`."""
     from torchinfo import summary  # pyright: ignore[reportMissingImports]
 
     statistics = summary(wrapper, input_data=[wrapper.signal], verbose=0)
@@ -220,7 +232,7 @@ def count_with_torchinfo(wrapper: SelfFeedingModule) -> ToolCount:
 
 
 def count_with_fvcore(wrapper: SelfFeedingModule) -> ToolCount:
-    """Count with `fvcore.nn.FlopCountAnalysis`."""
+    """Count parameters and FLOPs with `fvcore.nn.FlopCountAnalysis`."""
     from fvcore.nn import FlopCountAnalysis, parameter_count  # pyright: ignore[reportMissingImports]
 
     analysis = (
@@ -242,7 +254,7 @@ def count_with_fvcore(wrapper: SelfFeedingModule) -> ToolCount:
 
 
 def count_with_calflops(wrapper: SelfFeedingModule) -> ToolCount:
-    """Count with `calflops.calculate_flops`."""
+    """Count parameters and FLOPs with `calflops.calculate_flops`."""
     from calflops import calculate_flops  # pyright: ignore[reportMissingImports]
 
     flops, _, parameters = calculate_flops(wrapper, args=[wrapper.signal], print_results=False, output_as_string=False)
@@ -257,7 +269,10 @@ TOOLS: dict[str, Callable[[SelfFeedingModule], ToolCount]] = {
 
 
 def _strip_wrapper(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
-    """Return counts by path within the counted module, given those by path within `SelfFeedingModule`."""
+    """Remove the prefix `module.` of `SelfFeedingModule` from the paths of (path, count) pairs.
+
+    Return counts by path.
+    """
     by_path: dict[str, float] = defaultdict(int)
     for name, count in counts:
         first, _, path = name.partition(".")
@@ -267,7 +282,7 @@ def _strip_wrapper(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def _explain_parameters(tool_count: ToolCount, exact: ExactCounts) -> str:
-    """Name the fewest modules whose parameters make up the difference; return nothing if no few of them do."""
+    """Name the fewest modules whose parameters add up to the tool's difference from `exact`; return "" if no few do."""
     difference, expected = tool_count.parameters - exact.total_parameters, _sum_by_pattern(exact.parameters)
     for number in range(1, MAX_COMBINED + 1):
         for paths in combinations([path for path, count in expected.items() if count], number):
@@ -278,7 +293,7 @@ def _explain_parameters(tool_count: ToolCount, exact: ExactCounts) -> str:
 
 
 def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
-    """Name the modules whose FLOPs differ most, and what was counted outside of any."""
+    """Name the modules whose FLOPs differ most between the tool and `exact`, and FLOPs counted outside any module."""
     functions = {path_pattern(path): ", ".join(names) for path, names in exact.functions.items()}
     expected, actual = _sum_by_pattern(exact.flops), _sum_by_pattern(tool_count.flops_by_path)
     distances = {path: abs(actual[path] - expected[path]) for path in {**expected, **actual}}
@@ -298,6 +313,7 @@ def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
 
 
 def _sum_by_pattern(counts: Mapping[str, float]) -> Counter[str]:
+    """Add up counts over repeated layers: keys `layers.0.mlp`, `layers.1.mlp` become `layers.*.mlp`."""
     groups: Counter[str] = Counter()
     for path, count in counts.items():
         groups[path_pattern(path)] += count  # pyright: ignore[reportArgumentType]
@@ -305,5 +321,6 @@ def _sum_by_pattern(counts: Mapping[str, float]) -> Counter[str]:
 
 
 def _label_path(path: str, exact: ExactCounts) -> str:
+    """Return a module's path pattern with its class name, such as `layers.*.mlp (Linear)`."""
     kind = {path_pattern(other): kind for other, kind in exact.classes.items()}.get(path, "")
     return f"{path} ({kind})" if path and kind else path or kind

@@ -71,7 +71,7 @@ class Conventions:
         if self.multiply_add not in (1, 2):
             raise InputError(f"multiply_add = {self.multiply_add}: a multiply–add counts as 1 or as 2.")
         if self.causal not in ("full", "half"):
-            raise InputError(describe_unknown("causal", str(self.causal), ("full", "half")))
+            raise InputError(describe_unknown("causal: value", str(self.causal), ("full", "half")))
 
     def __str__(self) -> str:
         elementwise = "one for each element of elementwise work" if self.elementwise else "elementwise work not counted"
@@ -88,10 +88,16 @@ def count(
     conventions: Conventions = DEFAULT_CONVENTIONS,
     limits: CountLimits = DEFAULT_LIMITS,
 ) -> Account:
-    """Account for a subject.
+    """Count a subject: return an `Account` of each quantity's formula and its amount at the requested sizes.
 
-    What cannot be counted for want of inputs is left out, unless nothing else was asked for. A quantity that fails is
-    in the account with the reason; if all fail, the first reason is raised.
+    A quantity that needs inputs is left out if the subject has none, unless it is the only one requested. A quantity
+    that fails is in the account with the reason; if all fail, the first reason is raised.
+
+    Args:
+        subject: the family of modules.
+        quantities: names such as "parameters", "flops" or "cache".
+        conventions: how FLOPs are counted.
+        limits: processor time and memory for each quantity.
     """
     unknown = next((name for name in quantities if name not in QUANTITIES), None)
     if unknown is not None:
@@ -138,9 +144,14 @@ def count(
 
 
 def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
-    """Return the number of trainable parameters of an adapted model, as a formula in its sizes and the method's.
+    """Return the formula of the number of trainable parameters of an adapted model, such as `L·r·(d + d_h)`.
 
-    It is read off the adapted module like any other: built and adapted at small sizes, without what is frozen.
+    The adapted model is built at small sizes without its frozen parameters and counted like any other.
+
+    Args:
+        spec: the model before adaptation.
+        method: LoRA, adapters, frozen or full.
+        learn: path patterns of further parameters that are trained.
 
     >>> from lemma.spec.models import Decoder
     >>> from lemma.spec.recipe import Lora
@@ -154,7 +165,11 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
 def _recount(
     subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
 ) -> int | None:
-    """Read a quantity off the module at other sizes; None if it can be run neither without memory nor within limits."""
+    """Measure a quantity of the module at other sizes.
+
+    Returns:
+        The amount; None if it cannot be run on the meta device, nor on real tensors within `limits`.
+    """
     with unchanged_random_state():
         return SubjectCounter(subject.resize(sizes), conventions, limits, expected).measure_requested(name)
 
@@ -184,7 +199,7 @@ class Attempt:
 
     @property
     def is_final(self) -> bool:
-        """Return whether all formulas hold, or the module could not be probed at all."""
+        """Return whether no other fit needs to be tried: all formulas hold, or nothing can be read at small sizes."""
         return not self.missed or EVERYTHING in self.missed
 
 
@@ -203,15 +218,19 @@ class SubjectCounter:
 
     @cached_property
     def _finder(self) -> DerivedSizeFinder:
+        """Return the finder of derived sizes of this subject."""
         return DerivedSizeFinder(self.reader)
 
     def count(self, name: str) -> Quantity:
-        """Count a quantity within the limit of time."""
+        """Count the quantity of this name, such as "flops", within the time limit: its formula and its amount."""
         with self.reader.time_limit(self.limits.seconds):
             return self._make_quantity(name, [(m, self._fit(m)) for m in self._measurements(name)])
 
     def measure_requested(self, name: str) -> int | None:
-        """Read a quantity at the sizes asked for, without formulas; None if no run is within the limits."""
+        """Measure the quantity of this name at the requested sizes without fitting.
+
+        None if it cannot run within the limits.
+        """
         nothing, total = FitResult({}, {EVERYTHING: "no formula, since it was only measured"}), 0
         with self.reader.time_limit(self.limits.seconds):
             for measurement in self._measurements(name):
@@ -222,7 +241,7 @@ class SubjectCounter:
         return total
 
     def check_run(self) -> None:
-        """Run the module at the sizes asked for, so that what cannot be run fails before anything is probed."""
+        """Run the module once at the requested sizes, so that a module that fails there raises before any fitting."""
         sizes = self.subject.sizes(True)
 
         def run() -> bool:
@@ -233,7 +252,7 @@ class SubjectCounter:
         self.cache.get_or_compute(f"runs at {format_sizes(sizes)}", run)
 
     def routes_tokens(self) -> bool:
-        """Return whether each token is sent to some experts only."""
+        """Return whether the module sends each token to only some of its experts."""
         try:
             return self.cache.get_or_compute("routes", lambda: bool(self._read_active(self.reader.small_sizes())))
         except CountingError:
@@ -242,6 +261,10 @@ class SubjectCounter:
     # What is read for each quantity.
 
     def _measurements(self, name: str) -> list[Measurement]:
+        """Return the measurements whose sum is the quantity of this name.
+
+        For "parameters" trainable and frozen ones.
+        """
         run, shapes = self.reader.run, self.reader.shapes
         match name:
             case "parameters":
@@ -266,10 +289,14 @@ class SubjectCounter:
                 return [Measurement(name, lambda at: measure.optimizer_bytes(read(at)), needs_run=False)]
 
     def _measure_flops(self, name: str, kind: str) -> Measurement:
-        """Measure the FLOPs of one pass over a batch.
+        """Return how to measure one kind of FLOPs of one pass.
 
-        At sizes that are probed they are read on small real tensors, which are many times faster than the meta device;
-        at the sizes asked for on the meta device, where PyTorch's own counter is exact.
+        Args:
+            name: "flops" for the forward pass, or "backward".
+            kind: "products" or "elementwise".
+
+        At small sizes it runs on real tensors, which are many times faster than the meta device; at the requested sizes
+        it runs on the meta device, where PyTorch's own counter is exact.
         """
         is_product = kind == "products"
         is_half = self.conventions.causal == "half"  # else it does not matter which products are causal
@@ -296,14 +323,16 @@ class SubjectCounter:
         )
 
     def _read_active(self, sizes: Sizes) -> Readings:
+        """Return for each parameter how many of its numbers take part in processing a single token."""
         one_token = {name: 1 for name in (BATCH, TIME, SOURCE) if name in self.subject.input_sizes}
         return self.reader.run(measure.active_sizes, {**sizes, **one_token}, ("cpu", "meta"))
 
     def _read_activations(self, expected: int) -> Readings:
-        """Read what autograd saves at the sizes asked for: in a real run if it is small, else in one on fake tensors.
+        """Measure the bytes that autograd saves at the requested sizes; `expected` is the amount by the formulas.
 
-        These take no memory and follow the paths of a CPU. Where they differ from real ones at small sizes, as for what
-        oneDNN's LSTM saves, they are not used.
+        A small run is real. A larger one uses fake tensors, which take no memory and follow the CPU kernels; if they
+        differ from real ones at small sizes, as they do for oneDNN's LSTM, the run is real or, past the memory limit,
+        an error.
         """
         requested = self.subject.sizes(True)
         read_real = partial(self.reader.run, measure.saved_bytes, devices=("cpu",))
@@ -327,11 +356,11 @@ class SubjectCounter:
     # Formulas.
 
     def _fit(self, measurement: Measurement) -> Attempt:
-        """Fit a measurement, and where formulas fail at the sizes asked for, try others that hold there.
+        """Fit a measurement and return the best attempt; if formulas fail at the requested sizes, try others.
 
-        Some sizes may be the reason, such as a batch of one or a text longer than the window: with these as they are,
-        readings may have a formula in the other sizes. There may be one with derived sizes. Where a size is divided and
-        rounded, there may be one for its multiples.
+        The reason may be a size such as a batch of 1 or a sequence longer than the window: with that size fixed,
+        readings may have a formula in the other sizes. There may be a formula with derived sizes. Where a size is
+        divided and rounded, there may be a formula for its multiples.
         """
         attempt = self._attempt(measurement)
         if attempt.is_final:
@@ -359,12 +388,12 @@ class SubjectCounter:
         return _best(attempts)
 
     def _attempt_at(self, measurement: Measurement, only_at: Sizes) -> Attempt:
-        """Fit a measurement with some sizes fixed; with derived sizes if need be."""
+        """Fit a measurement with the sizes of `only_at` fixed, with derived sizes if necessary."""
         attempt = self._attempt(measurement, Domain(only_at))
         return attempt if attempt.is_final else _best([attempt, *self._refit(measurement, attempt, {})])
 
     def _attempt(self, measurement: Measurement, domain: Domain = EVERYWHERE) -> Attempt:
-        """Fit polynomials within a domain, and compare them with the module."""
+        """Fit polynomials to a measurement at sizes within `domain`, and compare them with the module."""
         stepped = f"multiples {format_sizes(domain.multiples)}" if domain.multiples else ""
         key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped)))
 
@@ -384,7 +413,10 @@ class SubjectCounter:
         return replace(self._compare(measurement, key, formulas), domain=domain)
 
     def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:
-        """Fit with derived sizes what an attempt missed; return nothing if that takes too long."""
+        """Fit what `attempt` missed with derived sizes; return the new attempts, none if that takes too long.
+
+        `pins` are sizes that alone make the formulas fail.
+        """
         domain, needs_run = attempt.domain, measurement.needs_run
         requested = format_sizes(self.subject.sizes(needs_run))
         key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), f"named at {requested}")))
@@ -402,7 +434,7 @@ class SubjectCounter:
         return [replace(compared, domain=domain)]
 
     def _compare(self, measurement: Measurement, key: str, fit: FitResult) -> Attempt:
-        """Compare formulas with the module at the sizes asked for."""
+        """Compare the formulas of `fit` with the module at the requested sizes; `key` names the cache entry."""
         requested = self.subject.sizes(measurement.needs_run)
 
         def compare() -> list[Any]:
@@ -427,7 +459,7 @@ class SubjectCounter:
         return Attempt(fit, {PathGroup(pattern, subset): total for pattern, subset, total in rows}, unproved)
 
     def _find_pins(self, measurement: Measurement, attempt: Attempt) -> dict[str, int]:
-        """Return the sizes asked for that alone lead away from the formulas of the groups that were missed."""
+        """Return the requested sizes that, changed alone from small values, make the formulas of missed groups fail."""
         requested, fit = self.subject.sizes(True), attempt.fit
         read = measurement.read_pinned or measurement.read
         probe_sizes = next(self.reader.probe_sizes(True), None)
@@ -454,12 +486,13 @@ class SubjectCounter:
         return self.cache.get_or_compute(f"{measurement.key} depends at {format_sizes(requested)}", find)
 
     def _derived_values(self, fit: FitResult, sizes: Sizes) -> dict[str, int]:
+        """Return the value of each derived size of `fit` at `sizes`, by name."""
         return {name: self._finder.value(size, sizes) for name, size in fit.derived.items()}
 
     # From formulas to a quantity.
 
     def _make_quantity(self, name: str, fitted: Sequence[tuple[Measurement, Attempt]]) -> Quantity:
-        """Put together the parts that have formulas, and what was measured of the others."""
+        """Combine fitted measurements to a `Quantity`: parts with formulas, and measured amounts of the others."""
         sizes = self.subject.sizes(name not in STATIC_QUANTITIES)
         parts: list[Part] = []
         refused: dict[str, str] = {}
@@ -511,7 +544,7 @@ class SubjectCounter:
         )
 
     def _make_part(self, measurement: Measurement, group: PathGroup, fit: GroupFit) -> Part:
-        """Make a part of the amount of each member of a group."""
+        """Convert the fit of a group of paths to a `Part`, scaled to the unit of the measurement."""
         each, shape, notes = prod(fit.columns, start=ONE), None, [measurement.note]
         if measurement.reads_shapes:
             tied = self.cache.get_or_compute("tied", self._find_tied)
@@ -520,12 +553,12 @@ class SubjectCounter:
         return Part(str(group), measurement.scale * each, fit.repeats, shape, ", ".join(filter(None, notes)))
 
     def _find_tied(self) -> dict[str, str]:
-        """Return the other names of tied parameters, by the pattern of the first."""
+        """Return for the path pattern of each tied parameter the other names of that parameter."""
         tied = measure.find_tied_names(self.subject.build(self.reader.small_sizes(with_inputs=False)))
         return {path_pattern(name): ", ".join(other_names) for name, other_names in tied.items()}
 
     def _remarks(self, name: str) -> Iterator[str]:
-        """Yield what a quantity leaves out or depends on: operators without a rule, numbers that the module reads."""
+        """Yield notes on a quantity: operators without a FLOP rule, and control flow that depends on tensor values."""
         if name not in ("flops", "backward", "activations"):
             return
 
@@ -553,7 +586,7 @@ class SubjectCounter:
 
 
 def _best(attempts: Sequence[Attempt]) -> Attempt:
-    """Return the attempt that missed the fewest groups, the first of several."""
+    """Return the attempt that missed the fewest groups, the first if several did."""
     return min(attempts, key=lambda attempt: (EVERYTHING in attempt.missed, len(attempt.missed)))
 
 
@@ -581,7 +614,7 @@ class CountCache:
             self._entries = read_checked_json(self.path)
 
     def get_or_compute(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return JSON values from the cache, or compute and store them."""
+        """Return the cached JSON value of this name; if there is none, store and return `compute()`."""
         if name not in self._entries:
             self._entries[name] = compute()
             if self.path is not None:
@@ -591,16 +624,19 @@ class CountCache:
         return self._entries[name]
 
     def get_or_fit(self, name: str, fit: Callable[[], FitResult]) -> FitResult:
+        """Return the cached fit of this name; if there is none, store and return `fit()`."""
         return _fit_from_json(self.get_or_compute(name, lambda: _fit_to_json(fit())))
 
 
 def source_hash() -> str:
-    """Return the hash of Lemma's own sources on which a count depends."""
+    """Return a hash of Lemma's source files that influence counts; the cache depends on it."""
     files = sorted(path for pattern in SOURCES for path in PACKAGE.glob(pattern))
     return sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 def _fit_to_json(result: FitResult) -> dict[str, Any]:
+    """Convert a fit to JSON values: its polynomials, failures and derived sizes."""
+
     def terms(polynomials: Iterable[Polynomial]) -> list[Any]:
         return [polynomial.to_json() for polynomial in polynomials]
 
@@ -614,6 +650,7 @@ def _fit_to_json(result: FitResult) -> dict[str, Any]:
 
 
 def _fit_from_json(fields: dict[str, Any]) -> FitResult:
+    """Restore a fit from the values of `_fit_to_json`."""
     fits: dict[PathGroup, GroupFit] = {}
     for pattern, subset, terms in fields["fits"]:
         repeats, *columns = map(Polynomial.from_json, terms)

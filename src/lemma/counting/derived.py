@@ -59,15 +59,19 @@ class DerivedSize:
 
     @property
     def symbols(self) -> frozenset[str]:
+        """Return the symbols that this size depends on."""
         return frozenset(name for operand in self.operands for name in operand.symbols)
 
     @property
     def name(self) -> str:
-        """Return its symbol in fitted formulas; people read a letter instead."""
+        """Return the name that stands for this size in fitted formulas, such as "64*ceil(d/24)".
+
+        Printed formulas use a letter.
+        """
         return f"size of {self.dimension}" if self.kind == "dimension" else self.write()
 
     def at(self, sizes: Sizes) -> int:
-        """Return its value at these sizes; a dimension must be read off the module instead."""
+        """Return the value of this size at `sizes`; a size of kind "dimension" has no rule."""
         values = [operand.at(sizes) for operand in self.operands]
         if self.kind in ("min", "max"):
             return self.factor * int(min(values) if self.kind == "min" else max(values))
@@ -75,19 +79,19 @@ class DerivedSize:
         return self.factor * (floor(values[0]) if self.kind == "floor" else ceil(values[0]))
 
     def step_points(self, start: int) -> list[int]:
-        """Return the first few values of its symbol from `start` on at which a rounded size is larger than before."""
+        """Return the first values of the symbol above `start` at which this rounded size increases."""
         (name,) = self.symbols
         end = start + int(4 / self.operands[0].terms[(name, 1),]) + 1
         return [value for value in range(start + 1, end) if self.at({name: value}) != self.at({name: value - 1})]
 
     def smooth_polynomial(self, sizes: Sizes) -> Polynomial:
-        """Return it without rounding, or the one of two operands that it is at these sizes."""
+        """Return this size as a polynomial: without rounding, or the operand that is selected at `sizes`."""
         if self.kind in ("floor", "ceil"):
             return self.factor * self.operands[0]
         return (min if self.kind == "min" else max)(self.operands, key=lambda operand: operand.at(sizes))
 
     def write(self, order: Sequence[str] = (), style: Style = "plain") -> str:
-        """Write the rule as a person would.
+        """Write the rule as text; `order` is the order of symbols.
 
         >>> DerivedSize("ceil", (symbol("d") / 24,), 64).write(style="unicode")
         '64·⌈d/24⌉'
@@ -105,7 +109,9 @@ class DerivedSize:
 
 
 def simplest_between(low: Fraction, high: Fraction | None) -> Fraction:
-    """Return the fraction with the smallest denominator strictly between two non-negative ones; None is infinity.
+    """Return the fraction with the smallest denominator strictly between `low` and `high`, which are not negative.
+
+    `high` = None stands for infinity.
 
     >>> simplest_between(Fraction(40, 1000), Fraction(43, 1000))
     Fraction(1, 24)
@@ -117,9 +123,16 @@ def simplest_between(low: Fraction, high: Fraction | None) -> Fraction:
 
 
 def fit_staircase(name: str, points: Mapping[int, int]) -> tuple[DerivedSize, Polynomial] | None:
-    """Fit a size that rises in equal steps with a symbol: return its rule and what is added to it, None if it does not.
+    """Fit a size that rises in equal steps as a symbol grows; return None if it does not rise in equal steps.
 
     The sizes n at x are ⌊a·x + b⌋ exactly if n ≤ a·x + b < n + 1 at every x: a is the simplest slope that allows this.
+
+    Args:
+        name: the symbol.
+        points: the size by value of the symbol.
+
+    Returns:
+        The rounded rule and the polynomial that is added to it.
 
     >>> fit_staircase("d", {d: 64 * -(-8 * d // 192) for d in range(1, 400, 7)})[0].write()
     '64*ceil(d/24)'
@@ -150,7 +163,10 @@ def fit_staircase(name: str, points: Mapping[int, int]) -> tuple[DerivedSize, Po
 
 
 def reduce_slope(size: DerivedSize, rest: Polynomial) -> tuple[DerivedSize, Polynomial]:
-    """Take whole multiples of the symbol out of what is rounded, and add them to the rest.
+    """Move whole multiples of the symbol out of the rounding: floor(3·L/2) + L becomes floor(L/2) + 2·L.
+
+    Returns:
+        The rounded size with a slope below 1, and `rest` plus what was moved.
 
     >>> half, rest = reduce_slope(DerivedSize("floor", (3 * symbol("L") / 2,)), symbol("L"))
     >>> half.write(), rest == 2 * symbol("L")
@@ -162,11 +178,11 @@ def reduce_slope(size: DerivedSize, rest: Polynomial) -> tuple[DerivedSize, Poly
 
 
 def find_bends(series: Mapping[int, int]) -> tuple[int, int]:
-    """Find where a series over consecutive whole numbers stops being a parabola, and the period of a rounded one.
+    """Find where a series over consecutive integers stops being a parabola, and the period of a series that is rounded.
 
     Returns:
-        The last number up to which it is one parabola, if it is another one after it, else 0; and the period with
-        which it is a parabola everywhere, else 0.
+        The last integer of the first parabola if a second parabola follows it, else 0; and the period with which the
+            series is a parabola everywhere, else 0.
 
     >>> xs = range(2, 30)
     >>> find_bends({x: 3 * x * min(x, 9) for x in xs}), find_bends({x: x + 5 * (x // 3) for x in xs})
@@ -196,11 +212,17 @@ DerivedValue = Callable[[DerivedSize, Sizes], int]
 def fit_with_derived(
     read: ReadAmounts, derived: Sequence[DerivedSize], probe_sizes: ProbeSizes, value_of: DerivedValue
 ) -> dict[PathGroup, Polynomial]:
-    """Fit what is read as polynomials of the symbols and of some derived sizes; what does not fit is left out.
+    """Fit the amounts of groups as polynomials of symbols and derived sizes; groups that do not fit are left out.
 
-    First with the symbols of the derived sizes held fixed, which shows how it depends on all others. Then every term of
-    that is multiplied by all small powers of the derived sizes and of their symbols; the coefficients follow from as
-    many samples, and are proved at more.
+    First fit with the symbols of the derived sizes held fixed, which shows how amounts depend on all other symbols.
+    Then multiply every term by all small powers of the derived sizes and of their symbols; the coefficients follow from
+    as many samples and are proved at further ones.
+
+    Args:
+        read: returns the amounts of groups at given sizes.
+        derived: the sizes that may occur in the polynomials.
+        probe_sizes: values of each symbol at which amounts can be read.
+        value_of: returns the value of a derived size at given sizes.
     """
     rng = random.Random(len(probe_sizes))
     symbols = frozenset[str]().union(*(size.symbols for size in derived))
@@ -240,7 +262,7 @@ def fit_with_derived(
 
 
 def spread_sizes(name: str, probe_sizes: ProbeSizes, derived: Iterable[DerivedSize]) -> list[int]:
-    """Return values of a symbol on all sides of the bends of derived sizes, as divisible as its probe sizes."""
+    """Return values of a symbol on both sides of the bends of derived sizes, as divisible as its probe sizes."""
     low, high, step = min(probe_sizes[name]), max(probe_sizes[name]), gcd(*probe_sizes[name])
     for size in derived:
         if size.kind in ("floor", "ceil") and name in size.symbols:
@@ -257,7 +279,10 @@ def spread_sizes(name: str, probe_sizes: ProbeSizes, derived: Iterable[DerivedSi
 def _find_terms(
     read: ReadAmounts, symbols: frozenset[str], probe_sizes: ProbeSizes, draws: Iterator[Sizes]
 ) -> dict[PathGroup, dict[Monomial, None]]:
-    """Return the monomials of every group where these symbols are fixed, from two fits at sizes that work."""
+    """Return for every group the monomials that occur when these symbols are fixed at sizes drawn from `draws`.
+
+    The values of the inner dictionary are None. Two fits are made, at the first sizes that work.
+    """
     terms: dict[PathGroup, dict[Monomial, None]] = {}
     num_fits = 0
     for sizes in draws:
@@ -277,9 +302,10 @@ def _find_terms(
 
 
 def _solve(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
-    """Return the polynomial with these monomials that goes through all samples, the shorter of two; None without one.
+    """Return a polynomial with monomials of `basis` that goes through all samples; None if there is none.
 
-    The system has more equations than unknowns; its free unknowns depend on the order of the monomials.
+    The system has more equations than unknowns; its free unknowns depend on the order of the monomials, so two orders
+    are tried and the shorter polynomial is returned. A sample is sizes and the amount there.
     """
 
     def residue(monomial: Monomial, sizes: Sizes, prime: int) -> int:
@@ -315,7 +341,7 @@ PRIMES = (2**31 - 1, 2**31 - 19)  # a product of two residues fits into 64 bits
 
 
 def solve_modular(rows: Sequence[Sequence[int]], right: Sequence[int], prime: int) -> dict[int, int] | None:
-    """Solve a linear system modulo a prime, with as few of the last unknowns as possible.
+    """Solve the linear system `rows` · x = `right` modulo a prime, with as few of the last unknowns as possible.
 
     Returns:
         The unknowns that are not 0, by index; None if there is no solution.
@@ -341,7 +367,7 @@ def solve_modular(rows: Sequence[Sequence[int]], right: Sequence[int], prime: in
 
 
 def reconstruct_fraction(residues: Sequence[int]) -> Fraction:
-    """Return the fraction of small numbers that has these residues modulo the primes (Wang 1981)."""
+    """Return the fraction with small numerator and denominator that has these residues modulo `PRIMES` (Wang 1981)."""
     p, q = PRIMES
     modulus = p * q
     number = (residues[0] + p * ((residues[1] - residues[0]) * pow(p, -1, q) % q)) % modulus
@@ -353,7 +379,7 @@ def reconstruct_fraction(residues: Sequence[int]) -> Fraction:
 
 
 def _breakpoints(derived: Sequence[DerivedSize], probe_sizes: ProbeSizes) -> Iterator[dict[str, int]]:
-    """Yield sizes at which the operands of a minimum or maximum are equal, and the sizes next to them."""
+    """Yield sizes at which the operands of a minimum or maximum are equal, and the sizes one below and one above."""
     base = {name: values[-1] for name, values in probe_sizes.items()}
     for size in derived:
         if size.kind in ("min", "max"):
@@ -363,6 +389,7 @@ def _breakpoints(derived: Sequence[DerivedSize], probe_sizes: ProbeSizes) -> Ite
 
 
 def _multiply_monomials(left: Monomial, right: Monomial) -> Monomial:
+    """Return the product of two monomials."""
     ((monomial, _),) = (Polynomial({left: 1}) * Polynomial({right: 1})).terms.items()
     return monomial
 
@@ -387,7 +414,7 @@ class DerivedSizeFinder:
         self._dimension_fit = FitResult({}, {})
 
     def value(self, size: DerivedSize, sizes: Sizes) -> int:
-        """Return the value of a derived size; that of a dimension is read off the module."""
+        """Return the value of a derived size at `sizes`, read off the module's parameters if no rule gives it."""
         return self._read_dimension(size.dimension, sizes) if size.kind == "dimension" else size.at(sizes)
 
     def refit(
@@ -399,9 +426,18 @@ class DerivedSizeFinder:
         pins: Sizes,
         reads_shapes: bool,
     ) -> FitResult:
-        """Fit the groups that were missed with derived sizes: odd dimensions, and what bends along one symbol.
+        """Fit groups again, with derived sizes: unusual dimensions of parameters, and bends along one symbol.
 
-        `pins` are the sizes asked for that lead away from the formulas, where these are known.
+        Args:
+            fit: the fit by polynomials of the symbols alone.
+            missed: the groups whose formulas in `fit` do not hold at the requested sizes.
+            read: returns the readings of the module at given sizes.
+            probe_sizes: values of each symbol at which `read` works.
+            pins: requested sizes that alone make the formulas fail, if known.
+            reads_shapes: readings are shapes of parameters, which are fitted dimension by dimension.
+
+        Returns:
+            `fit` with the new formulas; groups that still have none are failures.
         """
         rules = self._dimension_rules()
         remaining = list(missed)
@@ -450,14 +486,14 @@ class DerivedSizeFinder:
         return FitResult(fits, failures, derived)
 
     def _read_dimensions(self, sizes: Sizes) -> Readings:
-        """Read every dimension of every parameter, and the number of parameters of each pattern."""
+        """Return each dimension of each parameter, and the number of parameters of each path pattern."""
         shapes = self.reader.shapes(sizes)
         dimensions = {f"{path} {index}": (size,) for path, shape in shapes.items() for index, size in enumerate(shape)}
         members = Counter(pattern for path in shapes for pattern in iter_patterns(path))
         return {**dimensions, **{_members_key(pattern): (number,) for pattern, number in members.items()}}
 
     def _read_dimension(self, key: str, sizes: Sizes) -> int:
-        """Read a dimension of the parameters of a pattern, or their number."""
+        """Return the dimension ("pattern index") or number of parameters ("pattern members") that `key` names."""
         pattern, _, index = key.rpartition(" ")
         group = PathGroup(pattern.replace("/", ".") if index == MEMBERS else pattern)
         shapes = [shape for path, shape in self.reader.shapes(sizes).items() if group.matches(path)]
@@ -470,7 +506,8 @@ class DerivedSizeFinder:
     def _dimension_rules(self) -> dict[str, DimensionRule]:
         """Return the rules of dimensions, and of numbers of parameters, that follow no polynomial.
 
-        Those that are equal wherever they were read share a rule.
+        Keys are "pattern index" or "pattern members". Dimensions that are equal at all sizes that were read share a
+        rule.
         """
         if self._rules is not None:
             return self._rules
@@ -495,10 +532,13 @@ class DerivedSizeFinder:
         return self._rules
 
     def _find_rule(self, key: str, probe_sizes: ProbeSizes) -> DimensionRule:
-        """Find what a dimension is: rounded, or the smaller or the larger of two symbols; else only the module knows.
+        """Find the rule of a dimension: rounded, or the minimum or maximum of two symbols, else read off the module.
+
+        Returns:
+            The derived size and the polynomial that is added to it.
 
         Raises:
-            CountingError: the dimension changes with no size alone.
+            CountingError: no symbol changes the dimension when it alone varies.
         """
         requested = self.subject.sizes(False)
         fresh = [requested, *sample_sizes(probe_sizes, NUM_RULE_PROOFS)]
@@ -560,7 +600,7 @@ class DerivedSizeFinder:
     def _fit_shapes(
         self, fit: FitResult, missed: Iterable[PathGroup], rules: Mapping[str, DimensionRule]
     ) -> dict[PathGroup, GroupFit]:
-        """Fit parameters as products of their dimensions, where each has a formula or a rule."""
+        """Fit groups of parameters as products of dimensions that all have a formula or one of `rules`."""
         requested = self.subject.sizes(False)
         shapes = assign_to_groups(fit.groups, self.reader.shapes(requested))
 
@@ -596,10 +636,10 @@ class BendFinder:
     requested: Sizes
 
     def candidates(self, pins: Sizes) -> Iterator[DerivedSize]:
-        """Yield candidates along one symbol after the other: minima, rounded sizes, then numbers that cap the symbol.
+        """Yield derived sizes that may cause bends, symbol by symbol: minima, rounded sizes, then caps by a number.
 
-        `pins` are the sizes asked for that lead away from the formulas; the others are only looked at where these
-        do not explain all.
+        `pins` are requested sizes that alone make the formulas fail; other symbols are tried only if `pins` do not
+        explain all.
         """
         base = {name: values[-1] for name, values in self.probe_sizes.items()}
         fails_together = any("together" in self.fit.failures.get(group, "") for group in self.missed)
@@ -624,7 +664,10 @@ class BendFinder:
             yield from self._find_cap(name)
 
     def _find_minima(self, name: str, bend: int, base: Sizes) -> Iterator[DerivedSize]:
-        """Yield minima that bend there: of the symbol and each other one that moves the bend, else a number."""
+        """Yield minima of symbol `name` and each other symbol that moves the bend at value `bend`, else a number.
+
+        `base` has the sizes of the other symbols.
+        """
 
         def moves_bend(other: str) -> bool:
             if other == name or base[other] - 3 < min(self.probe_sizes[other]):
@@ -646,7 +689,7 @@ class BendFinder:
             yield DerivedSize("min", (symbol(name), as_polynomial(bend)))
 
     def _find_cap(self, name: str) -> Iterator[DerivedSize]:
-        """Yield the minima of the symbol and the largest value up to which a formula holds, found by bisection."""
+        """Yield the minimum of the symbol and the largest value up to which a formula holds, which bisection finds."""
         lowest = {other: values[0] for other, values in self.probe_sizes.items()}
         for group in self.missed:
             group_fit = self.fit.fits.get(group)
@@ -666,5 +709,5 @@ class BendFinder:
 
 
 def _members_key(pattern: str) -> str:
-    """Return the key of the number of tensors of a pattern; with no dots, so that its numbers count no layers."""
+    """Return the key of the number of tensors of a path pattern; "/" replaces "." so that digits count no layers."""
     return f"{pattern.replace('.', '/')} {MEMBERS}"

@@ -16,7 +16,7 @@ NO_SPECIAL_TOKENS = {"bos_token_id": None, "eos_token_id": None}  # special toke
 
 
 def with_inputs(make_inputs: Callable[..., Any], **probe_sizes: list[int]) -> Callable[[Any], Any]:
-    """Return a decorator that gives a factory the inputs of its modules, and the sizes at which symbols are probed."""
+    """Return a decorator that attaches `inputs` and `probe_sizes`, for `factory_subject`, to a module factory."""
 
     def mark(factory: Any) -> Any:
         factory.inputs, factory.probe_sizes = make_inputs, probe_sizes
@@ -39,7 +39,10 @@ class SelfAttention(nn.Module):
         self.W_O = nn.Parameter(torch.randn(H * M_V, E) / math.sqrt(H * M_V))
 
     def forward(self, X: Float[Tensor, "S E"]) -> Float[Tensor, "S E"]:
-        """Make every vector of a sequence attend to all of them; each step has a name of its own, for the drawing."""
+        """Return multi-head self-attention of a sequence of S vectors.
+
+        Each step is a variable of its own, for the drawing.
+        """
         Q, K, V = X @ self.W_Q, X @ self.W_K, X @ self.W_V
         scores = Q @ K.transpose(-2, -1)
         scaled = scores / math.sqrt(Q.shape[-1])
@@ -52,7 +55,7 @@ class SelfAttention(nn.Module):
 
 @with_inputs(lambda E, S=32: torch.zeros(S, E))
 def self_attention(E: int = 64, H: int = 4, M_QK: int = 16, M_V: int = 16) -> nn.Module:
-    """Problem E2: width E, H heads of M_QK for queries and keys and M_V for values; a sequence has S vectors.
+    """Build problem E2's attention: width E, H heads of M_QK for queries and keys and of M_V for values; S vectors.
 
     >>> sum(parameter.numel() for parameter in self_attention(E=8, H=2, M_QK=4, M_V=4).parameters())  # 3·8² + 8²
     256
@@ -62,23 +65,24 @@ def self_attention(E: int = 64, H: int = 4, M_QK: int = 16, M_V: int = 16) -> nn
 
 @with_inputs(lambda d, B=1, S=64, T=64: (torch.zeros(B, S, d), torch.zeros(B, T, d)))
 def torch_transformer(d: int = 512, h: int = 8, L_enc: int = 6, L_dec: int = 6, d_ff: int = 2048) -> nn.Module:
-    """`torch.nn.Transformer`."""
+    """Build `torch.nn.Transformer`."""
     return nn.Transformer(d, h, L_enc, L_dec, d_ff, dropout=0.0, batch_first=True)
 
 
 @with_inputs(lambda d, B=1, T=64: torch.zeros(B, T, d))
 def torch_lstm(d: int = 128, D: int = 256, L: int = 2) -> nn.Module:
-    """`torch.nn.LSTM`, with two biases per gate."""
+    """Build `torch.nn.LSTM`, which has two biases per gate."""
     return nn.LSTM(d, D, L, batch_first=True)
 
 
 def _token_inputs(B: int = 1, T: int = 64) -> dict[str, Any]:
+    """Return B sequences of T zero ids as keyword arguments for a transformers model."""
     return {"input_ids": torch.zeros(B, T, dtype=torch.long), "use_cache": True}
 
 
 @with_inputs(_token_inputs)
 def gpt2(V: int = 50_257, d: int = 768, L: int = 12, h: int = 12, T: int = 1024) -> nn.Module:
-    """The transformers library's GPT-2, small by default: 124,439,808 parameters."""
+    """Build the transformers library's GPT-2; the defaults are the small one with 124,439,808 parameters."""
     config, model = _from_transformers("GPT2Config"), _from_transformers("GPT2LMHeadModel")
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     return model(config(vocab_size=V, n_embd=d, n_layer=L, n_head=h, n_positions=T, **dropout, **NO_SPECIAL_TOKENS))
@@ -88,18 +92,19 @@ def gpt2(V: int = 50_257, d: int = 768, L: int = 12, h: int = 12, T: int = 1024)
 def llama(
     V: int = 32_000, d: int = 4096, L: int = 32, h: int = 32, h_kv: int = 8, d_h: int = 128, d_ff: int = 11_008
 ) -> nn.Module:
-    """The transformers library's Llama with grouped heads: h of queries and h_kv of keys and values, each d_h wide."""
+    """Build the transformers library's Llama with h query heads and h_kv key and value heads, each of width d_h."""
     config, model = _from_transformers("LlamaConfig"), _from_transformers("LlamaForCausalLM")
     sizes = {"hidden_size": d, "num_hidden_layers": L, "num_attention_heads": h, "num_key_value_heads": h_kv}
     return model(config(vocab_size=V, intermediate_size=d_ff, head_dim=d_h, **sizes, **NO_SPECIAL_TOKENS))
 
 
 def window_head(d: int = 64, d_k: int = 64, d_v: int = 64) -> nn.Module:
-    """The head of problem A3: queries and keys of width d_k, values of width d_v, no biases."""
+    """Build the attention head of problem A3: queries and keys of width d_k, values of width d_v, no biases."""
     return WindowHead(d, d_k, d_v)
 
 
 def _from_transformers(name: str) -> Any:
+    """Return the class of this name from the transformers library; raise InputError if it is not installed."""
     try:
         import transformers
     except ImportError:

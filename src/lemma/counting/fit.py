@@ -40,11 +40,12 @@ class Domain:
     multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of
 
     def contains(self, sizes: Sizes) -> bool:
+        """Return whether formulas hold at `sizes`."""
         is_elsewhere = any(sizes.get(name) != size for name, size in self.only_at.items())
         return not is_elsewhere and not any(sizes.get(name, 0) % step for name, step in self.multiples.items())
 
     def restrict(self, probe_sizes: ProbeSizes) -> ProbeSizes:
-        """Return probe sizes within it."""
+        """Return probe sizes within this domain: multiples where needed, and a single value for fixed sizes."""
         stepped = {name: [step * size for size in probe_sizes[name]] for name, step in self.multiples.items()}
         return {**probe_sizes, **stepped, **{name: [size] for name, size in self.only_at.items()}}
 
@@ -69,10 +70,11 @@ class PathGroup:
         return re.sub(r"\*", lambda star: next(stars, "*"), self.pattern)
 
     def matches(self, path: str) -> bool:
+        """Return whether a path follows the pattern of this group, regardless of its subset."""
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
 
     def contains(self, path: str, index: int, count: int) -> bool:
-        """Return whether a path belongs to the group, being number `index` of `count` paths with its pattern.
+        """Return whether a path belongs to the group; it is number `index` of the `count` paths with its pattern.
 
         >>> PathGroup("layers.*.weight_l0").contains("layers.12.weight_l0", 12, 24)
         True
@@ -93,7 +95,10 @@ class GroupFit:
 
     @property
     def total(self) -> Polynomial:
-        """The amount of all members: of one, the product of its columns, since several are the shape of a tensor."""
+        """Return the formula of the amount of all members: their number times the product of the columns.
+
+        Several columns are the dimensions of a tensor.
+        """
         return self.repeats * prod(self.columns, start=ONE)
 
 
@@ -107,6 +112,7 @@ class FitResult:
 
     @property
     def groups(self) -> list[PathGroup]:
+        """Return all groups: those with a formula, then those without."""
         return [*self.fits, *self.failures]
 
 
@@ -115,12 +121,16 @@ REPEATS = -1
 
 
 def total_size(rows: Iterable[Amounts]) -> int:
-    """Add up amounts, or the sizes of tensors of these shapes."""
+    """Add up the products of the rows: a row is one amount, or the shape of a tensor."""
     return sum(prod(row) for row in rows)
 
 
 def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
     """Fit the readings of every group of paths as polynomials of the symbols, on the first probe sizes that work.
+
+    Args:
+        read: returns the readings of the module at given sizes.
+        choices: probe sizes to try, in this order.
 
     Raises:
         CountingError: nothing can be read at any of the sizes.
@@ -143,7 +153,10 @@ def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
 
 
 def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
-    """Fit until all groups are proved; the members of a pattern that fails are grouped in the next possible way."""
+    """Fit and prove all groups at these probe sizes.
+
+    A pattern whose members fail is grouped in the next possible way.
+    """
     lowest = {name: values[0] for name, values in probe_sizes.items()}
     first = [lowest, *({**lowest, name: values[1]} for name, values in probe_sizes.items() if len(values) > 1)]
     groupings = find_groupings([read(sizes) for sizes in first])
@@ -179,9 +192,12 @@ def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
 def fit_columns(
     sample: Callable[[Sizes], Mapping[Column, int]], probe_sizes: ProbeSizes
 ) -> tuple[dict[Column, Polynomial], dict[PathGroup, str]]:
-    """Fit and prove every column that `sample` gives; return the polynomials, and the groups without one with reasons.
+    """Fit and prove every column that `sample` returns, as a polynomial of the symbols.
 
     A column that fails in a symbol is multiplied by it and tried again, since the symbol may divide it.
+
+    Returns:
+        The polynomials by column, and the groups that follow no polynomial with the reason.
     """
     multipliers: dict[Column, list[str]] = {}
     failures: dict[PathGroup, str] = {}
@@ -229,7 +245,7 @@ class GroupingError(Exception):
 
 
 def path_pattern(path: str) -> str:
-    """Write a star for every number of a layer.
+    """Replace the layer numbers in a module path by stars.
 
     >>> path_pattern("layers.3.output.weight"), path_pattern("weight_ih_l1_reverse"), path_pattern("weight_hh_l0.A")
     ('layers.*.output.weight', 'weight_ih_l*_reverse', 'weight_hh_l*.A')
@@ -238,7 +254,7 @@ def path_pattern(path: str) -> str:
 
 
 def iter_patterns(path: str) -> Iterator[str]:
-    """Yield all patterns that a path follows, with a star for one number at least.
+    """Yield all patterns of a path: each way to replace at least one of its numbers by a star.
 
     >>> list(iter_patterns("blocks.3.0.weight"))
     ['blocks.*.0.weight', 'blocks.3.*.weight', 'blocks.*.*.weight']
@@ -250,14 +266,14 @@ def iter_patterns(path: str) -> Iterator[str]:
 
 
 def _star_numbers(path: str, starred: Sequence[int]) -> str:
-    """Write a star for the numbers of a path at these indices."""
+    """Replace the numbers of a path whose indices are in `starred` by stars."""
     numbers = LAYER_NUMBER.findall(path)
     written = iter("*" if index in starred else str(int(number)) for index, number in enumerate(numbers))
     return LAYER_NUMBER.sub(lambda match: next(written), path)
 
 
 def _members_by_pattern(readings: Readings) -> dict[str, list[Member]]:
-    """Return the readings of every pattern, ordered by the numbers in their paths."""
+    """Return path and reading of the members of every path pattern, ordered by the numbers in their paths."""
     members: dict[str, list[Member]] = {}
     for path, row in readings.items():
         members.setdefault(path_pattern(path), []).append((path, row))
@@ -267,7 +283,7 @@ def _members_by_pattern(readings: Readings) -> dict[str, list[Member]]:
 
 
 def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[PathGroup, list[Amounts]]:
-    """Return the readings that belong to each group; a path that belongs to none is a group of its own."""
+    """Return the readings that belong to each group; a path that belongs to no group becomes a group itself."""
     rows: dict[PathGroup, list[Amounts]] = {group: [] for group in groups}
     for members in _members_by_pattern(readings).values():
         for index, (path, row) in enumerate(members):
@@ -277,7 +293,7 @@ def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[Pa
 
 
 def find_groupings(samples: Sequence[Readings]) -> dict[str, list[Grouping]]:
-    """Return the groupings of each pattern that fit all samples, the most detailed first; the sum always fits."""
+    """Return by pattern the ways to group its paths that fit all samples, the most detailed first and "sum" last."""
     samples_by_pattern = [_members_by_pattern(sample) for sample in samples]
     groupings: dict[str, list[Grouping]] = {}
     for pattern in dict.fromkeys(pattern for members in samples_by_pattern for pattern in members):
@@ -297,7 +313,10 @@ def find_groupings(samples: Sequence[Readings]) -> dict[str, list[Grouping]]:
 def _group_members(
     pattern: str, members: list[Member], grouping: Grouping
 ) -> dict[PathGroup, tuple[int, Amounts]] | None:
-    """Return the number of members and the reading of every group; None if members of a group read differently."""
+    """Group the members of a pattern; return for every group the number of members and their common reading.
+
+    Returns None if members of a group have different readings.
+    """
     if grouping == "each":
         return {PathGroup(path): (1, row) for path, row in members}
     if grouping == "sum":
@@ -335,12 +354,12 @@ class NotPolynomial(Exception):
 
 
 def fit_polynomials(sample: Sample[Key], probe_sizes: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
-    """Fit every quantity that `sample` gives, over at least two sizes more than its highest power.
+    """Fit a polynomial to every quantity that `sample` returns at given sizes.
 
-    Newton's form: an index ν gives for each symbol s one of its sizes; the term of ν is
-    Π_s Π_{j<ν_s} (s − sizes_s[j]), and its coefficient follows from one sample. A term is asked for only if all the
-    terms just below it exist, so that a formula of few terms takes few samples. The result is a conjecture until
-    `verify_fit` has compared it with samples it has not seen.
+    Newton's form: an index ν gives for each symbol s one of its sizes; the term of ν is Π_s Π_{j<ν_s} (s − sizes_s[j]),
+    and its coefficient follows from one sample. A term is computed only if all the terms just below it exist, so that a
+    formula of few terms takes few samples. Each symbol is sampled at two sizes more than its power. The result is a
+    conjecture until `verify_fit` has compared it with samples that were not used.
 
     >>> area = fit_polynomials(lambda at: {"area": at["a"] * (at["b"] - 1)}, {"a": [2, 3, 4, 5], "b": [2, 3, 4, 5]})
     >>> area["area"] == symbol("a") * (symbol("b") - 1)
@@ -404,10 +423,10 @@ def verify_fit(
     fresh_sizes: Iterable[Sizes],
     probe_sizes: Mapping[str, Sequence[int]],
 ) -> None:
-    """Compare a fit with samples it has not seen.
+    """Compare fitted polynomials with samples at sizes that were not used to fit them.
 
     Raises:
-        NotPolynomial: they differ; it names the first symbol that alone leads away from the fit.
+        NotPolynomial: they differ; it names the first symbol that alone makes the fit fail.
     """
     for sizes in fresh_sizes:
         numbers = sample(sizes)
@@ -442,9 +461,14 @@ def choose_probe_sizes(
 ) -> Iterator[ProbeSizes]:
     """Yield probe sizes at which the module works, the simplest first.
 
-    These are small sizes; small sizes in the order of the sizes asked for, since a text may have to be as long as a
-    window, or at most as long as a table of positions; and where heads must divide a width, or groups of heads the
-    heads, divisible ones. Only what divides at the sizes asked for is tried, the likely names first.
+    These are small sizes; small sizes in the order of the requested ones, since a sequence may have to be as long as a
+    window, or at most as long as a table of positions; and divisible sizes where heads must divide a width, or groups
+    of heads the heads. Only what divides at the requested sizes is tried, the likely names first.
+
+    Args:
+        requested: the sizes that the user asked for.
+        can_run: returns whether the module works at given sizes.
+        hints: values that some symbols must be probed at.
     """
     ranks = sorted(set(requested.values()))
     layers = {name: LAYER_COUNTS for name in requested if LAYER_NAMES.match(name)}
@@ -467,11 +491,12 @@ def choose_probe_sizes(
 
 
 def _multiples(step: int) -> list[int]:
+    """Return the first eight multiples of `step`."""
     return [step * number for number in range(1, 9)]
 
 
 def _divisibility_patterns(requested: Sizes) -> Iterator[ProbeSizes]:
-    """Yield probe sizes for symbols of which one may have to divide another, none at first."""
+    """Yield probe sizes at which one symbol divides another, for each plausible pair; the first has no such pair."""
 
     def divides(low: str, high: str) -> bool:
         return low != high and requested[low] <= requested[high] and requested[high] % requested[low] == 0
@@ -499,7 +524,7 @@ def _divisibility_patterns(requested: Sizes) -> Iterator[ProbeSizes]:
 
 
 def sample_sizes(probe_sizes: ProbeSizes, count: int) -> list[dict[str, int]]:
-    """Return the lowest sizes, then sizes drawn at random; the same ones each time."""
+    """Return `count` sizes: the lowest probe sizes, then random ones, the same in every call."""
     rng = random.Random(len(probe_sizes))
     lowest = {name: values[0] for name, values in probe_sizes.items()}
     return [lowest, *({name: rng.choice(values) for name, values in probe_sizes.items()} for _ in range(count - 1))]

@@ -68,7 +68,10 @@ class ModuleReader:
 
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
-        """Make readings inside raise a TimeLimitError after this much processor time, whatever the limit outside."""
+        """Limit the processor time of readings inside to `seconds`, in place of the outer limit.
+
+        They raise TimeLimitError.
+        """
         outer, self._deadline = self._deadline, process_time() + seconds
         try:
             yield
@@ -76,14 +79,20 @@ class ModuleReader:
             self._deadline = outer
 
     def check_time(self) -> None:
+        """Raise TimeLimitError if the time limit is over."""
         if process_time() > self._deadline:
             raise TimeLimitError(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
 
     def run(self, measure: Measure, sizes: Sizes, devices: Sequence[str]) -> Readings:
-        """Measure a run on the first of the devices on which there is one.
+        """Build the module and its inputs and measure them, on the first of these devices on which that works.
+
+        Args:
+            measure: a function of the module and its inputs.
+            sizes: the sizes to build at.
+            devices: "meta" or "cpu", in the order in which they are tried.
 
         Raises:
-            CountingError: it cannot be run on any of them, with the reason.
+            CountingError: the module fails on all devices, with the reason.
         """
         self.check_time()
         failure: Exception | None = None
@@ -107,12 +116,12 @@ class ModuleReader:
         raise CountingError(f"{self.subject.name} cannot be run at {format_sizes(sizes)}: {reason}") from failure
 
     def build(self, sizes: Sizes) -> nn.Module:
-        """Build the module without memory, unless time is up."""
+        """Build the module on the meta device, or raise TimeLimitError if the time limit is over."""
         self.check_time()
         return self.subject.build({name: sizes[name] for name in self.subject.symbols})
 
     def shapes(self, sizes: Sizes, trainable: bool | None = None) -> Readings:
-        """Read the shapes of the parameters that are, or are not, trained; by default of all."""
+        """Return parameter shapes by path: of trainable (True), frozen (False) or all (None) parameters."""
         key = tuple(sizes[name] for name in self.subject.symbols)
         if key not in self._shapes:
             module = self.build(sizes)
@@ -120,12 +129,14 @@ class ModuleReader:
         return self._shapes[key][trainable]
 
     def weight_bytes(self, sizes: Sizes) -> int:
+        """Return the bytes of all parameters at these sizes."""
         key = tuple(sizes[name] for name in self.subject.symbols)
         if key not in self._weight_bytes:
             self._weight_bytes[key] = tensor_bytes(self.subject.build(sizes).parameters())
         return self._weight_bytes[key]
 
     def exceeds_memory(self, sizes: Sizes) -> bool:
+        """Return whether the parameters at these sizes take more bytes than the memory limit."""
         requested = self.subject.symbols
         is_smaller = all(sizes[name] <= size for name, size in requested.items())
         if is_smaller and self.weight_bytes(requested) <= self.limits.memory:
@@ -133,9 +144,10 @@ class ModuleReader:
         return self.weight_bytes(sizes) > self.limits.memory
 
     def probe_sizes(self, with_inputs: bool, domain: Domain | None = None) -> Iterator[ProbeSizes]:
-        """Yield probe sizes to try; if there are none, building at the sizes asked for says why.
+        """Yield probe sizes within `domain` at which the module works; without any, raise why it cannot be built.
 
-        What has inputs is built at sizes at which it runs: a width that heads do not divide may be built all the same.
+        A module that has inputs is built only at sizes at which it also runs: heads that do not divide a width may fail
+        late.
         """
         symbols = self.subject.sizes(with_inputs)
         choices = choose_probe_sizes(symbols, partial(self._works_at, with_inputs), self.subject.probe_sizes)
@@ -149,7 +161,7 @@ class ModuleReader:
             self.subject.build(symbols)
 
     def small_sizes(self, with_inputs: bool = True) -> dict[str, int]:
-        """Return some small sizes at which the subject can be built, and run if it has inputs."""
+        """Return small sizes at which the module can be built and, unless `with_inputs` is False, run."""
         try:
             probe_sizes = next(self.probe_sizes(with_inputs and self.subject.make_inputs is not None), None)
         except TimeLimitError:
@@ -157,7 +169,7 @@ class ModuleReader:
         return sample_sizes(probe_sizes, 4)[-1] if probe_sizes else self.subject.sizes(True)
 
     def _works_at(self, with_inputs: bool, sizes: Sizes) -> bool:
-        """Return whether a module can be built at these sizes, and run if its inputs are among them."""
+        """Return whether the module can be built at these sizes and, if `with_inputs`, run."""
         key = (with_inputs, *sizes.values())
         if key not in self._works:
             self.check_time()
@@ -171,7 +183,10 @@ class ModuleReader:
         return self._works[key]
 
     def _first_sizes_that_run(self) -> list[ProbeSizes]:
-        """Return the first probe sizes at which the module runs, unless to find them takes half of the time limit."""
+        """Return the first probe sizes at which the module runs, as a list of one.
+
+        None after half of the time limit.
+        """
         remaining = self._deadline - process_time() - self.limits.seconds / 2
         with suppress(TimeLimitError), self.time_limit(remaining):
             first = islice(self.probe_sizes(True), 1)
@@ -181,7 +196,7 @@ class ModuleReader:
 
 @contextmanager
 def single_thread() -> Iterator[None]:
-    """Run without threads, which would only wait for each other in small modules."""
+    """Compute with one thread inside the context: in small modules threads would only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -192,7 +207,7 @@ def single_thread() -> Iterator[None]:
 
 @contextmanager
 def reference_kernels() -> Iterator[None]:
-    """Compute attention and recurrent layers by matrix products, as on the meta device."""
+    """Compute attention and recurrent layers by matrix products inside the context, as the meta device does."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -214,6 +229,7 @@ class PathTracker:
 
     @property
     def current(self) -> str:
+        """Return the path of the module that runs now, forward or backward; "" outside any module."""
         node = torch._C._current_autograd_node()
         if node is None:
             return self.stack[-1] if self.stack else ""
@@ -222,21 +238,24 @@ class PathTracker:
         return self._paths[index] if index >= 0 else ""
 
     def enter(self, path: str) -> None:
+        """Record that the module at `path` starts its forward pass."""
         self.stack.append(path)
         self._record()
 
     def leave(self) -> None:
+        """Record that the innermost running module ends its forward pass."""
         self.stack.pop()
         self._record()
 
     def _record(self) -> None:
+        """Record which module is running from the next autograd sequence number on."""
         self._start_numbers.append(torch.autograd._get_sequence_nr())  # pyright: ignore[reportPrivateImportUsage]
         self._paths.append(self.stack[-1] if self.stack else "")
 
 
 @contextmanager
 def track_paths(module: nn.Module) -> Iterator[PathTracker]:
-    """Track which part of a module is running."""
+    """Attach hooks to a module that tell the yielded tracker which submodule is running."""
     tracker, handles = PathTracker(), []
     for path, part in module.named_modules():
         handles.append(part.register_forward_pre_hook(lambda *_, path=path: tracker.enter(path)))
@@ -249,14 +268,14 @@ def track_paths(module: nn.Module) -> Iterator[PathTracker]:
 
 
 def run_forward(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward and measure nothing."""
+    """Run a module forward without measuring anything; return no readings."""
     with torch.no_grad():
         module(*inputs.args, **inputs.kwargs)
     return {}
 
 
 def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
-    """Yield the tensors in dictionaries, lists and tuples, and if wanted in dataclasses, in order."""
+    """Yield the tensors in nested dictionaries, lists and tuples (and dataclasses if `dataclasses`), in order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
@@ -271,10 +290,10 @@ CACHE_NAMES = ("past_key_values", "cache_params", "mems", "state")  # what the t
 
 
 def differentiable_outputs(outputs: Any) -> list[Tensor]:
-    """Return the tensors from which a loss may go backward: all that an output holds, except states and caches.
+    """Return the tensors in a module's outputs from which a loss can go backward; states and caches are left out.
 
-    Containers may be nested: tuples, lists, mappings, dataclasses. A tensor from which another one was computed, such
-    as an inner layer's hidden state, is left out: what lies before it is reached anyway.
+    Containers may be nested: tuples, lists, mappings, dataclasses. A tensor from which another output was computed,
+    such as an inner layer's hidden state, is left out, since the backward pass of the other reaches it anyway.
     """
 
     def without_states(value: Any) -> Any:
@@ -316,7 +335,7 @@ READS_DATA = "reads"  # key of numbers that Python reads
 
 
 def grouped_mm_flops(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> int:
-    """Return the FLOPs of a product in which each row of one factor belongs to one matrix of the other."""
+    """Return the FLOPs of a grouped matrix product, in which each row of one factor meets one matrix of the other."""
     groups = left.shape[0] if left.ndim == right.ndim == 3 else 1
     return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
@@ -346,7 +365,10 @@ NO_PRODUCTS = re.compile("upsample|_thnn_fused|vector_norm|check_errors|cross|_u
 
 @cache
 def flop_rule(func: Any) -> Callable[..., int] | None:
-    """Return the rule by which the FLOPs of an operator are counted; one that works in place has the same."""
+    """Return the function that counts the FLOPs of a PyTorch operator, the same for its in-place variant.
+
+    None without one.
+    """
     packet = func._overloadpacket
     name = packet.__name__.removesuffix("_")
     out_of_place = getattr(torch.ops.aten, name, packet) if func.namespace == "aten" else packet
@@ -355,7 +377,7 @@ def flop_rule(func: Any) -> Callable[..., int] | None:
 
 @cache
 def lacks_flop_rule(func: Any) -> bool:
-    """Return whether an operator without a rule may hold matrix products: by its name, or since it is not PyTorch's."""
+    """Return whether an operator without a FLOP rule may be a matrix product: by its name, or if not PyTorch's own."""
     if func.namespace in ("prim", "prims"):
         return False
     name = func._overloadpacket.__name__
@@ -363,20 +385,23 @@ def lacks_flop_rule(func: Any) -> bool:
 
 
 def product_flops(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward and backward; return for every path two columns forward and two backward."""
+    """Count the matrix-product FLOPs of a forward and backward pass, by module path.
+
+    A reading is (forward, forward causal, backward, backward causal); the causal products are among the others.
+    """
     return _collect_work(module, inputs, (PRODUCTS, CAUSAL))
 
 
 def elementwise_flops(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward and backward; return for every path its elementwise work, forward and backward."""
+    """Count the elementwise operations of a forward and backward pass; return (forward, backward) by module path."""
     return _collect_work(module, inputs, (ELEMENTS,))
 
 
 def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward and backward; return how often, in each pass, something happens that FLOPs do not show.
+    """Count events in a forward and backward pass that FLOPs do not show.
 
-    Keys are operators without a rule, and `READS_DATA` for numbers that Python reads, on which a loop or a branch may
-    depend; then a space and the path of the module.
+    Keys are an operator without a rule, or `READS_DATA` for numbers that Python reads and a branch may depend on; then
+    a space and the module path. A reading is the number of events (forward, backward).
     """
     uncounted = _run_counter(module, inputs).uncounted
     names = dict.fromkeys((name, path) for path, _, name in uncounted)
@@ -384,12 +409,14 @@ def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def _collect_work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
+    """Run a module forward and backward; return by path these columns of its work, first those of the forward pass."""
     work = _run_counter(module, inputs).work
     paths = dict.fromkeys(path for path, _, column in work if column in columns)
     return {path: tuple(work[path, phase, column] for phase in (0, 1) for column in columns) for path in paths}
 
 
 def _run_counter(module: nn.Module, inputs: Inputs) -> "FlopCounter":
+    """Run a module forward and backward under a FLOP counter and return the counter."""
     with track_paths(module) as tracker, FlopCounter(tracker) as counter, CausalTracker(tracker):
         outputs = differentiable_outputs(module(*inputs.args, **inputs.kwargs))
         counter.phase = 1
@@ -448,10 +475,11 @@ class CausalTracker(AttentionListener):
         self.tracker, self.is_causal = tracker, False
 
     def on_attention(self, record: AttentionRecord) -> None:
+        """Record whether Lemma's attention layer that starts now is causal."""
         self.is_causal = record.causal
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call the kernel, on a path of its own if it is causal."""
+        """Call PyTorch's attention; the FLOPs of causal attention are counted under the path and " causal"."""
         path = self.tracker.stack[-1] if self.tracker.stack else ""
         argument = kwargs.get("is_causal", args[5] if len(args) > 5 else False)
         if not (self.is_causal if self.is_announced else argument):
@@ -467,9 +495,10 @@ class CausalTracker(AttentionListener):
 
 
 def parameter_shapes(module: nn.Module, trainable: bool | None) -> Readings:
-    """Return the shape of every parameter that is, or is not, trained, or of all; a tied one is under its first name.
+    """Return shapes by parameter name: of trainable (True), frozen (False) or all (None) parameters.
 
-    Weights that a quantized module has packed, so that they are no parameters any more, are among those not trained.
+    A tied parameter is under its first name. Weights that a quantized module has packed, so that they are no parameters
+    any more, count as frozen.
     """
     shapes = {
         name: tuple(parameter.shape)
@@ -480,7 +509,7 @@ def parameter_shapes(module: nn.Module, trainable: bool | None) -> Readings:
 
 
 def packed_shapes(module: nn.Module) -> Readings:
-    """Return the shapes of weights packed into objects of PyTorch's, as `quantize_dynamic` does."""
+    """Return the shapes of weights that `quantize_dynamic` has packed into PyTorch objects, by path."""
 
     def unpack(value: Any) -> Iterator[Tensor]:
         if isinstance(value, torch.ScriptObject):
@@ -502,7 +531,7 @@ def packed_shapes(module: nn.Module) -> Readings:
 
 
 def find_tied_names(module: nn.Module) -> dict[str, list[str]]:
-    """Return the other names of every parameter that has more than one."""
+    """Return the other names of every parameter that has several, by its first name."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -543,7 +572,7 @@ class RoutingTracker(TorchDispatchMode):
         return func(*args, **kwargs)
 
     def experts_chosen_near(self, path: str, experts: int) -> int:
-        """Return how many of its experts the router closest to a path chooses; all of them without a router."""
+        """Return how many experts the router closest to `path` chooses per token; without a router `experts`."""
 
         def common_steps(other: str) -> int:
             pairs = zip(path.split("."), other.split("."), strict=False)
@@ -554,7 +583,10 @@ class RoutingTracker(TorchDispatchMode):
 
 
 def find_stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str]:
-    """Return the names of parameters that hold all experts of a layer in one tensor: their matrices and biases."""
+    """Return the names of parameters that hold all experts of a layer in one tensor: their matrices and biases.
+
+    `numbers` are the possible numbers of experts.
+    """
     names: set[str] = set()
     for path, part in module.named_modules():
         parameters = {name: value for name, value in part.named_parameters(path, recurse=False) if value.dim() > 1}
@@ -565,11 +597,11 @@ def find_stacked_experts(module: nn.Module, numbers: Collection[int]) -> set[str
 
 
 def active_sizes(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module on one token; return how many numbers of each parameter take part in the outputs.
+    """Run a module on one token; return by parameter name how many of its numbers take part in the outputs.
 
-    Experts may be modules of their own, or matrices stacked in one tensor. What is not routed takes part in full. On
-    real tensors gradients tell which experts take part; on the meta device it is as many as each router chooses.
-    Nothing is returned if there is no choice of the largest few.
+    Experts may be separate modules, or matrices stacked in one tensor. Parameters that are not routed take part in
+    full. On real tensors gradients tell which experts take part; on the meta device it is as many as each router
+    chooses. The result is empty if the module does not route.
     """
     with track_paths(module) as tracker, RoutingTracker(tracker) as routing:
         outputs = module(*inputs.args, **inputs.kwargs)
@@ -604,7 +636,7 @@ def active_sizes(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def optimizer_bytes(module: nn.Module) -> Readings:
-    """Return the bytes that AdamW keeps for every trained parameter, read off its state after one step."""
+    """Return the bytes of AdamW's state for every trainable parameter, by name, measured after one step."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     if not parameters:
         return {}
@@ -616,12 +648,12 @@ def optimizer_bytes(module: nn.Module) -> Readings:
 
 
 def tensor_bytes(values: Iterable[Any]) -> int:
-    """Return the bytes of those values that are tensors."""
+    """Add up the bytes of the tensors among `values`; other values are ignored."""
     return sum(value.numel() * value.element_size() for value in values if isinstance(value, Tensor))
 
 
 def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
-    """Run a module forward; return the bytes autograd saved, under the path that saved them first.
+    """Run a module forward; return the bytes that autograd saves, by the path of the module that saves them first.
 
     A storage counts once, however many views of it are saved; parameters and buffers exist anyway and do not count.
     """
@@ -646,7 +678,7 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
-    """Return the bytes of the state or cache that a module returns next to its output, by name.
+    """Run a module; return the bytes of each tensor of the state or cache it returns next to its output, by name.
 
     It may be a state of Lemma's, a transformers cache, or the vectors of a recurrent torch.nn module. An
     encoder–decoder returns one only when it reads its source and writes its target step by step.
@@ -673,7 +705,7 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def _tensors_by_name(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a cache: of its layers, and of the caches in it."""
+    """Yield the tensors of a cache with their dotted names; `path` is the prefix of the names."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__"):

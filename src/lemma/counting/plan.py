@@ -73,7 +73,18 @@ def _gpu(
     workspace: int = 2**24,
     *more_gb: int,
 ) -> Device:
-    """Describe a GPU: GB as sold, GiB as PyTorch sees them, TB/s, TFLOPs in bfloat16 (0: it has none) and in TF32."""
+    """Describe a GPU as a `Device`.
+
+    Args:
+        name: its name.
+        gb: memory in GB as sold.
+        gib: memory in GiB as PyTorch reports it.
+        terabytes: memory bandwidth in TB/s.
+        bfloat16: TFLOPs per second in bfloat16; 0 if it does not support it.
+        tf32: TFLOPs per second in TF32.
+        workspace: bytes that cuBLAS reserves.
+        more_gb: other sizes in GB under which it is sold.
+    """
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
     flops = {precision: rate for precision, rate in rates.items() if rate}
     return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=(gb, *more_gb))
@@ -122,16 +133,16 @@ REQUIRED_WORDS = ("pcie", "nvl")  # words of a row's name that must be said: the
 
 
 def split_device_name(name: str) -> frozenset[str]:
-    """Split the name of a device into words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
+    """Split a device name into lower-case words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
     normalized = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
     return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", normalized)))
 
 
 def match_device(name: str) -> Device | None:
-    """Find the device that a driver or a person calls by this name; None if no row of the table is meant.
+    """Return the device in the table that a driver or a user calls `name`; None if there is none.
 
-    All words of a row must occur in the name, but for optional ones, and the name may say nothing else: a laptop's GPU
-    is another one, and so is one of another memory. The row of most words is taken; the first of several, with a note.
+    All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
+    one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.
 
     >>> [device.name for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "4090") if (device := match_device(name))]
     ['A100-80GB', 'T4', 'RTX-4090']
@@ -157,6 +168,7 @@ def match_device(name: str) -> Device | None:
 
 
 def _required_words(device: Device) -> set[str]:
+    """Return the words of a device's name that must occur in a name that matches it."""
     return {
         word for word in split_device_name(device.name) if word in REQUIRED_WORDS or not OPTIONAL_WORDS.fullmatch(word)
     }
@@ -165,7 +177,13 @@ def _required_words(device: Device) -> set[str]:
 def get_device(
     gpu: str | None, memory: float | None = None, flops: float | None = None, bandwidth: float | None = None
 ) -> Device:
-    """Return a device by its name, or with custom numbers, which replace those of the name.
+    """Return a device by its name, or one with custom numbers; custom numbers replace those of the named device.
+
+    Args:
+        gpu: the name of a GPU, or None.
+        memory: in bytes.
+        flops: per second.
+        bandwidth: of the memory, in bytes per second.
 
     >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
     (4800000000000.0, 80000000000.0)
@@ -193,10 +211,10 @@ def get_device(
                 for row in DEVICES.values()
                 if (_required_words(row) - {*REQUIRED_WORDS}) & split_device_name(name)
             ]
-            hint = f" Near it: {', '.join(similar)}." if similar else ""
+            hint = f" Similar: {', '.join(similar)}." if similar else ""
             names = ", ".join(row.name for row in DEVICES.values())
             raise InputError(
-                f"gpu = {short_repr(name)} is unknown.{hint} Known: {names}, cpu. "
+                f"unknown gpu {short_repr(name)}.{hint} Choices: {names}, cpu. "
                 "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
             )
         device = matched
@@ -228,7 +246,7 @@ class PlanSettings:
         if self.device.flops and self.precision not in self.device.flops:
             raise InputError(f"precision = {self.precision!r}: {self.device.name} has none. Use precision=float32.")
         if self.recompute not in ("none", "layers"):
-            raise InputError(describe_unknown("recompute", str(self.recompute), ("none", "layers")))
+            raise InputError(describe_unknown("recompute: value", str(self.recompute), ("none", "layers")))
         for name in ("efficiency", "reserve"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1 or (name == "efficiency" and not value):
@@ -242,23 +260,24 @@ class PlanSettings:
 
     @property
     def rows(self) -> int:
-        """The sequences that one device reads at once."""
+        """Return the number of sequences that one device processes in one forward pass."""
         return self.batch // (self.shards * self.accumulate)
 
     @property
     def budget(self) -> int:
-        """The bytes that may be used."""
+        """Return the bytes of device memory that a training may use."""
         return int(self.device.memory * (1 - self.reserve))
 
     def step_settings(self) -> StepSettings:
+        """Return the settings with which a training step is traced."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
     def memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int | Fraction]:
-        """Return the bytes on one device at a moment, by part.
+        """Return the bytes on one device at a moment of a traced step, by part ("weights", "gradients", …).
 
-        With shards (FSDP), weights, gradients and the optimizer's state are cut into as many, and two layers' weights
-        are gathered at a time. What cuBLAS takes is added.
+        With shards (FSDP), weights, gradients and the optimizer's state are divided by their number, and two layers'
+        weights are gathered at a time. The workspace of cuBLAS is added to the buffers.
         """
         sizes: dict[str, int | Fraction] = dict(zip(PARTS, moment.parts, strict=True))
         sizes["buffers"] += self.device.workspace
@@ -299,7 +318,10 @@ class Planner:
             self.sizes[BATCH] = settings.rows
 
     def trace(self, **sizes: int) -> StepTrace:
-        """Trace a step at the planned sizes but for these; a source is as long as the target if it was."""
+        """Trace a training step at the planned sizes with these changes; cached.
+
+        If the source is planned as long as the target, a changed T changes S, too.
+        """
         values = {**self.sizes, **sizes}
         if TIME in sizes and self.sizes.get(SOURCE) == self.sizes[TIME]:
             values[SOURCE] = sizes[TIME]
@@ -309,16 +331,18 @@ class Planner:
         return self._steps[key]
 
     def total_bytes(self, step: StepTrace, moment: Moment) -> int | Fraction:
+        """Return the bytes on one device at a moment of a traced step."""
         return sum(self.settings.memory_parts(step, moment).values())
 
     def peak_moment(self, step: StepTrace) -> Moment:
+        """Return the moment of a traced step with the most bytes on one device."""
         return max(step.moments, key=partial(self.total_bytes, step))
 
     def find_largest(self, name: str, start: int) -> Largest:
-        """Find the largest value of a size at which a step fits, from steps traced at `start` and other values.
+        """Find the largest value of size `name` (B or T) at which a step fits into memory, starting at `start`.
 
-        Memory is a polynomial of the size only between values at which kernels change, so that the root of one through
-        the nearest values is a guess, and steps at it and at the next value decide.
+        Memory is a polynomial of the size only between values at which kernels change, so the root of a polynomial
+        through the nearest values is a guess, and steps traced at the guess and at the next value decide.
         """
         budget = self.settings.budget
         peaks: dict[int, int | Fraction] = {}
@@ -351,7 +375,14 @@ class Planner:
         return Largest(name, low, formula, step.moments[index].label, True)
 
     def _prove_formula(self, name: str, root: int, index: int, values: Sequence[int]) -> Polynomial | None:
-        """Fit the polynomial of one moment near a root, and prove it at the next value; None if it does not hold."""
+        """Fit a polynomial of size `name` to the bytes at one moment; return None if it fails at `root` + 1.
+
+        Args:
+            name: the symbol.
+            root: the largest value that fits.
+            index: of the moment in a step.
+            values: of the symbol, at which steps were traced.
+        """
         spacing, proof = max(1, root // 64), self.trace(**{name: root + 1})
         nearest = sorted({*values} - {root + 1}, key=lambda value: abs(value - root))[:3]
         for points in (nearest, [value for value in (root, root - spacing, root - 2 * spacing) if value > 0]):
@@ -367,7 +398,9 @@ class Planner:
 
 
 def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, high: int) -> int:
-    """Guess where a rising function passes a budget between two values, by the parabola through the nearest known ones.
+    """Guess the largest value between `low` and `high` at which a rising function is at most `budget`.
+
+    `heights` has values of the function; a parabola through the nearest three is solved.
 
     >>> _guess_root({4: 40, 8: 80, 16: 160}, 1000, 16, 1000)
     100
@@ -390,7 +423,7 @@ def _guess_root(heights: Mapping[int, int | Fraction], budget: int, low: int, hi
 
 
 def interpolate(variable: Polynomial, points: Sequence[int], values: Sequence[int | Fraction]) -> Polynomial:
-    """Return the polynomial through these points (Lagrange).
+    """Return the polynomial in `variable` that takes `values` at `points` (Lagrange).
 
     >>> interpolate(symbol("B"), (1, 2, 3), (6, 11, 18)) == symbol("B") ** 2 + 2 * symbol("B") + 3
     True
@@ -443,23 +476,27 @@ class Plan(Result):
 
     @property
     def title(self) -> str:
+        """Return "Plan: MODEL on DEVICE"."""
         return f"Plan: {self.model} on {self.settings.device.name}"
 
     @property
     def peak(self) -> int:
+        """Return the bytes on one device at the peak of a step."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
+        """Return whether the peak is within the memory budget."""
         return self.peak <= self.settings.budget
 
     @property
     def tokens_per_day(self) -> float | None:
+        """Return the tokens trained on per day by all devices; None if the time of a step is unknown."""
         return None if self.seconds is None else self.tokens / self.seconds * DAY
 
     @property
     def optimal_tokens(self) -> int:
-        """The compute-optimal number of tokens: 20 a parameter (Hoffmann et al. 2022)."""
+        """Return the compute-optimal number of training tokens: 20 per parameter (Hoffmann et al. 2022)."""
         return TOKENS_PER_PARAMETER * self.active
 
     def blocks(self) -> Iterator[Block]:
@@ -499,6 +536,7 @@ class Plan(Result):
             yield Items(list(self.notes), "note")
 
     def _time_rows(self) -> Iterator[tuple[str, str]]:
+        """Yield label and text of each row of the table of training time."""
         settings = self.settings
         yield "FLOPs per token", f"{self.flops * settings.shards / self.tokens:,.0f} (forward and backward)"
         yield "FLOPs per step", f"{self.flops:.4g} on each device"
@@ -521,6 +559,7 @@ class Plan(Result):
         )
 
     def _generation_rows(self, costs: GenerationCosts) -> Iterator[tuple[str, str]]:
+        """Yield label and text of each row of the table of generation costs."""
         length = self.symbols.get(TIME, 1)
         yield "weights", f"{format_bytes(costs.weights)} in {self.settings.precision}"
         yield (
@@ -572,7 +611,7 @@ class Plan(Result):
 
 
 def plan(subject: Subject, settings: PlanSettings) -> Plan:
-    """Plan the training of a subject, and generating with it."""
+    """Plan a training: trace its step for memory and time, find the largest batch and context, estimate generation."""
     planner = Planner(subject, settings)
     values, device = planner.sizes, settings.device
     step = planner.trace()
@@ -626,9 +665,9 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
 
 
 def _part_formulas(planner: Planner) -> dict[str, str]:
-    """Return a formula of each part at the peak: in the parameters P where it is made of weights, else in the batch.
+    """Return formulas of the bytes at the peak, by part ("weights", "activations", …), of B or the parameters P.
 
-    A formula of the batch goes through two batches and is proved at a third.
+    A formula in B goes through two batch sizes and is proved at a third; a part that is no such formula is left out.
     """
     settings, rows = planner.settings, planner.settings.rows
     over = f"/{settings.shards}" if settings.shards > 1 else ""
@@ -648,7 +687,7 @@ def _part_formulas(planner: Planner) -> dict[str, str]:
 
 
 def _estimate_generation(subject: Subject, settings: PlanSettings, values: Sizes) -> GenerationCosts | None:
-    """Estimate a forward pass over T tokens, then one token at a time with the state of those before."""
+    """Estimate prefill, decoding and cache costs for T tokens; None if the module has no state or no FLOPs."""
     device, dtype = settings.device, PRECISIONS[settings.precision]
     sizes = {**values, BATCH: 1} if BATCH in values else dict(values)
     cache = forward = 0
@@ -677,7 +716,7 @@ def _estimate_generation(subject: Subject, settings: PlanSettings, values: Sizes
 
 
 def format_polynomial(polynomial: Polynomial, name: str) -> str:
-    """Write a polynomial of one symbol term by term, its long numbers in groups of three digits."""
+    """Write a polynomial of the symbol `name` as text, with commas in long numbers."""
     terms = [Polynomial({monomial: number}) for monomial, number in sorted(polynomial.terms.items(), reverse=True)]
     text = " + ".join(write_formula(term, (name,), "unicode") for term in terms) or "0"
     return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", text.replace("+ −", "− "))
@@ -696,7 +735,7 @@ def format_bytes(number: float) -> str:
 
 
 def format_seconds(number: float | None) -> str:
-    """Write a time in seconds, milliseconds or microseconds.
+    """Write a time in seconds as s, ms or µs; None as "not known".
 
     >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(None)
     ('12.3 ms', '2.5 s', 'not known')

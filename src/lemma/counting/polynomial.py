@@ -32,9 +32,9 @@ _BUDGET: ContextVar[Budget | None] = ContextVar("budget", default=None)
 
 @contextmanager
 def work_limit(steps: int | None) -> Iterator[None]:
-    """Bound the arithmetic inside to this many steps, which an outer limit loses too.
+    """Limit the polynomial arithmetic inside the context to this many steps; they also count for an outer limit.
 
-    None lifts the limit, for work that does not depend on what a person typed.
+    None removes the limit, for work that does not depend on user input.
 
     Raises:
         FormulaTooLarge: the limit was reached.
@@ -57,7 +57,7 @@ def work_limit(steps: int | None) -> Iterator[None]:
 
 
 def spend(steps: int) -> None:
-    """Take steps from the current work limit, if there is one."""
+    """Subtract steps from the current work limit, if there is one."""
     budget = _BUDGET.get()
     if budget is not None:
         budget.remaining -= steps
@@ -88,7 +88,7 @@ class Polynomial:
 
     @cached_property
     def term_cost(self) -> int:
-        """The cost of a term relative to a short one: many digits and many symbols take longer."""
+        """Return the cost of an operation on a term relative to a short term: digits and symbols add to it."""
         numbers = self.terms.values()
         bits = max((number.numerator.bit_length() + number.denominator.bit_length() for number in numbers), default=0)
         return 1 + bits // 800 + max(map(len, self.terms), default=0) // 12
@@ -158,14 +158,16 @@ class Polynomial:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
+        """Return the names of the symbols in this polynomial."""
         return frozenset(name for monomial in self.terms for name, _ in monomial)
 
     @property
     def constant(self) -> Fraction | None:
-        """The value of a polynomial without symbols, else None."""
+        """Return the value of a polynomial without symbols; None if it has symbols."""
         return None if self.symbols else self.terms.get((), Fraction(0))
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
+        """Return the value at these values of the symbols."""
         if _BUDGET.get() is not None:
             spend(2 * len(self.terms) * self.term_cost)
         return sum(
@@ -177,6 +179,7 @@ class Polynomial:
         )
 
     def substitute(self, name: str, value: "Polynomial | Number") -> "Polynomial":
+        """Return this polynomial with the symbol `name` replaced by `value`."""
         total: dict[Monomial, Fraction] = {}
         for monomial, number in self.terms.items():
             power = dict(monomial).get(name, 0)
@@ -186,18 +189,19 @@ class Polynomial:
         return Polynomial(total)
 
     def substitute_all(self, values: "Mapping[str, Polynomial] | Mapping[str, int]") -> "Polynomial":
-        """Replace symbols, one after the other."""
+        """Return this polynomial with each symbol in `values` replaced by its value, one after the other."""
         result = self
         for name, value in values.items():
             result = result.substitute(name, value)
         return result
 
     def to_json(self) -> list[Any]:
-        """Return the terms as lists: symbols with their powers, then the coefficient as text."""
+        """Return the terms as JSON values: a list of [symbol, power] pairs, then the coefficient as text."""
         return [[list(map(list, monomial)), str(number)] for monomial, number in self.terms.items()]
 
     @classmethod
     def from_json(cls, terms: Iterable[Any]) -> "Polynomial":
+        """Build a polynomial from the terms that `to_json` returns."""
         return cls({tuple((name, power) for name, power in factors): Fraction(number) for factors, number in terms})
 
     def common_factor(self) -> tuple[Fraction, Monomial]:
@@ -212,17 +216,17 @@ class Polynomial:
 
 
 def symbol(name: str) -> Polynomial:
-    """Return the polynomial that is just one symbol."""
+    """Return the polynomial that consists of one symbol."""
     return Polynomial({((name, 1),): 1})
 
 
 def as_polynomial(value: "Polynomial | Number") -> Polynomial:
-    """Return a number as a polynomial, a polynomial as itself."""
+    """Convert a number to a constant polynomial; return a polynomial unchanged."""
     return value if isinstance(value, Polynomial) else Polynomial({(): value})
 
 
 def sum_polynomials(polynomials: Iterable[Polynomial]) -> Polynomial:
-    """Add up polynomials."""
+    """Return the sum of the polynomials."""
     return sum(polynomials, ZERO)
 
 
@@ -231,7 +235,7 @@ MAX_DIVISION_STEPS = 100_000  # steps (terms taken away or looked at) of one div
 
 
 def divide_exactly(dividend: Polynomial, divisor: Polynomial) -> Polynomial | None:
-    """Return the polynomial that gives the dividend when multiplied by the divisor; None where it does not exist.
+    """Return the quotient of two polynomials if the remainder is zero, else None.
 
     Long division by the leading term. Lowest exponents add when polynomials are multiplied, and so do highest ones:
     they bound the quotient on all sides, so that the division ends as soon as a term falls outside these bounds.
@@ -330,22 +334,28 @@ class Rational:
     __hash__ = None  # type: ignore[assignment]  # equal values may have different numerators
 
     def inverse(self) -> "Rational":
+        """Return the quotient with numerator and denominator exchanged."""
         return Rational(self.denominator, self.numerator)
 
     @property
     def symbols(self) -> frozenset[str]:
+        """Return the names of the symbols in numerator and denominator."""
         return self.numerator.symbols | self.denominator.symbols
 
     @property
     def constant(self) -> Fraction | None:
-        """The value of a quotient written without symbols, else None."""
+        """Return the value of a quotient that is written without symbols; None if it has symbols."""
         return self.numerator.constant if self.denominator == ONE else None
 
     def to_polynomial(self) -> Polynomial | None:
-        """Return the polynomial it is equal to; None where the denominator does not divide the numerator."""
+        """Return this quotient as a polynomial; None if the denominator does not divide the numerator."""
         return divide_exactly(self.numerator, self.denominator)
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
+        """Return the value at these values of the symbols.
+
+        Raise InputError if one is missing or the denominator is 0.
+        """
         missing = sorted(self.symbols - set(values))
         if missing:
             raise InputError(f"the formula needs a value for {', '.join(missing)}; got {', '.join(values) or 'none'}")
@@ -370,7 +380,7 @@ class Calculator:
         self.work = 0
 
     def add(self, values: Sequence[Rational]) -> Rational:
-        """Add up values, halves first: a long sum is not copied once for each of its terms."""
+        """Return the sum of `values`; adding halves first avoids copying a long sum once per term."""
         if len(values) == 1:
             return values[0]
         middle = len(values) // 2
@@ -380,16 +390,19 @@ class Calculator:
         return _check_bounds(left + right)
 
     def multiply(self, left: Rational, right: Rational) -> Rational:
+        """Return left · right; raise FormulaTooLarge if the work or the product is too large."""
         self._spend(len(left.numerator.terms) * len(right.numerator.terms))
         self._spend(len(left.denominator.terms) * len(right.denominator.terms))
         return _check_bounds(left * right)
 
     def divide(self, left: Rational, right: Rational) -> Rational:
+        """Return left / right; raise InputError if `right` is zero."""
         if not right.numerator:
             raise InputError("this divides by zero")
         return self.multiply(left, right.inverse())
 
     def power(self, base: Rational, exponent: Rational) -> Rational:
+        """Return base ** exponent; raise InputError unless the exponent is an integer."""
         number = exponent.constant
         if number is None or number.denominator != 1:
             raise InputError(f"an exponent is a whole number from {-MAX_EXPONENT} to {MAX_EXPONENT} here")
@@ -408,13 +421,14 @@ class Calculator:
         return result
 
     def _spend(self, steps: int) -> None:
+        """Add steps to the work of this formula; raise FormulaTooLarge past the limit."""
         self.work += steps
         if self.work > MAX_WORK:
             raise FormulaTooLarge(f"multiplied out, the formula takes more than {MAX_WORK:,} steps")
 
 
 def _check_bounds(value: Rational) -> Rational:
-    """Return the value, if its terms, degrees and digits are within the bounds."""
+    """Return `value` if its number of terms, degrees and digits are within the bounds, else raise FormulaTooLarge."""
     for polynomial in (value.numerator, value.denominator):
         if len(polynomial.terms) > MAX_TERMS:
             raise FormulaTooLarge(f"multiplied out, the formula has more than {MAX_TERMS:,} terms")

@@ -65,15 +65,17 @@ class Solutions(Result):
 
     @property
     def title(self) -> str:
+        """Return the unknowns and totals as text: "V, d from 9,721,596 at L=2"."""
         return f"{', '.join(self.unknown)} from {'; '.join(map(str, self.totals))}"
 
     @property
     def is_unique(self) -> bool:
+        """Return whether exactly one assignment has these totals within the ranges and can be built."""
         return len(self.solutions) == 1 and self.number == max(self.tried, 1)
 
     @property
     def summary(self) -> str:
-        """A sentence that says how many solutions there are."""
+        """Return a sentence on how many assignments solve the equation within the ranges."""
         bounds = {name: f"{values[0]:,}…{values[-1]:,}" for name, values in self.ranges.items()}
         bounds |= {name: f"{bounds[name]} by {values.step}" for name, values in self.ranges.items() if values.step != 1}
         within = "within " + ", ".join(f"{name} {bound}" for name, bound in bounds.items())
@@ -105,6 +107,7 @@ class Solutions(Result):
             yield self._table()
 
     def _table(self, title: str = "") -> Table:
+        """Return the table of solutions, one column per unknown."""
         rows = [tuple(f"{solution[name]:,}" for name in self.unknown) for solution in self.solutions]
         return Table(self.unknown, rows, title, left=())
 
@@ -123,7 +126,7 @@ class Solutions(Result):
 
 
 def read_total(text: str) -> tuple[int, dict[str, int]]:
-    """Read a total, before it the sizes that belong to it alone.
+    """Parse a total and the sizes it holds at: `L=4:14980860` is 14980860 at L=4.
 
     >>> read_total("9,721,596"), read_total("L=4:14980860")
     ((9721596, {}), (14980860, {'L': 4}))
@@ -140,7 +143,7 @@ def read_total(text: str) -> tuple[int, dict[str, int]]:
 
 
 def read_range(text: str) -> tuple[str, range]:
-    """Read the range of an unknown: first and last value, and the step if there is one.
+    """Parse the range of an unknown from `name=first..last` or `name=first..last..step`; `last` is included.
 
     >>> read_range("V=1000..60000"), read_range("d=64..4096..64")
     (('V', range(1000, 60001)), ('d', range(64, 4097, 64)))
@@ -154,6 +157,7 @@ def read_range(text: str) -> tuple[str, range]:
 
 
 def _read_positive_int(text: str, context: str, example: str) -> int:
+    """Parse an integer above 0; otherwise raise an InputError that starts with `context` and shows `example`."""
     with suppress(InputError):
         number = read_number(text)
         if not number.unit and 0 < number.value < 10**40:
@@ -180,11 +184,12 @@ class Bound:
         return f"{self.quantity} {'≤' if self.is_upper else '≥'} {self.value:,}"
 
     def holds(self, number: int) -> bool:
+        """Return whether `number` satisfies this bound."""
         return number <= self.value if self.is_upper else number >= self.value
 
 
 def read_bound(text: str) -> Bound | None:
-    """Read an inequality; None for any other text.
+    """Parse an inequality with the size to solve for; return None for a text without `<`, `>`, `≤` or `≥`.
 
     >>> read_bound("activations <= 80GB for d")
     Bound(quantity='activations', is_upper=True, value=80000000000, unknown='d')
@@ -200,7 +205,7 @@ def read_bound(text: str) -> Bound | None:
     factor = unit_factor(match["unit"])
     if factor is None:
         units = [unit for unit in UNIT_FACTORS if unit]
-        raise InputError(describe_unknown(f"{start}: the unit", match["unit"], units))
+        raise InputError(describe_unknown(f"{start}: unit", match["unit"], units))
     try:
         value = read_number(number).value * factor
     except InputError:
@@ -230,6 +235,7 @@ class BoundSolution(Result):
 
     @property
     def title(self) -> str:
+        """Return a heading such as "largest d with activations ≤ 80,000,000,000"."""
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
@@ -265,14 +271,15 @@ class BoundSolution(Result):
 
 
 def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | None = None) -> BoundSolution:
-    """Find the largest (or smallest) value of a size that keeps a bound; the other sizes are the subject's own.
+    """Find the largest value of size `bound.unknown` at which an upper bound holds, or the smallest for a lower bound.
 
-    The result is counted again at that very size, and gives way to the next one if its formula does not hold there.
+    All other sizes are the subject's. The quantity is counted again at the solution; if the bound fails there, the next
+    value is tried.
     """
     name = bound.unknown
     requested = subject.sizes(True)
     if name not in requested:
-        raise InputError(describe_unknown("unknown", name, list(requested)))
+        raise InputError(describe_unknown("symbol", name, list(requested)))
     quantity = count(subject, [bound.quantity]).quantities[bound.quantity]
     _check_solvable(subject, quantity)
     fixed = quantity.domain.only_at
@@ -315,6 +322,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
 
 
 def _check_solvable(subject: Subject, quantity: Quantity) -> None:
+    """Raise a CountingError if the quantity has parts without a formula."""
     if quantity.refused:
         raise CountingError(
             f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes."
@@ -322,7 +330,10 @@ def _check_solvable(subject: Subject, quantity: Quantity) -> None:
 
 
 def _root(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
-    """Return the largest value at which a polynomial keeps an upper bound, the smallest for a lower one; or None."""
+    """Return the largest of `values` at which an upper bound holds, or the smallest for a lower bound.
+
+    None without one.
+    """
     if bound.is_upper:
         return largest_below(polynomial, bound.unknown, bound.value, values)
     root = largest_below(polynomial, bound.unknown, bound.value - 1, values)
@@ -338,9 +349,18 @@ def solve_for(
     ranges: Mapping[str, range] | None = None,
     limit: int = 20,
 ) -> Solutions:
-    """Find the sizes at which a quantity of a subject has these totals; the other sizes are the subject's own.
+    """Find sizes at which a quantity of a subject has these totals.
 
-    Sizes that follow others by default, such as d_ff = 4d, follow them here too. What cannot be built is left out.
+    Sizes that follow others by default, such as d_ff = 4d, follow them here too. Solutions that cannot be built are
+    left out.
+
+    Args:
+        subject: the model; its sizes that are not unknown are used as they are.
+        quantity: a counted quantity of the subject.
+        unknown: the symbols to solve for.
+        totals: each a value of the quantity with sizes at which it holds.
+        ranges: values to search for each unknown; by default chosen by its name.
+        limit: the most solutions to return.
     """
     _check_solvable(subject, quantity)
     varied = {*unknown, *(name for _, sizes in totals for name in sizes)}
@@ -380,9 +400,17 @@ def solve(
     limit: int = 20,
     max_tried: int = MAX_TRIED,
 ) -> Solutions:
-    """Find the whole numbers at which a polynomial has these totals, each with sizes of its own next to the known ones.
+    """Find integers for the unknowns at which a polynomial has all totals.
 
-    `can_build` is asked about all sizes of a candidate, the roundest candidates first.
+    Args:
+        polynomial: the formula of the quantity.
+        unknown: the symbols to solve for.
+        totals: each a value of the polynomial with sizes at which it holds, added to `known`.
+        known: values of the other symbols.
+        ranges: values to search for each unknown; by default chosen by its name.
+        can_build: returns whether a model of these sizes exists; asked from the roundest candidate on.
+        limit: the most solutions to return.
+        max_tried: the most values to try before raising an InputError.
 
     >>> from lemma.counting.polynomial import symbol
     >>> print(solve(symbol("V") * symbol("d") + symbol("d"), ["V"], [(808, {})], {"d": 8}))
@@ -425,14 +453,14 @@ def solve(
 def _check_question(
     polynomial: Polynomial, unknown: Sequence[str], totals: Sequence[tuple[int, Sizes]], known: Sizes
 ) -> None:
-    """Check that every symbol of the formula is either unknown or has one value where each total holds."""
+    """Raise an InputError unless every symbol of the formula is either unknown or has one value for each total."""
     if not unknown:
         raise InputError("There is nothing to solve for. Name at least one unknown, as in V,d.")
     for name in unknown:
         if name not in polynomial.symbols and name in known:
             raise InputError(f"The formula does not depend on {name}, so no total can tell its value.")
         if name not in polynomial.symbols:
-            raise InputError(describe_unknown("unknown", name, sorted(polynomial.symbols)))
+            raise InputError(describe_unknown("symbol", name, sorted(polynomial.symbols)))
     if not totals:
         raise InputError("There is no total to solve for. Give at least one, as in 9721596 or L=2:9721596.")
     symbols = {*polynomial.symbols, *known}
@@ -443,18 +471,18 @@ def _check_question(
             if name in unknown:
                 raise InputError(f"total {value:,}: {name} is given a value and asked for. Leave one of them out.")
             if name not in symbols:
-                raise InputError(describe_unknown(f"total {value:,}: the symbol", name, sorted(symbols)))
+                raise InputError(describe_unknown(f"total {value:,}: symbol", name, sorted(symbols)))
         missing = sorted(polynomial.symbols - {*unknown, *sizes, *known})
         if missing:
             raise InputError(f"total {value:,}: {', '.join(missing)} has no value. Give it one, or ask for it.")
 
 
 def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[str, range]:
-    """Return the range of every unknown: the one asked for, or one that is sensible for its name."""
+    """Return the range of every unknown: the requested one, or a default for its name."""
     chosen = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
     for name in ranges:
         if name not in chosen:
-            raise InputError(describe_unknown("range: the unknown", name, chosen))
+            raise InputError(describe_unknown("range: symbol", name, chosen))
     for name, values in chosen.items():
         if not values or values[0] < 1 or values.step < 1:
             raise InputError(f"range of {name}: expected at least one value, rising, none below 1; got {values}.")
@@ -462,9 +490,9 @@ def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[
 
 
 def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
-    """Return the largest of some values at which a polynomial of one symbol is at most a bound; None without one.
+    """Return the largest of `values` at which a polynomial of symbol `name` is at most `bound`; None if there is none.
 
-    It is the root of `polynomial = bound`, rounded down, where the polynomial rises; else every value is tried.
+    Where the polynomial rises it is found by bisection; else every value is tried.
 
     >>> from lemma.counting.polynomial import symbol
     >>> largest_below(3 * symbol("d") ** 2 + 10, "d", 100, range(1, 1000))
@@ -482,7 +510,9 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
 
 
 def unroundness(value: int) -> float:
-    """Return how far a number is from being round: its bits without its factors of two, or without its last zeros.
+    """Return how far an integer is from being round: bits left after removing factors of 2, or trailing decimal zeros.
+
+    The smaller of the two counts.
 
     >>> unroundness(512), unroundness(768) == unroundness(3), unroundness(30_000) == unroundness(3)
     (0.0, True, True)
@@ -491,7 +521,7 @@ def unroundness(value: int) -> float:
 
 
 def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
-    """Write `left = 0` without fractions and without negative exponents.
+    """Convert `left` = 0 to integer coefficients by the exponents of the unknowns, none of them negative.
 
     >>> from lemma.counting.polynomial import symbol
     >>> to_equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
@@ -509,11 +539,12 @@ def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
 
 
 def _unknown_indices(equation: Equation) -> frozenset[int]:
+    """Return the indices of the unknowns that occur in an equation."""
     return frozenset(index for powers in equation for index, power in enumerate(powers) if power)
 
 
 def _coefficients(equation: Equation, index: int) -> list[int]:
-    """Return the coefficients of an equation in one unknown, by exponent."""
+    """Return the coefficients of an equation in the single unknown `index`, by exponent."""
     coefficients = [0] * (1 + max((powers[index] for powers in equation), default=0))
     for powers, number in equation.items():
         coefficients[powers[index]] = number
@@ -521,7 +552,7 @@ def _coefficients(equation: Equation, index: int) -> list[int]:
 
 
 def integer_roots(equation: Equation, index: int, values: range) -> list[int]:
-    """Return all values in the range that solve an equation in one unknown."""
+    """Return the values in the range that solve an equation in the single unknown `index`."""
     if not values:
         return []
     coefficients = _coefficients(equation, index)
@@ -533,7 +564,10 @@ def integer_roots(equation: Equation, index: int, values: range) -> list[int]:
 
 
 def _bisect_roots(coefficients: list[int], low: int, high: int) -> Iterator[int]:
-    """Halve the interval as long as the bounds of the polynomial on it allow a zero."""
+    """Yield the integers from `low` to `high` that may be roots of the polynomial with these coefficients.
+
+    An interval is halved as long as bounds of the polynomial on it allow a zero.
+    """
     shifted = list(coefficients)  # of the polynomial of x + low
     for start in range(len(shifted) - 1):
         for power in range(len(shifted) - 2, start - 1, -1):
@@ -555,9 +589,10 @@ def _bisect_roots(coefficients: list[int], low: int, high: int) -> Iterator[int]
 def search(
     equations: Sequence[Equation], ranges_by_name: Mapping[str, range], max_tried: int
 ) -> Iterator[tuple[int, ...]]:
-    """Yield every assignment within the ranges that solves all equations.
+    """Yield every assignment of the unknowns within their ranges that solves all equations.
 
-    The unknown with the fewest values left is tried until an equation has only one unknown, which is solved.
+    The unknown with the fewest values left is tried until an equation has only one unknown, which is solved. More than
+    `max_tried` values raise an InputError.
     """
     num_tried = 0
     first_narrowed: Ranges | None = None
@@ -595,6 +630,7 @@ def search(
 
 
 def _substitute(equation: Equation, index: int, value: int) -> Equation:
+    """Return the equation with the unknown `index` replaced by `value`."""
     result: dict[tuple[int, ...], int] = {}
     for powers, number in equation.items():
         remaining = (*powers[:index], 0, *powers[index + 1 :])
@@ -603,7 +639,7 @@ def _substitute(equation: Equation, index: int, value: int) -> Equation:
 
 
 def _narrow_ranges(equation: Equation, ranges: Ranges) -> Ranges:
-    """Cut off values at which the equation cannot hold whatever the others are, where it only rises or only falls."""
+    """Remove values for which no values of the other unknowns solve a monotone equation; return the ranges."""
     if not all(ranges):
         return ranges
     lows, highs = [values[0] for values in ranges], [values[-1] for values in ranges]

@@ -67,18 +67,18 @@ class Subject:
     spec: ModelSpec | None = None  # that it was made from; None for a factory
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:
-        """Return the sizes asked for, those of the inputs too if they are wanted."""
+        """Return the requested sizes of the module, with `with_inputs` also those that only its inputs depend on."""
         return {**self.symbols, **(self.input_sizes if with_inputs else {})}
 
     def resize(self, sizes: Sizes) -> "Subject":
-        """Return the subject with other sizes asked for, as far as they are among these."""
+        """Return the subject with requested sizes replaced by `sizes`; symbols that it does not have are ignored."""
         symbols = {name: sizes.get(name, size) for name, size in self.symbols.items()}
         return replace(
             self, symbols=symbols, input_sizes={name: sizes.get(name, size) for name, size in self.input_sizes.items()}
         )
 
     def build(self, sizes: Sizes, device: str = "meta", random_init: bool = True) -> nn.Module:
-        """Build the module on a device, with random weights or zeros.
+        """Build the module at these sizes on a device, with random or (`random_init=False`) zero weights.
 
         Raises:
             CountingError: it cannot be built at these sizes, or is not a module whose shapes are known.
@@ -98,6 +98,7 @@ class Subject:
         return copy_module(module, device) if self._shares_tensors else module
 
     def can_build(self, sizes: Sizes) -> bool:
+        """Return whether a module can be built at these sizes."""
         try:
             module = self._make(sizes, "meta", random_init=True)
         except Exception:  # as in `build`, which says why
@@ -105,19 +106,21 @@ class Subject:
         return isinstance(module, nn.Module) and not any(map(nn.parameter.is_lazy, module.parameters()))
 
     def build_inputs(self, sizes: Sizes, device: str = "meta") -> Inputs:
+        """Make one batch of inputs at these sizes; raise a CountingError if the subject does not define inputs."""
         if self.make_inputs is None:
             raise CountingError(f"{self.name} says nothing about its inputs, so only its parameters can be counted.")
         with torch.device(device):
             return self.make_inputs(sizes)
 
     def _make(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
+        """Call the factory at these sizes, on a device, with random or zero weights."""
         initialization = nullcontext() if random_init else ZeroInit()
         with torch.device(device), SkipInitialization() if device == "meta" else initialization:
             return self.make_module(sizes)
 
     @cached_property
     def _shares_tensors(self) -> bool:
-        """Return whether two modules of the same sizes share tensors: they belong to the user, and copies are used."""
+        """Return whether two modules of equal sizes share tensors, which the user then holds: copies must be used."""
         if self.builds_fresh:
             return False
         with suppress(Exception), torch.device("meta"), SkipInitialization():
@@ -146,13 +149,13 @@ class ZeroInit(TorchFunctionMode):
 
 
 def list_tensors(module: nn.Module) -> list[Tensor]:
-    """List the parameters, buffers and other tensors that a module and its parts hold as attributes."""
+    """List the parameters, buffers and other tensors that a module and its submodules hold as attributes."""
     attributes = (value for part in module.modules() for value in vars(part).values() if isinstance(value, Tensor))
     return [*module.parameters(), *module.buffers(), *attributes]
 
 
 def copy_module(module: nn.Module, device: str) -> nn.Module:
-    """Copy a module, hooks and all; on the meta device the copy takes no memory. Gradients are not copied."""
+    """Copy a module with its hooks and without gradients; on the meta device the copy takes no memory."""
     copies: dict[int, Any] = {}
     with torch.no_grad():
         for tensor in list_tensors(module):
@@ -169,7 +172,7 @@ def copy_module(module: nn.Module, device: str) -> nn.Module:
 
 
 def format_sizes(sizes: Sizes) -> str:
-    """Write sizes as a person would type them: d=8 L=2."""
+    """Write sizes as a user types them: d=8 L=2."""
     return " ".join(f"{name}={size}" for name, size in sizes.items())
 
 
@@ -188,7 +191,7 @@ Model = str | Path | ModelSpec | Choice | Factory | Callable[..., nn.Module]
 
 
 def import_model(model: Any) -> Any:
-    """Import a model given as `package.module:factory`; return any other model as it is.
+    """Import the factory that a string `package.module:factory` names; return any other model unchanged.
 
     Importing a module runs its code, so only a person may name one: call this with what was typed on the command line
     or passed in Python, never with text from a file. `resolve_subject`, whose text may be from a file, never imports.
@@ -210,9 +213,13 @@ def import_model(model: Any) -> Any:
 
 
 def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> Subject:
-    """Return the subject of a model: a preset, spec file, run folder or example by name; a spec or a factory itself.
+    """Return the subject of a model.
 
-    The name may come from a file: `package.module:factory` is refused here, and is imported by `import_model` only.
+    Args:
+        model: the name of a preset, spec file, run folder or example; or a spec or a factory.
+        settings: values of spec fields or factory arguments.
+
+    A name may come from a file, so `package.module:factory` is rejected here; only `import_model` imports it.
     """
     settings = dict(settings or {})
     if isinstance(model, nn.Module):
@@ -254,7 +261,7 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
 
 
 def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
-    """Return the subject of a run; of an adapted one the full model, frozen parts and all."""
+    """Return the subject of a run; for an adapted run the full model with its frozen parts."""
     if folder.adaptation is None:
         return spec_subject(folder.spec, settings, str(folder.path))
     method = folder.adaptation.method
@@ -265,12 +272,12 @@ def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
 
 
 def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None = None) -> Subject:
-    """Return the subject of a callable that takes whole numbers by name and returns a module.
+    """Return the subject of a callable that takes integers by name and returns a module.
 
-    Arguments that are whole numbers are symbols; others are passed on. Its attribute `inputs` is a function of the same
-    numbers, and of more (such as B and T), that returns what the module is called with. Its attribute `probe_sizes` may
-    say at which sizes to probe. It has no identity: what it builds may depend on files, environment variables or
-    anything else that its source does not show, so that counts of it are never read from a cache.
+    Arguments that are integers are symbols; others are passed on. The factory's attribute `inputs` is a function of the
+    same numbers, and of more (such as B and T), that returns the module's inputs. Its attribute `probe_sizes` may list
+    sizes to probe at. Counts of it are never cached: what it builds may depend on files or environment variables that
+    its source does not show.
     """
     title: str = name or getattr(factory, "__name__", type(factory).__name__)
     signature = inspect.signature(factory).parameters
@@ -283,7 +290,7 @@ def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None 
     everything = {**input_parameters, **parameters}
     unknown = next((key for key in settings if key not in everything), None)
     if unknown is not None:
-        raise SpecError(describe_unknown(f"{title}: the setting", unknown, sorted(everything)))
+        raise SpecError(describe_unknown(f"{title}: setting", unknown, sorted(everything)))
     values = {key: p.default for key, p in everything.items() if p.default is not p.empty} | dict(settings)
     numbers = {key: value for key, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
     for key in settings:
@@ -321,7 +328,7 @@ def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None 
 
 
 def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any], name: str | None = None) -> Subject:
-    """Return the family of models that differ from one spec in its sizes only."""
+    """Return the family of models that differ from one spec only in their sizes."""
     base = choose(model).model
     input_sizes: dict[str, Any] = {BATCH: settings.pop(BATCH, 1)}
     if isinstance(base, specs.Graph):
@@ -364,7 +371,14 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
 def adapted_subject(
     model: ModelSpec | Subject, method: Method, trainable: Sequence[str] = (), include_frozen: bool = False
 ) -> Subject:
-    """Return the family of adapted models, or of their trainable parameters alone; its sizes are those of both."""
+    """Return the family of adapted models.
+
+    Args:
+        model: the model before adaptation.
+        method: how it is adapted, such as LoRA.
+        trainable: path patterns of further parameters that are trained.
+        include_frozen: return the full models instead of modules with the trainable parameters only.
+    """
     base = model if isinstance(model, Subject) else spec_subject(model, {})
     letters = type(method).letters()
     method_sizes = {letter: int(getattr(method, name)) for letter, name in letters.items()}
@@ -389,7 +403,7 @@ def adapted_subject(
 
 
 def _trainable_only(module: nn.Module) -> nn.Module:
-    """Return a module that holds only the trainable parameters, under their paths; it cannot be run."""
+    """Return a module that holds only the trainable parameters of `module`, under their paths; it cannot be run."""
     root = nn.Module()
     for path, parameter in module.named_parameters():
         if parameter.requires_grad:
@@ -426,7 +440,7 @@ IMAGE_SIZES = {
 
 
 def apply_settings(spec: ModelSpec, settings: Mapping[str, Any]) -> ModelSpec:
-    """Change fields of a spec; those of its body or of its towers reach these."""
+    """Return a spec with fields changed; fields of a classifier's body or a re-ranker's towers are changed there."""
     if isinstance(spec, specs.CrossAttention):
         names = specs.Reranking.setting_names()
         for_spec = {name: value for name, value in settings.items() if name in names}
@@ -439,12 +453,13 @@ def apply_settings(spec: ModelSpec, settings: Mapping[str, Any]) -> ModelSpec:
 
 
 def body_spec(spec: ModelSpec) -> ModelSpec:
-    """Return the spec of what reads the text: the body of a classifier or of a re-ranker's towers, else the model."""
+    """Return the spec of the part that reads text: a classifier's body, a re-ranker's towers, else the spec itself."""
     spec = spec.towers if isinstance(spec, specs.CrossAttention) else spec
     return spec.body if isinstance(spec, specs.TextReader) else spec
 
 
 def _fields_besides_sizes(spec: ModelSpec) -> dict[str, Any]:
+    """Return the fields of a spec that are not sizes, by name."""
     if isinstance(spec, specs.CrossAttention):
         return {"family": spec.family, "towers": _fields_besides_sizes(spec.towers)}
     size_fields = type(spec).letters().values()
@@ -453,7 +468,7 @@ def _fields_besides_sizes(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _with_full_forward(model: nn.Module) -> nn.Module:
-    """Make a call of a model go through all of it: an encoder may have two outputs, or none for tokens."""
+    """Return a model whose call runs all of it: an encoder has a second output, and a tree model none of its own."""
     if isinstance(model, EncoderModel) and (follow := model.follow) is not None:
 
         def forward_with_all_outputs(tokens: Tensor) -> Tensor:
@@ -478,7 +493,7 @@ def _with_full_forward(model: nn.Module) -> nn.Module:
 
 
 def _make_spec_inputs(spec: ModelSpec, sizes: Sizes) -> Inputs:
-    """Make one batch of zeros for a model of this spec."""
+    """Make one batch of zeros for a model of this spec, at these sizes."""
     if isinstance(spec, specs.Graph):  # all n² entries of Â: how many of them are edges depends on the graph
         return Inputs((torch.zeros(sizes[NODES], sizes["F"]), torch.zeros(sizes[NODES], sizes[NODES])))
     is_tree = isinstance(body_spec(spec), specs.Tree)  # every word depends on the first: all trees count the same
@@ -492,7 +507,7 @@ def _make_spec_inputs(spec: ModelSpec, sizes: Sizes) -> Inputs:
 
 
 def _default_formulas(spec: ModelSpec) -> dict[str, Polynomial]:
-    """Return what the unset sizes of a spec are in terms of the others, read off the spec itself."""
+    """Return each unset size of a spec as a polynomial of the other sizes, by symbol."""
     letters = type(spec).letters()
     unset = [letter for letter, name in letters.items() if getattr(spec, name) is None and letter in spec.sizes()]
     if not unset:
@@ -509,16 +524,17 @@ def _default_formulas(spec: ModelSpec) -> dict[str, Polynomial]:
 
 
 def _window_slides(spec: ModelSpec) -> bool:
+    """Return whether the spec is a decoder whose attention window is at most its context."""
     return isinstance(spec, specs.Decoder) and spec.window is not None and spec.window <= spec.context
 
 
 def _head_multiple(spec: ModelSpec) -> int:
-    """Return what the width of a head must be a multiple of: 2 where pairs are rotated, more if only some of them."""
+    """Return the divisor of every head width: 2 with rotary positions, more if they rotate a part of the width."""
     return getattr(getattr(spec, "positions", None), "head_multiple", 1)
 
 
 def _spec_probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
-    """Return where to probe a family for which not all sizes are possible."""
+    """Return probe sizes of the symbols of a spec that cannot take all values, such as heads and widths."""
     body = body_spec(spec)
     if isinstance(body, specs.Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between

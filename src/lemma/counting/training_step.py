@@ -68,6 +68,7 @@ class Moment:
 
     @property
     def total(self) -> int:
+        """Return the bytes of all parts."""
         return sum(self.parts)
 
 
@@ -76,35 +77,38 @@ class StepTrace:
     """The memory and the work of a training step."""
 
     moments: tuple[Moment, ...]  # what is alive after each operation
-    kernels: Mapping[tuple[int, int], int]  # how often an operation took so many FLOPs and moved so many bytes
+    kernels: Mapping[tuple[int, int], int]  # the number of calls by (FLOPs, bytes moved) of a call
     largest_layer: int  # bytes of the weights of the largest layer, or of the full model if it has none
     layers: int  # how many layers can be computed again
 
     @property
     def peak(self) -> Moment:
+        """Return the moment with the most bytes."""
         return max(self.moments, key=lambda moment: moment.total)
 
     @property
     def flops(self) -> int:
+        """Return the FLOPs of all operations of the step."""
         return sum(flops * times for (flops, _), times in self.kernels.items())
 
     @property
     def bytes_moved(self) -> int:
+        """Return the bytes that all operations of the step read and write."""
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 
 def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
-    """Return the FLOPs of QKᵀ and of the mean of the values."""
+    """Return the FLOPs of QKᵀ and of the weighted mean of the values."""
     return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
 
 
 def recurrent_flops(
     inputs: Tensor, weights: Sequence[Tensor], tokens: int, batch: int, *, directions: int = 1, backward: bool = False
 ) -> int:
-    """Return the FLOPs of recurrent layers over `tokens` tokens of `batch` sequences, as `count` has them.
+    """Return the FLOPs of recurrent layers over `tokens` tokens in `batch` sequences, as `count` defines them.
 
-    Backward, each product has two of its size, but for those of gradients that nobody asks for: of the first states,
-    and of inputs without a gradient.
+    Backward, each product has two of its size, except for gradients that are not needed: of the initial states, and of
+    inputs without a gradient.
     """
     matrices = [weight for weight in weights if weight.dim() > 1]  # input and hidden weights in turns
     forward = 2 * tokens * sum(weight.numel() for weight in matrices)
@@ -145,7 +149,10 @@ class StepTracker(TorchDispatchMode):
         self._max_positions: dict[int, int] = {}  # by storage: the last of an `arange`, which fake tensors do not hold
 
     def assign(self, tensors: Any, part: str, extra_bytes: int = 0) -> None:
-        """Count storages to a part, whatever they counted to before, each with some bytes in addition."""
+        """Count the storages of `tensors` to `part`, such as "weights", instead of the part they counted to before.
+
+        `extra_bytes` are added to the size of each new storage.
+        """
         index = PARTS.index(part)
         for tensor in iter_tensors(tensors):
             storage = tensor.untyped_storage()
@@ -160,6 +167,7 @@ class StepTracker(TorchDispatchMode):
             self.parts[index] += size
 
     def _free(self, key: int, _: Any) -> None:
+        """Subtract the bytes of a storage that was garbage-collected; `key` identifies it."""
         self._max_positions.pop(key, None)
         if entry := self._storages.pop(key, None):
             self.parts[entry[1]] -= entry[2]
@@ -195,7 +203,10 @@ class StepTracker(TorchDispatchMode):
         return out
 
     def _check_positions(self, args: Sequence[Any]) -> None:
-        """Raise an IndexError for positions past the end of a table, which tensors without numbers would let pass."""
+        """Raise an IndexError if a lookup has a position past the end of its table; fake tensors would not notice.
+
+        `args` are the table and its indices.
+        """
         table, *indices = args
         for dimension, index in enumerate(iter_tensors(indices)):
             largest = self._max_positions.get(index.untyped_storage()._cdata, 0)
@@ -203,6 +214,7 @@ class StepTracker(TorchDispatchMode):
                 raise IndexError(f"position {largest:,} is past the end of a table of {rows:,}")
 
     def _part_of(self, func: Any, args: Any) -> str:
+        """Return the part ("activations", "buffers" or "logits") that the new tensors of operator `func` belong to."""
         path = self.path_tracker.current
         if self.phase == "optimizer step":
             return "buffers"
@@ -215,11 +227,15 @@ class StepTracker(TorchDispatchMode):
         return "activations" if self.phase == "forward pass" and not copied else "buffers"
 
     def add_kernel(self, flops: int, bytes_moved: int) -> None:
+        """Record an operation with its FLOPs and the bytes it reads and writes."""
         self.kernels[flops, bytes_moved] += 1
 
 
 def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = None) -> StepTrace:
-    """Trace a training step of a subject, at the sizes asked for unless others are given."""
+    """Trace memory and work of a training step at sizes `values`, by default those the subject requests.
+
+    It runs on real tensors if it is small, else on fake ones; if that fails, a CountingError has the reason.
+    """
     values = values or subject.sizes(True)
     module = subject.build(values)
     weights = sum(parameter.numel() for parameter in module.parameters())
@@ -246,6 +262,7 @@ def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = 
 
 
 def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: Sizes) -> StepTrace:
+    """Run one training step of `module` at sizes `values` under a `StepTracker` and return its trace."""
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
         tracker = StepTracker(settings.gpu)
@@ -303,7 +320,7 @@ def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: 
 
 
 def _materialize(module: nn.Module) -> nn.Module:
-    """Replace the meta tensors of a module by tensors of the CPU: fake ones, where tensors are fake."""
+    """Replace the meta tensors of a module by CPU tensors (fake ones under FakeTensorMode) and return it."""
     new: dict[int, Tensor] = {}
 
     def moved(tensor: Tensor) -> Tensor:
@@ -327,7 +344,7 @@ def _materialize(module: nn.Module) -> nn.Module:
 def _run_forward(
     module: nn.Module, run_step: Callable[[], Any], settings: StepSettings, tracker: StepTracker
 ) -> Tensor | None:
-    """Run the forward pass of a step and return its loss; None if nothing is trained."""
+    """Run the forward pass of a step under autocast and return its loss; None if nothing is trainable."""
 
     def assign_logits(_: nn.Module, inputs: Any, out: Any) -> None:
         tracker.assign(list(iter_tensors(out, True))[:1], "logits")
@@ -346,7 +363,10 @@ def _run_forward(
 
 
 def _make_step(model: nn.Module, inputs: Inputs, recipe: Recipe) -> tuple[nn.Module, Callable[[], Any]]:
-    """Return what is run in a step: the trainer's own loss where the model has a spec, else the model; and its call."""
+    """Return the module that a step runs and a function that calls it.
+
+    For a model with a spec it is the trainer's loss module, else the model itself.
+    """
     spec = getattr(model, "spec", None)
     if not isinstance(spec, specs.ModelSpec) or isinstance(
         spec, specs.Parser | specs.DualEncoder | specs.CrossAttention | specs.Graph | specs.Tree
@@ -362,7 +382,7 @@ def _make_step(model: nn.Module, inputs: Inputs, recipe: Recipe) -> tuple[nn.Mod
 
 
 def find_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the members of the outermost lists of modules of one class that have parts themselves."""
+    """Yield the repeated layers: members of the outermost ModuleList or Sequential of one class with submodules."""
     for child in module.children():
         members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
         if len({type(member) for member in members}) == 1 and any(list(member.children()) for member in members):
@@ -426,7 +446,7 @@ class GpuEmulation(TorchFunctionMode):
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Tensor:
-        """Attend as a fused kernel: queries, keys, values, the result and one number a row are saved for backward."""
+        """Run attention as a fused GPU kernel: it saves queries, keys, values, the output and one number per row."""
         is_low_precision = torch.is_autocast_enabled("cpu")
         if is_low_precision:
             query, key, value = (tensor.to(self.precision) for tensor in (query, key, value))
@@ -458,7 +478,7 @@ class GpuEmulation(TorchFunctionMode):
         is_bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        """Call cuDNN: the input with time first, all weights in one buffer, and its reserve for backward."""
+        """Run a recurrent layer as cuDNN: time first, all weights in one buffer, and reserve space for backward."""
         dtype = self.precision if torch.is_autocast_enabled("cpu") else inputs.dtype
         states = state if isinstance(state, tuple) else (state,)
         batch, time = inputs.shape[:2] if batch_first else inputs.shape[1::-1]
@@ -480,6 +500,7 @@ class _FusedAttention(torch.autograd.Function):
     def forward(
         ctx: Any, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, tracker: StepTracker
     ) -> Tensor:
+        """Return an empty output of attention and save the tensors that a fused kernel saves for backward."""
         # laid out as the kernel does: heads after time, so that joining the heads again is a view
         out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
         rows = query.new_empty(query.shape[:-1], dtype=torch.float32)
@@ -489,6 +510,7 @@ class _FusedAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return empty gradients and record the FLOPs and bytes of the backward kernel."""
         query, key, value, _, out, _ = ctx.saved_tensors
         sums = torch.empty_like(query, dtype=torch.float32)
         shape = (len(query), query.shape[1], key.shape[2], key.shape[3])
@@ -516,6 +538,7 @@ class _CudnnLayers(torch.autograd.Function):
         inputs: Tensor,
         *weights: Tensor,
     ) -> Tensor:
+        """Return an empty output of recurrent layers and save the tensors that cuDNN saves for backward."""
         cast = inputs.to(dtype)
         first = cast.transpose(0, 1).contiguous() if batch_first else cast
         size = sum(weight.numel() for weight in weights)
@@ -529,6 +552,7 @@ class _CudnnLayers(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return empty gradients and record the FLOPs of the backward pass."""
         first, _, _, _, *weights = ctx.saved_tensors
         tracker, flops, batch_first, dtype, size = ctx.about
         grad = (grad.transpose(0, 1) if batch_first else grad).contiguous()
@@ -544,7 +568,10 @@ class _CudnnLayers(torch.autograd.Function):
 
 
 def cudnn_reserve_bytes(name: str, sizes: tuple[int, int, int, int, int, int], dtype: torch.dtype) -> int:
-    """Return the bytes that cuDNN saves for the backward pass: measured where there is a GPU, else estimated."""
+    """Return the bytes that cuDNN saves for the backward pass: measured on a GPU if there is one, else estimated.
+
+    `sizes` are batch, time, input width, hidden width, layers and directions.
+    """
     batch, time, width, hidden, layers, directions = sizes
     if torch.cuda.is_available():
         with suppress(Exception), _real_tensors():
@@ -558,7 +585,10 @@ def cudnn_reserve_bytes(name: str, sizes: tuple[int, int, int, int, int, int], d
 
 
 def onednn_reserve_bytes(args: Sequence[Any]) -> int:
-    """Return the bytes that oneDNN's recurrent layer saves for the backward pass, read off two short texts."""
+    """Return the bytes that oneDNN's recurrent layer saves for backward, extrapolated from runs of 2 and 3 tokens.
+
+    `args` are those of `mkldnn_rnn_layer`.
+    """
     time, sizes = args[0].shape[0], []
     with _real_tensors():
         for length in (2, 3):
@@ -569,13 +599,17 @@ def onednn_reserve_bytes(args: Sequence[Any]) -> int:
 
 
 def onednn_scratch_bytes(args: Sequence[Any]) -> int:
-    """Return the bytes that oneDNN's recurrent layer needs while it runs: all gates of all tokens, and its weights."""
+    """Return the bytes that oneDNN's recurrent layer needs while it runs: all gates of all tokens, and its weights.
+
+    `args` are those of `mkldnn_rnn_layer`.
+    """
     (time, batch, _), weights = args[0].shape, args[1:5]
     return (time * batch * weights[0].shape[0] + sum(weight.numel() for weight in weights)) * args[0].element_size()
 
 
 @contextmanager
 def _real_tensors() -> Iterator[None]:
+    """Leave FakeTensorMode and all dispatch modes inside the context, so that tensors are real."""
     from torch._subclasses.fake_tensor import unset_fake_temporarily
     from torch.utils._python_dispatch import _disable_current_modes
 
@@ -584,5 +618,6 @@ def _real_tensors() -> Iterator[None]:
 
 
 def _to_float32(value: Any) -> Any:
+    """Convert a bfloat16 or float16 tensor to float32; return any other value unchanged."""
     lower = isinstance(value, Tensor) and value.dtype in (torch.bfloat16, torch.float16)
     return value.float() if lower else value

@@ -29,7 +29,7 @@ RepeatedShapes = tuple[Polynomial | Number, Sequence[Sequence[Polynomial | Numbe
 
 
 def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] = (), style: Style = "plain") -> str:
-    """Write a polynomial, or a quotient of two; in `order` the symbols are collected and sorted.
+    """Write a polynomial, or a quotient of two, as text; symbols are collected and sorted in `order`.
 
     >>> V, d, d_h, N = map(symbol, ["V", "d", "d_h", "N"])
     >>> write_formula(V * d + V * d_h + (N * d - d + 1) * d_h, ["V", "d", "d_h", "N"])
@@ -52,7 +52,7 @@ def write_formula(formula: Polynomial | Rational | Number, order: Sequence[str] 
 
 
 def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), style: Style = "plain") -> str:
-    """Write the number of parameters in tensors of these shapes; what is repeated is in one bracket.
+    """Write the number of parameters in tensors of these shapes as text; shapes repeated equally often share a bracket.
 
     >>> V, d, L = map(symbol, ["V", "d", "L"])
     >>> write_shapes([(1, [(V, d)]), (L, [(d, 3 * d), (3 * d,), (d, d), (d,)])], ["V", "d", "L"])
@@ -79,7 +79,8 @@ def write_shapes(parts: Sequence[RepeatedShapes], order: Sequence[str] = (), sty
 def _multiply_dimensions(shape: Sequence[Polynomial | Number], atoms: dict[str, Polynomial]) -> Polynomial:
     """Return the product of a tensor's dimensions as one term; a sum such as N-1 among them becomes an atom.
 
-    Equal sums share an atom. The space in its name keeps it apart from the names that people use.
+    Equal sums share an atom, a placeholder symbol added to `atoms`. The space in its name distinguishes it from user
+    symbols.
     """
     size = ONE
     for dimension in map(as_polynomial, shape):
@@ -111,7 +112,7 @@ class Sum:
 
     @property
     def is_count(self) -> bool:
-        """Return whether it is a symbol minus an integer, such as N-1: written without spaces, before other factors."""
+        """Return whether this is a symbol minus an integer, such as N-1, which is written without spaces."""
         if len(self.terms) != 2:
             return False
         first, last = self.terms
@@ -120,7 +121,7 @@ class Sum:
 
 
 def _multiply(factors: Sequence[Product]) -> Product:
-    """Join factors to one product; symbols stay where they first occur."""
+    """Merge products into one; each symbol stays at its first occurrence."""
     number, powers = Fraction(1), {}
     for factor in factors:
         number *= factor.number
@@ -131,7 +132,7 @@ def _multiply(factors: Sequence[Product]) -> Product:
 
 
 def _as_factor(inner: Sum) -> Product:
-    """Return a sum as a factor; a single product needs no bracket."""
+    """Convert a sum to a factor: in brackets, unless it is a single product."""
     return inner.terms[0] if len(inner.terms) == 1 else Product(Fraction(1), (), (inner,))
 
 
@@ -161,7 +162,7 @@ def _render_product(product: Product, style: Style) -> str:
 
 
 def _render_factors(number: int, powers: Iterable[tuple[str, int]], brackets: tuple[Sum, ...], style: Style) -> str:
-    """Return the text of factors as a person orders them: number, counts such as (N-1), symbols, other brackets."""
+    """Return the text of factors in this order: number, counts such as (N-1), symbols with powers, other brackets."""
     counts: list[str] = []
     sums: list[str] = []
     for bracket, power in Counter(brackets).items():
@@ -176,6 +177,7 @@ def _render_factors(number: int, powers: Iterable[tuple[str, int]], brackets: tu
 
 
 def _render_power(base: str, power: int, style: Style) -> str:
+    """Return the text of `base` to the power of an integer."""
     if power == 1:
         return base
     if style == "plain":
@@ -207,7 +209,7 @@ _MAX_LENGTH_RATIO = 0.8  # of a text collected in another order: readers expect 
 
 
 def _collect_shortest(polynomial: Polynomial, order: Sequence[str], atoms: Mapping[str, Polynomial]) -> Sum:
-    """Return the tree collected in the given order, unless starting with another symbol makes it much shorter."""
+    """Collect a polynomial in the given order of symbols, or starting with another symbol if that is much shorter."""
     default = Collector(order, None, atoms).collect(polynomial)
     if len(polynomial.terms) > _MAX_TERMS_TO_DIVIDE:
         return default
@@ -230,14 +232,18 @@ class Collector:
     atoms: Mapping[str, Polynomial] = field(default_factory=dict)
 
     def sort_key(self, name: str) -> tuple[int, str]:
-        """Return a sorting key: the symbols in the given order, then the others."""
+        """Return the key by which symbols are sorted: first those of the given order, then the others by name."""
         return list(self.order).index(name) if name in self.order else len(self.order), name
 
     def rank_symbols(self, names: frozenset[str]) -> list[str]:
-        """Sort symbols as they are collected: the first one, those of the order, the others, the atoms."""
+        """Sort symbols in the order in which terms are collected by them; atoms (bracketed sums) come last."""
         return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.sort_key(name)))
 
     def collect(self, polynomial: Polynomial, depth: int = 0) -> Sum:
+        """Rewrite a polynomial as a sum with common factors pulled out and terms collected by symbol.
+
+        `depth` is the number of brackets around it.
+        """
         polynomial = self._expand_lone_atoms(polynomial)
         if depth == _MAX_DEPTH or len(polynomial.terms) < 2:
             return self.list_terms(polynomial)
@@ -251,7 +257,7 @@ class Collector:
         return min(pulled, collected, key=lambda formula: len(render_sum(formula)))
 
     def _expand_lone_atoms(self, polynomial: Polynomial) -> Polynomial:
-        """Expand the brackets that are alone in a sum."""
+        """Expand the atoms (bracketed sums) that are a term of a sum by themselves."""
         for name in polynomial.symbols & set(self.atoms):
             monomial = ((name, 1),)
             if len(polynomial.terms) > 1 and polynomial.terms.get(monomial) == 1:
@@ -259,14 +265,12 @@ class Collector:
         return polynomial
 
     def _factor_out(self, polynomial: Polynomial, number: Fraction, monomial: Monomial, depth: int) -> Product:
+        """Divide a polynomial by number · monomial and return both as a product, the quotient collected."""
         inner = polynomial / Polynomial({monomial: number})
         return _multiply([self._make_product(number, monomial), _as_factor(self.collect(inner, depth + 1))])
 
     def _collect_terms(self, polynomial: Polynomial, depth: int) -> Sum:
-        """Return a product of two sums, where the factor of one symbol divides everything.
-
-        Else the terms of the first symbol worth collecting, then the others; else all terms as they are.
-        """
+        """Collect terms by the first symbol worth it, then the others; a polynomial that factors becomes a product."""
         terms = polynomial.terms
         candidates: list[Polynomial] = []  # the terms that hold a positive power of a symbol
         for name in self.rank_symbols(polynomial.symbols):
@@ -288,11 +292,12 @@ class Collector:
         return self._sort_terms([*self.collect(with_symbol, depth).terms, *without_symbol.terms])
 
     def list_terms(self, polynomial: Polynomial) -> Sum:
+        """Return the sum of all terms as they are."""
         products = [self._make_product(number, monomial) for monomial, number in polynomial.terms.items()]
         return self._sort_terms(products) if products else Sum((Product(Fraction(0)),))
 
     def _sort_terms(self, terms: Sequence[Product]) -> Sum:
-        """Sort terms by their symbols and exponents, a bare number last; the first is positive if one is."""
+        """Sort terms by their symbols and exponents, a bare number last; the first is positive if any is."""
         names = sorted({name for term in terms for name, _ in term.powers}, key=self.sort_key)
 
         def exponents(term: Product) -> tuple[bool, list[int]]:
@@ -304,6 +309,7 @@ class Collector:
         return Sum((terms[start], *terms[:start], *terms[start + 1 :]))
 
     def _make_product(self, number: Fraction, monomial: Monomial) -> Product:
+        """Convert a term, number · monomial, to a product whose atoms are brackets."""
         powers = dict(monomial)
         names = sorted(powers, key=self.sort_key)
         atoms = [name for name in names if name in self.atoms for _ in range(powers[name])]
@@ -312,7 +318,7 @@ class Collector:
 
 
 def _common_factor(polynomial: Polynomial) -> tuple[Fraction, Monomial]:
-    """Return the number and the monomial that a person pulls out of a sum.
+    """Return the number and the monomial to pull out of a sum.
 
     An exponent is pulled out only if all have its sign: d**2/h + d is d*(d/h + 1). A minus is pulled out if only what
     then becomes a number lacks it: d - N*d is -(N-1)*d.

@@ -30,11 +30,11 @@ class ExampleSet(Protocol):
         ...
 
     def __len__(self) -> int:
-        """Return the number of tokens of all examples."""
+        """Return the number of tokens of all examples together."""
         ...
 
     def batch(self, indices: Any, /) -> tuple[Int64[np.ndarray, "batch ..."], Int64[np.ndarray, "batch ..."]]:
-        """Return some examples as a batch: inputs and targets."""
+        """Return the inputs and the targets of the examples with these indices, padded to equal length."""
         ...
 
 
@@ -47,13 +47,15 @@ class TokenRows:
 
     @cached_property
     def lengths(self) -> Int64[np.ndarray, " rows"]:
+        """Number of tokens of each row."""
         return np.diff(self.bounds)
 
     def __len__(self) -> int:
+        """Return the number of tokens of all rows together."""
         return len(self.tokens)
 
     def pad(self, indices: Indices) -> Int64[np.ndarray, "rows longest"]:
-        """Return some rows as a matrix, the shorter ones padded with −1.
+        """Return the rows with these indices as a matrix of token ids; shorter rows end with −1.
 
         >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).pad([1, 0])
         array([[ 6,  7],
@@ -65,13 +67,13 @@ class TokenRows:
         return matrix
 
     def select(self, indices: Indices) -> "TokenRows":
-        """Return some rows in this order."""
+        """Return a copy of the rows with these indices, in the order of the indices."""
         rows = np.asarray(indices, dtype=np.int64)
         bounds = np.concatenate([[0], np.cumsum(self.lengths[rows])])
         return TokenRows(gather(self.tokens, self.bounds, rows), bounds)
 
     def truncate(self, length: int) -> "TokenRows":
-        """Return the first tokens of each row, at most `length`.
+        """Return a copy of all rows that ends each row after its first `length` tokens.
 
         >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).truncate(1).tokens
         array([5, 6])
@@ -82,7 +84,7 @@ class TokenRows:
         return TokenRows(self.tokens[indices], bounds)
 
     def fill_empty(self, token: int) -> "TokenRows":
-        """Return the rows with one token in each that was empty.
+        """Return a copy of all rows in which each row without tokens holds the single id `token`.
 
         >>> TokenRows(np.array([5, 6]), np.array([0, 0, 2])).fill_empty(3).tokens
         array([3, 5, 6])
@@ -92,7 +94,7 @@ class TokenRows:
         return TokenRows(tokens, self.bounds + np.concatenate([[0], np.cumsum(is_empty)]))
 
     def add_affixes(self, prefix: Sequence[int], suffix: Sequence[int]) -> "TokenRows":
-        """Return the rows with some tokens added before and after each of them.
+        """Return a copy of all rows with the token ids `prefix` before and `suffix` after each row.
 
         >>> TokenRows(np.array([5, 6, 7]), np.array([0, 1, 3])).add_affixes([1], [2]).pad([0, 1])
         array([[ 1,  5,  2, -1],
@@ -110,7 +112,7 @@ class TokenRows:
 
 
 def gather(values: Integer[np.ndarray, " tokens"], bounds: Int64[np.ndarray, " rows_and_one"], rows: Any) -> np.ndarray:
-    """Join the slices values[bounds[row]:bounds[row + 1]] of all rows.
+    """Concatenate the slices values[bounds[row]:bounds[row + 1]] of the row numbers `rows`.
 
     >>> gather(np.array([10, 20, 21, 30]), np.array([0, 1, 3, 4]), np.array([1, 0, 1]))
     array([20, 21, 10, 20, 21])
@@ -141,7 +143,7 @@ class BucketedExamples:
         return max(1, len(self.lengths) // self.batch)
 
     def examples(self, step: int) -> Int64[np.ndarray, " batch"]:
-        """Return the indices of the examples of a step.
+        """Return the indices of the examples in the batch of training step `step`, counted from 0.
 
         >>> sorted(BucketedExamples(np.array([3, 9, 4, 8]), batch=4, seed=1).examples(0).tolist())
         [0, 1, 2, 3]
@@ -175,7 +177,7 @@ class RandomWindows:
         _check_length(self.length, self.sequence_length, 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Return where the windows of a step start.
+        """Return the offset in the text, in tokens, of each window in the batch of a training step.
 
         >>> RandomWindows(length=1000, sequence_length=64, batch=3, seed=1).offsets(0).shape
         (3,)
@@ -205,7 +207,9 @@ class ContiguousStreams:
         return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Return where the windows of a step start: within an epoch, each where that of the step before ended.
+        """Return the offset in the text, in tokens, of each stream's window at a training step.
+
+        Within an epoch, each window starts where the previous step's window of the same stream ended.
 
         >>> streams = ContiguousStreams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
@@ -217,11 +221,12 @@ class ContiguousStreams:
         return phase + np.arange(self.batch) * part + index * self.sequence_length
 
     def starts_epoch(self, step: int) -> bool:
-        """Return whether the streams start again at this step, so that the state must be reset."""
+        """Return whether an epoch begins at training step `step`, so that the recurrent state must be reset."""
         return step % self.steps == 0
 
 
 def _check_length(length: int, sequence_length: int, rows: int) -> None:
+    """Raise a DataError if a text of `length` tokens is too short for `rows` windows and one more token."""
     if length > sequence_length * rows:
         return
     batch = f" with batch {rows}" if rows > 1 else ""
@@ -283,28 +288,28 @@ class MaskedWindows:
 
     @property
     def text_tokens(self) -> int:
-        """Tokens of a row that are not special."""
+        """Number of tokens in a row that are not special."""
         return self.context - (3 if self.is_paired else 2)
 
     @property
     def first_segment(self) -> int:
-        """Tokens of the segment A; B, if there is one, has as many or one less."""
+        """Number of tokens in segment A; segment B, if rows are paired, has as many or one less."""
         return (self.text_tokens + 1) // 2 if self.is_paired else self.text_tokens
 
     @property
     def num_predicted(self) -> int:
-        """Tokens to predict in every row."""
+        """Number of tokens to predict in every row."""
         return 0 if self.objective == "next-sentence" else max(1, round(self.rate * self.text_tokens))
 
     def batch(self, tokens: Tokens, step: int) -> Batch:
-        """Return the inputs and the targets of a step."""
+        """Draw the inputs and the targets of a training step from the text's token ids."""
         rng = np.random.default_rng([self.seed, step])
         offsets = rng.integers(0, self.length - self.text_tokens + 1, size=self.batch_size)
         is_next = rng.permutation(np.arange(self.batch_size) % 2 == rng.integers(2))
         return self.build_rows(tokens, offsets, is_next, rng)
 
     def evaluation_batches(self, tokens: Tokens) -> Iterator[Batch]:
-        """Yield batches of a text from start to end, always with the same tokens masked."""
+        """Yield (inputs, targets) that cover a text from start to end; the same tokens are masked each time."""
         starts = np.arange(0, self.length - self.text_tokens + 1, self.text_tokens)
         for number, row in enumerate(range(0, len(starts), EVALUATION_ROWS)):
             offsets = starts[row : row + EVALUATION_ROWS]
@@ -314,7 +319,13 @@ class MaskedWindows:
     def build_rows(
         self, tokens: Tokens, offsets: Offsets, is_next: Bool[np.ndarray, " batch"], rng: np.random.Generator
     ) -> Batch:
-        """Return rows whose segments A begin at `offsets`, followed by B where `is_next`, else by another segment."""
+        """Build the inputs and the targets of one batch, with masks drawn from `rng`.
+
+        Args:
+            tokens: ids of the whole text.
+            offsets: index in `tokens` of the first token of each row's segment A.
+            is_next: whether the row's segment B is the text after A; otherwise B is drawn from elsewhere in the text.
+        """
         start, end = (np.full((len(offsets), 1), token) for token in self.special_ids[:2])
         parts = [start, tokens[offsets[:, None] + np.arange(self.first_segment)].astype(np.int64), end]
         if self.is_paired:
@@ -333,7 +344,11 @@ class MaskedWindows:
         return inputs, targets
 
     def _mask(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
-        """Mask or replace tokens in place, as many in every row; special tokens are at the same positions in all."""
+        """Select tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, both in
+        place.
+
+        Every row has the same number of them, and special tokens at the same positions.
+        """
         text_vocabulary = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
         inner = np.arange(1, inputs.shape[1] - 1)
         positions = inner[inner != self.first_segment + 1]

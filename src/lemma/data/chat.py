@@ -33,7 +33,14 @@ def render_chat(
     add_generation_prompt: bool = True,
     **settings: Any,
 ) -> ChatText:
-    """Write messages as the text that a model was trained on; at its end the assistant begins to answer.
+    """Return the text of a conversation as the model saw it in training, up to where the assistant answers.
+
+    Args:
+        template: Jinja source of the chat template, from the model's tokenizer configuration.
+        messages: mappings with a `role` and a `content`.
+        special_tokens: variables of the template, such as `bos_token`, and their text.
+        add_generation_prompt: whether the text ends with the start of an assistant's message.
+        settings: further variables of the template.
 
     The template runs in a child process with limits of time and memory. Any thread may call this; it blocks for the
     fraction of a millisecond that rendering takes, so an event loop calls it in a worker thread.
@@ -70,7 +77,7 @@ def render_chat(
 
 
 def _to_json_value(value: Any) -> Any:
-    """Return mappings and sequences as dictionaries and lists for JSON."""
+    """Convert a mapping or sequence that `json` does not know to a dictionary or list."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -86,7 +93,7 @@ class TemplateRenderer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def render(self, request: bytes) -> dict[str, Any] | None:
-        """Send a request and return its answer; None if the child passed a limit, which ends it."""
+        """Send a JSON request to the child and return its answer; None if the child passed a limit and was ended."""
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
@@ -108,11 +115,12 @@ class TemplateRenderer:
             return answer
 
     def close(self) -> None:
-        """End the child process."""
+        """End the child process, if there is any."""
         with self._lock:
             self._end()
 
     def _end(self) -> None:
+        """End the child process without taking the lock, which the caller holds."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -124,6 +132,7 @@ _renderers_lock = threading.Lock()
 
 
 def _get_renderer(template: str) -> TemplateRenderer:
+    """Return the renderer of a template, a new one if needed; close the least recently used beyond MAX_RENDERERS."""
     with _renderers_lock:
         renderer = _renderers.setdefault(template, TemplateRenderer())
         _renderers.move_to_end(template)

@@ -28,7 +28,7 @@ class GenerationBlocks(Extension):
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Any) -> nodes.Node:
-        """Replace the block by its statements."""
+        """Parse a block up to `{% endgeneration %}` and return its statements as a Jinja node."""
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
@@ -38,19 +38,19 @@ class ConversationRefused(TemplateRuntimeError):
 
 
 def raise_exception(message: Any) -> None:
-    """Refuse a conversation; templates call this."""
+    """Raise ConversationRefused with this message; chat templates call it for a conversation they reject."""
     raise ConversationRefused(str(message))
 
 
 def to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Write a value as JSON; templates call this."""
+    """Return a value as JSON text; the `tojson` filter of chat templates."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 def compile_template(source: str) -> Template:
-    """Compile a template in the environment that transformers gives it."""
+    """Compile a template's Jinja source, with the filters and functions that transformers offers."""
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlocks, loopcontrols]
     )
@@ -63,7 +63,7 @@ def compile_template(source: str) -> Template:
 
 
 def render(template: Template, variables: dict[str, Any]) -> str:
-    """Render a template; a text that grows past MAX_CHARACTERS is an error."""
+    """Return the text of a template with these variables; raise TemplateError past MAX_CHARACTERS."""
     parts: list[str] = []
     length = 0
     for part in template.generate(variables):
@@ -75,7 +75,7 @@ def render(template: Template, variables: dict[str, Any]) -> str:
 
 
 def limit_memory() -> None:
-    """Bound the address space, and write no core file when a limit ends this process."""
+    """Limit the address space of this process to MAX_MEMORY, and disable core files."""
     with suppress(ImportError, ValueError, OSError):  # a system without such limits; the parent still has its timeout
         import resource
 
@@ -94,7 +94,10 @@ def allow_cpu_time() -> None:
 
 
 def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    """Compile the template, then answer each request with its text or an error."""
+    """Read requests from `stdin` until it closes, and write a JSON answer with the text or an error for each.
+
+    The first request holds the template.
+    """
     limit_memory()
     template: Template | None = None
     while (request := read_message(stdin)) is not None:

@@ -71,6 +71,7 @@ class Corpus:
 
     @property
     def stored_hash(self) -> str:
+        """SHA-256 of the files as they are stored, after conversion."""
         return self.converted_hash or self.hash
 
 
@@ -99,7 +100,13 @@ def list_corpora() -> list[CorpusRow]:
 
 
 def user_path(kind: DataKind, name: str, expected: str) -> Path:
-    """Return the path of a user's file; a bare name that is neither a file nor a data set is an error."""
+    """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
+
+    Args:
+        kind: kind of data that is wanted; the error suggests built-in data sets of this kind.
+        name: path, or misspelt name of a data set.
+        expected: noun phrase of the error, such as "a text file".
+    """
     path = Path(name)
     if not exists(path) and path.name == name and not path.suffix:
         raise DataError(f"{describe_unknown(kind, name, CORPORA_BY_KIND[kind])} Or give the path of {expected}.")
@@ -107,7 +114,7 @@ def user_path(kind: DataKind, name: str, expected: str) -> Path:
 
 
 def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
-    """Return the files of a data set in the order of their names, fetched if they are missing or damaged."""
+    """Return the paths of a data set's files, sorted by name; download them if they are missing or damaged."""
     folder = _folder(corpus)
     if folder.is_dir() and not _has_hash(folder, corpus.stored_hash):
         remove_atomically(folder)
@@ -143,10 +150,12 @@ def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]
 
 
 def _folder(corpus: Corpus) -> Path:
+    """Return the folder in the user's data home that stores a data set; it may not exist yet."""
     return data_home() / "corpora" / corpus.name
 
 
 def _has_hash(folder: Path, expected: str) -> bool:
+    """Return whether the joined SHA-256 of a folder's files is `expected`."""
     files = sorted(folder.iterdir())
     return bool(files) and files_hash(files) == expected
 
@@ -175,9 +184,13 @@ class __legacy__:
 def download_package(
     requirement: str, into: Path, python: str | None = None, source: bool = False, registry: Registry = "pip"
 ) -> Path:
-    """Download a wheel or source archive with pip, or an archive with npm, from the configured index; return the file.
+    """Download a wheel or source archive with pip, or an archive with npm; return its path.
 
-    `python` is the version of Python that pip looks for, if the package does not support this one.
+    Args:
+        requirement: name and version of the package.
+        into: existing folder that the archive is written to.
+        python: version of Python to request from pip, if the package does not support this one.
+        source: whether to download the source archive instead of the wheel.
     """
     if registry == "npm":
         return _download_npm(requirement, into)
@@ -206,7 +219,7 @@ def download_package(
 
 
 def _download_npm(requirement: str, into: Path) -> Path:
-    """Download an archive with npm; `npm pack` runs none of the scripts of a package that it downloads."""
+    """Download a package's archive with `npm pack`, which runs none of its scripts, into a folder; return its path."""
     npm = shutil.which("npm")
     if npm is None:
         raise DataError(
@@ -225,13 +238,18 @@ def _download_npm(requirement: str, into: Path) -> Path:
 
 
 def _last_lines(done: "subprocess.CompletedProcess[str]") -> str:
+    """Return the last three lines of a finished process's errors, or of its output, indented for a message."""
     return "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
 
 
 def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:
-    """Write the files of a package that match the pattern into a flat folder, gzipped ones decompressed.
+    """Write the files of an archive whose path in it matches a pattern into a flat folder; decompress `.gz` files.
 
-    With `inside`, the files of those archives within the package that match it.
+    Args:
+        package: the downloaded archive: wheel, zip or tar.
+        pattern: shell-style pattern of the wanted files' paths.
+        into: existing folder that the files are written to.
+        inside: pattern of nested archives that hold the files; None if the package itself holds them.
     """
     try:
         with package.open("rb") as file:
@@ -246,7 +264,13 @@ def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -
 
 
 def _iter_members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield the files of an archive, or of the archives within it that match `inside`."""
+    """Yield (path in the archive, opened content) of each file of an archive.
+
+    Args:
+        file: opened archive.
+        name: its file name, whose suffix tells the format.
+        inside: pattern of nested archives whose files are yielded instead; None for the archive's own files.
+    """
     with ExitStack() as stack:
         if name.endswith((".whl", ".zip")):
             zipped = stack.enter_context(zipfile.ZipFile(file))
@@ -265,18 +289,17 @@ def _iter_members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tu
 
 
 def _split_shakespeare(files: Sequence[Path]) -> TextSplits:
-    """Take the usual split: the first nine tenths of the characters, which are all ASCII, for training."""
+    """Split the text at the usual position: the first nine tenths of its ASCII characters are for training."""
     text = open_text(files[0])
     cut = text.size * 9 // 10
     return {"train": [TextSpan(text.path, 0, cut)], "validation": [TextSpan(text.path, cut, text.stop)]}
 
 
 def _split_speeches(files: Sequence[Path]) -> TextSplits:
-    """Hold out complete years, one in ten for validation and one in ten for test, from 1791 and 1796 on.
+    """Split the speeches by year: of every ten years, one is for validation (from 1791) and one for test (1796).
 
-    By years, since a year's written and spoken messages have passages in common; and beginning at these, since
-    presidents quote earlier messages and these tenths repeat the least of the rest: of their runs of 20 words 0.1 % and
-    0.6 %.
+    Years stay whole, since a year's written and spoken messages have passages in common. These years are chosen since
+    presidents quote earlier messages: of the runs of 20 words in validation and test, 0.1 % and 0.6 % are in training.
     """
     splits: TextSplits = {"train": [], "validation": [], "test": []}
     for number, (_, speeches) in enumerate(groupby(files, key=lambda path: path.name[:4])):
@@ -286,7 +309,7 @@ def _split_speeches(files: Sequence[Path]) -> TextSplits:
 
 
 def _split_wikitext(files: Sequence[Path]) -> TextSplits:
-    """Take the published split."""
+    """Return the published split; `files` are test, train and validation in this order."""
     test, train, validation = files
     return {"train": [open_text(train)], "validation": [open_text(validation)], "test": [open_text(test)]}
 
@@ -295,7 +318,7 @@ def _split_wikitext(files: Sequence[Path]) -> TextSplits:
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], separator: str = ",") -> None:
-    """Write a table, the same bytes on every machine."""
+    """Write a CSV file with a header of `columns`; its bytes are the same on every machine."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=separator, lineterminator="\n")
         writer.writerow(columns)
@@ -306,7 +329,7 @@ CLEAR_RATING = 0.5  # people rated each text from −4 to 4; a mean closer to 0 
 
 
 def convert_ratings(files: Sequence[Path], into: Path) -> None:
-    """Write the texts of lines of id, mean rating and text: those with a label, and those without a clear one."""
+    """Convert lines of id, mean rating and text to `labelled.csv` and, for unclear ratings, `unlabelled.csv`."""
     labelled: list[tuple[str, str]] = []
     unlabelled: list[tuple[str]] = []
     for line in files[0].read_text(encoding="utf-8").splitlines():
@@ -320,7 +343,7 @@ def convert_ratings(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_reviews(files: Sequence[Path], into: Path) -> None:
-    """Write each review once, without the tags of its line breaks."""
+    """Convert a CSV file of film reviews to `labelled.csv`, without duplicates and without `<br />` tags."""
     labels = {"0": "negative", "1": "positive"}
     with files[0].open(encoding="utf-8", newline="") as file:
         rows = [
@@ -330,14 +353,14 @@ def convert_reviews(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_pairs(files: Sequence[Path], into: Path) -> None:
-    """Write lines in which quotes are plain characters as a quoted table with a header."""
+    """Convert tab-separated lines, in which quotes are plain characters, to `pairs.tsv` with a header and quoting."""
     lines = files[0].read_text(encoding="utf-8").splitlines()
     columns = ("source", "target", "attribution")
     write_rows(into / "pairs.tsv", columns, (line.split("\t") for line in lines), "\t")
 
 
 def convert_cora(files: Sequence[Path], into: Path) -> None:
-    """Write tables of nodes and edges, which need no package, of the Parquet files, which only pyarrow reads."""
+    """Convert the Parquet files of Cora's nodes and citations to `nodes.csv` and `edges.csv`."""
     from pyarrow import parquet
 
     nodes, citations = (parquet.read_table(path).to_pydict() for path in files)
@@ -359,7 +382,7 @@ def convert_cora(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_graphs(files: Sequence[Path], into: Path) -> None:
-    """Write `SPLIT.conllu` into a folder for each JSON file of graphs."""
+    """Convert each JSON file of dependency graphs to `SPLIT.conllu`."""
     from lemma.data.treebanks import format_conllu  # which imports this module
 
     splits = ("train", "dev", "test")
@@ -371,7 +394,7 @@ def convert_graphs(files: Sequence[Path], into: Path) -> None:
 
 
 def read_graphs(path: Path) -> "list[Sentence]":
-    """Read the trees of a file of graphs, in its order."""
+    """Read the dependency trees of a JSON file of graphs, in the order of the file."""
     from lemma.data.treebanks import Sentence
 
     try:
@@ -401,7 +424,7 @@ CAPTIONS = "captions.csv"
 
 
 def emoji_names(path: Path) -> dict[str, str]:
-    """Return the English name of each emoji by its code points, without variants that are flags or skin tones."""
+    """Read a JSON table of emoji; return English names by code points in hexadecimal, without flags and skin tones."""
     fully_qualified = 2  # others are shorter spellings of the same
     skin_tones, flag_letters = range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200)
     tags = range(0xE0020, 0xE0080)  # letters that spell the flag of a part of a country
@@ -415,7 +438,7 @@ def emoji_names(path: Path) -> dict[str, str]:
 
 
 def convert_images(files: Sequence[Path], into: Path) -> None:
-    """Copy the image of each name, named by all its code points."""
+    """Copy the PNG image of each named emoji into a folder, and write the captions next to them."""
     images = {path.stem: path for path in files if path.suffix == ".png"}
     rows: list[tuple[str, str]] = []
     for points, name in emoji_names(next(path for path in files if path.suffix == ".json")).items():
@@ -428,7 +451,7 @@ def convert_images(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_font(files: Sequence[Path], into: Path) -> None:
-    """Copy the font, and list all names: which of them it draws is only known once they are drawn."""
+    """Copy the emoji font into a folder and write the captions of all emoji, whether the font draws them or not."""
     names, font = (next(path for path in files if path.suffix == suffix) for suffix in (".json", ".ttf"))
     shutil.copyfile(font, into / font.name)
     rows = ((f"{points}.png", name) for points, name in emoji_names(names).items())

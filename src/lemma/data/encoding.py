@@ -25,7 +25,10 @@ Worker = subprocess.Popen[bytes]
 
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[EncodedText]:
-    """Encode batches in several processes and yield them in order; at most two batches per process are held."""
+    """Encode batches of pieces in child processes; yield one result per batch, in order.
+
+    At most two batches per process are held in memory.
+    """
     workers = [start_worker(tokenizer) for _ in range(processes)]
     idle: SimpleQueue[Worker] = SimpleQueue()
     for worker in workers:
@@ -56,7 +59,7 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
 
 
 def start_worker(tokenizer: Tokenizer) -> Worker:
-    """Start a process that encodes with this tokenizer."""
+    """Start a child process that encodes batches with this tokenizer; return its handle."""
     worker = start_child("lemma.data.encoding", TOKENIZERS_PARALLELISM="false")
     assert worker.stdin is not None
     write_message(worker.stdin, tokenizer.settings())
@@ -64,6 +67,7 @@ def start_worker(tokenizer: Tokenizer) -> Worker:
 
 
 def _request(worker: Worker, batch: list[Piece]) -> EncodedText:
+    """Send a batch of pieces to a worker and wait for the encoded text."""
     assert worker.stdin is not None and worker.stdout is not None
     try:
         write_message(worker.stdin, batch)
@@ -81,7 +85,10 @@ def _request(worker: Worker, batch: list[Piece]) -> EncodedText:
 
 
 def run_worker(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    """Encode batches from stdin until it ends, even in the middle of a batch, if the parent was killed."""
+    """Read a tokenizer's settings and then batches of pieces from `stdin`; write each batch's ids to `stdout`.
+
+    End when `stdin` closes, even in the middle of a batch, as when the parent was killed.
+    """
     settings = read_message(stdin)
     if settings is None:
         return

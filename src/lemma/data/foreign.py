@@ -49,7 +49,9 @@ class ForeignFields(BaseModel):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: Path | str) -> Self:
-        """Check the types of fields; the first wrong one is a RunError that names the file and the field.
+        """Validate the fields of a configuration and return them as an instance of this class.
+
+        The first field of a wrong type is a RunError with the file `source` and the field.
 
         >>> class Options(ForeignFields):
         ...     r: int = 8

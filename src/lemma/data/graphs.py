@@ -56,10 +56,12 @@ class GraphNodes:
     nodes: Nodes
 
     def __len__(self) -> int:
+        """Return the number of selected nodes."""
         return len(self.nodes)
 
     @property
     def classes(self) -> Nodes:
+        """Class number of each selected node; −1 if unknown."""
         return self.graph.classes[self.nodes]
 
 
@@ -80,7 +82,12 @@ class RawGraph:
 def prepare_graph(
     spec: GraphSpec, *, seed: int, labels: Sequence[str] | None = None, progress: Progress | None = None
 ) -> Splits[GraphNodes]:
-    """Read or generate a graph and split its nodes, by the spec's split or else by the seed.
+    """Read or generate a graph and split its nodes into training, validation and test.
+
+    Args:
+        spec: the graph and how it is split.
+        seed: draws the split, unless `spec.split` sets a seed.
+        labels: class names of a trained model, in its order; by default the graph's labels, sorted.
 
     `labels` are the names of the classes of a model that is already trained.
     """
@@ -103,7 +110,7 @@ def prepare_graph(
     class_numbers = {label: number for number, label in enumerate(names)} | {"": -1}
     for label in raw.labels:
         if label not in class_numbers:
-            raise DataError(f"{raw.description}: {describe_unknown('the label', label, names)}")
+            raise DataError(f"{raw.description}: {describe_unknown('label', label, names)}")
     classes = np.fromiter((class_numbers[label] for label in raw.labels), np.int64, len(raw.labels))
     graph = NodeGraph(raw.features, edges, weights, classes, raw.node_names)
     node_numbers = {name: number for number, name in enumerate(raw.node_names)}
@@ -134,7 +141,13 @@ def prepare_graph(
 def _read_node_list(
     path: Path, node_numbers: Mapping[str, int], classes: Int64[np.ndarray, " nodes"]
 ) -> tuple[Nodes, list[str]]:
-    """Return the nodes that a file names, one per line, and a note on those that it names twice."""
+    """Read a file with one node name per line; return the node numbers, sorted, and notes on duplicates.
+
+    Args:
+        path: the text file.
+        node_numbers: number of each node by name.
+        classes: class number of each node; a listed node without a class (−1) is an error.
+    """
     open_text(path)  # refuses a file that is missing, empty or not a text
     numbers: list[int] = []
     for line, text in enumerate(path.read_text(encoding="utf-8-sig").splitlines(), start=1):
@@ -155,7 +168,7 @@ def _read_node_list(
 
 
 def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
-    """Read a graph by name, or from a user's files."""
+    """Read or generate the graph that `spec.graph` names or whose files it points to."""
     path = Path(spec.graph)
     for setting in ("nodes", "edges"):
         if getattr(spec, setting) is not None and spec.graph != "blocks":
@@ -194,6 +207,7 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
 
 
 def _find_table(folder: Path, name: str) -> Path:
+    """Return the path of the only table `NAME.csv`, `.tsv` or `.jsonl` in a folder."""
     tables = sorted(table for table in folder.glob(f"{name}.*") if table.suffix.lower() in TABLE_SUFFIXES)
     if len(tables) != 1:
         names = ", ".join(table.name for table in tables)
@@ -203,7 +217,9 @@ def _find_table(folder: Path, name: str) -> Path:
 
 
 def unique_edges(edges: Edges, weights: Weights | None, num_nodes: int) -> tuple[Edges, Weights | None]:
-    """Return each edge between two nodes once, in order, the lower number first, with its largest weight.
+    """Remove loops and duplicates of undirected edges; a duplicate keeps its largest weight.
+
+    The result is sorted, with the lower node number of each edge first.
 
     >>> unique_edges(np.array([[1, 0, 2, 0], [0, 1, 2, 2]]), None, 3)[0].tolist()
     [[0, 0], [1, 2]]
@@ -231,7 +247,14 @@ def split_nodes(
     names: Sequence[str] = (),
     provided: Mapping[str, Nodes] | None = None,
 ) -> tuple[dict[str, Nodes], list[str]]:
-    """Draw the splits among the nodes of known class (−1 is unknown); return them and notes on what was cut.
+    """Draw training, validation and test nodes; return their numbers by split, and notes on what the graph lacked.
+
+    Args:
+        classes: class number of each node; −1 if unknown, and then in no split.
+        spec: sizes of the splits.
+        seed: of the draw.
+        names: class names for the notes; by default their numbers.
+        provided: splits that are fixed by the user; the others are drawn from the remaining nodes.
 
     Provided splits are taken as they are, and the others drawn among the nodes that are in none of them.
 
@@ -284,7 +307,7 @@ def split_nodes(
 
 
 def _count_nodes(count: int) -> tuple[str, str]:
-    """Return the number of nodes in words, and the verb that goes with them."""
+    """Return a number of nodes as text, such as "2 nodes", and the verb "is" or "are" for it."""
     return ("1 node", "is") if count == 1 else (f"{count:,} nodes", "are")
 
 
@@ -300,7 +323,10 @@ FINITE = "a finite number is expected, no larger than 3.4e38 (what 32 bits hold)
 
 
 def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> RawGraph:
-    """Read a table of nodes and one of edges; an edge that names an unknown node is an error that names its line."""
+    """Read a graph from a table of nodes and a table of edges.
+
+    An edge to an unknown node is an error that names its line.
+    """
     names, labels, features, notes = _read_nodes(nodes_path)
     edges, weights = _read_edges(edges_path, {name: number for number, name in enumerate(names)})
     data_hash = files_hash([nodes_path, edges_path])
@@ -308,7 +334,10 @@ def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> R
 
 
 def _read_nodes(path: Path) -> tuple[list[str], list[str], Features, list[str]]:
-    """Return names, labels, features and notes; without a header the first column is the name, the second the label."""
+    """Read a table of nodes; return node names, labels ("" if unknown), features, and notes on the features.
+
+    Without a header, the first column is the name and the second the label.
+    """
     titles, rows = _open_table(path, (*IDS, *LABELS, "features"))
     header = [title.strip().casefold() for title in titles or ()]
     lines, cells = array("q"), [[] for _ in header]
@@ -345,7 +374,10 @@ def _read_nodes(path: Path) -> tuple[list[str], list[str], Features, list[str]]:
 
 
 def _read_edges(path: Path, node_numbers: Mapping[str, int]) -> tuple[Edges, Weights | None]:
-    """Read the columns called source and target, or else the first two; a weight if there is a column of that name."""
+    """Read a table of edges; return the numbers of their ends and, if there is a weight column, their weights.
+
+    Without columns called source and target, the first two other columns are the ends.
+    """
     titles, rows = _open_table(path, (*SOURCES, *TARGETS, *WEIGHTS))
     header = [title.strip().casefold() for title in titles or ()]
     source, target, weight = (_find_column(header, aliases) for aliases in (SOURCES, TARGETS, WEIGHTS))
@@ -359,6 +391,7 @@ def _read_edges(path: Path, node_numbers: Mapping[str, int]) -> tuple[Edges, Wei
         )
 
     def edge_rows() -> Iterator[tuple[int, str, str, str | None]]:
+        """Yield (line, source name, target name, weight cell) of each edge."""
         for line, cells in rows:
             if len(cells) <= max(source, target, weight or 0):
                 needed = "its source and target" if weight is None else "its source, target and weight"
@@ -377,7 +410,14 @@ def _number_edges(
     locate: Locate,
     first_row_hint: str = "",
 ) -> tuple[Edges, Weights]:
-    """Return the node numbers and weights of edges, given as (row, source, target, weight or None)."""
+    """Convert edges between node names to arrays of node numbers and of weights (empty if there are none).
+
+    Args:
+        rows: (row number, source, target, weight or None) of each edge.
+        node_numbers: number of each node by name.
+        locate: converts a row number to a location for error messages.
+        first_row_hint: sentence for an error in row 1, which may be a header.
+    """
     ends, weights = array("q"), array("f")
     for row, source, target, weight in rows:
         for name in (source, target):
@@ -396,7 +436,10 @@ def _number_edges(
 
 
 def _open_table(path: Path, aliases: Sequence[str]) -> tuple[Sequence[str] | None, Iterator[Row]]:
-    """Return the header, if the first row holds any of the usual names, and the rows after it."""
+    """Open a table; return its header and an iterator of the rows after it.
+
+    The first row is a header if any of its cells is one of `aliases`; otherwise the header is None.
+    """
 
     def is_header(first_row: Sequence[str]) -> bool:
         return bool({cell.strip().casefold() for cell in first_row} & set(aliases))
@@ -409,12 +452,12 @@ def _open_table(path: Path, aliases: Sequence[str]) -> tuple[Sequence[str] | Non
 
 
 def _find_column(header: Sequence[str], aliases: Sequence[str]) -> int | None:
-    """Return the index of the column with one of these names, the first of them first."""
+    """Return the index of the column called by the first alias that is in the header; None without any."""
     return next((header.index(name) for name in aliases if name in header), None)
 
 
 def parse_float32(value: str | float) -> float | None:
-    """Return the 32-bit number that a cell or a number gives; None if it is not a finite number.
+    """Return a cell or number rounded to 32 bits; None if it is not a finite number.
 
     >>> parse_float32("0.5"), parse_float32("tall"), parse_float32("1e300"), parse_float32("1e-60")
     (0.5, None, None, 0.0)
@@ -431,7 +474,13 @@ def parse_float32(value: str | float) -> float | None:
 
 
 def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate: Locate) -> tuple[Features, list[str]]:
-    """Return the features of nodes and notes on how they were read."""
+    """Convert the feature columns of a table to a matrix of nodes × features, with notes on how they were read.
+
+    Args:
+        columns: cells of each feature column by its name.
+        num_nodes: number of nodes, which is the number of cells of each column.
+        locate: converts a row index to a location for error messages.
+    """
     if "features" in columns:
         features, note = _parse_feature_lists(columns["features"], locate)
         return features, [note]
@@ -451,7 +500,10 @@ def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate
 
 
 def _parse_feature_lists(cells: Sequence[str], locate: Locate) -> tuple[Features, str]:
-    """Return features that are written in one cell per node between spaces, as numbers or words, and a note."""
+    """Convert one cell per node, with numbers or words between spaces, to a feature matrix and a note.
+
+    `locate` converts a row index to a location for error messages.
+    """
     rows = [cell.replace(",", " ").split() for cell in cells]
     first = next((row for row in rows if row), [])
     if not first or not all(map(_is_number, first)):
@@ -471,13 +523,14 @@ def _parse_feature_lists(cells: Sequence[str], locate: Locate) -> tuple[Features
 
 
 def _identity_features(num_nodes: int) -> "csr_array":
+    """Return the identity matrix as features, so that each node is its own feature."""
     from scipy.sparse import csr_array, identity  # takes a while to load
 
     return csr_array(identity(num_nodes, "float32"))
 
 
 def _bag_of_words(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
-    """Return a sparse matrix of the columns of each node, whose values sum to one."""
+    """Return a sparse matrix of `width` columns from the column numbers of each row; the values of a row sum to one."""
     from scipy.sparse import csr_array
 
     counts = np.array(list(map(len, rows)), dtype=np.int64)
@@ -487,6 +540,7 @@ def _bag_of_words(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
 
 
 def _scale_features(table: Float32[np.ndarray, "nodes features"]) -> tuple[Features, str]:
+    """Scale features of 0 and 1 so that each row sums to one; standardise other columns. Return also a note."""
     if np.isin(table, (0, 1)).all():
         features = _bag_of_words([np.flatnonzero(row).tolist() for row in table], table.shape[1])
         return features, f"{table.shape[1]:,} features of 0 and 1; those of a node sum to one"
@@ -496,7 +550,7 @@ def _scale_features(table: Float32[np.ndarray, "nodes features"]) -> tuple[Featu
 
 
 def _is_number(cell: str) -> bool:
-    """Return whether a cell holds a number, even one that is too large."""
+    """Return whether a cell holds a number, even an infinite one or one too large for 32 bits."""
     try:
         return not math.isnan(float(cell))
     except ValueError:
@@ -508,7 +562,7 @@ def _is_number(cell: str) -> bool:
 
 
 def read_node_link(path: Path) -> RawGraph:
-    """Read a node-link file; a link to an unknown node is an error that says which one it is."""
+    """Read a graph from a node-link JSON file. A link to an unknown node is an error that names the link."""
     nodes, links = _read_node_link_lists(path)
     node_numbers: dict[str, int] = {}
     for index, node in enumerate(nodes):
@@ -524,6 +578,7 @@ def read_node_link(path: Path) -> RawGraph:
     has_weights = any("weight" in link for link in links)
 
     def edge_rows() -> Iterator[tuple[int, str, str, float | None]]:
+        """Yield (index of the link, source name, target name, weight or None) of each link."""
         for index, link in enumerate(links):
             location = f"{path}, links[{index}]"
             weight = link.get("weight", 1)
@@ -548,7 +603,7 @@ def read_node_link(path: Path) -> RawGraph:
 
 
 def _read_node_link_lists(path: Path) -> list[list[dict[str, Any]]]:
-    """Return the nodes and the links of a file, with their keys in lower case."""
+    """Read a node-link JSON file; return its list of nodes and its list of links, all keys in lower case."""
     try:
         document = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
@@ -568,7 +623,7 @@ def _read_node_link_lists(path: Path) -> list[list[dict[str, Any]]]:
 
 
 def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
-    """Return an object with its keys as in tables: in lower case, without spaces around."""
+    """Return a JSON object with its keys in lower case and stripped; two equal keys are an error at `location`."""
     result: dict[str, Any] = {}
     for key, value in item.items():
         if result.setdefault(key.strip().casefold(), value) is not value:
@@ -577,13 +632,14 @@ def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
 
 
 def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
+    """Return the value of `key` in a JSON object as a node's name; it must not be missing or nested."""
     if key not in item or isinstance(item[key], dict | list):
         raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
     return str(item[key])
 
 
 def _to_cell(value: Any) -> str:
-    """Return a value as a table would hold it: a list between spaces, null as an empty cell."""
+    """Convert a JSON value to the text of a table's cell: a list is joined by spaces, null is empty."""
     if isinstance(value, list):
         return " ".join(_to_cell(item) for item in value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
@@ -628,7 +684,7 @@ def karate_graph() -> RawGraph:
 
 
 def block_graph(nodes: int | None = None, edges: int | None = None, seed: int = 0) -> RawGraph:
-    """Generate communities that are denser within than between, with features that only hint at them.
+    """Generate a graph of communities, denser within than between them, with features that only hint at them.
 
     The stochastic block model (Holland, Laskey & Leinhardt 1983), drawn edge by edge, so that time and memory grow with
     the edges and not with the pairs of nodes (networkx draws by pairs). The same sizes and seed give the same graph.

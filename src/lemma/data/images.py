@@ -76,24 +76,28 @@ Pixels = UInt8[np.ndarray, "3 side side"]
 
 
 def import_pillow() -> Any:
-    """Return Pillow's module of images; without Pillow, raise an error that says how to get it."""
+    """Return the module `PIL.Image`; without Pillow, raise an error that says how to install it."""
     return import_optional("PIL.Image", "Pillow", "reading images", "'lemma-lm[images]'")
 
 
 def decode_image(path: Path, side: int, *, crop_margins: bool = False) -> Pixels:
-    """Read an image, rotated as its camera says, on white, padded with white to a square of `side` × `side` pixels.
+    """Read an image file as RGB pixels: turned upright, on white, padded to a square of `side` × `side` pixels.
 
-    `crop_margins` cuts off what is transparent around a drawing first.
+    `crop_margins` first removes the transparent margins of a drawing.
     """
     with _without_warnings():
         return _decode(path, side, crop_margins)
 
 
 def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = False) -> Iterator[Pixels | DataError]:
-    """Read images in threads and yield them in order; for one that cannot be read, yield the error."""
+    """Read image files in threads; yield the pixels of each in order, or its DataError if it cannot be read.
+
+    `side` and `crop_margins` are those of `decode_image`.
+    """
     import_pillow()
 
     def try_decode(path: Path) -> Pixels | DataError:
+        """Return the pixels of an image, or its error."""
         try:
             return _decode(path, side, crop_margins)
         except DataError as error:
@@ -107,7 +111,7 @@ def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = Fals
 
 
 def make_thumbnail(path: Path, side: int) -> bytes:
-    """Return an image as a small PNG, no side longer than `side` pixels."""
+    """Return an image file as the bytes of a PNG whose longer side has at most `side` pixels."""
     with _without_warnings(), _open_image(path, side) as image:
         small, png = _on_white(image), io.BytesIO()
         small.thumbnail((side, side))
@@ -116,6 +120,7 @@ def make_thumbnail(path: Path, side: int) -> bytes:
 
 
 def _decode(path: Path, side: int, crop_margins: bool) -> Pixels:
+    """Do the work of `decode_image`; warnings of Pillow are not silenced."""
     Image = import_pillow()
     with _open_image(path, side) as image:
         image = _on_white(_crop_margins(image) if crop_margins else image)
@@ -141,7 +146,10 @@ def _without_warnings() -> Iterator[None]:
 
 @contextmanager
 def _open_image(path: Path, side: int) -> Iterator["Image"]:
-    """Open an image, turned upright; whatever is wrong with its file is a DataError with the reason."""
+    """Open an image file with Pillow, turned upright; raise a DataError with the reason if that fails.
+
+    A JPEG may be decoded at a smaller size, but of at least `side` pixels.
+    """
     Image = import_pillow()
     from PIL.ImageOps import exif_transpose
 
@@ -169,7 +177,7 @@ def _open_image(path: Path, side: int) -> Iterator["Image"]:
 
 
 def _on_white(image: "Image") -> "Image":
-    """Return an image in red, green and blue; what is transparent is white."""
+    """Return an image in RGB, with white for transparent pixels and deep channels scaled to 8 bits."""
     if image.mode.startswith(("I", "F")):  # one deep channel: 16 bits, fractions from 0 to 1, or any range
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))
         low, high = float(values.min()), float(values.max())
@@ -185,7 +193,7 @@ def _on_white(image: "Image") -> "Image":
 
 
 def _crop_margins(image: "Image") -> "Image":
-    """Return a drawing cut to what is not transparent, in the middle of a square with a small margin."""
+    """Return a drawing without its transparent margins, in the middle of a square with a small margin."""
     image = image.convert("RGBA")
     box = image.getchannel("A").getbbox()
     if box is None:
@@ -198,7 +206,11 @@ def _crop_margins(image: "Image") -> "Image":
 
 
 def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
-    """Draw each emoji, named by its code points, as a cached PNG; leave out those that the font has no image of.
+    """Draw emoji with a font as PNG files in a cache; return their paths by file name.
+
+    Args:
+        font: path of the font file.
+        names: file names of the images, each an emoji's code points in hexadecimal; those the font lacks are left out.
 
     All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
     font draws depends on the libraries that read it, so that their versions are part of the cache's key.
@@ -211,12 +223,14 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
     folder = home_folder("drawn") / key
 
     def read() -> list[Path]:
+        """Return the cached images; raise a DataError if the cache is missing or damaged."""
         checksum = folder / "sum.txt"
         if not checksum.is_file() or checksum.read_text(encoding="utf-8") != _hash_pngs(folder):
             raise DataError(f"{folder} is missing or damaged.")
         return sorted(folder.glob("*.png"))
 
     def draw() -> list[Path]:
+        """Draw all images into the cache and return their paths."""
         remove_atomically(folder)  # a damaged one
         loaded = ImageFont.truetype(font, FONT_SIZE)
         advance = progress_counter(progress, "drawing images", len(names))
@@ -237,6 +251,7 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
 
 
 def _hash_pngs(folder: Path) -> str:
+    """Return the joined SHA-256 of all PNG files in a folder."""
     return files_hash(sorted(folder.glob("*.png")))
 
 
@@ -273,10 +288,14 @@ def list_images(
     progress: Progress | None = None,
     splits: Mapping[str, str] | None = None,
 ) -> ImageList:
-    """List the images of a built-in set, or those of a folder that its table of captions names.
+    """List the images and captions of a built-in set or of a user's folder; none is decoded.
 
-    `captions` is the path of the table, `image` and `caption` are its columns. `splits` are tables of captions whose
-    images are the validation and the test split.
+    Args:
+        name: built-in set, or path of a folder of images.
+        captions: path of the table of captions; by default the only table in the folder.
+        image: name or number of the table's column of image paths.
+        caption: name or number of its column of captions.
+        splits: by "validation" or "test", path of a table of captions whose images are that split.
     """
     splits = splits or {}
     if is_builtin := name in IMAGES:
@@ -309,11 +328,15 @@ def list_images(
 
 
 def _split_number(file: ImageFile, is_builtin: bool) -> int:
-    """Return the pseudorandom number that decides on a split: of the name in a built-in set, else of the file."""
+    """Return a pseudorandom 64-bit number that assigns an image to a split.
+
+    It is a hash of the caption in a built-in set, and of the file's content in a folder.
+    """
     return hash_to_int(file.captions[0] if is_builtin else file.hash, "split")
 
 
 def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile], list[str]]:
+    """Return the image files of a built-in set, fetched or drawn if needed, and notes on names without an image."""
     files = {path.name: path for path in fetch_corpus(IMAGES[name], progress)}
     table = _read_captions(files[CAPTIONS].parent, None, None, None)
     captions = dict(zip(table.cells["image"], table.cells["caption"], strict=True))
@@ -327,10 +350,18 @@ def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile]
 def _read_caption_tables(
     name: str, captions: str | None, image: str | None, caption: str | None, splits: Mapping[str, str]
 ) -> dict[str, DataTable]:
-    """Read the table of captions in a folder, by the name "", and those of provided splits."""
+    """Read the tables of captions of a folder of images: the main one under the key "", and those of `splits`.
+
+    Args:
+        name: path of the folder.
+        captions: path of the main table; None to search the folder for it.
+        image: name or number of the column of image paths; None to recognise it.
+        caption: name or number of the column of captions; None to recognise it.
+        splits: path of a further table by split.
+    """
     root = Path(name)
     if not exists(root) and root.name == name:
-        raise DataError(describe_unknown("images", name, IMAGES) + " Or give the path of a folder of images.")
+        raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
     if not root.is_dir():
         problem = "this is not a folder" if exists(root) else "there is no such folder"
         raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
@@ -339,6 +370,8 @@ def _read_caption_tables(
 
 
 def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
+    """Return the SHA-256 of each image file; for one that cannot be read, a hash of its path."""
+
     def hash_image(path: Path) -> str:
         try:
             return file_hash(path)
@@ -356,7 +389,10 @@ def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
 
 
 def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[ImageFile], list[str]]:
-    """Return the images below a folder that each table names, with their captions; and notes on what does not match.
+    """Find the image files that each table of captions names; return them with their captions, and notes.
+
+    A table names an image by its path below the folder `root`, or by a file name that is unique there. Notes count the
+    images without captions, captions without images, and paths out of the folder.
 
     A name is a path from the folder, or that of the only such file anywhere in it.
     """
@@ -401,7 +437,7 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
 
 
 def _count_note(names: Iterable[str], plural: str, singular: str) -> list[str]:
-    """Return a sentence on how many items there are, with the first few; none if there are no items.
+    """Return a list with a sentence that counts names and lists the first few; an empty list without names.
 
     >>> _count_note(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
     ['4 images have no caption: a.png, b.png, c.png and 1 more']
@@ -415,11 +451,12 @@ def _count_note(names: Iterable[str], plural: str, singular: str) -> list[str]:
 
 
 def find_images(folder: Path) -> list[Path]:
-    """Return all image files in a folder and below it, in the order of their paths; hidden ones not."""
+    """Return all image files in and below a folder, sorted by path, without hidden ones."""
     return sorted(path for path in _walk_files(folder, IMAGE_SUFFIXES) if path.is_file())
 
 
 def _walk_files(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
+    """Yield the files in and below a folder that end in one of the suffixes, without hidden files and folders."""
     for parent, subfolders, names in os.walk(folder, followlinks=False):
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for name in names:
@@ -430,7 +467,10 @@ def _walk_files(folder: Path, suffixes: Collection[str]) -> Iterator[Path]:
 def _read_captions(
     folder: Path, captions: str | None, image: str | None, caption: str | None, exclude: Iterable[DataTable] = ()
 ) -> DataTable:
-    """Read the named table of captions, else the only table in the folder that is not excluded."""
+    """Read a table of captions: the file `captions`, or else the only table in the folder.
+
+    `image` and `caption` name or number its columns; tables in `exclude` are not considered.
+    """
     if captions is not None:
         inner = folder / captions
         path = inner if exists(inner) and not exists(Path(captions)) else Path(captions)
@@ -445,11 +485,14 @@ def _read_captions(
             )
         if len(tables) > 1:
             names = ", ".join(str(path.relative_to(folder)) for path in tables[:4])
-            raise DataError(f"{folder}: {len(tables)} tables ({names}). Say which holds the captions: captions=FILE.")
+            raise DataError(
+                f"{folder}: {len(tables)} tables ({names}). Choose the table of the captions: captions=FILE."
+            )
         path = tables[0]
     columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
 
     def is_header(first_row: Sequence[str]) -> bool:
+        """Return whether a table's first row holds a usual column name, and no image file."""
         cells = {cell.strip().casefold() for cell in first_row}
         has_alias = bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS})
         return has_alias and not any(cell.endswith(tuple(IMAGE_SUFFIXES)) for cell in cells)
@@ -458,6 +501,7 @@ def _read_captions(
 
 
 def _file_size(path: Path) -> int:
+    """Return the size of a file in bytes; 0 if it does not exist."""
     return path.stat().st_size if exists(path) else 0
 
 
@@ -476,34 +520,43 @@ class CaptionedImages:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " images"]:
-        """Tokens of each image's longest caption, special tokens included."""
+        """Number of tokens in each image's longest caption, special tokens included."""
         return np.maximum.reduceat(self.rows.lengths, self.caption_bounds[:-1])
 
     @property
     def image_indices(self) -> Int64[np.ndarray, " captions"]:
-        """The image that each caption belongs to."""
+        """Index of the image that each caption belongs to."""
         counts = np.diff(self.caption_bounds)
         return np.repeat(np.arange(len(counts)), counts)
 
     def __len__(self) -> int:
+        """Return the number of tokens in all captions."""
         return len(self.rows)
 
     def batch(
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
-        """Return some images, and the caption of that number of each (modulo how many it has), padded with −1."""
+        """Return the pixels of the images with these indices, and the tokens of one caption of each.
+
+        Args:
+            indices: of the images.
+            choice: number of the caption, for all images or for each; modulo the number of captions that an image has.
+        """
         return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.pad_captions(indices, choice)
 
     def pad_captions(
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> Int64[np.ndarray, "batch longest"]:
-        """Return the captions of that number of some images, modulo how many each has, padded with −1."""
+        """Return the tokens of one caption of each of the images with these indices, padded with −1.
+
+        `choice` is the caption's number, for all images or for each, modulo the number of captions that an image has.
+        """
         rows = np.asarray(indices, dtype=np.int64)
         return self.rows.pad(self.caption_bounds[rows] + choice % np.diff(self.caption_bounds)[rows])
 
 
 def normalise_caption(text: str) -> str:
-    """Return a text in lower case with one space before every word: a word has the same tokens wherever it occurs.
+    """Return a caption in lower case with one space before every word, so that equal words have equal tokens.
 
     >>> normalise_caption("A  Red heart")
     ' a red heart'
@@ -512,7 +565,7 @@ def normalise_caption(text: str) -> str:
 
 
 def hash_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
-    """Return a 64-bit hash of each text, the same for texts that are read alike.
+    """Return a 64-bit hash of each caption; equal for captions that differ only in case and white space.
 
     >>> first, second, third = hash_captions(["A  Red heart", "a red heart", "a blue heart"]).tolist()
     >>> first == second, first == third
@@ -524,10 +577,15 @@ def hash_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
 
 
 def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -> dict[str, range]:
-    """Split the readable images of a list into contiguous ranges; provided splits come last.
+    """Split images into train, validation and test; return the range of indices in `readable` of each split.
 
-    A built-in set is split by each name alone, so that another style of it is split the same way whatever it lacks; a
-    folder by number, with equal files together.
+    Images of a built-in set are split by a hash of the caption, so that another style of the set is split the same way.
+    Those of a folder are split by count, and equal files stay together. Provided splits come last.
+
+    Args:
+        listing: all images.
+        readable: indices in it of the images that could be decoded.
+        held_out: fraction of the images for each of validation and test.
     """
     images = [listing.images[index] for index in readable]
     numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
@@ -565,12 +623,16 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
 def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
-    """Return the pixels of the images that can be read, and the indices of the others with the reason."""
+    """Return the pixels of the readable images of a list, and the reason for each unreadable one by its index.
+
+    `side` is the width and height in pixels. The pixels are cached in a memory-mapped file.
+    """
     hashes = [image.hash for image in listing.images]
     key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
 
     def decode() -> tuple[np.ndarray, dict[int, str]]:
+        """Decode all images into the cache and load it."""
         remove_atomically(folder)  # a damaged one
         paths = [image.path for image in listing.images]
         sizes = list(map(_file_size, paths))
@@ -592,6 +654,10 @@ def _decode_cached(
 
 
 def _load_pixels(folder: Path, side: int, num_images: int) -> tuple[np.ndarray, dict[int, str]]:
+    """Load a cache of pixels; return the readable images' pixels, and reasons by index for the others.
+
+    A damaged cache, or one that does not fit `num_images` images, is a DataError.
+    """
     try:
         header = read_checked_json(folder / "pixels.json")
         verify_file(folder / "pixels.bin", header["file"], "pixels.json")
@@ -616,11 +682,16 @@ def prepare_images(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[CaptionedImages]:
-    """Read images of `side` × `side` pixels, and the first `length` tokens of their captions in lower case.
+    """Read, split and tokenize images with captions.
 
-    With `special_tokens` a caption is put between `<start>` and `<end>`, which count. The tokenizer is trained on the
-    training captions unless one is passed. For `evaluation` one split is returned: all of a folder, or of other data
-    `split`, else `test`.
+    Args:
+        spec: the images, their captions and how they are split.
+        side: width and height of the images in pixels.
+        length: number of tokens that captions are cut to, special tokens included.
+        special_tokens: whether captions are put between `<start>` and `<end>`.
+        tokenizer: of a trained model; by default one is trained on the training captions.
+        evaluation: whether to return one split: a folder as a whole, or `split` of other data, by default `test`.
+        split: the split to evaluate on.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)

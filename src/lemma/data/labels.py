@@ -61,13 +61,18 @@ class LabelledExamples:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " texts"]:
+        """Number of tokens of each text."""
         return self.rows.lengths
 
     def __len__(self) -> int:
+        """Return the number of tokens of all texts together."""
         return len(self.rows)
 
     def batch(self, indices: Indices) -> tuple[Int64[np.ndarray, "batch ..."], Int64[np.ndarray, "batch one"]]:
-        """Return some texts as a matrix padded with −1, and their classes; with trees, each token and its head."""
+        """Return the token ids of the texts with these indices, padded with −1, and their class numbers.
+
+        With trees, the last axis of the first array holds each token's id and the index of its head.
+        """
         tokens, classes = self.rows.pad(indices), self.classes[np.asarray(indices, dtype=np.int64)][:, None]
         return tokens if self.heads is None else np.stack([tokens, self.heads.pad(indices)], axis=2), classes
 
@@ -85,11 +90,12 @@ class LabelFile(ExampleFile[LabelledText]):
 
     @property
     def texts(self) -> list[str]:
+        """The texts without their labels."""
         return [example.text for example in self.examples]
 
 
 def has_trees(name: str) -> bool:
-    """Return whether a file of labelled texts is in CoNLL-U, and so holds trees."""
+    """Return whether a file of labelled texts is in CoNLL-U by its suffix, and so holds dependency trees."""
     return Path(name).suffix.lower() in CONLLU_SUFFIXES
 
 
@@ -100,7 +106,14 @@ def read_label_file(
     allowed_labels: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> LabelFile:
-    """Read labelled texts; a label that is not allowed is an error that names its line."""
+    """Read labelled texts from a built-in data set or a file.
+
+    Args:
+        name: data set, or path of a CSV, TSV, JSONL or CoNLL-U file.
+        text_column: name or number of the column of texts; by default the one with a usual name.
+        label_column: the same for the labels.
+        allowed_labels: labels that a trained model knows; another one is an error that names its line.
+    """
     notes: list[str] = []
     unlabelled: list[str] = []
     if name in LABELLED_CORPORA:
@@ -120,7 +133,7 @@ def read_label_file(
         notes.append(table.note)
     for row, label in enumerate(table.cells["label"] if allowed_labels is not None else ()):
         if label not in (allowed_labels or ()):
-            raise DataError(f"{table.location(row)}: {describe_unknown('the label', label, allowed_labels or ())}")
+            raise DataError(f"{table.location(row)}: {describe_unknown('label', label, allowed_labels or ())}")
     return LabelFile(
         examples=tuple(map(LabelledText, table.cells["text"], table.cells["label"])),
         hash=files_hash(paths),
@@ -133,6 +146,7 @@ def read_label_file(
 
 
 def _read_table(path: Path, text_column: str | None, label_column: str | None, labels: Collection[str]) -> DataTable:
+    """Read the columns of texts and labels; `labels` are allowed labels, by which a header is recognised."""
     columns = [Column("text", text_column, TEXT_ALIASES), Column("label", label_column, LABEL_ALIASES)]
     table = read_table(path, columns, any_width=False, allowed_labels=labels)
     table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
@@ -140,6 +154,7 @@ def _read_table(path: Path, text_column: str | None, label_column: str | None, l
 
 
 def _read_conllu(path: Path) -> DataTable:
+    """Read the sentences of a CoNLL-U file as a table of texts and labels; each needs a comment `# label = NAME`."""
     lines: list[int] = []
     cells: dict[str, list[str]] = {"text": [], "label": []}
     for line, sentence in iter_sentences(path):
@@ -157,7 +172,13 @@ def _read_conllu(path: Path) -> DataTable:
 def split_label_file(
     label_file: LabelFile, held_out: float, limit: int | None, provided: Mapping[str, LabelFile]
 ) -> tuple[dict[str, Texts], list[str]]:
-    """Split texts by label; return the splits and notes on what was left out.
+    """Split labelled texts into train, validation and test by label; return them by split, and notes.
+
+    Args:
+        label_file: the texts.
+        held_out: fraction of each label's texts for each of validation and test.
+        limit: number of training texts; None for all.
+        provided: files of the user for validation or test, which are not changed.
 
     Provided splits are taken as they are; if both are, so are the training texts. `limit` is the number of training
     texts to take.
@@ -215,7 +236,10 @@ def split_label_file(
 
 
 def _keep_majority_labels(groups: Mapping[str, list[LabelledText]]) -> dict[str, list[LabelledText]]:
-    """Return of each group of equal texts those of the most frequent label; drop groups in which labels tie."""
+    """Return each group of equal texts with those of its most frequent label; drop groups with a tie.
+
+    The keys of the mapping are the normalised texts.
+    """
     majority: dict[str, list[LabelledText]] = {}
     for key, texts in groups.items():
         (label, count), *second = Counter(text.label for text in texts).most_common(2)
@@ -250,7 +274,9 @@ class TreeSource:
 
 
 def join_parses(sentences: Sequence[Sentence]) -> ParsedWords:
-    """Join the trees of a text's sentences; white space within a word becomes an underscore.
+    """Join the dependency trees of a text's sentences into one list of words and heads, counted from 0.
+
+    White space within a word becomes an underscore.
 
     >>> join_parses([Sentence(("I", "sleep"), (2, 0), ("nsubj", "root")), Sentence(("Hush",), (0,), ("root",))])
     ParsedWords(words=('I', 'sleep', 'Hush'), heads=(1, -1, -1))
@@ -266,7 +292,7 @@ def join_parses(sentences: Sequence[Sentence]) -> ParsedWords:
 
 
 def read_tree_source(*paths: Path) -> TreeSource:
-    """Read the trees of CoNLL-U files, by their texts; of a sentence that occurs twice the first tree is taken."""
+    """Read the trees of CoNLL-U files, to be looked up by text. If a sentence occurs twice, its first tree is used."""
     trees: dict[str, ParsedWords] = {}
     for path in paths:
         for _, sentence in iter_sentences(path):
@@ -275,7 +301,11 @@ def read_tree_source(*paths: Path) -> TreeSource:
 
 
 def attach_heads(examples: LabelledExamples, heads: Heads) -> LabelledExamples:
-    """Add the heads of their tokens to examples; an arc to a word that was cut off is lost.
+    """Return a copy of tokenized examples with `heads`: the index of each token's head, −1 for none.
+
+    Args:
+        examples: one token per word, possibly cut to a length; heads that were cut off become −1.
+        heads: for each text the index of each word's head.
 
     A text without words has one meaningless token, without a head.
     """
@@ -299,12 +329,17 @@ def prepare_labels(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[LabelledExamples]:
-    """Read, split and tokenize labelled texts, each cut to its first `length` tokens.
+    """Read, split and tokenize labelled texts.
 
-    With `special_tokens` a text is put between `<start>` and `<end>`, which count. The tokenizer is trained on the
-    training texts unless one is passed; `labels` are the classes of a model that is already trained. With `trees` the
-    tokens are the words of trees, and come with their heads. For `evaluation` one split is returned: all of a file, or
-    of other data `split`, else `test`.
+    Args:
+        spec: the texts, their labels and how they are split.
+        length: number of tokens that texts are cut to, special tokens included.
+        special_tokens: whether texts are put between `<start>` and `<end>`.
+        tokenizer: of a trained model; by default one is trained on the training texts.
+        labels: class names of a trained model, in its order.
+        trees: source of dependency trees; tokens are then the words of the trees, and come with their heads.
+        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
+        split: the split to evaluate on.
     """
     source = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     allowed = labels if labels is not None else sorted({label for _, label in source.examples})

@@ -57,19 +57,21 @@ class TokenPairs:
 
     @property
     def lengths(self) -> Int64[np.ndarray, " pairs"]:
+        """Number of tokens of each pair, source and target together."""
         return self.sources.lengths + self.targets.lengths
 
     def __len__(self) -> int:
+        """Return the number of tokens of all sources and targets together."""
         return len(self.sources) + len(self.targets)
 
     def batch(
         self, indices: Indices
     ) -> tuple[Int64[np.ndarray, "batch longest"], Int64[np.ndarray, "batch longest_target"]]:
-        """Return some pairs as two matrices, padded with −1."""
+        """Return the token ids of the sources and of the targets with these indices, each padded with −1."""
         return self.sources.pad(indices), self.targets.pad(indices)
 
     def references(self) -> dict[str, tuple[str, ...]]:
-        """Return each source once with all its targets, to compare translations with."""
+        """Return all target texts by their source text, as references for translations."""
         targets: dict[str, list[str]] = {}
         for source, target in self.pairs:
             targets.setdefault(source, []).append(target)
@@ -86,7 +88,14 @@ def read_pair_file(
     progress: Progress | None = None,
     deduplicate: bool = True,
 ) -> ExampleFile[Pair]:
-    """Read pairs of a built-in data set or a table."""
+    """Read pairs of texts from a built-in data set or a table.
+
+    Args:
+        name: data set, or path of a TSV, CSV or JSONL file.
+        source_column: name or number of the column of sources; by default the one with a usual name.
+        target_column: the same for the targets.
+        deduplicate: whether repeated pairs count once.
+    """
     is_builtin = name in PAIR_CORPORA
     if is_builtin:
         files = fetch_corpus(PAIR_CORPORA[name], progress)
@@ -103,7 +112,7 @@ def read_pair_file(
 
 
 def _is_header(first_row: Sequence[str]) -> bool:
-    """Return whether a first row holds names of such columns, or of two languages."""
+    """Return whether a table's first row holds usual names of the two columns, or the names of two languages."""
     cells = [cell.strip().casefold() for cell in first_row]
     has_aliases = len(cells) > 1 and cells[0] in SOURCE_ALIASES and cells[1] in TARGET_ALIASES
     has_languages = len(set(cells[:2])) == 2 and set(cells[:2]) <= {*LANGUAGES, *LANGUAGES.values()}
@@ -113,7 +122,13 @@ def _is_header(first_row: Sequence[str]) -> bool:
 def split_pairs(
     pair_file: ExampleFile[Pair], held_out: float, provided: Mapping[str, ExampleFile[Pair]] | None = None
 ) -> dict[str, Pairs]:
-    """Split pairs so that all pairs of a source are in one split; provided splits are taken as they are."""
+    """Split pairs into train, validation and test, so that all pairs with the same source are in one split.
+
+    Args:
+        pair_file: the pairs.
+        held_out: fraction of the sources for each of validation and test.
+        provided: files of the user for validation or test, which are not changed.
+    """
     provided = provided or {}
     groups: dict[str, list[Pair]] = {}
     for pair in pair_file.examples:
@@ -138,11 +153,16 @@ def prepare_pairs(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[TokenPairs]:
-    """Read, split and tokenize pairs; drop those of more than `length` tokens on a side, its special token included.
+    """Read, split and tokenize pairs of texts; drop those with more than `length` tokens on a side.
 
-    One tokenizer is trained on both sides of the training pairs unless one is passed. Repeated pairs count once, unless
-    both validation and test are provided: then all files are taken as they are. For `evaluation` one split is
-    returned: all of a file, or of other data `split`, else `test`.
+    Repeated pairs count once, unless both validation and test are provided: then all files are taken as they are.
+
+    Args:
+        spec: the pairs and how they are split.
+        length: maximum number of tokens of a source with `<end>`, and of a target with one special token.
+        tokenizer: of a trained model; by default one is trained on both sides of the training pairs.
+        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
+        split: the split to evaluate on.
     """
     files = split_files(spec)
     source = read_pair_file(spec.pairs, spec.source, spec.target, progress, deduplicate=len(files) < 2)

@@ -44,10 +44,11 @@ class Splits(Generic[Item]):
 
     @property
     def split_names(self) -> tuple[str, ...]:
+        """Names of the splits, in order."""
         return tuple(self.items)
 
     def item(self, split: str) -> Item:
-        """Return the item of a split; an unknown split is a DataError that lists the others."""
+        """Return the data of a split, such as its tokens; an unknown split is a DataError that lists the others."""
         if split not in self.items:
             raise DataError(
                 f"there is no split '{split}' in {self.description}. It has: {', '.join(self.split_names)}."
@@ -59,7 +60,7 @@ class Splits(Generic[Item]):
         return dict(self.model_sizes)
 
     def select(self, split: str) -> "Splits[Item]":
-        """Return the same data with one split, which the description then names."""
+        """Return a copy with one split only; its name is added to the description."""
         return replace(self, items={split: self.item(split)}, description=f"{self.description} ({split})")
 
     def with_items(
@@ -70,7 +71,10 @@ class Splits(Generic[Item]):
         notes: Iterable[str] = (),
         labels: tuple[str, ...] = (),
     ) -> "Splits[Encoded]":
-        """Return the same data after tokenization: with other items, and further notes."""
+        """Return a copy after tokenization, with new items by split, tokenizer, model sizes and labels.
+
+        `notes` are added to those that the data has.
+        """
         notes = (*self.notes, *notes)
         replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
         return replace(replaced, items=items)
@@ -134,7 +138,9 @@ def prepare_examples(
 def select_split(
     splits: Mapping[str, Item], split: str | None, description: str, provided: Collection[str] = ()
 ) -> tuple[dict[str, Item], str]:
-    """Return the split to evaluate on, and the description with its name.
+    """Return the split to evaluate on as a mapping with one item, and the description with its name added.
+
+    That is `split`; if it is None, the validation split if the user provided only that, else the test split.
 
     That is `split`; if it is None, the validation split if only that was provided, else the test split.
     """
@@ -145,7 +151,7 @@ def select_split(
 
 
 def split_files(spec: Any) -> dict[str, Any]:
-    """Return the files that a data spec provides for validation and test."""
+    """Return the paths that a data spec provides for "validation" and "test", by split."""
     files = {split: getattr(spec, split, None) for split in ("validation", "test")}
     return {split: file for split, file in files.items() if file is not None}
 
@@ -153,7 +159,13 @@ def split_files(spec: Any) -> dict[str, Any]:
 def combine_split_hashes(
     data_hash: str, provided: Mapping[str, str], name: str = "train"
 ) -> tuple[str, dict[str, str]]:
-    """Return the hash of all data and that of each part: `data_hash`, called `name`, and the provided splits.
+    """Return a hash of all data, and the hash of each part by its name.
+
+    Without provided splits the first is `data_hash` itself, and there are no parts.
+
+    Args:
+        data_hash: hash of the main files, a part that is called `name`.
+        provided: hash of each split that the user provided.
 
     Without provided splits the hash is `data_hash` itself, and there are no parts.
     """
@@ -164,7 +176,7 @@ def combine_split_hashes(
 
 
 def count_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple[str, ...]:
-    """Return a sentence for every two splits on how many items of the later one are in the earlier one too.
+    """Return a sentence for every two splits that share items; items are compared by equality, and `noun` names them.
 
     >>> count_overlaps({"train": ["a", "b"], "validation": ["b", "b", "c"], "test": ["d"]}, "texts")
     ('2 of the 3 texts of the validation split are in the train split too',)
@@ -178,7 +190,7 @@ def count_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple
 
 
 def overlap_note(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
-    """Return a sentence on the items that two splits have in common, or none if there are none."""
+    """Return a list with the sentence that `count` of a split's `total` items are in an earlier one; empty if 0."""
     verb = "is" if count == 1 else "are"
     note = f"{count:,} of the {total:,} {noun} of the {later} split {verb} in the {earlier} split too"
     return [note] if count else []
@@ -197,12 +209,12 @@ def normalise_text(text: str) -> str:
 
 
 def hash_to_int(key: str, purpose: str) -> int:
-    """Return a pseudorandom 64-bit integer for a text, a different one for each purpose."""
+    """Return a pseudorandom 64-bit integer of a text, which differs between purposes such as "split" and "order"."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8, person=purpose.encode()).digest())
 
 
 def shuffle_keys(keys: Iterable[str], purpose: str) -> list[str]:
-    """Return keys in a pseudorandom order that does not depend on their order."""
+    """Return keys in a pseudorandom order, the same whatever order they come in."""
     return sorted(keys, key=lambda key: (hash_to_int(key, purpose), key))
 
 
@@ -212,9 +224,13 @@ def assign_splits(
     fraction: float,
     held_out: Collection[str] = ("test", "validation"),
 ) -> dict[str, str]:
-    """Assign each group of equal texts to a split: a fraction of each stratum to each of `held_out`, else `train`.
+    """Assign groups of equal texts to splits; return the split of each group.
 
-    `sizes` are the numbers of texts of each group; a group that is larger than what a split still needs is trained on.
+    Args:
+        sizes: number of texts of each group.
+        strata: class of each group; each class is split in the same proportions.
+        fraction: of the texts of a stratum that each held-out split gets.
+        held_out: splits to draw; all other texts are `train`, and so are groups too large for what a split still needs.
 
     >>> splits = assign_splits({"a": 1, "b": 1, "c": 1, "d": 1, "e": 1}, dict.fromkeys("abcde", "x"), 0.2)
     >>> sorted(splits.values())
@@ -236,7 +252,10 @@ def assign_splits(
 
 
 def split_groups(groups: Mapping[str, Sequence[Example]], assigned: Mapping[str, str]) -> dict[str, list[Example]]:
-    """Return the examples of each split, group after group in a shuffled order."""
+    """Return the examples of each split, in a pseudorandom order of groups.
+
+    `groups` maps a key to its examples, and `assigned` a key to its split.
+    """
     splits: dict[str, list[Any]] = {name: [] for name in SPLITS}
     for key in shuffle_keys(groups, "order"):
         splits[assigned[key]] += sorted(groups[key])  # pyright: ignore[reportArgumentType]
@@ -244,7 +263,7 @@ def split_groups(groups: Mapping[str, Sequence[Example]], assigned: Mapping[str,
 
 
 def stratified_order(labels: Sequence[str]) -> list[int]:
-    """Return an order of examples in which any first few hold each label in its proportion.
+    """Return indices of examples in an order of which every beginning holds each label in its overall proportion.
 
     A smaller selection is therefore part of a larger one: the first 100 are among the first 300.
 

@@ -72,6 +72,7 @@ class TokenArray(np.ndarray):
         return np.asarray(self)[key]
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
+        """Return the result of a computation as an ordinary array."""
         return array[()]
 
 
@@ -114,7 +115,16 @@ def write_store(
     vocabulary: int,
     overlaps: Sequence[str] = (),
 ) -> TokenStore:
-    """Write the splits one after the other as they are encoded; the folder appears only when all are written."""
+    """Write the encoded pieces of each split into a new folder as memory-mapped tokens; return the opened store.
+
+    The folder appears only when everything is written.
+
+    Args:
+        folder: path of the store, which must not exist.
+        splits: encoded pieces by split; iterated once, while they are written.
+        vocabulary: number of different ids, which decides between 16 and 32 bits.
+        overlaps: sentences on text that two splits share, stored in the header.
+    """
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
     extents: dict[str, dict[str, int]] = {}
     start = 0
@@ -172,7 +182,7 @@ class TextFiles:
     notes: tuple[str, ...] = ()  # on splits of corpora that are not used
 
     def ranges(self) -> dict[str, list[list[int]]]:
-        """Return for each split the file numbers and bytes of its spans, which depend on how the text was split."""
+        """Return the spans of each split as [file number, start byte, stop byte]."""
         numbers = {path: number for number, path in enumerate(chain(self.files, *self.provided.values()))}
         return {
             split: [[numbers[span.path], span.start, span.stop] for span in spans]
@@ -186,7 +196,13 @@ def find_text_files(
     progress: Progress | None = None,
     provided: Mapping[str, Sequence[str]] | None = None,
 ) -> TextFiles:
-    """Find the named text and split it: a corpus by its own splits, other files by `held_out` unless provided.
+    """Find the files of a text and split them into spans of bytes.
+
+    Args:
+        names: built-in corpora, which have their own splits, and paths of files.
+        held_out: fraction of the files' text for validation. None for a single split "text", which is all of a file,
+            and of a corpus its test split, or else its validation split.
+        provided: paths of the user's files for "validation" or "test".
 
     Without `held_out` there is one split called `text`: of a corpus its test split (else validation), of a file all.
     Corpora and files may be mixed; each split then begins with the corpora.
@@ -235,6 +251,7 @@ def find_text_files(
 
 
 def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress: Progress | None) -> Splits[TokenArray]:
+    """Tokenize the files of a text and cache the tokens; train the tokenizer first if only its spec is passed."""
     files = list(dict.fromkeys(chain(source.files, *source.provided.values())))
     advance = progress_counter(progress, "checking the files", sum(path.stat().st_size for path in files))
     hashes = {path: file_hash(path, advance) for path in files}
@@ -248,6 +265,7 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
     def write() -> TokenStore:
+        """Encode all splits into a new token store."""
         remove_atomically(folder)  # a damaged one
         advance = progress_counter(progress, "tokenising", sum(map(total_size, source.splits.values())))
         return write_store(
@@ -275,12 +293,13 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
 def _train_on_text(
     source: TextFiles, spec: TokenizerSpec, data_hash: str, progress: Progress | None
 ) -> tuple[Tokenizer, str]:
-    """Train a tokenizer on the training split, or load it; return it and a note on the sample it was trained on."""
+    """Return a tokenizer trained on the training split, cached by `data_hash`, and a note on the sample used."""
     spans = source.splits["train"]
     total = total_size(spans)
     is_sample = spec.kind == "byte-pairs" and total > SAMPLE
 
     def train() -> Tokenizer:
+        """Train the tokenizer on the training text, or on a sample of it."""
         if is_sample and any(is_streamed(span.path) for span in spans):
             pieces, size = sample_stream(spans, SAMPLE), SAMPLE
         else:
@@ -299,9 +318,11 @@ def _train_on_text(
 
 
 def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
+    """Return the cached tokenizer with this key, or else the one that `train` returns, which is then cached."""
     path = home_folder("tokenizers") / f"{key}.json"
 
     def train_and_write() -> Tokenizer:
+        """Train a tokenizer and write it to the cache."""
         tokenizer = train()
         write_checked_json(path, {"tokenizer": tokenizer.json})
         return tokenizer
@@ -310,12 +331,12 @@ def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
 
 
 def _cache_key(*parts: object) -> str:
-    """Return the name of a cached file, which changes with anything that the file depends on."""
+    """Return a file name for the cache: a hash of everything that the file depends on."""
     return text_hash(json.dumps([STORE_FORMAT, *parts]))[:32]
 
 
 def _report_progress(pieces: Iterable[str], advance: Advance) -> Iterator[str]:
-    """Yield the pieces, and report each after it was used."""
+    """Yield the pieces unchanged; after each was used, call `advance` with its number of bytes."""
     for piece in pieces:
         yield piece
         advance(1 if piece == DOCUMENT_END else utf8_size(piece))
@@ -328,7 +349,7 @@ Piece = tuple[str, int]  # a text, and whether it continues a document, begins t
 
 
 def _encode_spans(spans: Sequence[TextSpan], tokenizer: Tokenizer, advance: Advance) -> Iterator[EncodedText]:
-    """Encode spans in order, long ones in several processes."""
+    """Yield the encoded batches of spans of text in order; long texts are encoded in several processes."""
     pieces = (_report_progress(read_pieces(span, tokenizer.kind), advance) for span in spans)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     is_long = total_size(spans) >= PARALLEL_BYTES and tokenizer.kind in SLOW_KINDS
@@ -345,7 +366,7 @@ def utf8_size(text: str) -> int:
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedText:
-    """Encode pieces in order, with one `<eos>` between two documents if the tokenizer has it.
+    """Encode a batch of pieces, with one `<eos>` between two documents if the tokenizer has it.
 
     Before each document come the special tokens that a pretrained model expects at the beginning of a text.
     """
@@ -364,7 +385,7 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedText:
 
 
 def batch_pieces(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
-    """Group the pieces of documents into batches; an end of document within one begins another document."""
+    """Group the pieces of documents into batches of about `BATCH` characters; DOCUMENT_END begins another document."""
     batch: list[Piece] = []
     size, position = 0, FIRST_DOCUMENT
     for document in documents:
@@ -386,7 +407,7 @@ def batch_pieces(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
 
 
 def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress: Progress | None = None) -> Tokenizer:
-    """Train a tokenizer on texts, or load the one that was trained on the same texts before.
+    """Return a tokenizer trained on texts, from the cache if the same texts were used before.
 
     Byte-pairs are trained on the first texts only, up to a limit; the texts come in a shuffled order.
     """
@@ -397,6 +418,7 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress:
         digest.update(content)
 
     def train() -> Tokenizer:
+        """Train the tokenizer on the texts, byte-pairs on the first ones."""
         sample = texts
         if spec.kind == "byte-pairs":
             offsets = accumulate(map(utf8_size, texts), initial=0)
@@ -408,7 +430,10 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress:
 
 
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -> tuple[TokenRows, int]:
-    """Encode texts, one row each; return them and the number of characters that the tokenizer could not express."""
+    """Encode each text as a row of tokens; return the rows and how many characters the tokenizer could not express.
+
+    `advance` is called with the bytes that were encoded.
+    """
     tokens, bounds = [np.zeros(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
     dropped = start = size = 0
     for stop, text in enumerate(texts, start=1):  # some at a time, of about `BLOCK` characters together
@@ -434,9 +459,13 @@ def encode_splits(
     noun: str,
     progress: Progress | None = None,
 ) -> tuple[dict[str, TokenRows], list[str]]:
-    """Encode the texts of each split in rows of at most `length` tokens; return them and notes on what was left out.
+    """Encode the texts of each split in rows of at most `length` tokens; return the rows by split, and notes.
 
-    With `special_tokens` a text is put between `<start>` and `<end>`, which count. `noun` names texts in the notes.
+    Args:
+        texts: the texts of each split.
+        length: maximum number of tokens, special tokens included.
+        special_tokens: whether texts are put between `<start>` and `<end>`.
+        noun: plural by which the notes call the texts, such as "captions".
     """
     num_special = sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     max_tokens = length - num_special
@@ -467,25 +496,28 @@ def encode_splits(
 
 
 def fit_rows(rows: TokenRows, tokenizer: Tokenizer, length: int, special_tokens: bool) -> TokenRows:
-    """Cut rows to length and add special tokens; an empty row gets one token, since every model has to read one."""
+    """Cut rows to `length` tokens, special tokens included, which are added; an empty row gets one token."""
     prefix, suffix = tokenizer.boundary_tokens(special_tokens)
     rows = rows.truncate(max(1, length - len(prefix) - len(suffix)))
     return rows.add_affixes(prefix, suffix) if prefix or suffix else rows.fill_empty(tokenizer.eos or 0)
 
 
 def find_unknown(rows: TokenRows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return which rows hold an unknown word, and which hold no known token but white space."""
+    """Return two masks of rows: those with an unknown token, and those with nothing but unknown tokens and blanks."""
     is_unknown = rows.tokens == (-1 if tokenizer.unk is None else tokenizer.unk)
     is_blank = np.isin(rows.tokens, tokenizer.encode_lossy(BLANKS)[0])
 
     def count_in_rows(mask: np.ndarray) -> np.ndarray:
+        """Return the number of true values in each row."""
         return np.diff(np.concatenate([[0], np.cumsum(mask)])[rows.bounds])
 
     return count_in_rows(is_unknown) > 0, count_in_rows(~is_unknown & ~is_blank) == 0
 
 
 def truncate_text(text: str, kind: str, length: int) -> str:
-    """Return as much of a text as its first `length` tokens can need, and one more: no token holds inner white space.
+    """Return the beginning of a text that holds its first `length` tokens and one more.
+
+    Tokens of every `kind` of tokenizer end at white space.
 
     >>> truncate_text("it was the best of times, it was the worst of times", "words", 3)
     'it was the best'

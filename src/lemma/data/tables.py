@@ -37,7 +37,7 @@ class Column:
     required: bool = True  # whether an empty cell is an error; else its row is skipped
 
     def find(self, names: Names) -> list[int]:
-        """Return the indices of the columns called by this role, or else by one of the aliases."""
+        """Return the indices of the header's names that equal the role, or else those that are one of the aliases."""
         normalised = [name.strip().casefold() for name in names]
         return [index for index, name in enumerate(normalised) if name == self.role] or [
             index for index, name in enumerate(normalised) if name in self.aliases
@@ -56,10 +56,11 @@ class DataTable:
     skipped_lines: Sequence[int] = ()  # of rows in which a cell that may be empty is empty
 
     def __len__(self) -> int:
+        """Return the number of rows."""
         return len(self.lines)
 
     def location(self, row: int) -> str:
-        """Return the file and line of a row, for a message."""
+        """Return the file and line of a row, for an error message."""
         return f"{self.path}, line {self.lines[row]}"
 
 
@@ -71,7 +72,7 @@ def read_table(
     is_header: IsHeader | None = None,
     allowed_labels: Collection[str] | None = None,
 ) -> DataTable:
-    """Read some columns of a CSV, TSV or JSONL file.
+    """Read the cells of some columns of a CSV, TSV or JSONL file.
 
     The first row is a header if it holds a requested name, if `is_header` says so, or by default if it holds any usual
     name. With `allowed_labels` it also is one if its last cell is not allowed as a label and occurs only once. With
@@ -130,7 +131,15 @@ def read_table(
 def _find_columns(
     path: Path, column_specs: Sequence[Column], names: Names | None, first_row: Sequence[str], any_width: bool
 ) -> list[int]:
-    """Return the indices of columns: requested ones, then those found by name, then the remaining ones in order."""
+    """Return the index of each wanted column: a requested name or number first, then usual names, then what remains.
+
+    Args:
+        path: of the table, for errors.
+        column_specs: the wanted columns.
+        names: the header; None without one.
+        first_row: first row of the file.
+        any_width: whether the table may have more columns than are wanted.
+    """
     width = len(names or first_row)
     indices: dict[str, int] = {}
     for column in column_specs:
@@ -144,7 +153,7 @@ def _find_columns(
         elif requested.isdecimal():
             raise DataError(f"{path}: there is no column {requested} for the {role}; the first row has {width}.")
         else:
-            raise DataError(f"{path}: {describe_unknown(f'the column of the {role}', requested, names or ())}")
+            raise DataError(f"{path}: {describe_unknown(f'column of the {role}', requested, names or ())}")
     for column in column_specs:
         if column.role not in indices and names is not None:
             free = [index for index in column.find(names) if index not in indices.values()]
@@ -161,14 +170,17 @@ def _find_columns(
         listed = ", ".join(f"{number} '{name[:30]}'" for number, name in enumerate(names or first_row, start=1))
         raise DataError(
             f"{path}: which column is the {missing[0]}? {'columns' if names else 'the first row'}: {listed}. "
-            f"Say --{missing[0]}-column NAME or its number."
+            f"Give --{missing[0]}-column NAME or its number."
         )
     indices |= dict(zip(missing, free, strict=False))
     return [indices[column.role] for column in column_specs]
 
 
 def read_header(path: Path, is_header: IsHeader, empty_message: str) -> tuple[Names | None, Row, Iterator[Row]]:
-    """Open a table; return its header, if the first row is one, the first row of the file, and the rows of data."""
+    """Open a table; return its header (None without one), the first row of the file, and the rows of data.
+
+    `is_header` decides about the first row of CSV and TSV; `empty_message` is the error for a file without rows.
+    """
     names, rows = open_table(path)
     first = next(rows, None)
     if first is None:
@@ -179,7 +191,7 @@ def read_header(path: Path, is_header: IsHeader, empty_message: str) -> tuple[Na
 
 
 def open_table(path: Path) -> tuple[Names | None, Iterator[Row]]:
-    """Open a table; return the names of its columns, if every row holds them (JSONL), and its rows."""
+    """Open a table; return its column names (JSONL only, otherwise None), and an iterator of its rows."""
     *first_suffixes, last = TABLE_SUFFIXES
     suffixes = f"{', '.join(first_suffixes)} or {last}"
     if not exists(path):
@@ -204,6 +216,7 @@ def open_table(path: Path) -> tuple[Names | None, Iterator[Row]]:
 
 
 def _separated_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a CSV or TSV file; the separator and the use of quotes are recognised from the file."""
     separators = TABLE_SUFFIXES[path.suffix.lower()]
     if separators == "\t":  # quotes enclose cells, as spreadsheets write them, or are plain characters
         may_quote = any(line.startswith('"') or '\t"' in line for line in _decoded_lines(path))
@@ -232,7 +245,7 @@ def _separated_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, separator: str, quoted: bool = True) -> Iterator[Row]:
-    """Read rows; a broken quote is a csv.Error."""
+    """Yield the rows of a file with this separator, each with its first line; a broken quote is a csv.Error."""
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(_decoded_lines(path), delimiter=separator, quoting=quoting, strict=True)
     first_line = 1
@@ -253,7 +266,7 @@ def _long_cells() -> Iterator[None]:
 
 
 def _row_widths(path: Path, separator: str, rows: int | None) -> list[int]:
-    """Return the number of columns of each of the first rows; nothing if quotes are broken."""
+    """Return the number of columns of the first `rows` rows (None: of all); an empty list if quotes are broken."""
     with _long_cells():
         try:
             return [len(cells) for _, cells in islice(_csv_rows(path, separator), rows)]
@@ -262,7 +275,7 @@ def _row_widths(path: Path, separator: str, rows: int | None) -> list[int]:
 
 
 def _decoded_lines(path: Path) -> Iterator[str]:
-    """Decode a file line by line, without its byte order mark."""
+    """Yield the lines of a UTF-8 file, without its byte order mark."""
     with path.open("rb") as file:
         first = file.readline()  # a file without any newline is one line, unless carriage returns end its lines
         first_lines = [first] if first.endswith(b"\n") else first.splitlines(keepends=True)
@@ -283,6 +296,7 @@ def _decoded_lines(path: Path) -> Iterator[str]:
 
 
 def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
+    """Yield the object or list on each line of a JSONL file, with the line's number."""
     for number, line in enumerate(_decoded_lines(path), start=1):
         if not line.strip():
             continue
@@ -296,6 +310,7 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _json_rows(path: Path, names: Names | None) -> Iterator[Row]:
+    """Yield the cells of each line of a JSONL file as text; `names` are the objects' keys, None if lines are lists."""
     for number, value in _json_values(path):
         if isinstance(value, Mapping) != (names is not None):
             raise DataError(f"{path}, line {number}: objects and lists are mixed. Write one object per line.")

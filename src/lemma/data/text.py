@@ -50,11 +50,12 @@ class TextSpan:
 
     @property
     def size(self) -> int:
+        """Number of bytes."""
         return self.stop - self.start
 
 
 def total_size(spans: Iterable[TextSpan]) -> int:
-    """Return the bytes of all these spans together."""
+    """Return the number of bytes of all spans together."""
     return sum(span.size for span in spans)
 
 
@@ -62,7 +63,7 @@ def total_size(spans: Iterable[TextSpan]) -> int:
 
 
 def open_text(path: Path) -> TextSpan:
-    """Return the complete text of a file, without a byte order mark; refuse what is not a text file."""
+    """Check that a file is text, and return the span of all of it, without a byte order mark."""
     if not exists(path):
         raise DataError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if path.is_dir():
@@ -84,7 +85,7 @@ def is_streamed(path: Path) -> bool:
 
 
 def _compression_and_records(path: Path) -> tuple[str, str]:
-    """Return the suffixes for how a file is compressed and which records it holds; "" if it is not, or holds none."""
+    """Return the suffix of a file's compression and that of its record format; each "" if it has none."""
     inner, last = ["", "", *map(str.lower, path.suffixes)][-2:]
     compression = last if last in COMPRESSED_SUFFIXES else ""
     records = inner if compression else last
@@ -92,16 +93,18 @@ def _compression_and_records(path: Path) -> tuple[str, str]:
 
 
 def _measure_stream(path: Path) -> int:
-    """Return the bytes of the text in a shard, which is read once; the size is cached by the shard's hash."""
+    """Return the number of bytes of the text in a compressed or record file, cached by the file's hash."""
     cache = home_folder("texts") / f"{text_hash(f'{path.suffixes[-2:]} {file_hash(path)}')[:32]}.json"
 
     def read() -> int:
+        """Return the cached number of bytes."""
         try:
             return int(read_json(cache)["bytes"])
         except (LookupError, TypeError, ValueError) as error:
             raise RunError(f"{cache} is damaged.") from error
 
     def measure() -> int:
+        """Count the bytes by reading the complete text, and cache the number."""
         size, is_blank = 0, True
         for text in decode_span(TextSpan(path, 0, 1 << 62)):
             is_blank = is_blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
@@ -115,7 +118,7 @@ def _measure_stream(path: Path) -> int:
 
 
 def decode_span(span: TextSpan) -> Iterator[str]:
-    """Decode a span block by block; bytes that are not UTF-8 are an error that gives their exact offset."""
+    """Yield the text of a span block by block; bytes that are not UTF-8 are an error with their exact offset."""
     _, records = _compression_and_records(span.path)
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if records else "strict")
     position = span.start
@@ -135,14 +138,14 @@ def decode_span(span: TextSpan) -> Iterator[str]:
 
 
 def _conversion_command(path: Path, encoding: str) -> str:
-    """Return the command that writes a file's text as UTF-8 to one that Lemma reads."""
+    """Return a shell command that converts a file from `encoding` to UTF-8, for an error message."""
     compression, records = _compression_and_records(path)
     unpack = {".gz": f"gzip -dc {path} | ", ".zst": f"zstd -dc {path} | "}.get(compression, "")
     return f"{unpack}iconv -f {encoding} -t utf-8{'' if unpack else f' {path}'} > text{records or '.txt'}"
 
 
 def read_pieces(span: TextSpan, kind: str) -> Iterator[str]:
-    """Read a span in pieces of at most about two blocks, cut where a tokenizer of this kind allows it.
+    """Yield the text of a span in pieces of at most about two blocks, cut where tokenizers of this kind may cut.
 
     Text without such a position within a block (a line of a million letters) is cut between two characters. The end of
     a document is a piece of its own.
@@ -172,7 +175,7 @@ _WORD_CUT = re.compile(r"(?<=[^\W\d_]) (?=[^\W\d_])")
 
 
 def find_last_cut(text: str, kind: str) -> int:
-    """Return the last position where cutting does not change the tokens of this kind of tokenizer; 0 without one.
+    """Return the last offset where cutting a text does not change the tokens of a tokenizer of this kind; 0 if none.
 
     >>> [find_last_cut("to be or not", kind) for kind in ("characters", "words", "byte-pairs")]
     [12, 9, 8]
@@ -190,7 +193,7 @@ def find_last_cut(text: str, kind: str) -> int:
 
 
 def next_character_offset(path: Path, offset: int) -> int:
-    """Return the first offset at or after `offset` bytes where a character starts."""
+    """Return the byte offset of the first character that starts at or after `offset` in a UTF-8 file."""
     following = b"".join(_read_blocks(TextSpan(path, offset, offset + 3)))
     continuation = next((i for i, byte in enumerate(following) if byte & 0xC0 != 0x80), len(following))
     return offset + continuation
@@ -200,7 +203,7 @@ def next_character_offset(path: Path, offset: int) -> int:
 
 
 def _read_blocks(span: TextSpan) -> Iterator[bytes]:
-    """Yield the span's bytes, and at the end an empty block."""
+    """Yield the bytes of a span in blocks of at most `BLOCK` bytes, and at the end an empty block."""
     remaining, to_skip = span.size, span.start
     with _open_stream(span.path) as file:
         if not is_streamed(span.path):
@@ -218,7 +221,7 @@ def _read_blocks(span: TextSpan) -> Iterator[bytes]:
 
 
 def _open_stream(path: Path) -> BinaryIO:
-    """Open the decompressed bytes of a file's text; of records the bytes of their texts."""
+    """Open the bytes of a file's text: decompressed, and of a record file its texts with DOCUMENT_END between them."""
     compression, records = _compression_and_records(path)
     try:
         file: Any = path.open("rb") if compression != ".gz" else gzip.GzipFile(path)
@@ -238,13 +241,14 @@ class PartsStream(io.RawIOBase):
     """Stream of bytes that are computed from a file part by part."""
 
     def __init__(self, file: BinaryIO, parts: Iterator[bytes]) -> None:
-        """Read the parts of a file, which is closed with this stream."""
+        """Serve the concatenated `parts`, which are computed from `file`; it is closed with this stream."""
         self.file, self.parts, self.pending = file, parts, memoryview(b"")
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with the next bytes and return how many; 0 at the end."""
         while not self.pending:
             part = next(self.parts, None)
             if part is None:
@@ -255,12 +259,13 @@ class PartsStream(io.RawIOBase):
         return size
 
     def close(self) -> None:
+        """Close the stream and the file that it is computed from."""
         self.file.close()
         super().close()
 
 
 def _decompress_zstd(path: Path, file: BinaryIO) -> Iterator[bytes]:
-    """Decompress the frames of a .zst file; the library's own reader accepts a file that was cut off."""
+    """Yield the decompressed bytes of a .zst file; a file that was cut off is an error."""
     zstandard = import_optional("zstandard", "zstandard", f"{path}: reading it", SHARDS)
     decompressor = zstandard.ZstdDecompressor(max_window_size=1 << 31)  # as far as `zstd --long=31` looks back
     frame, block = None, b""
@@ -277,7 +282,7 @@ def _decompress_zstd(path: Path, file: BinaryIO) -> Iterator[bytes]:
 
 
 def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
-    """Yield the texts of a file with one JSON object, or string, per line."""
+    """Yield the text of each line of a JSONL file: a string, or the text field of an object."""
     for number in count(1):
         line = file.readline(DOCUMENT_LIMIT + 1)
         if not line:
@@ -310,7 +315,7 @@ def _json_texts(path: Path, file: BinaryIO) -> Iterator[str]:
 
 
 def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
-    """Yield the texts of a Parquet table, read some rows at a time."""
+    """Yield the cells of a Parquet file's text column, a batch of rows at a time."""
     parquet = import_optional("pyarrow.parquet", "pyarrow", f"{path}: reading it", SHARDS)
     try:
         table = parquet.ParquetFile(file)
@@ -338,7 +343,10 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
 
 
 def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
-    """Yield the uncompressed bytes of a column in each row group; refuse a decompression bomb."""
+    """Yield the uncompressed size in bytes of a column in each row group; refuse a decompression bomb.
+
+    `metadata` is that of pyarrow.
+    """
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]
@@ -357,7 +365,7 @@ def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
 
 
 def hold_out(documents: Sequence[TextSpan], fraction: float) -> dict[str, list[TextSpan]]:
-    """Split documents into `train`, the first bytes of them all, and `validation`, the last fraction.
+    """Split the bytes of documents into `train`, their beginning, and `validation`, the last `fraction`.
 
     The cut is at the end of a line if one is near, else at a space, else between two characters. It is never moved so
     far that a split would lose half its length.
@@ -378,7 +386,13 @@ def hold_out(documents: Sequence[TextSpan], fraction: float) -> dict[str, list[T
 
 
 def _find_cut(document: TextSpan, offset: int, max_distance: int) -> int:
-    """Return where a document is cut if the training text ends about `offset` bytes after its start."""
+    """Return the byte offset at which a document is cut into training and validation text.
+
+    Args:
+        document: the complete document.
+        offset: bytes of training text wanted; negative, or more than the document has, if the cut is in another one.
+        max_distance: bytes within which the end of a record, a line or a word is preferred.
+    """
     if offset <= 0 or offset >= document.size:
         return document.start if offset <= 0 else document.stop
     target = document.start + offset
@@ -392,7 +406,7 @@ def _find_cut(document: TextSpan, offset: int, max_distance: int) -> int:
 
 
 def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
-    """Return the spans themselves, or evenly spaced windows of them of about `limit` bytes in all."""
+    """Return evenly spaced windows of spans, of about `limit` bytes in all; the spans themselves if they have less."""
     total, offset = total_size(spans), 0
     if total <= limit:
         return list(spans)
@@ -408,7 +422,7 @@ def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
 
 
 def sample_stream(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
-    """Yield the same windows of text that can only be read from its beginning, in one pass."""
+    """Yield evenly spaced windows of text of about `limit` bytes in all, in one pass over files that cannot seek."""
     total, offset = total_size(spans), 0
     for span in spans:
         for text in decode_span(span):
@@ -423,7 +437,7 @@ def sample_stream(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
 
 
 def count_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
-    """Return sentences on how many lines of validation and test, blank ones aside, are in an earlier split too.
+    """Return sentences on how many lines of validation and test, without blank ones, are in an earlier split.
 
     The training text is read once, and nothing of it is kept in memory.
     """
@@ -439,6 +453,7 @@ def count_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
 
 
 def _line_hashes(spans: Iterable[TextSpan]) -> Iterator[int]:
+    """Yield a hash of each line of the spans that is not blank."""
     for span in spans:
         pending = ""
         for text in chain(decode_span(span), "\n"):

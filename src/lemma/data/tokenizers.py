@@ -90,7 +90,7 @@ class Tokenizer:
             self._read_special_tokens()
 
     def _read_special_tokens(self) -> None:
-        """Find the special tokens of a pretrained model, and which ones its pipeline puts around a text."""
+        """Set the ids of a pretrained model's special tokens, and those its texts begin and end with."""
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
         first = {
             name: next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None)
@@ -126,21 +126,23 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """The id that other libraries may pad rows with: a special token that no text begins or ends with."""
+        """Id with which other libraries may pad rows: a special token that no text begins or ends with; None without
+        one.
+        """
         name = self.special_tokens.get("pad_token")
         candidates = (None if name is None else self._engine.token_to_id(name), self.eos, self.unk)
         return next((token for token in candidates if token not in (None, *self.prefix, *self.suffix)), None)
 
     @property
     def mask_tokens(self) -> tuple[int, int, int] | None:
-        """The ids that a pretrained encoder's texts begin with, end with and are masked by; None without all three."""
+        """Ids of a pretrained encoder's <start>, <end> and <mask> tokens; None unless it has all three."""
         names = (self.special_tokens.get(name) for name in ("cls_token", "sep_token", "mask_token"))
         start, end, mask = (None if name is None else self._engine.token_to_id(name) for name in names)
         return None if start is None or end is None or mask is None else (start, end, mask)
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Recommended sampling of a pretrained model, as settings of `generate`."""
+        """Sampling settings that a pretrained model recommends, by their names in `generate`."""
         fields = GenerationFields.read(self.generation, self._source) if self.generation else GenerationFields()
         settings = fields.model_dump(exclude={"do_sample"})
         for name in ("top_k", "top_p", "no_repeat_ngram"):  # 0 switches one off there
@@ -152,36 +154,38 @@ class Tokenizer:
 
     @property
     def stop_tokens(self) -> frozenset[int]:
-        """Ids that end a generated text: `<eos>`, or all that a pretrained model names."""
+        """Ids that end a generated text: `<eos>`, and all that a pretrained model's configuration lists."""
         return frozenset(self._valid_ids([*self._valid_ids(self.generation.get("eos_token_id")), self.eos]))
 
     def _valid_ids(self, ids: Any) -> list[int]:
-        """Return one id or several as a list, without those that the model does not have."""
+        """Return an id or a list of ids as a list, without values that are no id of the vocabulary."""
         candidates = ids if isinstance(ids, list) else [ids]
         return [token for token in candidates if isinstance(token, int) and 0 <= token < self.vocabulary]
 
     def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids before and after an example: `<start>` and `<end>` after the vocabulary, if asked for.
+        """Return the ids that are put before an example, and those put after it.
 
-        A pretrained model has its own, or none.
+        A pretrained model has its own, or none. Otherwise `special_tokens` decides: `<start>` and `<end>`, numbered
+        after the vocabulary, or none.
         """
         if self.kind == PRETRAINED:
             return self.prefix, self.suffix
         return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
     def model_vocabulary(self, special_tokens: bool) -> int:
-        """Return the vocabulary of a model that reads examples, special tokens included if they are added."""
+        """Return a model's vocabulary size; `special_tokens` adds those that examples get in training."""
         return self.vocabulary + (len(SPECIAL_TOKENS) if special_tokens and self.kind != PRETRAINED else 0)
 
     @property
     def description(self) -> str:
+        """Kind and vocabulary size as text."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:
         return f"<Tokenizer: {self.description}>"
 
     def encode(self, text: str) -> Ids:
-        """Return the ids of a text as a model reads it; a character that has none is an error.
+        """Return the ids of a text as a model reads it; an unknown character is a DataError.
 
         A pretrained model's tokenizer adds its special tokens, such as the beginning of the text, if the model was
         trained with them; all other methods encode just the text.
@@ -198,7 +202,7 @@ class Tokenizer:
         return np.concatenate([self.prefix, ids, self.suffix]).astype(np.int64)
 
     def encode_lossy(self, text: str, continued: bool = False) -> tuple[Ids, int]:
-        """Return the ids of what the tokenizer can express, and the number of characters that were dropped.
+        """Return the ids of a text without unknown characters, and the number of these characters.
 
         A `continued` text was cut off before the space that it begins with; some tokenizers add that space themselves.
         """
@@ -207,7 +211,10 @@ class Tokenizer:
         return valid, len(ids) - len(valid)
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts one after the other, −1 for unknown characters, and the bounds of each text."""
+        """Return the concatenated ids of texts (−1 for unknown characters), and their bounds.
+
+        Text i has the ids from bounds[i] to bounds[i + 1].
+        """
         for text in texts:
             if not text.isascii() and (surrogate := _SURROGATE.search(text)):
                 raise DataError(
@@ -217,7 +224,7 @@ class Tokenizer:
         return self._encode_batch(texts)
 
     def decode(self, ids: Sequence[int] | np.ndarray) -> str:
-        """Return the text of some ids; a pretrained model's special tokens are no text."""
+        """Return the text of a sequence of ids, without a pretrained model's special tokens."""
         numbers = np.asarray(ids, dtype=np.int64)
         invalid = numbers[(numbers < 0) | (numbers >= self.vocabulary)]
         if invalid.size:
@@ -228,7 +235,7 @@ class Tokenizer:
         return self._engine.decode(numbers.tolist(), skip_special_tokens=self.kind == PRETRAINED)
 
     def token_strings(self, ids: Sequence[int] | np.ndarray) -> list[str]:
-        """Return what each id adds to the text; for a special token its name."""
+        """Return for each id the text that it adds after the id before; for a special token its name."""
         strings: list[str] = []
         for index, token in enumerate(np.asarray(ids).tolist()):
             previous = [] if self.kind != PRETRAINED or not index else [int(ids[index - 1])]
@@ -238,26 +245,28 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
+        """True if the model comes with a template for conversations."""
         return self._template is not None
 
     @property
     def _fields(self) -> "TokenizerFields":
-        """The settings of tokenizer_config.json that are read here, checked."""
+        """Validated fields of `tokenizer_config.json`."""
         return TokenizerFields.from_config(self.config, self._source) if self.config else TokenizerFields()
 
     @property
     def _template(self) -> str | None:
+        """Jinja source of the chat template; None without one."""
         template = self._fields.chat_template
         if isinstance(template, list):  # some models have several, by name
             return next((choice.template for choice in template if choice.name == "default"), None)
         return template
 
     def has_role(self, role: str) -> bool:
-        """Return whether the chat template names a role in quotes, as in `message.role == 'developer'`."""
+        """Return whether the source of the chat template quotes a role's name, as in `message.role == 'developer'`."""
         return any(f"{quote}{role}{quote}" in (self._template or "") for quote in "'\"")
 
     def chat(self, messages: Sequence[Mapping[str, Any]], **settings: Any) -> ChatText:
-        """Write a conversation by the model's chat template, ready for the assistant's answer.
+        """Return a conversation as text by the model's chat template, up to where the assistant answers.
 
         Each message has a `role` (system, user or assistant) and a `content`. `settings` reach the template.
         """
@@ -273,16 +282,16 @@ class Tokenizer:
             raise DataError(f"{self._template_file}: {error}") from None
 
     def settings(self) -> dict[str, Any]:
-        """Return the arguments that make the same tokenizer in another process."""
+        """Return the keyword arguments of `Tokenizer` that build the same tokenizer in another process."""
         sizes = {"config": self.config, "generation": self.generation, "vocabulary": self.vocabulary}
         return {"json": self.json, "source": self._source, **sizes}
 
     def pipeline(self) -> dict[str, Any]:
-        """Return the pipeline as the library describes it."""
+        """Return the JSON of the `tokenizers` library as a dictionary."""
         return json.loads(self._engine.to_str())
 
     def save(self, path: str | Path) -> None:
-        """Write the tokenizer as a JSON file that the library and transformers load too, its settings next to it."""
+        """Write the tokenizer to a JSON file that the library and transformers read, and its settings next to it."""
         path = Path(path)
         write_atomically(path, self.json.encode())
         for name, values in ((CONFIG_FILE, self.config), (GENERATION_FILE, self.generation)):
@@ -297,10 +306,13 @@ class Tokenizer:
         default_config: Mapping[str, Any] | None = None,
         **generation: Any,
     ) -> "Tokenizer":
-        """Read a saved tokenizer; the file itself says of which kind it is.
+        """Read a tokenizer's JSON file and the settings in the files next to it.
 
-        `vocabulary` is that of the model, which may be larger. The settings in `tokenizer_config.json` and
-        `generation_config.json` next to the file override `default_config` and `generation`.
+        Args:
+            path: of the file `tokenizer.json`; its kind is recognised from its content.
+            vocabulary: vocabulary size of the model, which may be larger than the tokenizer's.
+            default_config: fields of `tokenizer_config.json` for those that the file lacks.
+            generation: the same for `generation_config.json`.
         """
         path = Path(path)
         try:
@@ -364,6 +376,7 @@ def train_tokenizer(spec: Characters | Words | BytePairs | PretrainedTokenizer, 
 
 
 def _frequent_words(spec: Words, pieces: Iterable[str]) -> list[str]:
+    """Count the words of the training text; return those for the vocabulary, the most frequent first."""
     counts: Counter[str] = Counter()
     for piece in pieces:
         words = split_words(piece)
@@ -391,6 +404,7 @@ def _frequent_words(spec: Words, pieces: Iterable[str]) -> list[str]:
 
 
 def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
+    """Train byte-pair merges on pieces of text; return the pipeline of the `tokenizers` library."""
     trainer: Any = trainers.BpeTrainer(
         vocab_size=spec.vocabulary - 1,
         min_frequency=2,
@@ -428,7 +442,7 @@ class TokenizerFields(ForeignFields):
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], source: str) -> "TokenizerFields":
-        """Check a configuration; an error names its source."""
+        """Validate the fields of `tokenizer_config.json`; an error names the file `source`."""
         tokens = {name: value for name, value in config.items() if str(name).endswith("_token")}
         return cls.read({"chat_template": config.get("chat_template"), "special_tokens": tokens}, source)
 
@@ -458,7 +472,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def characters_pipeline(alphabet: Iterable[str]) -> Engine:
-    """Build a pipeline with one token per character; a character outside the alphabet is an error."""
+    """Build a pipeline with one token per character of the alphabet, numbered in order; others are an error."""
     engine = Engine(models.WordLevel({character: number for number, character in enumerate(alphabet)}))
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     engine.decoder = decoders.Fuse()
@@ -466,7 +480,7 @@ def characters_pipeline(alphabet: Iterable[str]) -> Engine:
 
 
 def words_pipeline(words: Iterable[str]) -> Engine:
-    """Build a pipeline of words between white space; a newline is `<eos>`, a word that is not listed `<unk>`."""
+    """Build a pipeline with one token per listed word; a newline is `<eos>`, a word that is not listed `<unk>`."""
     numbers = {word: number for number, word in enumerate([UNK, EOS, *words])}
     engine = Engine(models.WordLevel(numbers, unk_token=UNK))
     engine.normalizer = normalizers.Replace("\n", f" {EOS} ")
@@ -478,7 +492,10 @@ def words_pipeline(words: Iterable[str]) -> Engine:
 
 
 def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[str, str]]) -> Engine:
-    """Build a pipeline of byte-level byte-pair encoding with GPT-2's rule for the first cut."""
+    """Build a pipeline of byte-level byte-pair encoding that splits text by GPT-2's rule first.
+
+    `vocabulary` maps tokens to ids, and `merges` are pairs of tokens in the order of training.
+    """
     engine = Engine(models.BPE(dict(vocabulary), list(merges)))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
     engine.decoder = decoders.ByteLevel()
@@ -486,7 +503,7 @@ def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[st
 
 
 def _cutting_rules(engine: Engine) -> tuple[Any, ...]:
-    """Return what decides how text is cut, as the library describes it: everything but the vocabulary."""
+    """Return all settings of a pipeline that decide how it splits text: everything but the vocabulary."""
     pipeline = json.loads(engine.to_str())
     return pipeline["model"]["type"], pipeline["normalizer"], pipeline["pre_tokenizer"], pipeline["added_tokens"]
 
@@ -499,7 +516,7 @@ _CUTTING_RULES = {
 
 
 def pipeline_kind(engine: Engine) -> str | None:
-    """Return which of the three trained kinds a pipeline is; None if it is another.
+    """Return the kind of trained tokenizer that a pipeline is (characters, words or byte-pairs); None for any other.
 
     >>> pipeline_kind(characters_pipeline("abc")), pipeline_kind(words_pipeline(["a"]))
     ('characters', 'words')
@@ -508,7 +525,10 @@ def pipeline_kind(engine: Engine) -> str | None:
 
 
 def _check_kind(engine: Engine, source: str) -> str:
-    """Return the kind of a pipeline, whose vocabulary must fit it."""
+    """Return the kind of a pipeline, "pretrained" for any other; check that its vocabulary fits.
+
+    An error names `source`.
+    """
     kind, numbers = pipeline_kind(engine), engine.get_vocab()
     if kind is None:
         if not numbers:
@@ -528,7 +548,7 @@ def _check_kind(engine: Engine, source: str) -> str:
 
 
 def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code_points"]:
-    """Return the id of every code point."""
+    """Return an array of the id of every Unicode code point; −1 for characters without one."""
     table = np.full(0x110000, -1, dtype=np.int32)
     for character, number in vocabulary.items():
         table[ord(character)] = number
@@ -536,11 +556,13 @@ def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code
 
 
 def _encode_characters(table: Int32[np.ndarray, " code_points"], texts: Sequence[str]) -> tuple[Ids, Ids]:
+    """Return the concatenated ids of texts by the table of code points, and the bounds of each text."""
     points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     return table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
 
 
 def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
+    """Return the concatenated ids of the words of texts, and the bounds of each text; `numbers` are the words' ids."""
     words = [split_words(text) for text in texts]
     bounds = np.cumsum([0, *map(len, words)])
     ids = map(numbers.get, chain.from_iterable(words), repeat(numbers[UNK]))
@@ -548,7 +570,7 @@ def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids
 
 
 def _encode_with_library(engine: Engine, texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Encode with the library, for a pretrained model's tokenizer."""
+    """Return the concatenated ids that the `tokenizers` library gives for texts, and the bounds of each text."""
     try:
         lists = [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
     except Exception as error:  # the library raises nothing narrower
@@ -584,7 +606,7 @@ class BytePairEncoder:
         self._clear_cache()
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the ids of some texts, and the bounds of each."""
+        """Return the concatenated ids of texts, and the bounds of each text."""
         chunks = [self._CHUNK.findall(text) for text in texts]
         firsts = np.cumsum([0, *map(len, chunks)])
         with self._lock:
@@ -596,13 +618,14 @@ class BytePairEncoder:
             return gather(self._ids, self._bounds, rows), ends[firsts]
 
     def _clear_cache(self) -> None:
-        """Forget all encoded chunks."""
+        """Empty the cache of encoded chunks."""
         self._rows: defaultdict[str, int] = defaultdict()
         self._rows.default_factory = self._rows.__len__  # a new chunk gets the next row
         self._ids: Ids = np.zeros(0, dtype=np.int64)
         self._bounds: Ids = np.zeros(1, dtype=np.int64)  # row r owns ids[bounds[r] : bounds[r + 1]]
 
     def _encode_new_chunks(self) -> None:
+        """Encode the chunks that were added to `_rows` since the last call, and append their ids."""
         num_new = len(self._rows) + 1 - len(self._bounds)
         if not num_new:
             return

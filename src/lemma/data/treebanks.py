@@ -65,7 +65,7 @@ class Sentence:
         return [(head, index + 1, self.relations[index]) for index, head in enumerate(self.heads)]
 
     def is_punctuation(self) -> tuple[bool, ...]:
-        """Return for each word whether it is punctuation, by its tag or else by its relation."""
+        """Return for each word whether it is punctuation, by its part of speech or else by its relation."""
         tags = self.tags or ("_",) * len(self.words)
         return tuple(
             tag == "PUNCT" or (tag == "_" and relation == "punct")
@@ -77,14 +77,14 @@ class Sentence:
 
 
 def read_conllu(path: Path) -> tuple[tuple[Sentence, ...], list[str]]:
-    """Read the trees of a CoNLL-U file; return them and notes on what was skipped."""
+    """Read the dependency trees of a CoNLL-U file; return them, and notes on rows that were skipped."""
     skipped: dict[str, int] = {}
     sentences = tuple(sentence for _, sentence in iter_sentences(path, skipped))
     return sentences, [f"{path.name}: {count:,} {kind}" for kind, count in skipped.items() if count]
 
 
 def iter_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterator[tuple[int, Sentence]]:
-    """Yield the sentences of a CoNLL-U file, each with its first line; `skipped` counts skipped rows by kind."""
+    """Yield (first line, sentence) for each sentence of a CoNLL-U file; count skipped rows by kind in `skipped`."""
     skipped = {} if skipped is None else skipped
     skipped |= {"multiword tokens": 0, "empty nodes": 0}
     is_empty = True
@@ -96,7 +96,7 @@ def iter_sentences(path: Path, skipped: dict[str, int] | None = None) -> Iterato
 
 
 def format_conllu(sentences: Iterable[Sentence]) -> str:
-    """Return trees as CoNLL-U; unknown columns are `_`."""
+    """Return the text of a CoNLL-U file with these sentences; columns without a value are `_`."""
     lines: list[str] = []
     for sentence in sentences:
         lines += [f"# sent_id = {sentence.name}"] if sentence.name else []
@@ -111,7 +111,10 @@ def format_conllu(sentences: Iterable[Sentence]) -> str:
 
 
 def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
-    """Yield the words below the root depth first, each once; words in or below a cycle are not reached."""
+    """Yield the numbers of the words below the root depth first; words in or below a cycle are left out.
+
+    `heads` holds the head of each word, counted from 1; 0 is the root.
+    """
     dependents: list[list[int]] = [[] for _ in range(len(heads) + 1)]
     for word, head in enumerate(heads, start=1):
         dependents[head].append(word)
@@ -123,7 +126,7 @@ def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
 
 
 def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
-    """Yield the rows between blank lines, where there are more than comments."""
+    """Yield the numbered rows of each sentence, comments included: those between two blank lines."""
     rows: list[NumberedRow] = []
     pending, number = "", 0
     for text in chain(decode_span(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
@@ -139,6 +142,7 @@ def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
 
 
 def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path) -> Sentence:
+    """Build a sentence from its rows; add the rows that are not words to the counts in `skipped`."""
     comments = {"sent_id": "", "label": ""}
     lines: list[int] = []
     words: list[list[str]] = []
@@ -168,7 +172,13 @@ def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path
 
 
 def _parse_heads(words: Sequence[Sequence[str]], lines: Sequence[int], path: Path) -> tuple[int, ...]:
-    """Return the heads of words, which must form one tree."""
+    """Return the head of each word, counted from 1, 0 for the root; heads that form no tree are an error.
+
+    Args:
+        words: columns of each word's row.
+        lines: line number of each row, for errors.
+        path: of the file, for errors.
+    """
     heads: list[int] = []
     for line, columns in zip(lines, words, strict=True):
         head = columns[6]
@@ -213,7 +223,10 @@ class Lexicon:
 
     @classmethod
     def from_sentences(cls, sentences: Iterable[Sentence], minimum_count: int, buckets: int) -> "Lexicon":
-        """List all relations and the words that occur often enough, the most frequent first."""
+        """Build a lexicon of all relations and of the words that occur at least `minimum_count` times.
+
+        `buckets` is the number of rows that pieces of words are hashed to.
+        """
         words: Counter[str] = Counter()
         relations: Counter[str] = Counter()
         for sentence in sentences:
@@ -229,20 +242,22 @@ class Lexicon:
 
     @property
     def description(self) -> str:
+        """Sizes of the lexicon as text."""
         return f"words of a treebank, V = {self.vocabulary:,}, {len(self.relations)} relations"
 
     def __repr__(self) -> str:
         return f"<Lexicon: {self.description}>"
 
     def encode(self, words: Sequence[str]) -> Int64[np.ndarray, "words columns"]:
-        """Return the number of each word and, behind it, those of its pieces."""
+        """Return a row for each word: its id, then the ids of its pieces."""
         return np.array([self._encode_word(word) for word in words], np.int64).reshape(len(words), 1 + NUM_PIECES)
 
     def relation_id(self, relation: str) -> int:
-        """Return the number of a relation; −1 for an unknown one."""
+        """Return the id of a dependency relation; −1 for an unknown one."""
         return self._relation_ids.get(relation, -1)
 
     def _encode_word(self, word: str) -> list[int]:
+        """Return a word's id and the ids of its pieces, cached."""
         ids = self._encoded.get(word)
         if ids is None:
             pieces = [zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self.buckets for piece in word_pieces(word)]
@@ -252,12 +267,12 @@ class Lexicon:
         return ids
 
     def save(self, path: str | Path) -> None:
-        """Write the lexicon as JSON."""
+        """Write the lexicon to a JSON file."""
         write_atomically(Path(path), self._json())
 
     @classmethod
     def load(cls, path: str | Path) -> "Lexicon":
-        """Read a saved lexicon."""
+        """Read a lexicon from a JSON file that `save` wrote."""
         try:
             values = parse_json(Path(path).read_bytes())
             if values["format"] != LEXICON_FORMAT:
@@ -270,11 +285,13 @@ class Lexicon:
             raise DataError(f"{path}: not a lexicon ({error}).") from None
 
     def _json(self) -> str:
+        """Return the content of the lexicon's JSON file."""
         content = {"format": LEXICON_FORMAT, "buckets": self.buckets, "relations": self.relations, "words": self.words}
         return json.dumps(content, ensure_ascii=False, indent=0) + "\n"
 
 
 def _by_frequency(counts: Counter[str]) -> list[str]:
+    """Return the counted words, the most frequent first, equally frequent ones in alphabetical order."""
     return sorted(counts, key=lambda word: (-counts[word], word))
 
 
@@ -288,7 +305,7 @@ def normalise_word(word: str) -> str:
 
 
 def word_shape(word: str) -> str:
-    """Return the kinds of characters of a word: X, x, 0 or . for each run of one kind.
+    """Return the shape of a word: X for upper case, x for lower case, 0 for digits and . for others, runs shortened.
 
     >>> word_shape("Mary's"), word_shape("42nd"), word_shape("--")
     ('Xx.x', '0x', '.')
@@ -298,7 +315,7 @@ def word_shape(word: str) -> str:
 
 
 def word_pieces(word: str) -> list[str]:
-    """Return the prefixes, suffixes, spelling and shape of a word, marked so that they differ.
+    """Return the prefixes, suffixes, normalised spelling and shape of a word, each marked by its kind.
 
     >>> word_pieces("Walked")[:4]
     ['<w', '<wa', '<wal', 'd>']
@@ -322,7 +339,7 @@ ABBREVIATION = re.compile(r"(?i)^(?:[a-z]\.)+$|^(?:mr|mrs|ms|dr|prof|st|vs|etc|i
 
 
 def split_sentences(text: str) -> list[list[str]]:
-    """Split the first `MAX_WORDS` words of a text into sentences, at line breaks and after full stops.
+    """Split the first `MAX_WORDS` words of a text into sentences, each a list of words.
 
     >>> split_sentences('"Is it?" Yes! So be it')
     [['"', 'Is', 'it', '?', '"'], ['Yes', '!'], ['So', 'be', 'it']]
@@ -344,7 +361,7 @@ def split_sentences(text: str) -> list[list[str]]:
 
 
 def split_words(line: str) -> list[str]:
-    """Split a sentence into words nearly as the English treebanks do; words that are split already stay.
+    """Split a sentence into words nearly as the English treebanks do; clitics and punctuation are words too.
 
     >>> split_words("I don't know (yet), Dr. Who.")
     ['I', 'do', "n't", 'know', '(', 'yet', ')', ',', 'Dr.', 'Who', '.']
@@ -380,12 +397,12 @@ class Trees:
 
     @cached_property
     def rows(self) -> Int64[np.ndarray, "words columns"]:
-        """The number of each word and those of its pieces."""
+        """Ids of all sentences' words: one row per word with its id and those of its pieces."""
         return np.concatenate([self._lexicon.encode(sentence.words) for sentence in self.sentences])
 
     @cached_property
     def targets(self) -> Int64[np.ndarray, "words two"]:
-        """The head of each word and the number of its relation, −1 for a relation that the lexicon lacks."""
+        """Head (counted from 1, 0 for the root) and relation id of each word; −1 for a relation the lexicon lacks."""
         arcs = [
             (head, self._lexicon.relation_id(relation))
             for sentence in self.sentences
@@ -395,26 +412,31 @@ class Trees:
 
     @cached_property
     def bounds(self) -> Int64[np.ndarray, " sentences_and_one"]:
+        """Index of each sentence's first row, and the number of rows."""
         return np.cumsum([0, *(len(sentence.words) for sentence in self.sentences)])
 
     @property
     def lengths(self) -> Int64[np.ndarray, " sentences"]:
+        """Number of words of each sentence."""
         return np.diff(self.bounds)
 
     @property
     def _lexicon(self) -> Lexicon:
+        """The lexicon, which must exist; a treebank without sentences is an error."""
         if not self.sentences:
             raise DataError("no sentences to train or evaluate on. Give a treebank that holds some.")
         assert self.lexicon is not None
         return self.lexicon
 
     def __len__(self) -> int:
+        """Return the number of words in all sentences."""
         return int(self.bounds[-1])
 
     def batch(
         self, indices: Sequence[int] | np.ndarray
     ) -> tuple[Int64[np.ndarray, "batch positions columns"], Int64[np.ndarray, "batch words two"]]:
-        """Return a batch of sentences: the root and their words; and each word's head and relation.
+        """Return the inputs and targets of the sentences with these indices: ids of the root and the words; heads and
+        relations.
 
         Shorter sentences are padded with 0, and their targets with −1.
         """
@@ -438,9 +460,15 @@ def prepare_treebank(
     lexicon: Lexicon | None = None,
     progress: Progress | None = None,
 ) -> Splits[Trees]:
-    """Read a treebank for training, with a lexicon of the training sentences unless one is passed.
+    """Read and split a treebank for training.
 
-    The splits are those provided, else the treebank's own, or else evenly spaced sentences are held out.
+    The splits are those provided by the user, else the treebank's, or else evenly spaced sentences are held out.
+
+    Args:
+        spec: the treebank and how it is split.
+        minimum_count: occurrences from which a word is in the lexicon.
+        buckets: number of rows that pieces of words are hashed to.
+        lexicon: of a trained model; by default one is built from the training sentences.
     """
     files = _find_files(spec.treebank, progress)
     provided = {split: [_user_file(file)] for split, file in split_files(spec).items()}
@@ -468,7 +496,12 @@ def prepare_treebank(
 
 
 def read_trees(name: str, progress: Progress | None = None, split: str | None = None) -> Splits[Trees]:
-    """Read trees to compare with, as one split: all of a file, or `split` of a treebank or folder, else its `test`."""
+    """Read dependency trees to compare with, as one split: a file as a whole, or one split of a treebank or folder.
+
+    Args:
+        name: built-in treebank, or path of a CoNLL-U file or of a folder of such files.
+        split: by default `test`, or else the first of `validation` and `train` that exists.
+    """
     files = _find_files(name, progress)
     split = split or next(part for part in ("test", "validation", "train") if part in files)
     if split not in files:
@@ -482,7 +515,7 @@ def read_trees(name: str, progress: Progress | None = None, split: str | None = 
 def hold_out_sentences(
     sentences: tuple[Sentence, ...], fraction: float
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
-    """Split sentences into training and validation, which takes evenly spaced ones.
+    """Split sentences into training and validation; the fraction for validation is evenly spaced.
 
     >>> train, validation = hold_out_sentences(tuple("abcdefghij"), 0.2)
     >>> "".join(train), "".join(validation)
@@ -498,6 +531,7 @@ def hold_out_sentences(
 
 
 def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Sentence, ...]], list[str]]:
+    """Read CoNLL-U files by split; return the sentences of each split, and notes on rows that were skipped."""
     splits: dict[str, tuple[Sentence, ...]] = {}
     notes: list[str] = []
     for split, paths in files.items():
@@ -508,11 +542,15 @@ def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Se
 
 
 def _hash_files(files: Mapping[str, Sequence[Path]]) -> str:
+    """Return the joined SHA-256 of the files of all splits."""
     return files_hash(path for paths in files.values() for path in paths)
 
 
 def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
-    """Return the files of a treebank by split, as their names say; all are for training if no name says so."""
+    """Return the paths of a treebank by split, as the file names say; all are `train` if no name tells a split.
+
+    `name` is a built-in treebank, or the path of a file or folder.
+    """
     if name in TREEBANKS:
         paths = fetch_corpus(TREEBANKS[name], progress)
     elif exists(Path(name)) and Path(name).is_dir():
@@ -530,6 +568,7 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
 
 
 def _user_file(name: str) -> Path:
+    """Return the path of a user's CoNLL-U file; a folder or an unknown name is an error."""
     path = user_path("treebank", name, "a CoNLL-U file")
     if exists(path) and path.is_dir():
         raise DataError(f"{path}: this is a folder; a CoNLL-U file is expected here.")

@@ -54,7 +54,7 @@ class Architecture:
     """For any spec of the family: what an architecture cannot express is found by reading it again."""
 
     def read_settings(self, config: Config) -> Settings:
-        """Read the settings of a spec from a config.json; None stands for a default."""
+        """Convert a config.json to the settings of Lemma's spec; None stands for a default."""
         for option, (expected, reason) in self.fixed.items():
             if (actual := config.get(option)) is not None and actual != expected:
                 raise RunError(f"config.json: {option} = {actual!r} is not supported: {reason}.")
@@ -63,7 +63,7 @@ class Architecture:
         return settings | self.read_more(config)
 
     def write_config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Write the config.json of a spec."""
+        """Convert a spec to the config.json of this architecture."""
         has_next_sentence = getattr(spec, "objective", None) == "both"
         header = {"architectures": [self.classes[1 if has_next_sentence else 0]], "model_type": self.model_type}
         entries = _write_entries(spec, self.entries) | self.write_more(spec)
@@ -71,7 +71,7 @@ class Architecture:
 
     @property
     def classifier_class(self) -> str:
-        """The class of transformers that classifies texts with a decoder."""
+        """Name of transformers' class of text classifiers with this decoder."""
         return f"{self.classes[1].removesuffix('Model')}ForSequenceClassification"
 
 
@@ -84,7 +84,7 @@ def spec_from_config(config: Config) -> ModelSpec:
     >>> sizes = {"vocab_size": 100, "hidden_size": 12, "num_hidden_layers": 2, "num_attention_heads": 3}
     >>> more = {"intermediate_size": 20, "max_position_embeddings": 64}
     >>> spec_from_config({"model_type": "llama", **sizes, **more}).sizes()
-    {'V': 100, 'd': 12, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64, 'L': 2}
+    {'V': 100, 'd': 12, 'L': 2, 'h': 3, 'd_h': 12, 'd_ff': 20, 'T': 64}
     """
     architecture = architecture_of(config)
     try:
@@ -118,7 +118,7 @@ def config_from_spec(spec: ModelSpec) -> dict[str, Any]:
 
 
 def architecture_of(config: Config) -> Architecture:
-    """Return the architecture of a configuration; a RunError says what is supported if it is not."""
+    """Return the architecture that a config.json names; an unsupported one is a RunError that lists the others."""
     supported = f"Supported: {', '.join(architecture.title for architecture in ARCHITECTURES.values())}"
     if "auto_map" in config:
         raise RunError(
@@ -144,7 +144,10 @@ def architecture_of(config: Config) -> Architecture:
 
 
 def native_architecture(spec: ModelSpec) -> Architecture:
-    """Return the architecture that can express a model of this spec exactly; a RunError says what is in the way."""
+    """Return the architecture of transformers that expresses models of this spec exactly.
+
+    Without one, a RunError names the settings that differ.
+    """
     body = spec.body if isinstance(spec, Classifier) else spec
     if isinstance(spec, Classifier) and isinstance(body, Encoder):
         raise RunError(
@@ -184,7 +187,10 @@ ZERO_FILLED = {"bias", *(f"{part}_bias" for part in BIASED_PARTS), "output_bias"
 
 
 def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
-    """List the settings that an architecture needs and a spec does not have: what writing and reading it changes."""
+    """List the settings that a spec must change to be expressed by an architecture, as "name=value".
+
+    They are what writing a config.json and reading it again changes.
+    """
     actual = _comparable(spec)
     expected = _comparable(spec_from_config(architecture.write_config(spec)))
     needed: list[str] = []
@@ -199,7 +205,7 @@ def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
 
 
 def _comparable(spec: ModelSpec) -> dict[str, Any]:
-    """Return the settings of a spec that change what is computed, unset ones filled in."""
+    """Return the settings of a spec that affect the computation, with defaults filled in."""
     assert isinstance(spec, Decoder | Encoder | EncoderDecoder)
     settings = {name: getattr(spec, name) for name in type(spec).model_fields if name != "special_tokens"}
     positions = spec.positions
@@ -222,7 +228,12 @@ def _comparable(spec: ModelSpec) -> dict[str, Any]:
 def weights_from_hf(
     config: Config, tensors: StoredTensors, shapes: Mapping[str, Shape] | None = None
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
-    """Yield Lemma's weights by name, each as blocks of its rows that are read as they are taken; a tied one once.
+    """Yield (name in Lemma, blocks of rows) of each weight, read from the tensors of a checkpoint.
+
+    Args:
+        config: of config.json.
+        tensors: of the checkpoint by their names in transformers; each is read once.
+        shapes: of the weights by Lemma's names, if the model is built already.
 
     Every tensor is read once. A RunError names a tensor that is missing, unexpected, or of another shape than the
     configuration says. `shapes` are those of the Lemma model, if it is built already.
@@ -256,7 +267,10 @@ def weights_from_hf(
 
 
 def weights_to_hf(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Yield their tensors by name, one of Lemma's at a time; biases and positions that Lemma's lacks are zeros."""
+    """Yield (name in transformers, tensor) for all weights of a model.
+
+    Biases and positions that only transformers' model has are zeros.
+    """
     architecture = native_architecture(spec)
     body = spec.body if isinstance(spec, Classifier) else spec
     shapes = weight_shapes(spec_from_config(config_from_spec(body)))  # of the model that transformers will build
@@ -282,7 +296,7 @@ def weights_to_hf(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tu
 
 
 def tensor_maps_of(architecture: Architecture, spec: ModelSpec) -> list[TensorMap]:
-    """List all tensors of a model; those of a classifier are its decoder's, and its head."""
+    """List the maps between Lemma's tensors and transformers' for a model of this spec."""
     if not isinstance(spec, Classifier):
         return [*architecture.names.tensor_maps(spec)]
     maps = architecture.names.tensor_maps(spec.body)
@@ -291,16 +305,21 @@ def tensor_maps_of(architecture: Architecture, spec: ModelSpec) -> list[TensorMa
 
 
 def weight_shapes(spec: ModelSpec) -> dict[str, Shape]:
-    """Return the shapes of a model's weights by name, a tied one once; read off a model that is never filled."""
+    """Return the shape of each weight of a model by its name, without allocating the model."""
     weights = named_weights(build_uninitialized(spec), include_frozen=True)
     return {name: tuple(tensor.shape) for name, tensor in weights.items()}
 
 
 def _format_shape(shape: Collection[int]) -> str:
+    """Return a shape as text, such as "3 × 4"."""
     return " × ".join(map(str, shape)) or "a single number"
 
 
 def _match_names(tensors: StoredTensors, expected: Collection[str], architecture: Architecture) -> dict[str, str]:
+    """Return the name in a checkpoint of each tensor that an architecture expects.
+
+    Missing and unexpected tensors are errors; names of older versions are recognised.
+    """
     expected = dict.fromkeys(expected)
     prefix, output = architecture.names.prefix, architecture.names.output
     stored_names: dict[str, str] = {}
@@ -332,6 +351,7 @@ def _match_names(tensors: StoredTensors, expected: Collection[str], architecture
 
 
 def _and_more(names: Collection[str]) -> str:
+    """Return " and N more" for the names after the first; "" without any."""
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
@@ -393,6 +413,7 @@ def _read_entries(config: Config, entries: Entries) -> Settings:
 
 
 def _read_activation(name: Any) -> str:
+    """Convert the name of an activation function in config.json to Lemma's."""
     if name not in ACTIVATIONS:
         raise RunError(
             f"config.json: the activation {name!r} is not supported. Supported: {', '.join(sorted(ACTIVATIONS))}."
@@ -401,6 +422,7 @@ def _read_activation(name: Any) -> str:
 
 
 def _read_size(config: Config, key: str) -> int:
+    """Return a positive integer of config.json; another value is a RunError."""
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
         problem = f"says {key} = {value!r}; expected a positive whole number"
@@ -410,11 +432,13 @@ def _read_size(config: Config, key: str) -> int:
 
 
 def _read_flag(config: Config, key: str, default: bool) -> bool:
+    """Return a boolean of config.json; `default` if it is missing or null."""
     value = config.get(key)
     return default if value is None else bool(value)
 
 
 def _write_entries(spec: Any, entries: Entries) -> dict[str, Any]:
+    """Convert a spec to the keys of config.json that are listed in `entries`."""
     settings = _comparable(spec) | {"head_width": spec.head_width, "activation": HF_ACTIVATIONS[spec.activation]}
     settings["attention_bias"] = settings.get("query_key_value_bias") or settings.get("attention_output_bias")
     settings["residual"] = settings.get("residual") == "parallel"
@@ -447,7 +471,11 @@ ROPE_SCALINGS = {
 
 
 def _read_rotary(config: Config, share: float) -> Settings:
-    """Read rotary positions from `rope_parameters`, or from `rope_theta` and `rope_scaling` of earlier versions."""
+    """Convert the rotary positions of config.json to settings; `share` is the default of the rotated fraction of a
+    head.
+
+    They are in `rope_parameters`, or in `rope_theta` and `rope_scaling` of earlier versions of transformers.
+    """
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, Mapping) or any(isinstance(value, Mapping) for value in parameters.values()):
         raise RunError(
@@ -490,7 +518,9 @@ def _read_rotary(config: Config, share: float) -> Settings:
 
 
 def _write_rotary(spec: Decoder, default_share: float) -> dict[str, Any]:
-    """Write rotary positions as transformers 5 does; base and share also where other readers look for them.
+    """Convert a spec's rotary positions to keys of config.json, as transformers 5 has them.
+
+    `default_share` is the architecture's default of the rotated fraction of a head; it is written only if it is not 1.
 
     Architectures that rotate all coordinates by default have no share.
     """
@@ -561,7 +591,7 @@ LLAMA_SETTINGS = {"gated": True, "norm": "rms", "bias": False}
 
 
 def _read_qwen_window(config: Config) -> Settings:
-    """Read the sliding window of Qwen's models, which must be the same in all layers."""
+    """Return the sliding window of a Qwen config.json as settings; it must be the same in all layers."""
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
     depth, first = _read_size(config, "num_hidden_layers"), config.get("max_window_layers", 28)
     kinds = set(config.get("layer_types") or ())
@@ -577,6 +607,7 @@ def _read_qwen_window(config: Config) -> Settings:
 
 
 def _write_qwen_window(spec: Decoder) -> dict[str, Any]:
+    """Convert a spec's sliding window to keys of a Qwen config.json."""
     config: dict[str, Any] = {"use_sliding_window": spec.window is not None, "sliding_window": spec.window}
     if spec.window is not None:
         config |= {"max_window_layers": 0, "layer_types": ["sliding_attention"] * spec.depth}
@@ -584,19 +615,23 @@ def _write_qwen_window(spec: Decoder) -> dict[str, Any]:
 
 
 def _read_gemma(config: Config) -> Settings:
+    """Return the activation function of a Gemma config.json as settings."""
     activation = config.get("hidden_activation") or config.get("hidden_act") or "gelu_pytorch_tanh"
     return {"activation": "gelu" if activation == "gelu" else _read_activation(activation)}  # the first release's name
 
 
 def _write_gemma(spec: Decoder) -> dict[str, Any]:
+    """Convert a spec's activation function to keys of a Gemma config.json."""
     return dict.fromkeys(("hidden_act", "hidden_activation"), HF_ACTIVATIONS[spec.activation])
 
 
 def _write_gpt2(spec: Decoder) -> dict[str, Any]:
+    """Convert a spec's feed-forward width to keys of a GPT-2 config.json; None stands for four times the width."""
     return {"n_inner": spec.feed_forward}
 
 
 def _read_bert(config: Config) -> Settings:
+    """Return the objective and special tokens of a BERT config.json as settings."""
     has_next_sentence = "BertForPreTraining" in (config.get("architectures") or ())
     is_large = _read_size(config, "vocab_size") > 103
     return {
@@ -606,10 +641,12 @@ def _read_bert(config: Config) -> Settings:
 
 
 def _write_bert(spec: Encoder) -> dict[str, Any]:
+    """Convert a spec's number of segments to keys of a BERT config.json, which has at least one."""
     return {"type_vocab_size": max(1, spec.segments)}
 
 
 def _read_t5(config: Config) -> Settings:
+    """Convert the keys of a T5 config.json that have no direct counterpart to settings."""
     *gate, activation = str(config.get("feed_forward_proj", "relu")).split("-")
     if gate not in ([], ["gated"]):
         raise RunError(f"config.json: feed_forward_proj = {config['feed_forward_proj']!r} is not supported.")
@@ -636,6 +673,7 @@ def _read_t5(config: Config) -> Settings:
 
 
 def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
+    """Convert a spec's positions, activation function and special tokens to keys of a T5 config.json."""
     positions = spec.positions if isinstance(spec.positions, Relative) else Relative()
     start, end, _ = spec.special_ids
     gated = f"gated-{spec.activation.removesuffix('-exact')}"
@@ -652,6 +690,7 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
 def _decoder(
     model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
 ) -> Architecture:
+    """Build the architecture of a decoder; the names of its classes in transformers are made from `title`."""
     class_name = title.replace("-", "")
     options = {"classes": (f"{class_name}ForCausalLM", f"{class_name}Model"), **options}
     return Architecture(model_type, title, Decoder, names, entries=entries, settings=settings, **options)

@@ -66,7 +66,7 @@ CHUNK = 1 << 18  # numbers that are dequantized at once
 
 
 def require_gguf() -> None:
-    """Raise an error if the package gguf is missing."""
+    """Raise a RunError if the Python package gguf is not installed."""
     if find_spec("gguf") is None:
         raise RunError("GGUF files need the package gguf, which is not installed here: pip install 'lemma-lm[gguf]'")
 
@@ -75,7 +75,7 @@ def require_gguf() -> None:
 
 
 def open_gguf(path: Path) -> Pretrained:
-    """Open a GGUF file: its metadata are read, its tensors stay in the file."""
+    """Open a GGUF file as a pretrained model: the metadata are read, the tensors later."""
     require_gguf()
     metadata, stored = read_header(path)
     config = config_from_metadata(metadata, stored)
@@ -84,7 +84,7 @@ def open_gguf(path: Path) -> Pretrained:
 
 
 def config_from_metadata(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """Return the config.json that has the same meaning as the metadata of a file."""
+    """Convert the metadata of a GGUF file to an equivalent config.json; `tensors` decide about biases and tying."""
     path, architecture = metadata.path, metadata.get("general.architecture", str)
     if architecture not in ARCHITECTURES.values():
         choices = sorted(set(ARCHITECTURES.values()))
@@ -133,7 +133,7 @@ def config_from_metadata(metadata: Metadata, tensors: Mapping[str, StoredTensor]
 
 
 def _shortest_float(value: float) -> float:
-    """Return the shortest number that rounds to the same float32, in which GGUF stores it."""
+    """Return the shortest decimal number that rounds to the same float32."""
     return float(str(np.float32(value)))
 
 
@@ -144,7 +144,14 @@ LLAMA3_CONTEXT, LLAMA3_SLOW, LLAMA3_FAST = 8192, 1.0, 4.0
 
 
 def _read_scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, base: float) -> dict[str, Any] | None:
-    """Return `rope_scaling` as in config.json; None if angles are not scaled."""
+    """Convert the scaling of rotary positions in a GGUF file to `rope_scaling` of config.json; None if there is none.
+
+    Args:
+        metadata: of the file.
+        prefix: of the keys of rotary positions.
+        divisors: location of the tensor that divides the angles, which stores Llama 3's scaling; None without one.
+        base: of the angles.
+    """
     path, kind = metadata.path, metadata.get(f"{prefix}scaling.type", str) or "linear"
     factor = metadata.get(f"{prefix}scaling.factor", float) or metadata.get(f"{prefix}scale_linear", float) or 1.0
     factor = _shortest_float(factor)
@@ -180,7 +187,7 @@ def _read_scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None
 
 
 def llama3_settings(divisors: Float[np.ndarray, " pairs"], base: float) -> dict[str, Any] | None:
-    """Find the settings of Llama 3's scaling that divide the angles by these numbers; None if there are none.
+    """Return `rope_scaling` of the Llama 3 kind that divides angles by these numbers; None if none does.
 
     A slow angle is divided by the factor, a fast one by 1. Between them 1/divisor is linear in the angle, which gives
     the two bounds where they are not those of Meta's models.
@@ -228,11 +235,12 @@ class GgufTensors(StoredTensors):
         return pairs_to_halves(tensor, heads) if heads else tensor
 
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """Read some rows at once, or all of them where they must be permuted."""
+        """Yield blocks of a tensor's rows, or the complete tensor if its rows must be permuted."""
         is_permuted = self.entries[name].split(".")[-2] in self.permuted_heads
         return iter([self[name]]) if is_permuted else self._dequantize(name)
 
     def _dequantize(self, name: str) -> Iterator[Tensor]:
+        """Yield blocks of a tensor's rows in float32, in the order of the file."""
         from gguf.quants import dequantize
 
         stored_name = self.entries[name]
@@ -256,7 +264,7 @@ class GgufTensors(StoredTensors):
 
 
 def huggingface_name(name: str) -> str:
-    """Return Hugging Face's name of a tensor of GGUF.
+    """Convert a tensor's name in GGUF to that in transformers.
 
     >>> huggingface_name("blk.3.attn_q.weight")
     'model.layers.3.self_attn.q_proj.weight'
@@ -273,7 +281,10 @@ def pairs_to_halves(tensor: Tensor, heads: int) -> Tensor:
 
 
 def permuted_heads(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the heads of the matrices whose rows GGUF permutes, to make the pairs adjacent that are rotated."""
+    """Return the number of heads of each matrix whose rows GGUF permutes, by its name in GGUF.
+
+    GGUF puts the two coordinates that rotary positions turn together next to each other.
+    """
     is_permuted = config["model_type"] in PERMUTED
     return {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]} if is_permuted else {}
 
@@ -284,7 +295,9 @@ def permuted_heads(config: Mapping[str, Any]) -> dict[str, int]:
 def write_gguf(
     path: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, name: str
 ) -> dict[str, Tensor]:
-    """Write a decoder with Llama's layout in float32, with its tokenizer; return the tensors that were written."""
+    """Write a decoder of Llama's kind and its tokenizer to a GGUF file in float32; return the tensors by their GGUF
+    names.
+    """
     require_gguf()
     from gguf import GGUFValueType, GGUFWriter
 
@@ -331,6 +344,7 @@ def write_gguf(
 def _gguf_tensors(
     spec: ModelSpec, weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
+    """Yield (GGUF name, tensor in float32) for all weights of a model; `config` is its config.json."""
     model_names = {hf_name: name for name, hf_name in MODEL_TENSORS.items()}
     layer_names = {hf_name: name for name, hf_name in LAYER_TENSORS.items()}
     heads = permuted_heads(config)
@@ -350,7 +364,10 @@ def _gguf_tensors(
 
 
 def _write_scaling(writer: Any, spec: ModelSpec, rope: Mapping[str, Any]) -> None:
-    """Write how rotary positions are scaled: by settings, or Llama 3's by the divisor of each angle."""
+    """Write the scaling of rotary positions: as settings, or Llama 3's as the divisor of each angle.
+
+    `rope` are the `rope_parameters` of config.json.
+    """
     from gguf import RopeScalingType
 
     kind = rope["rope_type"]
@@ -377,12 +394,12 @@ class WritableArray(np.ndarray):
     """An array whose `tofile` raises the error of the disk, which numpy's hides."""
 
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
-        """Write the numbers as bytes."""
+        """Write the array's bytes to an open file; the other parameters are ignored."""
         fid.write(np.ascontiguousarray(self).data)
 
 
 def is_lemma_gguf(path: Path) -> bool:
-    """Check whether Lemma wrote a GGUF file and no other program has quantized it since."""
+    """Return whether a GGUF file was written by Lemma and not quantized by another program since."""
     with path.open("rb") as file:
         head = file.read(4096)  # the first entries of the metadata
     file_type = b"general.file_type" + struct.pack("<II", 4, 0)  # GGUF's type 4, uint32, and its value

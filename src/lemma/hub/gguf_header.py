@@ -40,14 +40,17 @@ class Metadata:
         self.values, self.path = values, path
 
     def get(self, key: str, kind: type[Value]) -> Value | None:
-        """Return a value, or None if the file does not have it; another type is a RunError."""
+        """Return the value of a key; None if the file lacks it, a RunError if it is not of type `kind`."""
         value = self.values.get(key)
         if isinstance(value, list):
             raise RunError(f"{self.path}: {key} is a list: layers that differ in their sizes cannot be read.")
         return None if value is None else self._check_type(key, value, kind)
 
     def get_list(self, key: str, kind: type[Value], length: int | None = None) -> list[Value] | None:
-        """Return a list of values of one type, or None if the file does not have it."""
+        """Return the list of a key, whose values are of type `kind`; None if the file lacks it.
+
+        A wrong type, or another `length`, is a RunError.
+        """
         values = self.values.get(key)
         if values is None:
             return None
@@ -57,6 +60,7 @@ class Metadata:
         return [self._check_type(key, value, kind) for value in values]
 
     def _check_type(self, key: str, value: Any, kind: type[Value]) -> Value:
+        """Return a value of type `kind`; integers are converted to floats, any other type is a RunError."""
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind or (isinstance(value, float) and not math.isfinite(value)):
@@ -68,7 +72,7 @@ class Metadata:
 
 
 def read_header(path: Path) -> tuple[Metadata, dict[str, StoredTensor]]:
-    """Read the metadata of a file and the locations of its tensors."""
+    """Read the header of a GGUF file: its metadata, and the location of each tensor by name."""
     file_size = path.stat().st_size
     with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) if file_size else nullcontext(b"") as data:
         reader = HeaderReader(data, path)
@@ -107,7 +111,7 @@ class HeaderReader:
         self.offset = 0
 
     def skip(self, count: int) -> int:
-        """Move past some bytes and return where they begin."""
+        """Advance by `count` bytes and return the offset before."""
         if count > len(self.data) - self.offset:
             raise RunError(f"{self.path} is cut off, or not a GGUF file. Download it again.")
         if count > MAX_HEADER_BYTES - self.offset:
@@ -116,21 +120,21 @@ class HeaderReader:
         return self.offset - count
 
     def read_numbers(self, count: int, code: str) -> tuple[Any, ...]:
-        """Read numbers of one type, given by its code in `struct`."""
+        """Read `count` numbers of the type with this code of `struct`."""
         return struct.unpack_from(f"<{count}{code}", self.data, self.skip(count * struct.calcsize(f"<{code}")))
 
     def read_integer(self, code: str = "Q") -> int:
-        """Read one whole number."""
+        """Read an integer of the type with this code of `struct`."""
         return self.read_numbers(1, code)[0]
 
     def read_text(self) -> str:
-        """Read a text with its length before it."""
+        """Read a text that is preceded by its length in bytes."""
         length = self.read_integer()
         start = self.skip(length)
         return self.data[start : start + length].decode("utf-8", "replace")
 
     def read_value(self, kind: int, depth: int = 0) -> Any:
-        """Read a value of metadata."""
+        """Read a value of metadata of the GGUF type `kind`; `depth` counts nested lists."""
         if kind == TEXT:
             return self.read_text()
         if kind == LIST and depth < MAX_LIST_DEPTH:
@@ -144,6 +148,7 @@ class HeaderReader:
 
 
 def _read_tensor_entry(reader: HeaderReader, alignment: int) -> tuple[str, StoredTensor]:
+    """Read the name and location of a tensor; the offset counts from the end of the header."""
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     path, name, dimensions = reader.path, reader.read_text(), reader.read_integer("I")

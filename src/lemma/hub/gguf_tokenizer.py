@@ -22,7 +22,10 @@ SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 def _split_words(numbers: str) -> Callable[[], Any]:
-    """Return a function that makes the pre-tokenizer of Llama 3 and Qwen, which differ in how they split numbers."""
+    """Return a factory of the pre-tokenizer of Llama 3 and Qwen.
+
+    `numbers` is the pattern by which they differ: how digits are split.
+    """
     pattern = f"{CONTRACTIONS}{numbers}|{SIGNS}"
     return lambda: pre_tokenizers.Sequence(
         [
@@ -33,10 +36,12 @@ def _split_words(numbers: str) -> Callable[[], Any]:
 
 
 def _split_bytes() -> Any:
+    """Build the pre-tokenizer of GPT-2."""
     return pre_tokenizers.ByteLevel(add_prefix_space=False)
 
 
 def _split_digits() -> Any:
+    """Build the pre-tokenizer of GPT-2 that also splits numbers into digits."""
     return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _split_bytes()])
 
 
@@ -52,7 +57,7 @@ PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
 
 
 def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer:
-    """Read the tokenizer of a file for a model with a vocabulary of this size."""
+    """Build the tokenizer of a GGUF file from its metadata; `vocabulary` is the vocabulary size of the model."""
     path, prefix = metadata.path, "tokenizer.ggml."
     tokens = metadata.get_list(f"{prefix}tokens", str)
     if not tokens:
@@ -69,7 +74,7 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer:
     if model == "gpt2":
         rule = metadata.get(f"{prefix}pre", str) or "default"
         if rule not in PRE_TOKENIZERS:
-            message = describe_unknown("its tokenizer", rule, PRE_TOKENIZERS)
+            message = describe_unknown("tokenizer", rule, PRE_TOKENIZERS)
             raise RunError(f"{path}: {message} Take the model's Hugging Face folder.")
         merges = [tuple(merge.split(" ", 1)) for merge in metadata.get_list(f"{prefix}merges", str) or []]
         token_ids = {token: index for index, token in enumerate(tokens)}
@@ -84,7 +89,7 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer:
         unknown = named.get("unknown", next(iter(tokens_of_kind.get(UNKNOWN, [])), None))
         engine = sentencepiece_pipeline(tokens, scores, unknown, special, bos, added, has_space)
     else:
-        raise RunError(f"{path}: {describe_unknown('its kind of tokenizer', str(model), ('gpt2', 'llama'))}")
+        raise RunError(f"{path}: {describe_unknown('kind of tokenizer', str(model), ('gpt2', 'llama'))}")
     config: dict[str, Any] = {key: named[name] for key, name in SPECIAL_TOKENS.items() if name in named}
     if template := metadata.get("tokenizer.chat_template", str):
         config["chat_template"] = template
@@ -102,7 +107,7 @@ def sentencepiece_pipeline(
     added: Sequence[str] = (),
     has_space: bool = True,
 ) -> Engine:
-    """Build SentencePiece's BPE, which merges the pair with the best score first, with bytes for unknown characters.
+    """Build SentencePiece's BPE, which merges the pair with the best score first, as a pipeline.
 
     A merge is any split of a piece into two others; it comes as early as its piece's score is high. All splits of all
     pieces are tried, so very long pieces, which no real vocabulary has, are refused.
@@ -130,6 +135,7 @@ def sentencepiece_pipeline(
 
 
 def _add_tokens(engine: Engine, special: Sequence[str], added: Sequence[str], bos: str | None) -> None:
+    """Add special tokens and other tokens to a pipeline in place; `bos`, if any, begins every text."""
     engine.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     engine.add_tokens([AddedToken(token, special=False, normalized=False) for token in added])
     if bos is not None:
@@ -138,7 +144,10 @@ def _add_tokens(engine: Engine, special: Sequence[str], added: Sequence[str], bo
 
 
 def write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
-    """Write byte-pairs with a `gguf.GGUFWriter`, as byte-level merges or as pieces with scores."""
+    """Write a byte-pair tokenizer to a GGUF file with a `gguf.GGUFWriter`.
+
+    `vocabulary` is the vocabulary size of the model; ids without a token are padded.
+    """
     pipeline = tokenizer.pipeline()
     model, decoder = pipeline["model"], json.dumps(pipeline["decoder"])
     has_byte_tokens = bool(model.get("byte_fallback"))
@@ -183,6 +192,7 @@ def write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
 
 
 def _pre_tokenizer_name(pre_tokenizer: Mapping[str, Any]) -> str:
+    """Return the name in GGUF of a pre-tokenizer, which is described by the library's JSON."""
     for name, make in PRE_TOKENIZERS.items():
         if name != "default" and _is_same(json.loads(make().__getstate__()), pre_tokenizer):
             return name
@@ -190,7 +200,7 @@ def _pre_tokenizer_name(pre_tokenizer: Mapping[str, Any]) -> str:
 
 
 def _is_same(left: Any, right: Any) -> bool:
-    """Compare two pre-tokenizers except for what only concerns offsets."""
+    """Return whether two pre-tokenizers as JSON are equal except for `trim_offsets`, which only concerns offsets."""
     if isinstance(left, dict) and isinstance(right, dict):
         keys = (left.keys() | right.keys()) - {"trim_offsets"}
         return all(_is_same(left.get(key), right.get(key)) for key in keys)

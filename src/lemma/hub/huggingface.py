@@ -36,7 +36,7 @@ BERT_TOKENIZER_CONFIG = {
 
 
 def open_folder(path: Path) -> Pretrained:
-    """Open a folder, or a config.json alone: a model without weights, which can be counted."""
+    """Open a Hugging Face folder as a pretrained model; or only its config.json, which has sizes but no weights."""
     folder, config_path = (path.parent, path) if path.is_file() else (path, path / CONFIG)
     config = read_json(config_path)
     if "model_type" not in config:
@@ -47,6 +47,7 @@ def open_folder(path: Path) -> Pretrained:
     tensors = FolderTensors(folder, *known[:1])
 
     def read_tokenizer() -> Tokenizer:
+        """Read the folder's tokenizer; without one, raise an error that says how to get it."""
         ids = {name: config.get(name) for name in ("bos_token_id", "eos_token_id")}
         defaults = BERT_TOKENIZER_CONFIG if config["model_type"] == "bert" else None
         try:
@@ -57,6 +58,7 @@ def open_folder(path: Path) -> Pretrained:
             raise RunError(_explain_missing_tokenizer(folder)) from None
 
     def existing(*names: str) -> tuple[Path, ...]:
+        """Return the paths of those files that the folder has."""
         return tuple(folder / name for name in names if (folder / name).is_file())
 
     files = (*existing(CONFIG, TOKENIZER, INDEX), *tensors.shards)
@@ -65,6 +67,7 @@ def open_folder(path: Path) -> Pretrained:
 
 
 def _explain_missing_tokenizer(folder: Path) -> str:
+    """Return an error message that says how to get the missing tokenizer.json of a folder."""
     sources = [name for name in VOCABULARIES if (folder / name).is_file()]
     if "vocab.json" in sources and not (folder / "merges.txt").is_file():
         sources.remove("vocab.json")
@@ -81,6 +84,7 @@ def _explain_missing_tokenizer(folder: Path) -> str:
 
 
 def _rewrite_command(class_name: str, folder: Path) -> str:
+    """Return a shell command that loads a folder with a class of transformers and writes it again."""
     path = repr(str(folder))
     code = f"from transformers import {class_name} as T; T.from_pretrained({path}).save_pretrained({path})"
     return f"python -c {quote(code)}"
@@ -94,12 +98,12 @@ class FolderTensors(StoredTensors):
 
     @property
     def shards(self) -> tuple[Path, ...]:
-        """Files of weights in the folder."""
+        """Paths of the folder's safetensors files."""
         return tuple(sorted(self.folder.glob("model*.safetensors")))
 
     @cached_property
     def entries(self) -> dict[str, Path]:
-        """File of each tensor; a missing or damaged file is a RunError."""
+        """Path of the file that holds each tensor, by the tensor's name."""
         if (self.folder / WEIGHTS).is_file():
             return dict.fromkeys(self._names(self.folder / WEIGHTS), self.folder / WEIGHTS)
         if not (self.folder / INDEX).is_file():
@@ -123,6 +127,7 @@ class FolderTensors(StoredTensors):
         return {name: self.folder / shard for name, shard in weight_map.items()}
 
     def _explain_missing_weights(self) -> str:
+        """Return an error message that says how to get the missing safetensors files."""
         pickle = next((name for name in PICKLES if (self.folder / name).is_file()), None)
         if pickle is None:
             return f"{self.folder} has no weights: neither {WEIGHTS} nor {INDEX} is there. Download the folder again."
@@ -133,6 +138,7 @@ class FolderTensors(StoredTensors):
         return f"{message} If you trust it, write it as safetensors with transformers: {command}"
 
     def _names(self, path: Path) -> list[str]:
+        """Return the names of the tensors in a safetensors file."""
         try:
             with safe_open(path, framework="pt") as file:
                 return list(file.keys())
@@ -140,7 +146,7 @@ class FolderTensors(StoredTensors):
             raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of a tensor, which must hold floats."""
+        """Return the shape of a tensor without reading it; one that does not hold floats is a RunError."""
         with self._open(name) as file:
             tensor = file.get_slice(name)
             if (dtype := tensor.get_dtype()) not in FLOATS:
@@ -156,6 +162,7 @@ class FolderTensors(StoredTensors):
 
     @contextmanager
     def _open(self, name: str) -> Iterator[Any]:
+        """Open the safetensors file that holds a tensor; damage is a RunError."""
         path = self.entries[name]
         try:
             with safe_open(path, framework="pt") as file:
@@ -169,7 +176,7 @@ class FolderTensors(StoredTensors):
 def write_folder(
     folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, labels: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Fill a folder with a model as transformers' own class reads it; return the tensors that were written.
+    """Write a model into a folder that transformers can load; return the tensors by their names in transformers.
 
     `labels` are the names of a classifier's classes.
     """
@@ -206,4 +213,5 @@ def write_folder(
 
 
 def _write_json(path: Path, content: Mapping[str, Any], ensure_ascii: bool = True) -> None:
+    """Write a JSON file with indentation."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=ensure_ascii) + "\n", encoding="utf-8")

@@ -23,7 +23,7 @@ ROTATIONS = "rotations"  # tables of sines and cosines, which are not read
 
 
 def open_llama2c(path: Path) -> Pretrained:
-    """Open a file of llama2.c; the tokenizer is at its end, or in `tokenizer.bin` next to it."""
+    """Open a file of llama2.c as a pretrained model; its tokenizer follows the weights, or is in `tokenizer.bin`."""
     with path.open("rb") as file:
         header = np.frombuffer(file.read(HEADER_BYTES), dtype="<i4").tolist()
     *sizes, vocabulary, context = header if len(header) == 7 else [0] * 7
@@ -106,7 +106,9 @@ class Llama2cTensors(StoredTensors):
 
 
 def _read_tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokenizer:
-    """Read the pieces with their scores: a maximum length, then score, length and bytes of each."""
+    """Build the tokenizer from a file's bytes from `start` on: a maximum length, then score, length and bytes of each
+    token.
+    """
     if not path.is_file():
         raise RunError(f"{path} is missing: a model of llama2.c has its tokenizer there. Put it next to the model.")
     content = path.read_bytes()[start:]

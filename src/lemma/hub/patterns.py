@@ -28,11 +28,11 @@ BEGINNINGS, ENDS = (ops.AT_BEGINNING, ops.AT_BEGINNING_STRING), (ops.AT_END, ops
 
 
 def matches_to_end(pattern: str, text: str, starts: Collection[int] = (0,)) -> bool:
-    """Check whether a regular expression matches a text from one of some positions to its end.
+    r"""Return whether a regular expression matches a text from one of the offsets `starts` to its end.
 
     Supported: characters, `.`, classes, groups, alternatives, repetitions, `^` and `$`; others are a RunError.
 
-    >>> matches_to_end(r"layers\\.(0|1\\d)\\..*proj", "layers.12.q_proj"), matches_to_end("(a+)+b", "a" * 200)
+    >>> matches_to_end(r"layers\.(0|1\d)\..*proj", "layers.12.q_proj"), matches_to_end("(a+)+b", "a" * 200)
     (True, False)
     """
     return len(text) in PatternMatcher(text).ends(_parsed(pattern), set(starts))
@@ -40,6 +40,7 @@ def matches_to_end(pattern: str, text: str, starts: Collection[int] = (0,)) -> b
 
 @lru_cache(maxsize=4096)
 def _parsed(pattern: str) -> list[Any]:
+    """Return a regular expression as a list of (operation, argument) of Python's parser, cached."""
     try:
         parsed = parser.parse(pattern)
     except (re.error, OverflowError, RecursionError) as error:
@@ -57,12 +58,13 @@ class PatternMatcher:
         self.steps = 0
 
     def ends(self, parts: Any, starts: set[int]) -> set[int]:
-        """Return all positions that a sequence of parts can end at."""
+        """Return all offsets at which parts of a pattern, matched one after the other from `starts`, can end."""
         for operation, argument in parts:
             starts = self._part_ends(operation, argument, starts)
         return starts
 
     def _part_ends(self, operation: Any, argument: Any, starts: set[int]) -> set[int]:
+        """Return all offsets at which one operation of a pattern, matched from `starts`, can end."""
         self.steps += len(starts) + 1
         if self.steps > MAX_STEPS:
             raise RunError("a regular expression takes too much work to match. Name the modules one by one.")
@@ -89,7 +91,7 @@ class PatternMatcher:
         )
 
     def _repeat_ends(self, least: int, most: int, part: Any, starts: set[int]) -> set[int]:
-        """Return all ends of a repetition: beyond one round per character no new position is reached."""
+        """Return all offsets at which `least` to `most` repetitions of a part can end."""
         rounds = len(self.text) + 1
         for _ in range(min(least, rounds)):
             starts = self.ends(part, starts)
@@ -103,6 +105,7 @@ class PatternMatcher:
 
 
 def _matches_character(operation: Any, argument: Any, character: str) -> bool:
+    """Return whether an operation that matches one character (a literal, `.`, a class) matches this one."""
     if operation is ops.ANY:
         return character != "\n"
     if operation is ops.LITERAL:
@@ -114,7 +117,7 @@ def _matches_character(operation: Any, argument: Any, character: str) -> bool:
 
 
 def _in_class(kind: Any, value: Any, character: str) -> bool:
-    """Check whether a character is in an element of a class such as [a-z_\\d]."""
+    r"""Return whether a character is in an element of a class such as [a-z_\d]."""
     if kind is ops.RANGE:
         return value[0] <= ord(character) <= value[1]
     if kind is ops.CATEGORY:

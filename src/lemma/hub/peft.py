@@ -64,7 +64,14 @@ def write_peft(
     task: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a model's updates, and its modules that were trained in full, as a peft folder of the model `base`.
+    """Write a model's LoRA updates, and its modules that were trained in full, as a peft folder.
+
+    Args:
+        model: the adapted model.
+        folder: path of the new folder.
+        base: path or name of the base model, as peft records it.
+        tensor_maps: maps of the base's matrices, to write the names of transformers' modules instead of Lemma's.
+        task: peft's `task_type`, which is the kind of transformers' class.
 
     With `tensor_maps` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
     joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
@@ -121,7 +128,7 @@ class UpdateOptions(NamedTuple):
 
 
 def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-    """Drop the columns of B that are zero, with their rows of A; all stay if B is zero, as before training.
+    """Return A and B without the columns of B that are zero and their rows of A; unchanged if all of B is zero.
 
     `read_peft` adds them to give all updates one rank, and where parts of a joint matrix have different A.
     """
@@ -130,12 +137,15 @@ def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row_map(tensor_map: TensorMap) -> TensorMap:
-    """Return how rows of an update are stored: as those of the matrix, but never transposed."""
+    """Return the map of the rows of LoRA's B: as that of the matrix, but never transposed."""
     return replace(tensor_map, layout="stacked") if tensor_map.layout == "transposed" else tensor_map
 
 
 def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
-    """Return the path of the module of transformers that is the same as one of Lemma's."""
+    """Return the path in transformers of a module of Lemma's; without `tensor_maps` the paths are equal.
+
+    A module that transformers does not have as one is a SpecError.
+    """
     if tensor_maps is None:
         return path
     tensor_map = tensor_maps.get(path)
@@ -146,7 +156,7 @@ def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
 
 
 def _check_exportable(path: str, wrapper: Any) -> None:
-    """Reject wrappers that peft does not have, and the output of torch's attention, whose update it would ignore."""
+    """Raise a SpecError for an updated module that peft's format cannot express."""
     base = wrapper.base
     if isinstance(wrapper, LoraMatrices) or isinstance(base, NonDynamicallyQuantizableLinear):
         parameters = wrapper.updates if isinstance(wrapper, LoraMatrices) else ["weight"]
@@ -159,7 +169,7 @@ def _check_exportable(path: str, wrapper: Any) -> None:
 
 
 def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules that are trained in full, by path; peft cannot store half of a module."""
+    """Return the modules that are trained in full, by path; a module that is trained in part is a SpecError."""
     updates = [part for part in model.modules() if isinstance(part, LowRankUpdate)]
     update_ids = {id(parameter) for update in updates for parameter in update.parameters()}
     modules: dict[str, nn.Module] = {}
@@ -180,7 +190,14 @@ def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
 def _write_options(
     paths: Collection[str], updates: Mapping[str, UpdateOptions], full_modules: Collection[str], base: str | None
 ) -> dict[str, Any]:
-    """Return peft's options for these updates, so that it finds them among the paths of all modules."""
+    """Return the content of adapter_config.json, by which peft finds the modules to update.
+
+    Args:
+        paths: of all modules of the model.
+        updates: options of each update by its module's path.
+        full_modules: paths of the modules that were trained in full.
+        base: path or name of the base model.
+    """
     targets = list(updates)
     for name in full_modules:
         clashes = [path for path in paths if path != name and path.endswith(name)]
@@ -194,10 +211,12 @@ def _write_options(
     ambiguous = any(path.endswith(ends) and path not in targets for path in paths)
 
     def alpha_of(update: UpdateOptions) -> float:
+        """Return an update's alpha, rounded if it is an integer but for rounding errors."""
         nearest = round(update.alpha)
         return nearest if math.isclose(update.alpha, nearest, rel_tol=1e-12) else update.alpha
 
     def exactly(path: str) -> str:
+        """Return a regular expression that matches a complete path only."""
         return f"^{re.escape(path)}"
 
     rank, alpha = Counter((update.rank, alpha_of(update)) for update in updates.values()).most_common(1)[0][0]
@@ -227,7 +246,12 @@ def _write_options(
 
 
 def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
-    """Add the updates of a peft folder to the matrices of a base model, and copy in modules that were saved in full.
+    """Add the LoRA updates of a peft folder to a model, and copy its modules that were trained in full.
+
+    Args:
+        folder: the peft folder.
+        model: the base model, which is changed in place once the folder was checked.
+        tensor_maps: maps of the base's matrices, if the folder has the names of transformers' modules.
 
     With `tensor_maps` the folder's modules are called as in transformers' own class of the base.
 
@@ -259,7 +283,7 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
 
 
 def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path) -> "PeftTensors":
-    """Rename updates and modules from transformers' to Lemma's paths, and join the updates of a joint matrix."""
+    """Return the tensors of a peft folder by Lemma's module paths, with joined updates of joint matrices."""
     updates: dict[str, tuple[Tensor, Tensor]] = {}
     remaining = dict(stored.updates)
     full_tensors: dict[str, Tensor] = {}
@@ -284,7 +308,13 @@ def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path
 def _join_updates(
     tensor_map: TensorMap, names: Sequence[str], parts: Mapping[str, tuple[Tensor, Tensor]], folder: Path
 ) -> tuple[Tensor, Tensor]:
-    """Join the updates of some modules of transformers into one of a matrix that is made of them.
+    """Join the updates of several modules of transformers into (A, B) of the one matrix that Lemma makes of them.
+
+    Args:
+        tensor_map: map of the matrix.
+        names: paths of the modules in transformers, in the order of their rows.
+        parts: (A, B) of those modules that have an update.
+        folder: peft folder, for errors.
 
     Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
     """
@@ -347,7 +377,7 @@ class PeftOptions(ForeignFields):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: Path | str) -> Self:
-        """Read peft's options; one that would change the result and is not supported is a RunError that names it."""
+        """Validate the content of adapter_config.json; an option that is not supported is a RunError that names it."""
         if values.get("peft_type") != "LORA":
             raise RunError(f"{source}: peft_type = {values.get('peft_type')!r}; only LORA can be read.")
         supported = READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT
@@ -366,14 +396,18 @@ class PeftOptions(ForeignFields):
 
     @property
     def scale(self) -> float:
-        """Scale of updates that no pattern names: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
+        """Scale of the updates that no pattern changes: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
         return self._scale(self.lora_alpha, self.r)
 
     def _scale(self, alpha: float, rank: int) -> float:
+        """Return the scale of an update: alpha / rank, or alpha / √rank."""
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
-        """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
+        """Return (A, B) of an update with B multiplied by the ratio of its scale to the common scale.
+
+        Its rank must be the one that the options say.
+        """
         rank = _matching(self.rank_pattern, path, self.r)
         if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
             raise RunError(
@@ -384,12 +418,12 @@ class PeftOptions(ForeignFields):
         return A, B if scale == self.scale else B * (scale / self.scale)
 
     def as_lora(self, rank: int) -> Lora:
-        """Return the method of this rank whose alpha / rank is the common scale."""
+        """Return Lemma's adaptation method of this rank with the common scale."""
         return Lora(rank=rank, alpha=self.scale * rank, lora_dropout=self.lora_dropout)
 
 
 def _matching(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
-    """Return the value of the first pattern that matches the end of a path, as peft matches them."""
+    """Return the value of the first pattern that matches a path from a dot or its start to its end, or the default."""
     starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
     matches = (value for pattern, value in (patterns or {}).items() if matches_to_end(pattern, path, starts))
     return next(matches, default)
@@ -412,7 +446,10 @@ class PeftTensors:
 
     @classmethod
     def sort(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
-        """Sort a file's tensors; A and B are those of the matrix as Lemma stores it, where a row is a token."""
+        """Sort the tensors of a file into updates, copies of frozen matrices and full tensors.
+
+        A and B are those of the matrix as Lemma stores it: of an embedding, a row is a token.
+        """
         stored, factors = cls(), dict[str, dict[str, Tensor]]()
         for key, tensor in tensors.items():
             name = key.removeprefix(PREFIX)
@@ -437,6 +474,7 @@ class PeftTensors:
 
 
 def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
+    """Return the linear or embedding matrix of each module path; an unknown path is a RunError."""
     matrices = {
         location.path: matrix
         for matrix in find_matrices(model)
@@ -452,7 +490,10 @@ def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) ->
 def _new_updates(
     targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora, folder: Path
 ) -> dict[int, LowRankUpdate]:
-    """Make the updates, by the identity of their matrices; all locations of a tied matrix must have the same one."""
+    """Build the updates of the model's matrices, by the `id` of their weights.
+
+    All locations of a tied matrix must have the same update.
+    """
     updates: dict[int, LowRankUpdate] = {}
     for path, matrix in targets.items():
         A, B = stored.updates[path]
@@ -481,7 +522,7 @@ def _new_updates(
 def _full_targets(
     model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the model's tensors that were saved in full with their values; check copies of frozen matrices."""
+    """Pair each parameter that was saved in full with its saved value; check copies of frozen matrices."""
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for name, value in stored.full_tensors.items():
         tensor = tensors.get(name)
@@ -502,6 +543,7 @@ def _full_targets(
 
 
 def _copy(target: Tensor, value: Tensor) -> None:
+    """Copy a value into a tensor in place; a parameter becomes trainable."""
     with torch.no_grad():
         target.copy_(value)
     if isinstance(target, nn.Parameter):
@@ -509,6 +551,7 @@ def _copy(target: Tensor, value: Tensor) -> None:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the safetensors file of a peft folder; a missing or damaged one is a RunError."""
     path = folder / WEIGHTS
     if not path.exists() and (folder / PICKLE).exists():
         raise RunError(

@@ -38,15 +38,22 @@ SETTINGS = ("layer", "head", "limit", "seed")
 def evaluate_attention(
     run: Run, data_args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> ParsingScore:
-    """Score the trees of one attention head, or of the mean of all, and for each relation the head that finds it best.
+    """Evaluate trees built from a language model's attention, and for each relation the head that finds it best.
 
-    Next to them: chains, the trees of shuffled attention, and a model of the same spec with random weights.
+    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights.
+
+    Args:
+        run: a trained language model.
+        data_args: the treebank.
+        split: of the treebank; None for the default.
+        settings: `layer` and `head` select one head; without them attention is averaged.
+        observer: receives progress.
     """
     for name in settings:
         if name in ("context", "stride"):
             raise SpecError(f"evaluate: {WINDOWS}. Leave {name} out.")
         if name not in SETTINGS:
-            raise SpecError(describe_unknown("evaluate: the setting", name, SETTINGS))
+            raise SpecError(describe_unknown("evaluate: setting", name, SETTINGS))
     limit, seed = read_limit(settings), settings.get("seed", 1)
     layer, head = settings.get("layer"), settings.get("head")
     model, max_tokens = run.model, run.model.receptive_field
@@ -113,7 +120,10 @@ def relation_findings(
     most_attended: MostAttended,
     baselines_attended: Mapping[str, MostAttended] | None = None,
 ) -> list[RelationFinding]:
-    """Find the best head of each relation and direction, next to the baselines; the most frequent relations first."""
+    """Find the most accurate head for each relation and direction, with its baselines; most frequent relations first.
+
+    `most_attended` has each head's most attended word for every word of the `gold` sentences; `names` are the heads'.
+    """
     accuracies, counts = head_accuracies(most_attended, gold)
     baselines = {name: head_accuracies(other, gold)[0] for name, other in (baselines_attended or {}).items()}
     offsets = best_offsets(gold)
@@ -128,7 +138,7 @@ def relation_findings(
 
 
 def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tuple[Accuracies, Counter[str]]:
-    """Return each head's accuracy for each relation in both directions, and the number of arcs of each relation."""
+    """Return each head's accuracy by relation and direction, and the number of arcs of each relation."""
     hits: dict[tuple[str, Direction], np.ndarray] = defaultdict(lambda: np.zeros(most_attended[0].shape[0]))
     counts: Counter[str] = Counter()
     for sentence, attended in zip(gold, most_attended, strict=True):
@@ -142,7 +152,7 @@ def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tu
 
 
 def best_offsets(gold: Sequence[Sentence]) -> dict[tuple[str, Direction], tuple[int, float]]:
-    """Return for each relation and direction the offset that is right most often, and how often in per cent."""
+    """Return by relation and direction the distance in words that is right most often, and its accuracy in per cent."""
     offset_counts: dict[str, Counter[int]] = defaultdict(Counter)
     for sentence in gold:
         for head_word, dependent, relation in sentence.arcs():

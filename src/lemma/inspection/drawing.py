@@ -53,7 +53,7 @@ TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",
 
 
 def colour_index(weight: float) -> int:
-    """Return the index of a weight's colour: by its square root, since 1/60 for each of sixty keys should be seen.
+    """Return the palette index of an attention weight, 254·√weight: 1/60 for each of sixty keys should be visible.
 
     >>> colour_index(0.0), colour_index(0.25), colour_index(1.0)
     (0, 127, 254)
@@ -62,12 +62,12 @@ def colour_index(weight: float) -> int:
 
 
 def text_colour(colour: int) -> str:
-    """Return a colour of text that is legible on the colour of that index."""
+    """Return black or white, whichever is legible on the palette colour with this index."""
     return "#ffffff" if colour > LEVELS * 0.57 else "#1c1d21"
 
 
 def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
-    """Draw a matrix as PNG, one pixel per cell; masked cells are transparent.
+    """Draw an attention matrix as PNG bytes, one pixel per weight; masked ones are transparent.
 
     PNG 1.2: header, palette, transparency of its first entry, rows, end.
     """
@@ -88,18 +88,18 @@ def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "q
 
 
 def png_url(head: "Head", max_tokens: int | None = None) -> str:
-    """Return the first `max_tokens` rows and columns of a head's weights as the data URL of an image."""
+    """Return the first `max_tokens` rows and columns of a head's weights as a data URL of a PNG."""
     image = png(head.weights[:max_tokens, :max_tokens], head.allowed[:max_tokens, :max_tokens])
     return "data:image/png;base64," + base64.b64encode(image).decode()
 
 
 def render(template: str, **values: Any) -> str:
-    """Fill one of the package's templates; values are escaped."""
+    """Fill the template file of this name in the package with values, which are escaped."""
     return TEMPLATES.get_template(template).render(values)
 
 
 def draw_head(head: "Head") -> str:
-    """Draw lines from queries to keys, and the matrix of weights, as SVG."""
+    """Draw a head as SVG: lines from queries to keys, and the matrix of weights."""
     queries, keys = head.query_tokens[:MAX_TOKENS], head.key_tokens[:MAX_TOKENS]
     left_out = " (the first tokens only)" if (len(queries), len(keys)) != head.weights.shape else ""
     cells = [
@@ -111,7 +111,7 @@ def draw_head(head: "Head") -> str:
 
 
 def list_tokens(tokens: Sequence[VisibleToken]) -> str:
-    """List tokens with their indices, in lines that fit."""
+    """List tokens with their indices as lines of text, wrapped to the terminal's width."""
     lines = [""]
     for word in tokens:
         token = f"{word.index}:{word.label()}"
@@ -122,7 +122,7 @@ def list_tokens(tokens: Sequence[VisibleToken]) -> str:
 
 
 def draw_layer(layer: int, heads: "list[Head]") -> str:
-    """Draw the heads of a layer in characters, as many side by side as fit."""
+    """Draw the heads of a layer with block characters, side by side as far as they fit into the terminal."""
     side = math.ceil(len(heads) / math.ceil(len(heads) / MAX_HEADS_PER_ROW))
     max_width = min(24, text_width() // side - 2)
     images = []
@@ -139,7 +139,7 @@ def draw_layer(layer: int, heads: "list[Head]") -> str:
 
 
 def draw_pattern_letters(heads: "Heads") -> str:
-    """Draw all heads by the letters of their patterns: one row per layer."""
+    """Draw a letter for the pattern of each head: one row of text per layer."""
     layers = heads.layers()
     most, side = max(map(len, layers.values())), len(f"layer {max(layers)}")
     rows = [("head", [f"{number % 100:2d}" for number in range(most)])]
@@ -150,9 +150,9 @@ def draw_pattern_letters(heads: "Heads") -> str:
 def shade_matrix(
     weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"], rows: int, columns: int
 ) -> list[str]:
-    """Draw a matrix in a few characters, blank where all is masked.
+    """Draw an attention matrix as `rows` lines of `columns` characters, blank where all weights are masked.
 
-    Each is as dark as the fraction of attention that its rows, in the mean, give to its columns.
+    A character is as dark as the mean attention that its queries give to its keys.
 
     >>> weights = np.array([[1.0, 0.0], [0.25, 0.75]])
     >>> shade_matrix(weights, np.tri(2, dtype=bool), 2, 4)
@@ -173,7 +173,7 @@ def shade_matrix(
 
 
 def list_attended_tokens(head: "Head") -> str:
-    """List the keys that each query attends to most, a line per query."""
+    """List the keys that each query attends to most with their weights, one line per query."""
     width = max(len(word.label()) for word in head.query_tokens)
     lines = []
     for row, word in enumerate(head.query_tokens):

@@ -73,29 +73,34 @@ class Head:
 
     @property
     def sink_fraction(self) -> float | None:
-        """The mean fraction of attention that goes to the sink; None without one."""
+        """Return the mean fraction of attention that goes to the attention sink; None without a sink."""
         return None if self.sink is None else float(1 - self.weights.sum(1).mean())
 
     @property
     def title(self) -> str:
+        """Return the heading "Layer 1, head 0"."""
         return f"Layer {self.layer}, head {self.head}"
 
     @property
     def nearest(self) -> PatternMatch | None:
-        """The pattern it comes nearest to, whether or not that is a match."""
+        """Return the pattern with the highest gain over uniform attention, even if it does not match.
+
+        None without patterns.
+        """
         return patterns.nearest_pattern(self.matches)
 
     @property
     def pattern(self) -> str:
-        """The pattern it matches; `broad` or `none` if it matches none."""
+        """Return the name of the pattern that this head matches, such as "previous"; else "broad" or "none"."""
         return patterns.pattern_name(self.nearest, self.statistics.breadth)
 
     @property
     def matched_pattern(self) -> PatternMatch | None:
-        """The nearest pattern, if it is a match."""
+        """Return the score of the pattern that this head matches; None if it matches no pattern."""
         return self.nearest if self.nearest and self.nearest.pattern == self.pattern else None
 
     def record(self) -> dict[str, Any]:
+        """Return the head's statistics and best pattern as a flat dictionary, for CSV."""
         nearest = self.nearest
         return {
             "layer": self.layer,
@@ -125,13 +130,17 @@ class Heads(Result):
     notes: tuple[str, ...] = ()  # on what was left out
 
     def layers(self) -> dict[int, list[Head]]:
+        """Return the heads of each layer, by layer number."""
         layers: dict[int, list[Head]] = {}
         for head in self.heads:
             layers.setdefault(head.layer, []).append(head)
         return layers
 
     def heads_by_pattern(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
-        """Return by pattern the heads that match it, best first; a head may match several."""
+        """Return by pattern the heads that match it with their scores, best first.
+
+        A head may match several patterns.
+        """
         every = [(head, match) for head in self.heads for match in head.matches]
         matching = [pair for pair in every if pair[1].gain >= patterns.MIN_GAIN and pair[1].rows >= patterns.MIN_ROWS]
         matching.sort(key=lambda pair: -pair[1].gain)
@@ -142,11 +151,12 @@ class Heads(Result):
         }
 
     def clearest_head(self) -> Head:
-        """Return the head that matches its pattern best, or the first."""
+        """Return the head that matches its pattern best, or the first head if none matches."""
         return max(self.heads, key=lambda head: head.matched_pattern.gain if head.matched_pattern else 0.0)
 
     @property
     def title(self) -> str:
+        """Return the heading "Attention of MODEL"."""
         return f"Attention of {self.model}"
 
     def blocks(self) -> Iterator[Block]:
@@ -193,7 +203,7 @@ class Heads(Result):
         yield from (Text(note, blank_before=True) for note in self.notes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: tokens, and of each head its numbers, its patterns and (if they are few) its weights."""
+        """Return a JSON-ready dictionary: tokens, and each head's statistics, patterns and, if few, weights."""
         with_weights = sum(head.weights.size for head in self.heads) <= MAX_WEIGHTS
         heads: list[dict[str, Any]] = []
         for head in self.heads:
@@ -217,6 +227,7 @@ class Heads(Result):
         return [head.record() for head in self.heads]
 
     def svg(self) -> str:
+        """Return an SVG drawing: a single head in full, or a grid of images of all heads."""
         if len(self.heads) == 1:
             return drawing.draw_head(self.heads[0])
         layers = self.layers().values()
@@ -224,7 +235,7 @@ class Heads(Result):
         return drawing.render("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return those of every result, with the interactive page and the drawing of heads."""
+        """Return functions that write each file format, by suffix; .html is interactive, .svg a drawing."""
         return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
@@ -241,12 +252,19 @@ def look_at_run(
     head: int | None = None,
     **unknown_settings: Any,
 ) -> Heads:
-    """Look at the heads of a run on a text: its first tokens, as many as the model reads at once.
+    """Analyse the attention heads of a run on the first tokens of a text, as many as the model reads at once.
 
-    Or on `repeated` random tokens that come twice, on which induction heads show themselves (Olsson et al. 2022).
+    Args:
+        run: a trained model.
+        text: the text; a sample of the run's data by default.
+        repeated: instead of a text, read this many random tokens twice, which reveals induction heads (Olsson et al.
+            2022).
+        layer: analyse only the heads of this layer, counted from 0.
+        head: analyse only this head of each layer, counted from 0.
+        unknown_settings: settings that do not exist, for the error message.
     """
     for word in unknown_settings:
-        raise SpecError(describe_unknown("look: the setting", word, ("text", "repeated", "layer", "head")))
+        raise SpecError(describe_unknown("look: setting", word, ("text", "repeated", "layer", "head")))
     body = run.spec.body if isinstance(run.spec, Classifier) else run.spec
     reads_texts = isinstance(run.spec, Classifier | Encoder) and not isinstance(body, Tree)
     model = run.module if reads_texts else run.model
@@ -281,6 +299,7 @@ def look_at_run(
 
 
 def _explain_no_heads(run: Run) -> str:
+    """Return an error message for a run of a family without attention heads."""
     return (
         f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention heads. "
         "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
@@ -305,6 +324,7 @@ class HeadMeans(Result):
 
     @property
     def title(self) -> str:
+        """Return the heading "Attention of MODEL over a text"."""
         return f"Attention of {self.model} over a text"
 
     def records(self) -> list[dict[str, Any]]:
@@ -333,10 +353,15 @@ class HeadMeans(Result):
 
 
 def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], None] | None = None) -> HeadMeans:
-    """Measure every head over a whole text, a file or a corpus by name, window by window.
+    """Measure entropy and attention distance of every head over all tokens of a text, window by window.
 
-    The weights of no window are in memory: on a GPU `kernels/row_statistics.py` gives the entropy and the distance of
+    No window's weights are in memory: on a GPU `kernels/row_statistics.py` computes the entropy and the distance of
     each row along with attention; elsewhere they are computed in blocks of rows.
+
+    Args:
+        run: a trained language model.
+        corpus: a text file, or the name of a corpus.
+        progress: called with a label, the finished and the total steps.
     """
     hint = "What its heads do on one text: lemma look {} --text '…'"
     model = run.require(LanguageModel, "a language model, whose heads --corpus measures", hint)
@@ -374,7 +399,10 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
 
 
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
-    """Return by layer the sums of entropies and squared distances over each head's rows, and the number of rows."""
+    """Run the model on tokens; return per layer each head's sums of row entropies and squared distances, and row count.
+
+    `fused` are the attention layers whose statistics a GPU kernel computes; without them attention is recorded.
+    """
     read = getattr(model, "vectors", model)
     if not fused:
         with record_attention() as records:
@@ -393,11 +421,11 @@ def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Fl
 
 
 def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[int]:
-    """Return the first special tokens, and `count` random tokens twice, none of them special and all different.
+    """Return the tokenizer's first special tokens, then `count` different random tokens twice.
 
-    On such a text a model cannot know the next token but by having seen what came after the same token before. So the
-    score of the pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and
-    induction heads"): the mean attention from each token's second occurrence to the token after its first.
+    On such a sequence a model can predict a token only from what followed the same token before. So the score of the
+    pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and induction
+    heads"): the mean attention from each token's second occurrence to the token after its first.
     """
     special = {*tokenizer.prefix, *tokenizer.suffix, *tokenizer.stop_tokens, tokenizer.bos, tokenizer.unk}
     ordinary_ids = [token for token in range(tokenizer.vocabulary) if token not in special]
@@ -421,11 +449,17 @@ def look_at(
     head: int | None = None,
     notes: Sequence[str] = (),
 ) -> Heads:
-    """Look at the heads of any PyTorch model on one text.
+    """Analyse the attention heads of any PyTorch model on one sequence.
 
-    `tokens` is what the model is called with: ids of shape (time) or (1, time), as a tensor or a list, or a mapping of
-    keyword arguments. `words` are the tokens as text; `source_words` those of the text that an encoder–decoder attends
-    to. A layer is one call of attention, counted from 0 in the order in which they run.
+    Args:
+        model: a module that calls PyTorch's attention.
+        tokens: input of the model: ids of shape (time) or (1, time), or a mapping of keyword arguments.
+        words: the tokens as text.
+        source_words: for an encoder–decoder, the tokens of its source text.
+        name: of the model, for headings.
+        layer: analyse only this call of attention, counted from 0 in the order in which they run.
+        head: analyse only this head, counted from 0.
+        notes: sentences to show next to the result.
     """
     inputs = _check_one_sequence(tokens)
     identities = None
@@ -463,7 +497,7 @@ class NoAttentionError(InputError):
 
 
 def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
-    """Return what the model is called with, checked to be one text only."""
+    """Return `tokens` as a tensor or mapping; raise an InputError unless it holds exactly one sequence."""
     if isinstance(tokens, Mapping):
         inputs = tokens
         named_ids = (tensor for name, tensor in tokens.items() if str(name).endswith("ids"))
@@ -489,7 +523,7 @@ def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
 
 
 def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
-    """Run the model once, and return the inputs of every call of attention."""
+    """Run the model once on `inputs` and return the queries, keys, … of every call of attention."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -518,7 +552,15 @@ def _analyse_heads(
     source: tuple[VisibleToken, ...],
     head_index: int | None,
 ) -> Iterator[Head]:
-    """Yield the heads of one call of attention, on the last row of the batch, in single precision or better."""
+    """Yield the heads of one call of attention, in float32 or better, for the last row of the batch.
+
+    Args:
+        layer: the number of the call.
+        record: its queries, keys, values and masks.
+        tokens: of the text.
+        source: tokens of another text that it may attend to.
+        head_index: the only head to yield; None for all.
+    """
     query_tokens, key_tokens, cross = _match_tokens(record, tokens, source)
     precision = torch.promote_types(record.queries.dtype, torch.float32)
     for name in ("queries", "keys", "values", "bias", "position_bias"):
@@ -569,10 +611,10 @@ def _analyse_heads(
 def _match_tokens(
     record: AttentionRecord, tokens: tuple[VisibleToken, ...], source: tuple[VisibleToken, ...]
 ) -> tuple[tuple[VisibleToken, ...], tuple[VisibleToken, ...], bool]:
-    """Return the tokens of the queries, those of the keys, and whether they are two different texts.
+    """Return the tokens of the queries, the tokens of the keys, and whether they belong to two different texts.
 
-    Their lengths tell the texts apart; where both texts have the same length, the module's path does. A model that
-    reads windows is given its last words.
+    The lengths tell the texts apart; if both texts have the same length, the module's path does. A model that reads
+    windows gets its last words.
     """
     new, num_keys = record.queries.shape[-2], record.keys.shape[-2]
 

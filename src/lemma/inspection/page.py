@@ -29,7 +29,7 @@ LEGEND_WEIGHTS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 def render_page(heads: "Heads") -> str:
-    """Render the page."""
+    """Render the interactive HTML page of a model's attention heads."""
     packed = build_payload(heads)
     counts = {"layer": len(heads.layers()), "head": len(heads.heads), "token": len(heads.tokens)}
     assets = files("lemma.inspection") / "assets"
@@ -62,7 +62,7 @@ class Payload:
 
 
 def build_payload(heads: "Heads") -> Payload:
-    """Pack the heads of a text, cut to as many tokens as fit."""
+    """Pack tokens and weights of the heads for the page's script, cut to the number of tokens that fits."""
     numbers: dict[str, int] = {}  # of arrays in base64, each kept only once
     spent = 0
 
@@ -147,6 +147,7 @@ def build_payload(heads: "Heads") -> Payload:
 
 
 def _describe_head(head: "Head") -> str:
+    """Return a paragraph on a head: pattern, entropy, distance, attention to the first token."""
     numbers, nearest = head.statistics, head.nearest
     comparison = (
         f" {nearest.score:.3f} of its attention where uniform attention has {nearest.uniform:.3f}" if nearest else ""

@@ -46,14 +46,16 @@ class Statistics:
 
     @property
     def breadth(self) -> float:
-        """The entropy as a fraction of uniform attention's; 0 where no row has a choice."""
+        """Return the entropy as a fraction of that of uniform attention; 0 if no row sees two keys."""
         return self.entropy / self.uniform_entropy if self.uniform_entropy else 0.0
 
 
 def softmax_sums(
     scores: Float[np.ndarray, "queries keys"], sink: float | None = None
 ) -> Float[np.ndarray, "queries two"]:
-    """Return the maximum m of each row and Σ exp(score − m), an attention sink's score included; 0 for an empty row.
+    """Return per row the maximum m of the scores and Σ exp(score − m); both are 0 for a row without allowed keys.
+
+    `sink` is the score of an attention sink, which is added to every row.
 
     >>> softmax_sums(np.array([[0.0, -np.inf], [1.0, 1.0]]), sink=1.0).round(3).tolist()
     [[1.0, 1.368], [1.0, 3.0]]
@@ -67,7 +69,12 @@ def softmax_sums(
 def statistics(
     weights: Float[np.ndarray, "queries keys"], allowed: Mask, distances: Float[np.ndarray, "queries keys"] | None
 ) -> Statistics:
-    """Measure a head's weights; `distances` is |i − j|, or None where the two texts have no common order.
+    """Measure entropy, distance and attention to the first key of a head, as means over rows that see a key.
+
+    Args:
+        weights: α_ij, which is 0 for masked keys.
+        allowed: the keys that each query may attend to.
+        distances: |i − j|, or None if queries and keys are tokens of two texts.
 
     >>> weights = np.array([[1.0, 0.0], [0.5, 0.5]])
     >>> print(statistics(weights, weights > 0, np.array([[0.0, 1.0], [1.0, 0.0]])))
@@ -97,14 +104,16 @@ class PatternMatch:
 
     @property
     def gain(self) -> float:
-        """(score − uniform) / (1 − uniform); at most 1."""
+        """Return (score − uniform) / (1 − uniform), which is at most 1; 0 without rows."""
         return (self.score - self.uniform) / (1 - self.uniform) if self.rows else 0.0
 
 
 def match_pattern(
     pattern: str, weights: Float[np.ndarray, "queries keys"], allowed: Mask, pattern_mask: Mask
 ) -> PatternMatch:
-    """Score one pattern: the mean fraction of attention on its keys, over the rows where it exists.
+    """Score how well a head follows a pattern: its mean attention to the keys in `pattern_mask`.
+
+    The mean is over rows that may attend to a key of the pattern and to another key.
 
     >>> diagonal, everything = np.eye(2, dtype=bool), np.ones((2, 2), dtype=bool)
     >>> match_pattern("itself", np.array([[0.75, 0.25], [0.5, 0.5]]), everything, diagonal)
@@ -120,26 +129,35 @@ def match_pattern(
 
 
 def nearest_pattern(matches: Sequence[PatternMatch]) -> PatternMatch | None:
-    """Return the pattern with the greatest gain among those that exist in enough rows; None if no pattern exists."""
+    """Return the pattern with the greatest gain among those with at least `MIN_ROWS` rows, else among all with any row.
+
+    None if no pattern has rows.
+    """
     candidates = [match for match in matches if match.rows >= MIN_ROWS] or [match for match in matches if match.rows]
     return max(candidates, key=lambda match: match.gain, default=None)
 
 
 def pattern_name(match: PatternMatch | None, breadth: float) -> str:
-    """Return the name of the nearest pattern if it is a match, `broad` if the entropy is high, else `none`."""
+    """Return the name of the match if its gain is large enough, else "broad" if the entropy is high, else "none".
+
+    `breadth` is the entropy as a fraction of that of uniform attention.
+    """
     if match and match.gain >= MIN_GAIN:
         return match.pattern
     return "broad" if breadth >= BROAD_FRACTION else "none"
 
 
 def key_distances(queries: Sequence[VisibleToken], keys: Sequence[VisibleToken]) -> Int[np.ndarray, "queries keys"]:
-    """Return how far each key lies before each query."""
+    """Return how many tokens each key lies before each query; negative for later keys."""
     return np.subtract.outer([word.index for word in queries], [word.index for word in keys])
 
 
 @lru_cache(maxsize=8)  # all heads of a text share it
 def pattern_masks(queries: tuple[VisibleToken, ...], keys: tuple[VisibleToken, ...], cross: bool) -> dict[str, Mask]:
-    """Return the keys of every pattern for these tokens; across two texts only patterns that need no common order."""
+    """Return the mask of keys that each pattern attends to, by name of the pattern.
+
+    If `cross`, queries and keys belong to two texts, and only patterns that need no common order are returned.
+    """
     numbers: dict[object, int] = {}
     rows, columns = ([numbers.setdefault(word.identity, len(numbers)) for word in side] for side in (queries, keys))
     same = np.equal.outer(rows, columns)

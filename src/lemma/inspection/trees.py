@@ -39,7 +39,7 @@ class Alignment:
 
 
 def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
-    """Encode words one by one, each with the space before it; characters without a token are left out."""
+    """Encode words one by one, each but the first with the space before it; characters without a token are left out."""
     ids = [tokenizer.encode_lossy(f" {word}" if number else word)[0] for number, word in enumerate(words)]
     ends = np.cumsum([0, *map(len, ids)]).tolist()
     return Alignment(np.concatenate([np.zeros(0, dtype=np.int64), *ids]), tuple(pairwise(ends)))
@@ -54,15 +54,16 @@ class WordAttention:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the name of each head: "layer 0 head 3"."""
         return tuple(f"layer {layer} head {head}" for layer, head in self.head_indices)
 
     def select(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
-        """Return the attention of one head, or the mean over a layer or all heads, from rows to columns."""
+        """Return the attention of words (rows) to words (columns): one head's, or a mean over a layer or all heads."""
         return self.weights[_select(self.head_indices, layer, head)].mean(axis=0)
 
 
 def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
-    """Make a model read words, and return the attention of its heads from word to word."""
+    """Run a model on a sentence; return the attention of its heads between words."""
     aligned = align(words, tokenizer)
     reach = model.receptive_field
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
@@ -75,7 +76,7 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
-    """Raise an error if the model lacks attention, that layer or that head; the model reads three tokens."""
+    """Raise an InputError if the model has no attention, or lacks this layer or head; it runs on three tokens."""
     size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
     _select(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
@@ -83,9 +84,10 @@ def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> No
 def merge_token_attention(
     weights: Float[np.ndarray, "heads tokens tokens"], spans: Sequence[tuple[int, int]]
 ) -> Float[np.ndarray, "heads words words"]:
-    """Turn attention between tokens (from, to) into attention between words; a word without tokens has none.
+    """Convert attention between tokens to attention between words; `spans` are each word's first and last+1 token.
 
-    Attention to a word is the sum over its tokens, attention from a word the mean over them (Clark et al. 2019).
+    Attention to a word is the sum over its tokens, attention from a word the mean over them (Clark et al. 2019). A word
+    without tokens has no attention.
 
     >>> merge_token_attention(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
     [[[1.0, 0.0], [0.4, 0.6]]]
@@ -98,7 +100,7 @@ def merge_token_attention(
 
 
 def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
-    """Return the records of every layer in which all tokens attend to all (or to all before)."""
+    """Run a model; return the records of the attention calls in which queries and keys are all tokens of `ids`."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
     with evaluating(model), torch.no_grad(), record_attention(model) as records:
         model(tokens)
@@ -109,11 +111,15 @@ def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"])
 
 
 def _head_indices(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], ...]:
+    """Return (layer, head) for every head of the recorded attention calls."""
     return tuple((layer, head) for layer, record in enumerate(records) for head in range(record.queries.shape[1]))
 
 
 def _select(head_indices: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
-    """Return the numbers of the heads with this layer and head; raise an error if there are none."""
+    """Return the indices of the heads in this layer and with this number (None: any).
+
+    Raise InputError if there are none.
+    """
     selected = [i for i, pair in enumerate(head_indices) if layer in (None, pair[0]) and head in (None, pair[1])]
     if not selected:
         requested = [f"{name} {number}" for name, number in (("layer", layer), ("head", head)) if number is not None]
@@ -126,7 +132,7 @@ def _select(head_indices: Sequence[tuple[int, int]], layer: int | None, head: in
 
 
 def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.ndarray, "heads words"]:
-    """Return the other word that each head attends to most from each word, from 1; 0 where it may see no other.
+    """Return for each head and word the other word it attends to most, counted from 1; 0 if it may see no other.
 
     >>> most_attended(np.array([[[1.0, 0, 0], [0.9, 0.1, 0], [0.1, 0.3, 0.6]]])).tolist()
     [[0, 1, 2]]
@@ -138,10 +144,11 @@ def most_attended(weights: Float[np.ndarray, "heads words words"]) -> Int64[np.n
 
 
 def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]:
-    """Return the maximum spanning tree of A + Aᵀ, with the word that others attend to most on average as its root.
+    """Return the head of each word (0 for the root) in the maximum spanning tree of A + Aᵀ.
 
-    A causal model's words attend only to the past, so that a word's head may lie where it cannot look. Both directions
-    are therefore added: the tree itself has no direction then.
+    The root is the word that receives most attention on average. A causal model's words attend only to the past, so
+    that a word's head may lie where it cannot attend. Both directions are therefore added, and the tree itself has no
+    direction then.
 
     >>> attention_tree(np.array([[1.0, 0, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]]))
     (0, 1, 1)
@@ -158,7 +165,7 @@ def attention_tree(weights: Float[np.ndarray, "words words"]) -> tuple[int, ...]
 def shuffle_attention(
     weights: Float[np.ndarray, "heads words words"], seed: int
 ) -> Float[np.ndarray, "heads words words"]:
-    """Permute each word's attention among the other words it may see: a baseline that knows nothing."""
+    """Permute each word's attention among the other words it may see: an uninformed baseline."""
     random = np.random.default_rng(seed)
     dealt = weights.copy()
     for matrix in dealt:
@@ -173,12 +180,12 @@ Arc = tuple[int, int]
 
 
 def tree_arcs(heads: Sequence[int]) -> list[Arc]:
-    """Return the arcs of a tree without that of its root; words are counted from 1."""
+    """Return (head, dependent) of each word but the root; words are counted from 1, a head of 0 is the root's."""
     return [(head, dependent) for dependent, head in enumerate(heads, start=1) if head]
 
 
 def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
-    """Return how high each arc must be drawn to stay clear of the shorter ones that it overlaps: 1 and up."""
+    """Return the height, from 1 up, at which each arc must be drawn to clear the shorter arcs that it overlaps."""
     levels: dict[Arc, int] = {}
     for arc in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc)):
         low, high = sorted(arc)
@@ -188,7 +195,9 @@ def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
 
 
 def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
-    """Draw a tree next to its words, from head to dependent, with a note behind each word.
+    """Draw a tree in box characters, one line per word, with arrows from head to dependent.
+
+    `heads` has each word's head, counted from 1 (0: root), and `notes` the text behind each word.
 
     >>> print(draw_arcs(["I", "sleep"], [2, 0], ["nsubj", "root"]))
     ┌─► I      nsubj
@@ -217,7 +226,7 @@ def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) 
 
 
 def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[str]) -> str:
-    """Draw a tree as one SVG: words in a row, arcs above them with their labels, an arrow at each dependent."""
+    """Draw a tree as SVG: words in a row, arcs above them with their labels, an arrow at each dependent."""
     centres, x = [], SPACE / 2
     for word, label in zip(words, labels, strict=True):
         width = LETTER * max(display_width(word), display_width(label) * 0.78, 2)
@@ -258,15 +267,16 @@ class RelationHead:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """Return the headers of the columns: the null position, then the words."""
         return (NOTHING, *self.words)
 
     @property
     def rows(self) -> Iterator[tuple[str, list[float]]]:
-        """Return each word that attends, the top first, with its weights."""
+        """Return (word, attention weights) for the root position and every word."""
         return zip((TOP, *self.words), self.weights.tolist(), strict=True)
 
     def lines(self) -> list[str]:
-        """Return a line for each word that attends to words; the others in one line."""
+        """Return the attention as text, one line per word that attends to words; the other words share a line."""
         lines, idle = [f"head {self.relation}"], []
         for name, row in self.rows:
             if row[0] >= 0.5:
@@ -278,7 +288,7 @@ class RelationHead:
         return [*lines, *([f"  from all others: {NOTHING} ≥ {min(idle):.2f}"] if idle else [])]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: rows from the top and each word, columns to nothing and each word."""
+        """Return a JSON-ready dictionary; the first row is the root position, the first column the null position."""
         return {"relation": self.relation, "weights": [[round(w, 6) for w in row] for _, row in self.rows]}
 
 
@@ -291,7 +301,7 @@ class ParsedSentence:
     relation_heads: tuple[RelationHead, ...] = ()
 
     def draw(self, max_width: int | None = None) -> str:
-        """Draw the tree in box characters, or as a table if it takes more than `max_width` columns."""
+        """Draw the tree in box characters, or as a table if it is wider than `max_width` characters."""
         words, heads = self.sentence.words, self.sentence.heads
         relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
         notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
@@ -315,6 +325,7 @@ class ParsedSentence:
         return "\n".join([drawing, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
 
     def svg(self) -> str:
+        """Draw the tree as SVG."""
         labels = ["" if relation == "_" else relation for relation in self.sentence.relations]
         return draw_svg_arcs(self.sentence.words, self.sentence.heads, labels)
 
@@ -353,6 +364,7 @@ class ParsedText(Result):
         yield Text(self.about)
 
     def svg(self) -> str:
+        """Draw the tree as SVG; raise InputError if the text has several sentences."""
         if len(self.sentences) != 1:
             raise InputError(
                 f"an SVG file holds one tree, but the text has {len(self.sentences)} lines. Save it as .html instead."
@@ -360,11 +372,11 @@ class ParsedText(Result):
         return self.sentences[0].svg()
 
     def html(self, full_page: bool = True) -> str:
-        """Render all trees on one page, with the attention of relations; or only the trees, for a notebook."""
+        """Render an HTML page of all trees and relations; `full_page=False` is only the trees, for a notebook."""
         return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=full_page)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return those of every result; drawings are as wide as the trees are, and scroll on a page."""
+        """Return functions that write each file format; drawings are as wide as their trees."""
         return super().writers() | {
             ".svg": self.svg,
             ".html": self.html,
@@ -379,10 +391,16 @@ class ParsedText(Result):
 def parse_text(
     run: Run, text: str, *, layer: int | None = None, head: int | None = None, relation: str | None = None
 ) -> ParsedText:
-    """Draw the trees of a text, one sentence per line.
+    """Parse a text of one sentence per line.
 
-    A parser gives its own trees, with the attention of one `relation`'s head if asked for ("all" for every relation in
-    the tree); a language model the maximum spanning tree over the attention of one head, or over the mean of all.
+    A parser predicts trees. For a language model the tree is the maximum spanning tree over its attention.
+
+    Args:
+        run: a parser or a language model.
+        text: one sentence per line.
+        layer: of a language model's heads; None averages over layers.
+        head: of a language model; None averages over heads.
+        relation: of a parser, shows the attention of this relation's head; "all" for every relation in the tree.
     """
     sentences = [words for line in text.splitlines() if (words := split_words(line))]
     if not sentences:

@@ -102,10 +102,10 @@ def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
     if not isinstance(model, DecoderModel) or not isinstance(spec, Decoder):
         raise SpecError(f"merge: a {spec.family} model has no multi-head attention to merge. It works on a decoder.")
     if not pairs:
-        raise SpecError(f"merge: no pair is named. Known: {', '.join(PAIRS)}.")
+        raise SpecError(f"merge: no pair is named. Choices: {', '.join(PAIRS)}.")
     for pair in pairs:
         if pair not in PAIRS:
-            raise SpecError(describe_unknown("merge", pair, PAIRS))
+            raise SpecError(describe_unknown("merge: pair", pair, PAIRS))
     if merged := [pair for pair in pairs if getattr(spec, pair) == "merged"]:
         raise SpecError(f"merge: {merged[0]} is merged in this model already.")
     if "key_query" in pairs and spec.positions.rotates:

@@ -48,7 +48,7 @@ class SvgPart:
 
 
 def as_svg(blocks: Blocks, title: str) -> str:
-    """Draw blocks as an SVG file; neighbouring matrices share rows."""
+    """Return blocks as an SVG document, one below the other; neighbouring matrices are side by side."""
     parts: list[str] = []
     widest, y = 0.0, float(MARGIN)
     for drawing in _rows(blocks):
@@ -58,14 +58,14 @@ def as_svg(blocks: Blocks, title: str) -> str:
 
 
 def matrix_svg(matrix: Matrix, edge: int = 10) -> str:
-    """Draw one matrix as an SVG element."""
+    """Return a matrix as an SVG document: a heat map with a margin of `edge` pixels."""
     drawing = heat_map(matrix)
     body = _translate(drawing.body, edge, edge)
     return _document(SvgPart(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
 
 
 def _document(drawing: SvgPart, title: str) -> str:
-    """Put a drawing on a light background, so that it can also be read on a dark page."""
+    """Return a drawing as an SVG document with a light background."""
     width, height = round(drawing.width), round(drawing.height)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
@@ -75,10 +75,12 @@ def _document(drawing: SvgPart, title: str) -> str:
 
 
 def _translate(body: str, x: float, y: float) -> str:
+    """Return SVG elements moved by x and y pixels."""
     return f'<g transform="translate({x:.1f} {y:.1f})">{body}</g>'
 
 
 def _rows(blocks: Blocks) -> Iterator[SvgPart]:
+    """Yield the drawings of blocks from top to bottom; neighbouring matrices share one as far as they fit."""
     for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
         if is_matrix:
             yield from _side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
@@ -88,7 +90,7 @@ def _rows(blocks: Blocks) -> Iterator[SvgPart]:
 
 
 def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
-    """Yield rows of as many heat maps as fit."""
+    """Join heat maps into rows of as many as fit the width."""
     parts: list[str] = []
     x = height = 0.0
     for heat in maps:
@@ -101,6 +103,7 @@ def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
 
 
 def _draw_block(block: Block) -> Iterator[SvgPart]:
+    """Yield the drawings of one block that is not a matrix, from top to bottom."""
     match block:
         case Heading(text, level):
             size = 20 if level == 1 else 15
@@ -131,12 +134,14 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
 
 
 def _paragraph(text: str) -> SvgPart:
+    """Draw text, with long lines broken."""
     lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
     body = "".join(_text(0, 14 + 17 * index, line) for index, line in enumerate(lines))
     return SvgPart(f'<g font-size="13">{body}</g>', max(map(display_width, lines)) * CHARACTER_WIDTH, 17 * len(lines))
 
 
 def _table(block: Table) -> SvgPart:
+    """Draw a table, with a bar next to each row if it has bars."""
     rows = block.all_rows()
     widths = [
         CHARACTER_WIDTH * max(display_width(row[column]) for row in rows) + 18 for column in range(len(block.header))
@@ -165,7 +170,7 @@ def _table(block: Table) -> SvgPart:
 
 
 def heat_map(matrix: Matrix) -> SvgPart:
-    """Draw title, column names and a row of cells for each row; darker is larger, orange is below zero."""
+    """Draw a matrix as coloured cells with their numbers: darker is larger in size, orange is negative."""
     cells, sums = matrix.cells(), [format_number(value, matrix.decimals) for value in matrix.sums]
     labels = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
     cell_width = max(34.0, CHARACTER_WIDTH * max(map(display_width, labels)) + 12)
@@ -193,7 +198,7 @@ def heat_map(matrix: Matrix) -> SvgPart:
 
 
 def cell_colours(value: float, largest: float) -> tuple[str, str]:
-    """Return fill and ink of a cell: the fill by the value's size next to the largest, the ink dark or light on it.
+    """Return the colour of a cell by its value relative to the largest, and a legible colour for its number.
 
     >>> cell_colours(0.0, 1.0), cell_colours(1.0, 1.0), cell_colours(float("nan"), 1.0)
     (('#ffffff', '#1b1f24'), ('#005da0', '#ffffff'), ('#e4e4e4', '#1b1f24'))
@@ -210,6 +215,7 @@ def cell_colours(value: float, largest: float) -> tuple[str, str]:
 
 
 def _text(x: float, y: float, content: str, anchor: str = "start", fill: str = INK, bold: bool = False) -> str:
+    """Return an SVG text element at a position; `anchor` is start, middle or end."""
     weight = ' font-weight="600"' if bold else ""
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{fill}"{weight} xml:space="preserve">'
@@ -218,9 +224,11 @@ def _text(x: float, y: float, content: str, anchor: str = "start", fill: str = I
 
 
 def _label(x: float, y: float, name: str, anchor: str) -> str:
+    """Return an SVG text element with a name, shortened if needed; its full form is then in an aria-label."""
     label = _text(x, y, _shorten_label(name), anchor, SOFT)
     return label if _shorten_label(name) == name else f"<g aria-label={quoteattr(name)}>{label}</g>"
 
 
 def _shorten_label(name: str) -> str:
+    """Return a name cut to MAX_LABEL columns."""
     return name if display_width(name) <= MAX_LABEL else name[: MAX_LABEL - 1] + "…"

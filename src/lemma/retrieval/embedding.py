@@ -47,21 +47,23 @@ class Embedder:
 
     @cached_property
     def towers(self) -> DualEncoderModel:
-        """The dual encoder: the run itself, or that of its re-ranker."""
+        """Return the dual encoder: the run's model, or the one inside its re-ranker."""
         hint = "To train one: lemma train dual-encoder --images emoji --out RUN"
         return self.run.require(DualEncoderModel, "a dual encoder", hint)
 
     @property
     def side(self) -> int:
+        """Return the height and width in pixels of the images that the model reads."""
         return self.towers.spec.image_side
 
     @property
     def width(self) -> int:
+        """Return the number of dimensions of the embeddings."""
         return self.towers.spec.shared
 
     @cached_property
     def hash(self) -> str:
-        """Hash of all that image vectors depend on: the image tower, its projection, and how images are read."""
+        """Return a hash of everything that image vectors depend on: image tower, projection, and image decoding."""
         fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in TEXT_FIELDS}
         digest = hashlib.sha256(json.dumps([READING_VERSION, fields], sort_keys=True).encode())
         for part in (self.towers.image, self.towers.image_projection):
@@ -71,14 +73,18 @@ class Embedder:
         return digest.hexdigest()
 
     def fingerprint(self, crop_margins: bool) -> str:
-        """Return what an index records as the origin of its vectors."""
+        """Return the identifier of this model and of its image cropping that an index stores."""
         return f"{self.hash} framed" if crop_margins else self.hash
 
     def image_vectors(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
+        """Return the embeddings of images, one per row; raise RunError if they are not finite."""
         return self._check_finite(embed_images(self.towers, pixels))
 
     def text_vectors(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
-        """Return the vectors of some texts, read as in training: in lower case, cut to what the body reads."""
+        """Return the embeddings of texts, and their tokens with notes on what was truncated or unknown.
+
+        Texts are lower-cased as in training and cut to the length that the text tower reads.
+        """
         body, tokenizer = self.towers.spec.body, self.run.tokenizer
         texts, special_tokens = [normalise_caption(text) for text in texts], isinstance(body, Transformer)
         rows, _ = encode_texts(tokenizer, texts, lambda size: None)
@@ -93,6 +99,7 @@ class Embedder:
         return vectors, TokenizedTexts(rows, is_known, notes)
 
     def _check_finite(self, vectors: Vectors) -> Vectors:
+        """Return the vectors unchanged; raise RunError if a number is infinite or NaN."""
         if not np.isfinite(vectors).all():
             raise RunError(
                 f"{self.run.path} gives vectors that are not finite: its training diverged. "
@@ -102,6 +109,10 @@ class Embedder:
 
 
 def _truncation_note(tokenizer: Tokenizer, text: str, length: int, max_tokens: int) -> str:
+    """Return a note on a text's unknown characters and words and on its truncation; "" if there is nothing to note.
+
+    `length` is its number of tokens.
+    """
     ids, dropped = tokenizer.encode_lossy(text)
     unknown = int((ids == tokenizer.unk).sum()) if tokenizer.unk is not None else 0
     notes = {
@@ -113,10 +124,10 @@ def _truncation_note(tokenizer: Tokenizer, text: str, length: int, max_tokens: i
 
 
 def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[list[float]], int]:
-    """Return the vectors of texts or of their tokens, each of length 1, and the number of tokens read.
+    """Return the unit-length embedding of each input, and the total number of tokens read.
 
-    The vectors of a dual encoder are those in the space that it shares with images. That of an encoder is the mean of
-    its vectors, special tokens left out.
+    A dual encoder embeds texts in the space that it shares with images; an encoder averages its output vectors without
+    special tokens. An input is a text or a list of token ids.
     """
     is_dual = not isinstance(run.module, EncoderModel)
     towers = run.require(DualEncoderModel, "an encoder or a dual encoder") if is_dual else None
@@ -146,7 +157,15 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
 def _input_ids(
     tokenizer: Tokenizer, text: str | Sequence[int], number: int, max_tokens: int, normalise: bool
 ) -> Sequence[int]:
-    """Return the ids of a text, or check ids that were passed instead of one."""
+    """Encode a text, or validate token ids that were passed instead of a text.
+
+    Args:
+        tokenizer: of the run.
+        text: the text or its ids.
+        number: of the input, for errors.
+        max_tokens: that the model reads.
+        normalise: lower-case a text first.
+    """
     if isinstance(text, str):
         text = normalise_caption(text) if normalise else text
         encoded, _ = tokenizer.encode_batch([text])

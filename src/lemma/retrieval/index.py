@@ -92,15 +92,17 @@ class IndexHeader:
 
     @property
     def vectors(self) -> str:
+        """Return the name of the file with the vectors."""
         return f"vectors-{self.generation}.bin"
 
     @property
     def entries(self) -> str:
+        """Return the name of the file with the entries."""
         return f"entries-{self.generation}.jsonl"
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read index.json; one that is missing, damaged or of another format is a RunError."""
+        """Read index.json from an index folder; raise RunError if it is missing, damaged or of another format."""
         path = folder / HEADER_FILE
         if not path.is_file():
             raise RunError(
@@ -118,6 +120,7 @@ class IndexHeader:
             raise RunError(f"{path} is damaged: it has unexpected fields or values. Remove {folder}.") from None
 
     def write(self, folder: Path) -> None:
+        """Write index.json, with a checksum, into an index folder."""
         write_checked_json(folder / HEADER_FILE, asdict(self))
 
 
@@ -133,7 +136,7 @@ class Index:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open an index; if another process has just switched to a new generation, the header is read once more."""
+        """Open the index in a folder; if another process replaces its files at the same moment, try once more."""
         with suppress(FileNotFoundError):
             return cls._open(folder)
         try:
@@ -143,6 +146,7 @@ class Index:
 
     @classmethod
     def _open(cls, folder: Path) -> Self:
+        """Read header and entries, map the vectors into memory, and check all checksums; raise RunError on damage."""
         header = IndexHeader.read(folder)
         entries, vectors = folder / header.entries, folder / header.vectors
         with entries.open("rb") as file:
@@ -175,22 +179,25 @@ class Index:
 
     @cached_property
     def entries(self) -> tuple[IndexEntry, ...]:
+        """Return the entries of images that have a vector, in the order of the vectors."""
         return self._parse(self.lines)
 
     @cached_property
     def unreadable(self) -> tuple[IndexEntry, ...]:
+        """Return the entries of images that could not be read."""
         return self._parse(self.unreadable_lines)
 
     def read(self) -> Self:
-        """Parse all entries now, to find damage."""
+        """Parse all entries, so that damage raises a RunError now; return self."""
         assert len(self.entries) + len(self.unreadable) == self.header.lines
         return self
 
     def entry(self, row: int) -> IndexEntry:
-        """Return the image of one vector, without parsing the others."""
+        """Return the entry of the image whose vector has index `row`."""
         return self._parse(self.lines[row : row + 1])[0]
 
     def _parse(self, lines: Sequence[bytes]) -> tuple[IndexEntry, ...]:
+        """Parse lines of JSON to entries; raise RunError if they are damaged."""
         path = self.folder / self.header.entries
         try:
             entries = tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
@@ -205,7 +212,7 @@ class Index:
 
 
 def verify_index(folder: Path) -> Verification:
-    """Compare the files of an index with their checksums."""
+    """Compare the files of the index in a folder with their checksums."""
     paths = [folder / HEADER_FILE, *_data_files(folder)]
     return Verification(folder, tuple(check_files(paths, folder, lambda: Index.open(folder).read())))
 
@@ -223,10 +230,11 @@ class ImageSource:
 
     @property
     def crop_margins(self) -> bool:
+        """Return whether transparent margins are cropped before embedding: for built-in sets only."""
         return self.folder is None  # sets are drawings with transparent margins
 
     def entries(self) -> list[IndexEntry]:
-        """Return all images as they are now, none of them read; files of a set never change, so they have no time."""
+        """List all images with name, size and modification time, without reading them; built-in images have time 0."""
         if self.folder is None:
             return [IndexEntry(name, image.path.stat().st_size, 0) for name, image in self.images.items()]
         entries = []
@@ -239,12 +247,13 @@ class ImageSource:
         return entries
 
     def path(self, name: str) -> Path:
+        """Return the path of the image with this name."""
         if self.folder is not None:
             return self.folder / name
         return self.images[name].path if name in self.images else Path(name)
 
     def caption(self, name: str) -> str:
-        """Return the caption of an image of a set; "" for a folder."""
+        """Return the caption of a built-in image; "" for images of a folder."""
         return self.images[name].captions[0] if name in self.images else ""
 
     def checksum(self, name: str) -> str | None:
@@ -256,13 +265,15 @@ class ImageSource:
 
 
 def open_images(name: str | Path, progress: Progress | None = None) -> ImageSource:
-    """Open the images of a built-in set, or of a folder."""
+    """Open the images of a folder, or of a built-in set by name."""
     if str(name) in IMAGES:
         listing = list_images(str(name), progress=progress)
         return ImageSource(str(name), images={file.name: file for file in sorted(listing.images)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
-        raise DataError(describe_unknown("images", str(name), IMAGES) + " Or give the path of a folder of images.")
+        raise DataError(
+            describe_unknown("set of images", str(name), IMAGES) + " Or give the path of a folder of images."
+        )
     if not folder.exists():
         raise DataError(f"{folder}: there is no such folder. Give one with images in it.")
     if not folder.is_dir():
@@ -273,9 +284,11 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
 def read_entries(
     images: ImageSource, entries: Sequence[IndexEntry], side: int
 ) -> tuple[list[IndexEntry], UInt8[np.ndarray, "read 3 side side"], list[IndexEntry]]:
-    """Read some images; return those that could be read, their pixels, and the others with the reason.
+    """Read the images of some entries and resize them to `side` × `side` pixels.
 
-    One that is gone or cannot be opened now is in neither list: it is tried again the next time.
+    Returns:
+        Entries of images that were decoded, their pixels, and entries of broken images with the error. A file that is
+            missing or cannot be opened is in neither list: the next update tries it again.
     """
     checksums = ((entry, images.checksum(entry.name)) for entry in entries)
     existing = [entry._replace(sha256=checksum) for entry, checksum in checksums if checksum is not None]
@@ -295,7 +308,14 @@ def read_entries(
 
 
 def create_index(folder: Path, run: str, width: int, images: str) -> Index:
-    """Create an empty index; the files of an earlier one are removed once the new header is written."""
+    """Create an empty index in a folder and remove the files of an earlier index there.
+
+    Args:
+        folder: of the index.
+        run: identifier of the model that makes the vectors.
+        width: dimensions of a vector.
+        images: folder or name of the image set.
+    """
     generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _data_files(folder)), default=-1)
     header = IndexHeader(run, width, images, generation)
     (folder / header.vectors).touch()
@@ -304,7 +324,10 @@ def create_index(folder: Path, run: str, width: int, images: str) -> Index:
 
 
 def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEntry], vectors: Matrix) -> IndexHeader:
-    """Append images, and those that cannot be read; return the new header, which makes them count."""
+    """Append entries and vectors to the files of an index; return and write the new header.
+
+    `entries` has the images of the vectors first, then unreadable images.
+    """
     lines = "".join(entry.to_json_line() for entry in entries).encode()
     content = [np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
     end = header.rows * header.width * FLOAT_BYTES
@@ -323,7 +346,14 @@ def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEnt
 def rewrite_index(
     index: Index, rows: Sequence[tuple[int, IndexEntry]], unreadable: Sequence[IndexEntry], images: str
 ) -> Index:
-    """Write the next generation of an index: some of its rows, each with a new entry, and unreadable images."""
+    """Write an index anew with a subset of its vectors, and return it.
+
+    Args:
+        index: the current index.
+        rows: index of each vector that stays, with its new entry.
+        unreadable: entries of images without a vector.
+        images: folder or name of the image set.
+    """
     old, folder = index.header, index.folder
     entries = [entry for _, entry in rows] + list(unreadable)
     lines = "".join(entry.to_json_line() for entry in entries).encode()
@@ -337,7 +367,7 @@ def rewrite_index(
 
 
 def _switch_to(folder: Path, header: IndexHeader) -> Index:
-    """Write a header, and remove the files of all other generations."""
+    """Write a header, remove the data files that it does not name, and open the index."""
     header.write(folder)
     for file in _data_files(folder):
         if file.name not in (header.vectors, header.entries):
@@ -346,14 +376,15 @@ def _switch_to(folder: Path, header: IndexHeader) -> Index:
 
 
 def _data_files(folder: Path) -> list[Path]:
+    """Return the paths of all vector and entry files in an index folder."""
     files = [*folder.glob("vectors-*.bin"), *folder.glob("entries-*.jsonl")]
     return [file for file in files if file.stem.rpartition("-")[2].isdigit()]
 
 
 def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int = 0) -> int:
-    """Write from an offset on, which cuts off what was there, and sync; return the CRC-32 of the complete file.
+    """Write to a file from byte `offset` on, cut off the bytes after it, and sync; return the CRC-32 of the file.
 
-    `checksum` is that of what is before the offset.
+    `checksum` is the CRC-32 of the bytes before the offset.
     """
     with explain_storage_errors(path), path.open("r+b" if path.exists() else "wb") as file:
         file.truncate(offset)
@@ -367,12 +398,13 @@ def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int =
 
 
 def _sync(descriptor: int) -> None:
+    """Write a file's buffered bytes to disk."""
     os.fsync(descriptor)
 
 
 @contextmanager
 def lock_index(folder: Path) -> Iterator[None]:
-    """Lock an index while it is updated."""
+    """Lock an index folder while it is updated; raise RunError if another process updates it."""
     with ExitStack() as stack:
         try:
             stack.enter_context(write_lock(folder))
@@ -400,7 +432,10 @@ class UpdatedIndex:
 def update_index(
     folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None = None
 ) -> UpdatedIndex:
-    """Make an index hold the vectors of exactly these images, as they are now; one of another run is made again."""
+    """Update the index in a folder to hold the vectors of exactly these images, and return it with the changes.
+
+    An index of another model or a damaged one is made anew.
+    """
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; an index is a folder. Choose another place.")
     names = [file.name for file in folder.iterdir()] if folder.is_dir() else []
@@ -417,6 +452,7 @@ def update_index(
 
 
 def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
+    """Remove, move and add entries such that the index matches the images; the caller holds the lock."""
     index, note = _open_or_create(folder, embedder, images)
     rows, unreadable_now, new = _find_changes(index, images)
     removed = len(index) - len(rows)
@@ -438,7 +474,11 @@ def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Pro
 
 
 def _open_or_create(folder: Path, embedder: Embedder, images: ImageSource) -> tuple[Index, str]:
-    """Open the index, or create an empty one; return it and a note on why it is made again, if it is."""
+    """Open the index in a folder; if it is missing, damaged or of another model, create an empty one.
+
+    Returns:
+        The index, and a note on why it was replaced or "".
+    """
     fingerprint, note = embedder.fingerprint(images.crop_margins), ""
     if (folder / HEADER_FILE).is_file():
         try:
@@ -454,9 +494,11 @@ def _open_or_create(folder: Path, embedder: Embedder, images: ImageSource) -> tu
 def _find_changes(
     index: Index, images: ImageSource
 ) -> tuple[list[tuple[int, IndexEntry]], list[IndexEntry], list[IndexEntry]]:
-    """Compare an index with its images as they are now: unchanged, moved and touched ones keep their vectors.
+    """Compare an index with the current images; unchanged, moved and touched images keep their vectors.
 
-    Returns the rows whose vectors remain valid, each with its entry now; images known to be unreadable; images to read.
+    Returns:
+        Indices of vectors that remain valid with their current entries; entries of images known to be unreadable;
+            entries of images to read.
     """
     current = {entry.name: entry for entry in images.entries()}
     valid: list[tuple[int | None, IndexEntry]] = []  # an unreadable image has no row

@@ -88,6 +88,7 @@ class SearchResult(Result):
 
     @property
     def title(self) -> str:
+        """Return the queries, separated by commas."""
         return ", ".join(answer.query for answer in self.answers)
 
     def blocks(self) -> Iterator[Block]:
@@ -111,6 +112,7 @@ class SearchResult(Result):
         yield Items(self.summary_lines(), "note")
 
     def _cards(self, answer: QueryHits) -> Cards:
+        """Return the hits of one query as image cards."""
         cards = []
         for hit in answer.hits:
             reranked = "" if hit.reranked_score is None else f", re-ranked {hit.reranked_score:.3f}"
@@ -120,6 +122,7 @@ class SearchResult(Result):
         return Cards(cards, small=True)
 
     def _table(self, answer: QueryHits) -> Table:
+        """Return the hits of one query as a table of rank, score and text."""
         is_reranked = any(hit.reranked_score is not None for hit in answer.hits)
         header = ("", "cosine", *["re-ranked"] * is_reranked, "text")
         rows = []
@@ -160,7 +163,7 @@ class SearchResult(Result):
 
 
 def _thumbnail(path: Path | None, text: str) -> Image:
-    """Return a small image with its description, or a note that it cannot be shown."""
+    """Return a small image with `text` as its description, or with a note if it cannot be shown."""
     try:
         return Image(make_thumbnail(path, THUMBNAIL_SIDE), text) if path else Image(None, "the image is not here")
     except (DataError, OSError):
@@ -168,7 +171,7 @@ def _thumbnail(path: Path | None, text: str) -> Image:
 
 
 def clip(text: str) -> str:
-    """Return a text that cannot control the terminal, cut to at most four lines of it.
+    """Return a text without control characters, cut to at most four lines of the terminal.
 
     >>> clip("a\\x1b[2Jb"), clip("x" * 900)[-2:]
     ('a\\\\x1b[2Jb', 'x…')

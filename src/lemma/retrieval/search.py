@@ -70,7 +70,7 @@ class SearchRequest:
 
 
 def search_run(run: Run, request: SearchRequest, progress: Progress | None = None) -> SearchResult:
-    """Find the images, or the texts, that are nearest to what is searched for."""
+    """Return the images nearest to a text or image query, or the texts nearest to an image."""
     embedder = Embedder(run.merge_lora())
     query_texts = validate_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
     if request.query is not None and not query_texts:
@@ -96,6 +96,10 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
 def _read_request_texts(
     texts: str | Path | Sequence[str], column: str | None, progress: Progress | None
 ) -> tuple[list[str], str]:
+    """Return the texts to search in and a description of their source.
+
+    `texts` are texts, a file (`column` of a table), or the name of a built-in set, whose captions are used.
+    """
     if not isinstance(texts, str | Path):
         return validate_texts(list(texts), "text"), "the given texts"
     if str(texts) in IMAGES:
@@ -105,7 +109,7 @@ def _read_request_texts(
 
 
 def validate_texts(texts: Sequence[object], kind: str = "query") -> list[str]:
-    """Return the texts; one that is no text or empty is an error."""
+    """Return the texts; raise InputError if one is empty or not a string. `kind` names them in the error."""
     for number, text in enumerate(texts, start=1):
         name = kind if len(texts) == 1 else f"{kind} {number}"
         if not isinstance(text, str):
@@ -116,7 +120,7 @@ def validate_texts(texts: Sequence[object], kind: str = "query") -> list[str]:
 
 
 def read_texts(path: Path, column: str | None = None) -> list[str]:
-    """Read texts from a file: one per line, or a column of a CSV, TSV or JSONL table."""
+    """Read texts from a file: one per line, or `column` of a CSV, TSV or JSONL table."""
     if path.suffix.lower() in {*SEPARATED, ".jsonl"} or column is not None:
         return list(read_table(path, [Column("text", column, TEXT_COLUMNS)], any_width=False).cells["text"])
     try:
@@ -146,7 +150,7 @@ class SearchQuery:
 
 
 def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
-    """Return texts to search for; one without any known token is refused."""
+    """Embed texts as queries; raise InputError for a text without any token that the tokenizer knows."""
     vectors, tokenized = embedder.text_vectors(texts)
     for text, is_known in zip(texts, tokenized.is_known, strict=True):
         if not is_known:
@@ -161,7 +165,7 @@ def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
 
 
 def image_query(embedder: Embedder, path: Path, crop_margins: bool = False) -> SearchQuery:
-    """Return an image to search for."""
+    """Embed an image file as a query; `crop_margins` removes transparent margins."""
     pixels = decode_image(path, embedder.side, crop_margins=crop_margins)
     return SearchQuery(path.name, embedder.image_vectors(pixels[None])[0], image=path)
 
@@ -179,7 +183,14 @@ class OpenedIndex:
 def open_index(
     embedder: Embedder, images: str | Path | None, folder: Path | None, progress: Progress | None = None
 ) -> OpenedIndex:
-    """Update the index of some images; without images, open the one in `folder` as it is."""
+    """Update and open the index of some images; without images, open the index in `folder` unchanged.
+
+    Args:
+        embedder: of the run.
+        images: a folder, the name of a built-in set, or None.
+        folder: of the index; by default one in the data folder.
+        progress: receives progress.
+    """
     if images is None:
         assert folder is not None
         return _open_existing(embedder, folder)
@@ -195,6 +206,7 @@ def open_index(
 
 
 def _open_existing(embedder: Embedder, folder: Path) -> OpenedIndex:
+    """Open the index in a folder unchanged; raise RunError if another run made it."""
     index = Index.open(folder)
     if index.header.run.partition(" ")[0] != embedder.hash:
         raise RunError(
@@ -211,7 +223,7 @@ def _open_existing(embedder: Embedder, folder: Path) -> OpenedIndex:
 
 
 def _count_index(index: Index, new: int = 0, removed: int = 0) -> IndexCounts:
-    """Return the number of indexed images with the numbers of new and removed ones, and the unreadable files."""
+    """Return the counts of an index: indexed, new and removed images, and unreadable files."""
     return IndexCounts(len(index), new, removed, tuple((entry.name, entry.error) for entry in index.unreadable))
 
 
@@ -231,7 +243,9 @@ def find_nearest(
     k: int,
     block: int = BLOCK_ROWS,
 ) -> NearestRows:
-    """Find the k rows with the largest product with each query, block by block: cosines, if all have length 1.
+    """Find for each query the k rows of `vectors` with the largest dot product, `block` rows at a time.
+
+    Dot products are cosines if all vectors have length 1.
 
     >>> rows = np.array([[1, 0], [0, 1], [1, 0]], dtype=np.float32)
     >>> nearest = find_nearest(rows, np.array([[0.6, 0.8]], dtype=np.float32), 2)
@@ -265,7 +279,8 @@ def find_nearest_faiss(
     """Find the k nearest vectors in the `num_probes` cells nearest to each query, by default one cell in sixteen.
 
     Vectors are divided among √n cells by k-means (Jégou et al. 2011, an inverted file without compression); if all
-    cells are searched, the result is exact. The cells are stored next to the index, and made again when it has changed.
+    cells are searched, the result is exact. The cells are stored in the index folder, and made again when the index
+    changes.
     """
     try:
         import faiss  # pyright: ignore[reportMissingImports]
@@ -298,7 +313,10 @@ def find_nearest_faiss(
 def search_images(
     embedder: Embedder, opened: OpenedIndex, queries: Sequence[SearchQuery], k: int, faiss: bool | None = None
 ) -> SearchResult:
-    """Find the images nearest to each query; a query that is itself among them is left out."""
+    """Find the k images nearest to each query; a query image that is itself in the index is left out.
+
+    `faiss` selects approximate (True) or exact (False) search; None chooses by size.
+    """
     index, images = opened.index, opened.images
     reranker = get_reranker(embedder.run)
     count = max(k, reranker.spec.candidates if reranker else 0) + 1
@@ -338,7 +356,10 @@ def search_images(
 
 
 def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: str, k: int) -> SearchResult:
-    """Find the texts nearest to an image; those without any known token are left out, and counted."""
+    """Find the k texts nearest to an image; texts without any known token are skipped and counted.
+
+    `source` describes the texts in the result.
+    """
     query = image_query(embedder, image)
     vectors, tokenized = embedder.text_vectors(texts)
     usable = np.flatnonzero(tokenized.is_known)
@@ -365,6 +386,7 @@ def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: 
 
 
 def _number_hits(hits: Sequence[Hit]) -> tuple[Hit, ...]:
+    """Return the hits with ranks from 1 in their order."""
     return tuple(replace(hit, rank=rank) for rank, hit in enumerate(hits, start=1))
 
 
@@ -372,7 +394,7 @@ def _number_hits(hits: Sequence[Hit]) -> tuple[Hit, ...]:
 
 
 def get_reranker(run: Run) -> CrossAttentionModel | None:
-    """Return the re-ranking model of a run; None if it has none."""
+    """Return the re-ranking model of a run; None if the run is a plain dual encoder."""
     return run.module if isinstance(run.module, CrossAttentionModel) else None
 
 
@@ -380,7 +402,7 @@ def get_reranker(run: Run) -> CrossAttentionModel | None:
 def score_pairs(
     model: CrossAttentionModel, pixels: UInt8[np.ndarray, "pairs 3 side side"], tokens: Int64[np.ndarray, "pairs time"]
 ) -> Float32[np.ndarray, " pairs"]:
-    """Return the logit of each pair of an image and a text: the dual encoder's plus that of cross-attention."""
+    """Return the logit of each image–text pair: the dual encoder's plus that of cross-attention."""
     device = next(model.parameters()).device
     images, texts = (torch.from_numpy(np.ascontiguousarray(part)).to(device) for part in (pixels, tokens))
     logits = model.logits(model.towers.patches(images), model.towers.words(texts), texts >= 0)
@@ -388,7 +410,7 @@ def score_pairs(
 
 
 def rerank(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> list[Hit]:
-    """Order the first hits by their new scores, equal ones as they were; the rest follow.
+    """Sort the first `len(scores)` hits by their new scores, equal ones in the old order; the other hits follow.
 
     >>> hits = [Hit(0, name, 0.5) for name in "abcd"]
     >>> [hit.name for hit in rerank(hits, np.array([0.1, 0.9, 0.1], dtype=np.float32))]
@@ -400,5 +422,6 @@ def rerank(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> l
 
 
 def _rerank_note(model: CrossAttentionModel) -> str:
+    """Return a note on how many candidates were re-ranked."""
     first = model.spec.candidates
     return f"the first {first} were re-ranked by attention between patches and words; the second score is its logit"

@@ -56,9 +56,9 @@ class ExportResult(Result):
 
 
 def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> ExportResult:
-    """Export a run to a format: merged, huggingface, gguf or peft."""
+    """Export the run at `path` to a file or folder `out` of a format: merged, huggingface, gguf or peft."""
     if to not in FORMATS:
-        raise SpecError(describe_unknown("export: to", to, FORMATS))
+        raise SpecError(describe_unknown("export: format", to, FORMATS))
     folder = RunFolder.open(path)
     check_finished(folder)
     if to in ("merged", "peft") and folder.adaptation is None:
@@ -76,16 +76,18 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Expor
 
 
 def merged_model(folder: RunFolder) -> nn.Module:
-    """Load the model of a finished run, with LoRA's updates merged if it was adapted."""
+    """Load the model of a finished run, with LoRA updates merged into its matrices."""
     model = load_model(folder)
     return merge_lora(model) if folder.adaptation else model
 
 
 def _export_merged(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write an adapted run as a run without a base."""
     return _write_merged_run(folder, merged_model(folder), out, overwrite, f"merged from {folder.path}")
 
 
 def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
+    """Return the merged weights of a run by name, and its tokenizer; a run without a tokenizer is a RunError."""
     model, tokenizer = merged_model(folder), folder.vocabulary()
     if not isinstance(tokenizer, Tokenizer):
         raise RunError(f"{folder.path} is of the family {folder.spec.family}, which other libraries have no form for.")
@@ -93,6 +95,7 @@ def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
 
 
 def _export_huggingface(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write a run as a folder for transformers."""
     weights, tokenizer = _load_text_model(folder)
     with export_folder(out, overwrite) as temporary:
         written = write_folder(temporary, folder.spec, weights, tokenizer, folder.labels())
@@ -100,6 +103,7 @@ def _export_huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Export
 
 
 def _export_gguf(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write a run as a GGUF file."""
     if out.suffix != ".gguf":
         raise SpecError(f"export: out = {out}: a file is written; its name must end in .gguf.")
     if out.exists():
@@ -116,6 +120,7 @@ def _export_gguf(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
 
 
 def _export_peft(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write the LoRA updates of an adapted run as a folder for peft."""
     model, base = load_model(folder), folder.base()
     tensor_maps, task, base_path = None, None, base.path
     if isinstance(base, PretrainedRun):
@@ -148,7 +153,7 @@ FORMATS = {
 def save_model(
     model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = (), overwrite: bool = False
 ) -> ExportResult:
-    """Write a model that was trained elsewhere as a finished run with unknown data."""
+    """Write a model that was trained elsewhere as a finished run with unknown data, into the folder `out`."""
     model = unwrap_model(model)
     spec = getattr(model, "spec", None)
     if not isinstance(spec, ModelSpec):
@@ -185,11 +190,12 @@ def save_model(
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the shape of each tensor by name."""
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def unwrap_model(model: Any) -> Any:
-    """Return the model inside what torch.compile, DDP and others put around it, in any order."""
+    """Return the model inside the wrappers of torch.compile, DDP and others, in any order."""
     while isinstance(model, nn.Module) and "spec" not in vars(model):
         children = dict(model.named_children())
         inner = children.get("_orig_mod", children.get("module"))
@@ -200,7 +206,10 @@ def unwrap_model(model: Any) -> Any:
 
 
 def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> ExportResult:
-    """Make a run of a base and LoRA weights that peft wrote; a merged run if no method of Lemma describes them."""
+    """Create a run in `out` from a base run at `path` and LoRA weights that peft wrote.
+
+    It is an adapted run, or a merged one if no adaptation method of Lemma describes the weights.
+    """
     base = RunFolder.open(path)
     check_finished(base)
     check_no_adapters(base)
@@ -223,9 +232,10 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
 
 
 def _can_be_reloaded(folder: RunFolder, model: nn.Module) -> bool:
-    """Check whether the method of a run makes a model with the same weights and scales, which can be loaded again."""
+    """Return whether the adapted run in `folder`, built from its method, has this model's weights and scales."""
 
     def scales(model: nn.Module) -> list[float]:
+        """Return the scale of each LoRA update."""
         return [module.scale for module in model.modules() if isinstance(module, LowRankUpdate)]
 
     rebuilt = build_run_uninitialized(folder)
@@ -233,6 +243,10 @@ def _can_be_reloaded(folder: RunFolder, model: nn.Module) -> bool:
 
 
 def _write_merged_run(folder: RunFolder, model: nn.Module, out: Path, overwrite: bool, origin: str) -> ExportResult:
+    """Write a model as a run in `out` without a base; other data come from the run `folder`.
+
+    `origin` is the sentence part of its summary that says how it was made.
+    """
     merged = RunFolder(out, folder.spec, folder.recipe, folder.data, folder.data_hash)
     weights = named_weights(model, include_frozen=True)
     merged.create(folder.vocabulary(), overwrite, folder.labels(), result=(weights, _summary(folder, out, origin)))
@@ -240,10 +254,12 @@ def _write_merged_run(folder: RunFolder, model: nn.Module, out: Path, overwrite:
 
 
 def _summary(folder: RunFolder, out: Path, origin: str) -> dict[str, Any]:
+    """Return the summary of a run made from another: with the path `out`, and `origin` as how it was made."""
     return {**(folder.summary() or {}), "path": str(out), "made": origin}
 
 
 def _make_result(out: Path, description: str, weights: Mapping[str, Tensor]) -> ExportResult:
+    """Return the result of an export: its path and description, the number of weights, the bytes of its files."""
     files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
     parameters = sum(tensor.numel() for tensor in weights.values())
     return ExportResult(out, description, parameters, sum(file.stat().st_size for file in files))

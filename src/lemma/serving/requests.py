@@ -80,7 +80,7 @@ class ApiError(Exception):
     def to_dict(self) -> dict[str, Any]:
         """Return the body of the response.
 
-        >>> ApiError(404, "model = 'b' is unknown.", "model", "model_not_found").to_dict()["error"]["type"]
+        >>> ApiError(404, "unknown model 'b'.", "model", "model_not_found").to_dict()["error"]["type"]
         'invalid_request_error'
         """
         kind = "invalid_request_error" if self.status < 500 else "server_error"
@@ -340,7 +340,7 @@ def read_request(body: bytes, request_type: type[RequestType]) -> RequestType:
     """Parse and check a request; refuse whatever does not fit with the name of the field."""
     fields = _drop_noops(_parse_json(body), request_type)
     if unknown := next((name for name in fields if name not in request_type.model_fields), None):
-        message = describe_unknown("the field", unknown[:80], request_type.model_fields)
+        message = describe_unknown("field", unknown[:80], request_type.model_fields)
         raise ApiError(400, message, unknown[:80])
     if isinstance(messages := fields.get("messages"), list):
         fields["messages"] = [

@@ -28,10 +28,10 @@ TRIAL_WARM_UP, TRIAL_STEPS = 4, 12  # steps of a speed trial: not timed, and in 
 
 
 def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -> ModelSpec:
-    """Scale the sizes of `model` that are not `fixed`, keeping their ratios, until its count is nearest to `budget`.
+    """Scale the sizes of `model` until its number of parameters is nearest to `budget`; those in `fixed` stay.
 
-    Each size is a rounded multiple of one factor, so the count never falls as the factor grows: bisection finds the
-    two neighbours between which the budget lies.
+    The ratios of the sizes stay, too. Each size is a rounded multiple of one factor, so the count never falls as the
+    factor grows: bisection finds the two neighbours between which the budget lies.
 
     >>> from lemma.spec.models import FeedForward
     >>> model = fit_parameters(FeedForward(V=65), 200_000)
@@ -83,22 +83,22 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
 
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
-    """Return how many tokens a step predicts."""
+    """Return how many tokens a training step predicts."""
     return recipe.batch * training_length(model, recipe)
 
 
 def fit_schedule(
     recipe: Recipe, fixed: Collection[str], validations: int | None, tokens: int = 0, validation: int = 0
 ) -> tuple[Recipe, list[str]]:
-    """Warm up and validate in proportion to the steps; also return notes on settings that did not fit.
+    """Set warm-up and validation interval in proportion to the steps; also return notes on settings that were changed.
 
     A warm-up takes a tenth of the steps at most; one that is `fixed` only has to end before half of them. Validations
-    (ten, or as many as asked for) take no longer than training; a fixed `evaluate_every` is kept.
+    (ten, or as many as requested) take no longer than training; a fixed `evaluate_every` stays.
 
     Args:
         recipe: the recipe with its number of steps.
-        fixed: settings that a person gave.
-        validations: how often to validate.
+        fixed: names of settings that the user has set.
+        validations: number of validations; None for the default.
         tokens: read by a step.
         validation: tokens read by a validation.
 
@@ -121,7 +121,7 @@ def fit_schedule(
 
 
 def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: float | None = None) -> Recipe:
-    """Give the recipe as many steps as the budget allows; `speed`, in tokens/s, turns seconds into tokens.
+    """Return the recipe with as many steps as the budget allows; `speed`, in tokens/s, converts seconds to tokens.
 
     >>> from lemma.spec.models import Lstm
     >>> fit_steps(Lstm(), Recipe(batch=10, sequence_length=20), StudyBudget(tokens=10_100)).steps
@@ -141,7 +141,7 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
 
 
 def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
-    """Train for a few real steps and return the tokens/s of all but the first ones."""
+    """Train for a few steps on the dataset and return the tokens/s of all but the first steps."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
         trial = recipe.replace(steps=TRIAL_STEPS, evaluate_every=TRIAL_STEPS, tracker=None)

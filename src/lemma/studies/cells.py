@@ -35,17 +35,18 @@ class StudyCell:
 
     @property
     def row_name(self) -> str:
-        """The name of its row, which all its seeds share: `lstm-depth-2`."""
+        """Return the name of the cell's row, which all its seeds share: `lstm-depth-2`."""
         parts = [self.condition, *(f"{name}-{format_value(value)}" for name, value in self.point.items())]
         return "-".join(re.sub(r"[^\w.]+", "-", part).strip("-.") for part in parts)
 
     @property
     def name(self) -> str:
-        """A stable, readable name for the run's folder: `lstm-depth-2-seed-1`."""
+        """Return the name of the run's folder: `lstm-depth-2-seed-1`."""
         return self.row_name if self.seed is None else f"{self.row_name}-seed-{self.seed}"
 
     @property
     def point_text(self) -> str:
+        """Return the grid settings of the cell as text: `depth=2, tied=true`."""
         return format_settings(self.point)
 
     def __str__(self) -> str:
@@ -54,7 +55,7 @@ class StudyCell:
 
 
 def format_value(value: Any) -> str:
-    """Write a value of a setting as a person would.
+    """Write a setting's value as a user types it.
 
     >>> format_value(True), format_value(0.001)
     ('true', '0.001')
@@ -98,35 +99,37 @@ class StudyRow(Generic[M]):
 
     @property
     def first(self) -> M | None:
+        """Return the measures of the first seed that has any; None if no seed is finished."""
         return next(iter(self.measures.values()), None)
 
     @property
     def missing_seeds(self) -> tuple[str, ...]:
-        """A note on each seed that failed or was not run yet."""
+        """Return a note on each seed that failed or was not run yet."""
         failed = (f"seed {seed} failed: {reason}" for seed, reason in self.failures.items())
         return (*failed, *(f"seed {seed} not run yet" for seed in self.pending))
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """Return the notes on missing seeds, each with the title of the row."""
         return tuple(f"{self.title}, {note}" for note in self.missing_seeds)
 
     def values(self, name: str) -> dict[int, float]:
-        """Return a measure of each seed that has it."""
+        """Return the value of the measure `name` by seed, for the seeds that have it."""
         values = {seed: getattr(measures, name) for seed, measures in self.measures.items()}
         return {seed: float(value) for seed, value in values.items() if value is not None}
 
     def estimate(self, name: str) -> Estimate | None:
-        """Return the mean of a measure with its interval over the seeds; None if no seed has it."""
+        """Return the mean of the measure `name` with its interval over the seeds; None if no seed has it."""
         values = list(self.values(name).values())
         return estimate(values) if values else None
 
     def count(self, name: str) -> int | None:
-        """Return a measure that is the same for every seed."""
+        """Return an integer measure, such as "parameters", that is equal for all seeds; None if no seed is finished."""
         return None if self.first is None else int(getattr(self.first, name))
 
 
 def group_rows(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
-    """Group outcomes by condition and point, in the order in which they first come."""
+    """Group outcomes by condition and grid point into rows, in order of first occurrence."""
     groups: dict[tuple[str, str], list[CellOutcome[M]]] = {}
     for outcome in outcomes:
         groups.setdefault((outcome.cell.condition, outcome.cell.point_text), []).append(outcome)
@@ -153,10 +156,17 @@ def group_rows(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
 def compare_rows(
     row: StudyRow[Any], baseline: StudyRow[Any], name: str, log: bool = True, min_error: float = 0.0
 ) -> PairedTest | None:
-    """Test a measure of one row against another's, over the seeds that both have; None if there are none.
+    """Test the measure `name` of one row against another's, paired by seed; None if they share no seed.
 
-    A seed fixes the order of the batches and the numbers that initial weights are drawn from, for both alike; what it
-    does to both cancels in the difference.
+    A seed fixes the order of the batches and the random numbers of the initial weights for both rows alike; its common
+    effect cancels in the difference.
+
+    Args:
+        row: the row.
+        baseline: the row it is compared with.
+        name: of the measure.
+        log: compare logarithms, for measures whose ratio matters.
+        min_error: lower bound of the standard error.
     """
     values, baseline_values = row.values(name), baseline.values(name)
     seeds = sorted(values.keys() & baseline_values.keys())
@@ -166,13 +176,13 @@ def compare_rows(
 
 
 def correct_tests(tests: Mapping[K, PairedTest | None]) -> dict[K, PairedTest]:
-    """Correct the p-values of named tests for their number (Holm 1979); pairs without a test are left out."""
+    """Correct the p-values of tests for their number (Holm 1979); keys whose test is None are left out."""
     made = {name: test for name, test in tests.items() if test}
     return dict(zip(made, holm_correct(list(made.values())), strict=True))
 
 
 def describe_seeds(rows: Sequence[StudyRow[Any]]) -> str:
-    """Describe what ± means in a table of these rows; nothing if no run finished."""
+    """Return a sentence on the meaning of ± in a table of these rows; "" if no run finished."""
     counts = {len(row.measures) for row in rows if row.measures}
     text = ""
     if counts and max(counts) >= MIN_SEEDS:
@@ -199,12 +209,12 @@ RESERVED_SETTINGS = {
 
 
 def has_setting(specs: Mapping[str, type[Spec]], setting: str) -> bool:
-    """Return whether one of these specs has a setting of that name."""
+    """Return whether any of these spec classes has a field called `setting`."""
     return any(setting.partition(".")[0] in spec.setting_names() for spec in specs.values())
 
 
 def check_reserved(settings: Iterable[str], reserved: Mapping[str, str]) -> None:
-    """Raise an error for a setting that the study sets itself, and say where it comes from."""
+    """Raise a SpecError for a setting that the study sets itself; `reserved` maps such settings to the reason."""
     for setting in settings:
         if setting in reserved:
             raise SpecError(f"study: '{setting}' is not a setting of single runs. {reserved[setting]}")

@@ -42,12 +42,13 @@ class ClaimVerdict:
 
     @property
     def verdict(self) -> Verdict:
-        """Return the most severe verdict among the comparisons."""
+        """Return the most severe verdict of the comparisons, such as "not held"."""
         verdicts = {comparison.verdict for comparison in self.comparisons}
         return next(verdict for verdict in SEVERITY if verdict in verdicts)
 
     @property
     def sentence(self) -> str:
+        """Return the claim and its verdict as a sentence."""
         return f"“{self.claim.rstrip('.')}”: {VERDICT_SENTENCES[self.verdict]}."
 
     def __str__(self) -> str:
@@ -59,7 +60,7 @@ class ClaimVerdict:
 
 
 def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) -> tuple[ClaimVerdict, ...]:
-    """Judge claims by paired differences of log perplexity over the seeds, p-values corrected for all comparisons."""
+    """Check claims by paired differences of log perplexity over seeds, p-values corrected for all comparisons."""
     points = [{"model": row.condition, **row.point} for row in rows]
     compared: list[tuple[int, str, str, str]] = []  # claim, rows, figures, expected
     tests: list[PairedTest | None] = []
@@ -93,7 +94,7 @@ def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) ->
 
 
 def judge_difference(test: PairedTest, expects: str) -> Verdict:
-    """Describe what a difference of perplexities means for the claim that it is below zero ("lower"), or is not.
+    """Return the verdict of a test on the claim that a difference is below zero ("lower"), or that it is not.
 
     >>> from lemma.report.statistics import paired_test
     >>> judge_difference(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
@@ -107,7 +108,9 @@ def judge_difference(test: PairedTest, expects: str) -> Verdict:
 
 
 def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
-    """Judge a difference by its full interval: within the tolerance, outside it, or partly both.
+    """Return "held" if the interval of a difference is within ± `tolerance`, "not held" if outside, else "not decided".
+
+    None means not measured.
 
     >>> [judge_equivalence(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
     ['held', 'not decided', 'not held']
@@ -135,6 +138,7 @@ class CostRatio(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
+        """Return "held" if the ratio is below 1 with its whole interval, "not held" if above, else the reason."""
         if self.low is None or self.high is None:
             return "too few seeds"
         if self.exact:
@@ -154,10 +158,10 @@ class CostRatio(NamedTuple):
 def compare_costs(
     row: StudyRow[Any], baseline: StudyRow[Any], seconds: Mapping[str, Sequence[float]]
 ) -> tuple[CostRatio, ...]:
-    """Divide the costs of one row by those of another.
+    """Divide the costs of one row by those of another: parameters, training time and inference time.
 
     Training time is compared seed by seed: the geometric mean of the ratios with Student's interval of their
-    logarithms. `seconds` of inference were taken in turns, by the rows' titles.
+    logarithms. `seconds` has inference times measured in turns, by the titles of rows.
     """
     costs = []
     for name, meaning in (("parameters", "parameters"), ("layers", "parameters of the layers")):
@@ -203,6 +207,7 @@ class CheaperClaim:
 
     @property
     def same(self) -> Verdict:
+        """Return the verdict on equal accuracy: whether the difference is within the tolerance."""
         return judge_equivalence(self.test and self.test.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
@@ -220,7 +225,7 @@ class CheaperClaim:
         }
 
     def sentences(self) -> tuple[str, ...]:
-        """Describe whether the claim holds, and for which meaning of cost; then the figures it rests on."""
+        """Return sentences on whether the claim holds, for which meaning of cost, and the figures behind it."""
         meanings = {
             word: [cost.meaning for verdict in verdicts for cost in self.costs if cost.verdict == verdict]
             for word, verdicts in CHEAPER_VERDICTS.items()
@@ -252,11 +257,12 @@ class CheaperClaim:
 
 
 def _join(names: Sequence[str], word: str) -> str:
+    """Join names by commas, and the last by `word`: "a, b or c"."""
     return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def format_percent(estimate: Estimate | None) -> str:
-    """Write a fraction in per cent.
+    """Write a fraction as per cent with its interval.
 
     >>> format_percent(Estimate(0.8123, 0.0123, 3))
     '81.2 ± 1.2'
@@ -269,7 +275,7 @@ def format_percent(estimate: Estimate | None) -> str:
 
 
 def format_points(difference: Estimate) -> str:
-    """Write a difference of fractions in points, with its sign.
+    """Write a difference of fractions in percentage points, with sign and interval.
 
     >>> format_points(Estimate(-0.0123, 0.02, 3))
     '−1.2 ± 2.0 points'

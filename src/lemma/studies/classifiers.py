@@ -94,7 +94,7 @@ LabelOutcome = CellOutcome[ClassifierMeasures]
 
 
 def count_layer_parameters(model: ClassifierModel) -> int:
-    """Count the parameters of the body without its embeddings."""
+    """Count the parameters of a classifier's body without its embeddings."""
     embeddings = (module for module in model.body.modules() if isinstance(module, nn.Embedding))
     return count_parameters(model.body) - sum(map(count_parameters, embeddings))
 
@@ -105,6 +105,7 @@ class ClassifierExperiment(TrainingExperiment[ClassifierMeasures]):
     measures_type = ClassifierMeasures
 
     def measure(self, run: Run, plan: RunPlan) -> ClassifierMeasures:
+        """Score a finished run on the test split and collect its costs and learning curve."""
         test, labels = plan.dataset.item(TEST), plan.dataset.labels
         if isinstance(plan.model, Graph):
             probabilities = classify_nodes(run.require(GraphModel, "a graph model"), test.graph)[test.nodes]
@@ -136,7 +137,7 @@ class ClassifierExperiment(TrainingExperiment[ClassifierMeasures]):
 
 
 def accuracy_differences(row: LabelRow, baseline: LabelRow) -> list[float]:
-    """Return the difference of accuracies on each test text, averaged over the seeds that both have."""
+    """Return for each test text the accuracy of `row` minus that of `baseline`, averaged over seeds that both have."""
     seeds = sorted(row.measures.keys() & baseline.measures.keys())
     accuracies = []
     for measures in (row.measures, baseline.measures):
@@ -146,13 +147,13 @@ def accuracy_differences(row: LabelRow, baseline: LabelRow) -> list[float]:
 
 
 def estimate_over_texts(row: LabelRow, baseline: LabelRow) -> Estimate | None:
-    """Return the difference of accuracies with its interval over the test texts."""
+    """Return the mean difference of accuracies with its interval over the test texts; None without common seeds."""
     differences = accuracy_differences(row, baseline)
     return estimate(differences) if differences else None
 
 
 def accuracy_test(row: LabelRow, baseline: LabelRow) -> PairedTest | None:
-    """Compare accuracies seed by seed; the standard error is never below that of the test texts."""
+    """Test the difference of accuracies paired by seed; the standard error is at least that over the test texts."""
     min_error = item_standard_error(accuracy_differences(row, baseline))
     return compare_rows(row, baseline, "accuracy", log=False, min_error=min_error)
 
@@ -165,15 +166,15 @@ def score_table(
     caption: str,
     record_columns: Mapping[str, Callable[[LabelRow], Any]] | None = None,
 ) -> StudyTable:
-    """Make a row per model: scores in per cent, then costs.
+    """Build a table with a line per row: mean scores in per cent, then costs.
 
     Args:
-        rows: what is shown.
+        rows: the models.
         title: the header of the first column.
-        scores: names of scores.
-        columns: further columns, each a function that returns a cell; a missing value is a dash.
-        caption: what the figures are.
-        record_columns: further values of the records, which are for CSV and JSON.
+        scores: names of scores, such as "accuracy".
+        columns: further columns: header, and a function from a row to its cell; a missing value is a dash.
+        caption: the text below the table.
+        record_columns: further values of the CSV and JSON records, by name.
     """
     cells, records = [], []
     for row in rows:
@@ -192,14 +193,14 @@ def score_table(
 
 
 def table_caption(rows: Sequence[LabelRow], means: str, items: str = "texts") -> str:
-    """Describe what the figures of a table are."""
+    """Return the caption of a score table; `means` names the scores that are means over the classes."""
     if not any(row.measures for row in rows):
         return NOTHING_FINISHED
     return f"On the test {items}; {means} over the classes.{describe_seeds(rows)}"
 
 
 def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate], cut: bool = False) -> Curve:
-    """Make a curve of fractions in per cent with their intervals, `cut` at 0 and 100 if asked for."""
+    """Build a curve of fractions in per cent with their intervals; `cut` clips the intervals to 0 and 100."""
     low, mean, high = (tuple(100 * getattr(score, end) for score in estimates) for end in ("low", "mean", "high"))
     if cut:
         low, high = tuple(max(0.0, end) for end in low), tuple(min(100.0, end) for end in high)
@@ -207,7 +208,14 @@ def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate],
 
 
 def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str, cut: bool = False) -> Iterator[Plot]:
-    """Plot the mean validation accuracy over the seeds against steps or seconds, as far as all seeds go."""
+    """Plot mean validation accuracy over the seeds, up to the last validation that all seeds have.
+
+    Args:
+        rows: one curve each.
+        axes: titles of the x axes by "step" or "seconds", a plot for each.
+        items: "texts" or "nodes", for the caption.
+        cut: clip intervals to 0 and 100 %.
+    """
     for axis, title in axes.items():
         curves = []
         for row in rows:
@@ -223,7 +231,7 @@ def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str,
 
 
 def describe_models(rows: Sequence[LabelRow], recipe: Sequence[str], sizes: Collection[str] = ()) -> str:
-    """Describe what each model is, by its `sizes` or all settings that are whole numbers, and how it was trained."""
+    """Describe each model by `sizes` (default: all integer settings) and by these settings of its recipe."""
     models = []
     for row in rows:
         if row.first:
@@ -257,7 +265,7 @@ class ClassifierChoice:
 
 
 def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any]) -> list[ClassifierChoice]:
-    """Make each model the body of a classifier; it takes the shared settings that it has, and all of its own.
+    """Build a classifier around each model; it takes those `shared` settings that it has, and all its own settings.
 
     The recipe is the study's alone, whatever the preset has, so that it is the same for every body.
     """
@@ -279,14 +287,16 @@ def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any
             names |= dict.fromkeys(name for name in spec.setting_names() if name not in RESERVED_CLASSIFIER_SETTINGS)
     for setting in shared:
         if setting not in used:
-            raise SpecError(describe_unknown("study.settings: the setting", setting, names))
+            raise SpecError(describe_unknown("study.settings: setting", setting, names))
     return choices
 
 
 def make_cell(
     study: LabelStudy, choice: ClassifierChoice, point: Mapping[str, Any], seed: int, texts: int
 ) -> StudyCell:
-    """Make a cell whose recipe reads that many labelled texts `epochs` times, but takes `least_steps` at least.
+    """Make a cell whose recipe reads `texts` labelled texts `epochs` times, but takes at least `least_steps` steps.
+
+    `point` has the grid settings.
 
     >>> choice = ClassifierChoice("lstm", Classifier(), {"batch": 8})
     >>> make_cell(ClassifiersStudy(name="a", epochs=4, least_steps=10), choice, {}, 1, 100).recipe.steps
@@ -300,7 +310,7 @@ def make_cell(
 
 
 def schedule_recipe(recipe: Recipe, settings: Mapping[str, Any], validations: int) -> Recipe:
-    """Warm up over a tenth of the steps and validate so often, unless the settings say otherwise and fit."""
+    """Set a warm-up over a tenth of the steps and `validations` validations, unless `settings` set them."""
     if "warm_up" not in settings:
         recipe = recipe.replace(warm_up=recipe.steps // WARM_UP)
     return fit_schedule(recipe, settings, min(validations, recipe.steps))[0]
@@ -313,21 +323,21 @@ def plan_classifier(
     dataset: Splits[LabelledExamples],
     adaptation: AdaptationSpec | None = None,
 ) -> RunPlan:
-    """Return the run of a classifier on these texts, from the weights of the adaptation's base if there is one."""
+    """Return the plan to train a classifier in folder `path`; with an adaptation it starts from the base's weights."""
     assert isinstance(cell.model, Classifier)
     model = cell.model.with_data_sizes(dataset.sizes())
     return RunPlan(path, model, cell.recipe, data, dataset, adaptation=adaptation)
 
 
 def label_data(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
-    """Return the study's labelled texts, files by their absolute paths, so that a run finds them from anywhere."""
+    """Return the spec of a study's labelled texts with absolute file paths; `limit` is the number of training texts."""
     values = {name: getattr(study, name) for name in LabelsSpec.model_fields if name in LabelStudy.model_fields}
     values |= {split: absolute_path(file) for split, file in split_files(study).items()}
     return LabelsSpec(**{**values, "labels": absolute_path(study.labels, LABELLED_CORPORA), "limit": limit})
 
 
 def describe_labels(dataset: Splits[LabelledExamples]) -> dict[str, str]:
-    """Describe the labelled texts, and give the accuracy of always predicting the most frequent label."""
+    """Describe the labelled texts, by topic; includes the accuracy of always predicting the most frequent label."""
     purposes = {"train": "to learn from", "validation": "for validation", TEST: "for the test"}
     sizes = ", ".join(f"{len(dataset.item(split).texts):,} {purpose}" for split, purpose in purposes.items())
     counts = Counter(label for _, label in dataset.item("train").texts)
@@ -394,7 +404,10 @@ class ClassifiersExperiment(ClassifierExperiment):
         return plan_classifier(self.path(cell), cell, self.data, self.datasets[cell.condition])
 
     def inference_seconds(self, outcomes: Sequence[LabelOutcome], device: str) -> dict[str, list[float]]:
-        """Time in turns how one run of each body classifies the test texts; the times are stored for the next call."""
+        """Time in turns how a run of each body classifies the test texts; return seconds by row title.
+
+        Cached on disk.
+        """
         cells = {outcome.cell.condition: outcome.cell for outcome in reversed(outcomes) if outcome.measures}
         plans = {title: self.make_plan(cells[title]) for title in self.datasets if title in cells}
         identity = {
@@ -446,7 +459,10 @@ class ClassifiersExperiment(ClassifierExperiment):
 
 
 def compare_with_first(rows: Sequence[LabelRow], tolerance: float, seconds: Seconds) -> list[CheaperClaim]:
-    """Compare accuracy and costs of each row with those of the first, p-values corrected for all of them."""
+    """Compare accuracy and costs of each row with the first row's; p-values are corrected for all comparisons.
+
+    `tolerance` is the difference in accuracy that counts as equal; `seconds` has inference times by row title.
+    """
     first = rows[0]
     tests = correct_tests({row.title: accuracy_test(row, first) for row in rows[1:]})
     claims = []
@@ -457,7 +473,10 @@ def compare_with_first(rows: Sequence[LabelRow], tolerance: float, seconds: Seco
 
 
 def make_table(rows: Sequence[LabelRow], seconds: Seconds) -> StudyTable:
-    """Make a row per body: scores in per cent, then costs."""
+    """Build a table with a line per body: scores in per cent, then costs.
+
+    `seconds` has inference times by row title.
+    """
 
     def texts_per_second(row: LabelRow) -> float | None:
         times = seconds.get(row.title)
@@ -519,7 +538,7 @@ class GraphExperiment(ClassifierExperiment):
             self.graphs[seed] = NodesTask().load(self._data(seed), context)
 
     def _data(self, seed: int) -> GraphSpec:
-        """Return the graph with the split of a seed, files by their absolute paths."""
+        """Return the spec of the graph with the split of a seed and absolute file paths."""
         values = {name: getattr(self.spec, name) for name in GraphSpec.model_fields if name != "split"}
         for name in ("nodes_file", "labelled", "validation", "test"):
             if isinstance(values[name], str):
@@ -585,7 +604,7 @@ class GraphExperiment(ClassifierExperiment):
 
 
 def compare_graph_models(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
-    """Describe what the first model reached, and how the others differ on the same splits of `nodes` test nodes."""
+    """Describe the accuracy of the first model and how the others differ, on the same splits of `nodes` test nodes."""
     first = rows[0]
     if not first.measures:
         yield "No run of the first model finished, so that there is nothing to compare."
@@ -606,7 +625,7 @@ def compare_graph_models(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
 
 
 def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
-    """Plot the accuracies next to each other, and accuracy against steps; intervals are cut at 0 and 100 %."""
+    """Plot the accuracies next to each other, and accuracy against steps; intervals are clipped to 0 and 100 %."""
     if not rows:
         return
     scores = [(index, row.title, row.estimate("accuracy")) for index, row in enumerate(rows)]

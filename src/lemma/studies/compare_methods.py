@@ -73,7 +73,16 @@ def compare_methods(
     observer: Observer,
     overwrite: bool = False,
 ) -> "StudyResult | UnfinishedComparison":
-    """Adapt a base by every method into a folder of its own below `out`, measure each, and compare them."""
+    """Adapt a base run by every method, measure each adapted run, and save and return a comparison.
+
+    Args:
+        run: the base.
+        data_args: the data to adapt to.
+        settings: of recipe and methods; one that only some methods have is passed to those.
+        out: folder of the report; the run of each method goes into a subfolder.
+        observer: receives progress.
+        overwrite: replace runs in these folders.
+    """
     if data_args.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
     specs = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
@@ -123,15 +132,17 @@ class MethodRow:
 
     @property
     def method(self) -> str:
+        """Return the name of the method, such as "lora"."""
         return self.adapted.method.kind
 
     @property
     def headline(self) -> Headline:
+        """Return the main score of the adapted run."""
         return self.adapted.score.headline
 
     @property
     def fastest_ms(self) -> float:
-        """The milliseconds of a pass in its quickest form."""
+        """Return the milliseconds of a forward pass, with updates merged into the weights if that is possible."""
         return min(self.unmerged.median, self.merged.median if self.merged else self.unmerged.median)
 
     def to_dict(self) -> dict[str, Any]:
@@ -145,6 +156,7 @@ class MethodRow:
         }
 
     def cells(self) -> dict[str, str]:
+        """Return the table cells of the method, by the title of the line."""
         guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
@@ -184,7 +196,7 @@ SCENARIOS = (
 
 
 def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
-    """Name the method that costs least among those that do the task about as well as the best."""
+    """Return a sentence that names the cheapest method among those whose score is on par with the best."""
     best = max(rows, key=lambda row: row.headline.signed_value)
     good = [row for row in rows if row.headline.is_on_par_with(best.headline)]
     least = min(scenario.cost(row) for row in good)
@@ -218,7 +230,10 @@ class UnfinishedComparison(Result):
 def measure_methods(
     plans: Mapping[str, AdaptationPlan], results: Mapping[str, AdaptResult], base: BaseEvaluation
 ) -> list[MethodRow]:
-    """Measure what training does not show of each method: memory, time of inference, forgetting."""
+    """Measure memory, inference time and forgetting of each adapted run; return a row per method.
+
+    `plans` and `results` are by method.
+    """
     plan = plans["full"]
     device = device_of(plan.recipe)
     inputs = inference_batch(plan.data, plan.model, min(MAX_TEXTS, plan.recipe.batch), device)
@@ -248,7 +263,7 @@ def measure_methods(
 
 
 def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, out: Path) -> StudyResult:
-    """Put the methods side by side, and name a winner for each scenario."""
+    """Build the report: a table of all methods and a winner for each scenario; `out` is its folder."""
     cells = [row.cells() for row in rows]
     header = ["", *(row.method for row in rows)]
     lines = [[title, *(column[title] for column in cells)] for title in cells[0]]
@@ -280,7 +295,7 @@ def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, o
 
 
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
-    """Return a batch of the validation or test split, as the model is called with it."""
+    """Return the inputs of a forward pass on `texts` items of the validation or test split."""
     match data.item("validation"):
         case LabelledExamples():
             examples = data.item("test")
@@ -298,7 +313,7 @@ def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tupl
 
 
 def measure_peak_bytes(plan: AdaptationPlan, path: Path, device: str) -> int:
-    """Measure the most memory that one step of this method's training holds."""
+    """Measure the peak bytes of one training step of the adapted run in folder `path`."""
     folder = RunFolder.open(path)
     recipe = folder.recipe.replace(compile=False)
     tokens: Any = plan.data.item("train")

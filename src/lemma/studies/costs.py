@@ -51,13 +51,13 @@ class LayerCost:
     both_ratio: Quartiles
 
     def to_dict(self, flat: bool = False) -> dict[str, Any]:
-        """Return plain values; `flat` ones without tables inside, for CSV."""
+        """Return a JSON-ready dictionary; `flat` has no nested tables, for CSV."""
         times = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
         ends = {f"{name}_{end}": value for name, time in times.items() for end, value in time.items()}
         return {**self.settings, **self.counts, **(ends if flat else times)}
 
     def cells(self) -> list[str]:
-        """Return the cells of its row, times in milliseconds."""
+        """Return the table cells of this layer, times in milliseconds."""
         times = (self.forward.scale(1e3), self.forward_ratio, self.both.scale(1e3), self.both_ratio)
         return [
             *map(str, self.settings.values()),
@@ -67,6 +67,7 @@ class LayerCost:
 
     @property
     def ratio_text(self) -> str:
+        """Return the ratios of times to the baseline's as text."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
@@ -94,24 +95,26 @@ class CostExperiment(Experiment[RaceCosts]):
 
     @abstractmethod
     def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """Return the layers that are timed in turns at a point: by name, settings and a forward pass."""
+        """Return the layers to time at a grid point, by name: settings and a function that runs forward."""
 
     @abstractmethod
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
-        """Count the costs of a layer by formula."""
+        """Return the counts of a layer with these settings, such as "parameters" and "flops"."""
 
     @abstractmethod
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Yield sentences on what the numbers say."""
+        """Yield sentences on the results."""
 
     @abstractmethod
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
-        """Plot times, or ratios of times."""
+        """Yield plots of times, or of ratios of times."""
 
     def random_inputs(self, length: int) -> Vectors:
+        """Return random vectors of shape (batch, length, width)."""
         return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
+        """Time all layers of a cell in turns, forward and with backward, and count their costs."""
 
         @torch.no_grad()
         def infer(forward: Callable[[], Vectors]) -> None:
@@ -175,17 +178,17 @@ class CostExperiment(Experiment[RaceCosts]):
 
 
 def format_formula(account: Account, name: str) -> str:
-    """Write a formula as `lemma count` does: 3·d²."""
+    """Write the formula of the quantity `name` with Unicode symbols: 3·d²."""
     return account.quantities[name].write_formula(account.order, "unicode")
 
 
 def zero_inputs(d: int, B: int = 1, T: int = 64) -> Vectors:
-    """Return the inputs that a layer is called with when it is counted."""
+    """Return the zeros of shape (B, T, d) that a layer is counted with."""
     return torch.zeros(B, T, d)
 
 
 def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], dashed: bool = False) -> Curve:
-    """Make a curve of medians, with a band between the quartiles."""
+    """Build a curve of medians with a band between the quartiles."""
     low, median, high = (tuple(getattr(spread, end) for spread in spreads) for end in ("low", "median", "high"))
     return Curve(title, tuple(map(float, x)), median, low, high, dashed, dots=True)
 
@@ -194,7 +197,7 @@ def spread_curve(title: str, x: Sequence[float], spreads: Sequence[Quartiles], d
 
 
 def bare_attention(d: int = 64, h: int = 4) -> Attention:
-    """Build attention as problem D3 counts it: queries, keys and values, no biases, no output map."""
+    """Build attention of width d with h heads as problem D3 counts it: no biases, no output map."""
     return Attention(AttentionShape(d, h, causal=False, value_output="none", bias=False))
 
 
@@ -202,7 +205,7 @@ bare_attention.inputs = zero_inputs  # pyright: ignore[reportFunctionMemberAcces
 
 
 def explicit_attention(attention: Attention, inputs: Vectors) -> Vectors:
-    """Run the same attention with its T × T weights written out, one softmax per head and row."""
+    """Run an attention layer on inputs with its T × T weights in memory, one softmax per head and row."""
     batch, time, width = inputs.shape
     joined = attention.query_key_value(inputs).view(batch, time, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = joined.unbind(0)
@@ -250,7 +253,7 @@ class HeadsExperiment(CostExperiment):
         return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Describe whether counts depend on the number of heads, and whether times do."""
+        """Describe how counts and times depend on the number of heads."""
         for name, title in (("parameters", "Parameters"), ("flops", "Operations")):
             terms = self.account.quantities[name].polynomial.terms
             verdict = "whatever the number of heads: the claim holds."
@@ -285,7 +288,7 @@ class HeadsExperiment(CostExperiment):
 
 
 def judge_time_ratio(ratio: Quartiles) -> str:
-    """Describe what a ratio of times means, given its quartiles.
+    """Describe a ratio of times by its quartiles: faster, slower or no difference beyond the spread.
 
     >>> judge_time_ratio(Quartiles(1.3, 1.2, 1.4)), judge_time_ratio(Quartiles(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')
@@ -303,7 +306,7 @@ MAX_LINEAR_EXPONENT = 1.2  # an exponent up to which time is said to grow as T
 
 
 def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
-    """Return a function that builds a layer of width d: recurrent cells, or causal attention with its output map."""
+    """Return a function that builds a layer of width d: a recurrent layer, or causal attention with output map."""
 
     def layer(d: int = 64) -> nn.Module:
         if kind == ATTENTION:
@@ -316,7 +319,7 @@ def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
 
 
 def serial_steps(kind: str, length: int) -> int:
-    """Return the steps that must wait for each other: T for a recurrent layer, one for attention."""
+    """Return the number of steps that must run one after the other: T for a recurrent layer, 1 for attention."""
     return 1 if kind == ATTENTION else length
 
 
@@ -358,11 +361,11 @@ class LengthExperiment(CostExperiment):
         return {**counts, "steps in a row": serial_steps(kind, settings["T"])}
 
     def rows_of_layer(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
-        """Return the rows of one layer, shortest text first."""
+        """Return the rows of one kind of layer, shortest text first."""
         return sorted((row for row in rows if row.settings["layer"] == kind), key=lambda row: row.settings["T"])
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Describe how each layer's time grows, what the ratios at the longest text are, and where curves cross."""
+        """Describe how each layer's time grows with length, its ratios at the longest text, and where curves cross."""
         yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
         for kind in self.spec.models:
             of_layer = self.rows_of_layer(rows, kind)
@@ -411,7 +414,7 @@ MATRICES_PER_MODEL = 16  # d × d weights of a model, with their gradients
 
 
 def estimate_bytes(spec: HeadsStudy | LengthStudy) -> int:
-    """Estimate the memory of the largest race: Bh·T² where weights are written out, BT·d, and d² per model.
+    """Estimate the peak bytes of a study's largest cell: Bh·T² for explicit weights, BT·d, and d² per model.
 
     >>> from lemma.spec.studies import STUDIES
     >>> estimate_bytes(STUDIES["heads"]) < 200_000_000 < estimate_bytes(STUDIES["heads"].replace(lengths=[4096]))
@@ -426,7 +429,7 @@ def estimate_bytes(spec: HeadsStudy | LengthStudy) -> int:
 
 
 def check_memory(spec: HeadsStudy | LengthStudy, device: str) -> None:
-    """Raise an error for sizes that need more than the GPU has, or this machine, or the container it is in."""
+    """Raise an error if a study needs more memory than the GPU, this machine or its container has."""
     available = math.inf
     if device == "cuda":
         available = torch.cuda.get_device_properties(0).total_memory

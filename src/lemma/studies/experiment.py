@@ -69,44 +69,48 @@ class Experiment(ABC, Generic[M]):
 
     @abstractmethod
     def run(self, cell: StudyCell, observer: Observer) -> M:
-        """Run one cell, or continue it where it was stopped, and measure it."""
+        """Run a cell, or continue it where it was stopped, and return its measures."""
 
     @abstractmethod
     def report(self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool) -> StudyResult:
-        """Report on all outcomes; some are missing if the study was interrupted."""
+        """Build the report on all outcomes; if the study was interrupted, some have no measures."""
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Make what all these cells share, such as pretrained bases, before the first of them is run."""
+        """Make everything that these cells share, such as pretrained bases, before the first of them is run."""
 
     def trials(self, cells: Sequence[StudyCell]) -> Sequence[StudyCell]:
-        """Return short runs that come before these cells, by which settings of theirs are chosen."""
+        """Return short runs to do before these cells; their results choose settings of the cells."""
         return ()
 
     def check(self, cell: StudyCell) -> None:
-        """Raise an error if the cell's folder holds something else."""
+        """Raise an error if the cell's folder holds another run."""
 
     def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
-        """Return what makes two runs of a cell the same; None if that is not known yet."""
+        """Return values that are equal for two runs of a cell exactly if one can replace the other.
+
+        None if not known yet.
+        """
         return None
 
     def is_finished(self, cell: StudyCell) -> bool:
-        """Return whether the run that was measured is still on disk."""
+        """Return whether the cell's run is finished and still on disk."""
         return True
 
     def is_complete(self, cell: StudyCell, measures: M) -> bool:
-        """Return whether stored measures hold all that the study asks for by now."""
+        """Return whether stored measures hold everything that the study asks for now."""
         return True
 
     def path(self, cell: StudyCell) -> Path:
+        """Return the folder of the cell's run."""
         return self.out / ("trials" if cell.is_trial else "runs") / cell.name
 
     def measures_path(self, cell: StudyCell) -> Path:
-        """Return the JSON file, next to the run folder, of its measures or of the reason why it has none."""
+        """Return the path of the JSON file with the cell's measures, or with the reason of its failure."""
         path = self.path(cell)
         return path.with_name(f"{path.name}.json")
 
     def load_outcome(self, cell: StudyCell) -> CellOutcome[M]:
-        """Return what is on disk of a cell: its measures, if they are readable and complete, or why it failed."""
+        """Read the outcome of a cell from disk: its measures if they are valid and complete, or why it failed."""
         if not self.stores_measures:
             return CellOutcome(cell)
         stored, identity = read_json(self.measures_path(cell)) or {}, self.identity(cell)
@@ -118,7 +122,7 @@ class Experiment(ABC, Generic[M]):
         return CellOutcome(cell, reason=stored.get("failed"))
 
     def run_cell(self, cell: StudyCell, observer: Observer) -> CellOutcome[M]:
-        """Run a cell and store its measures; if it fails, store the reason, and let the study continue."""
+        """Run a cell and store its measures; if it fails, store the reason instead of raising."""
         try:
             measures: Any = self.run(cell, observer)
             if self.stores_measures:
@@ -128,14 +132,14 @@ class Experiment(ABC, Generic[M]):
             return self.record_failure(cell, describe_error(error), observer)
 
     def record_failure(self, cell: StudyCell, reason: str, observer: Observer) -> CellOutcome[M]:
-        """Store why a cell failed; the next call tries it again."""
+        """Store why a cell failed and return that outcome; the next call tries the cell again."""
         if self.stores_measures:
             write_json(self.measures_path(cell), {"failed": reason})
         observer.log(f"failed: {reason}")
         return CellOutcome(cell, reason=reason)
 
     def final_outcome(self, cell: StudyCell, failed_before: Mapping[str, int]) -> CellOutcome[M] | None:
-        """Return the outcome of a cell that needs no more work: it was measured, or failed during this call.
+        """Return the outcome of a cell that was measured, or that failed during this call; None if it needs work.
 
         `failed_before` has the `failure_time` of cells when the call began, by name.
         """
@@ -146,14 +150,14 @@ class Experiment(ABC, Generic[M]):
         return None
 
     def failure_time(self, cell: StudyCell) -> int:
-        """Return when the cell failed, in nanoseconds of its file's clock; 0 if it did not."""
+        """Return the modification time in ns of the file that records the cell's failure; 0 if it did not fail."""
         path = self.measures_path(cell)
         return modified_ns(path) if "failed" in (read_json(path) or {}) else 0
 
     def make_result(
         self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool, device: str, **findings: Any
     ) -> StudyResult:
-        """Build the result of a study that has a spec, with all that every study reports."""
+        """Build a study's result from outcomes, spec and `findings`, which are further fields of `StudyResult`."""
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
@@ -168,12 +172,12 @@ class Experiment(ABC, Generic[M]):
 
 @cache
 def measures_adapter(measures_type: Any) -> TypeAdapter[Any]:
-    """Return what reads measures of a class; it takes longer to make than to use."""
+    """Return the pydantic validator of a class of measures; cached, since it is slow to make."""
     return TypeAdapter(measures_type)
 
 
 def describe_error(error: Exception) -> str:
-    """Return the message of an error, with the name of its class if it is not Lemma's own."""
+    """Return the message of an error, after the name of its class if it is not Lemma's own."""
     return str(error) if isinstance(error, LemmaError) else f"{type(error).__name__}: {error}"
 
 
@@ -236,7 +240,7 @@ LOCK_POLL_SECONDS = 0.5  # between two looks at whether another process has fini
 
 @contextmanager
 def hold_lock(lock_file: Path, observer: Observer) -> Iterator[None]:
-    """Hold a lock of a study; if another process holds it, say which and wait for it.
+    """Hold a study's lock inside the context; if another process holds it, report which one and wait.
 
     The holder writes its name next to the lock file, which filelock empties whenever a process tries it. A file system
     without locks counts as held.
@@ -269,10 +273,17 @@ def run_cells(
     outcomes: dict[str, CellOutcome[Any]],
     title: str = "run",
 ) -> None:
-    """Run each cell that no other process is running, until all have an outcome, from here or elsewhere.
+    """Run every cell that no other process is running, and wait until all cells have an outcome.
 
-    A lock per cell says who runs it; the system releases it even if that process is killed. A cell that failed after
-    the call began, at another time than `failed_before` says, is not tried again by it.
+    A lock per cell marks who runs it; the system releases it even if that process is killed. A cell that fails during
+    the call is not tried again by it.
+
+    Args:
+        experiment: of the cells.
+        cells: to run.
+        failed_before: the `failure_time` of cells when the call began, by name.
+        outcomes: by name of the cell; outcomes are added to it.
+        title: "run" or "trial", for progress messages.
     """
     waiting = dict(enumerate(cells, start=1))
     reported = False
@@ -310,14 +321,16 @@ class TitledObserver(Observer):
         self.advance, self.report, self.finish = observer.advance, observer.report, observer.finish
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Start a phase whose label begins with the title."""
         self.observer.start(self.title if phase == "training" else f"{self.title}, {phase}", total, unit, done)
 
     def log(self, message: str) -> None:
+        """Log a message that begins with the title."""
         self.observer.log(f"{self.title}: {message}")
 
 
 def modified_ns(path: Path) -> int:
-    """Return when a file was written last, in nanoseconds of its own clock; 0 if it is missing."""
+    """Return the modification time of a file in ns; 0 if it is missing."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -325,9 +338,9 @@ def modified_ns(path: Path) -> int:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing or damaged, since all that is stored can be made again.
+    """Read a JSON object; None if the file is missing or damaged, since everything stored can be made again.
 
-    A file that was not written since it was read last is not read again.
+    A file that has not changed since the last read is not read again.
     """
     try:
         status = path.stat()
@@ -338,6 +351,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
 
 @lru_cache(maxsize=4096)
 def _read_json(path: Path, *version: int) -> dict[str, Any] | None:
+    """Read a JSON object with a checksum; None if missing or damaged. `version` only extends the cache key."""
     try:
         return read_checked_json(path)
     except (RunError, StorageError):
@@ -345,7 +359,7 @@ def _read_json(path: Path, *version: int) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON object atomically, with a checksum."""
+    """Write a JSON object with a checksum; the file is replaced at once."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_checked_json(path, values, allow_nan=False)
 
@@ -368,7 +382,7 @@ class RunPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return what makes two runs the same: the model, the recipe, the data and the base of an adaptation."""
+        """Return model, recipe, data and base: two runs are the same if these are equal."""
         identity: dict[str, Any] = {
             "model": self.model.to_dict(),
             "recipe": self.recipe.to_dict(),
@@ -384,12 +398,12 @@ class RunPlan:
 
 
 def split_settings(data: AnyDataSpec) -> dict[str, Any]:
-    """Return how the data are divided; which data they are, their hash says."""
+    """Return the settings of how the data are split; a hash identifies the data themselves."""
     return {name: value for name, value in data.to_dict().items() if name not in ("labels", "graph", "nodes_file")}
 
 
 def check_same_run(plan: RunPlan) -> None:
-    """Raise an error if the folder holds a run of another model, recipe, data or base, or is not a run."""
+    """Raise an error if the plan's folder holds a run of another model, recipe, data or base, or no run."""
     if not is_started(plan.path):
         return
     if plan.path.is_dir() and not (plan.path / SPEC).exists():
@@ -424,7 +438,7 @@ def check_same_run(plan: RunPlan) -> None:
 
 
 def train_or_resume(plan: RunPlan, observer: Observer) -> None:
-    """Train a run, continue one that was stopped, or leave a finished one as it is."""
+    """Train a run, resume one that was stopped, or do nothing if it is finished."""
     options: dict[str, Any] = {"evaluate": plan.evaluate, "sample": lambda model: [], "observer": observer}
     if not is_started(plan.path):
         remove_unstarted(plan.path)
@@ -445,22 +459,23 @@ class TrainingExperiment(Experiment[M]):
 
     @abstractmethod
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
-        """Return the run of a cell, given what `plan_inputs` returned."""
+        """Return the plan to train a cell; `inputs` is the result of `plan_inputs`."""
 
     @abstractmethod
     def measure(self, run: Run, plan: RunPlan) -> M:
         """Measure a finished run."""
 
     def plan_inputs(self, cell: StudyCell) -> tuple[Hashable, ...] | None:
-        """Return what a plan depends on besides the cell, such as a measured speed; None if it is not known yet."""
+        """Return values that a plan depends on besides the cell, such as a measured speed; None if not known yet."""
         return ()
 
     @cached_property
     def _plans(self) -> dict[Any, RunPlan]:
+        """Return the cache of plans, by cell name, is_trial and inputs."""
         return {}
 
     def plan(self, cell: StudyCell) -> RunPlan | None:
-        """Return the run of a cell, made once; None while it depends on work that is not done yet."""
+        """Return the plan to train a cell, cached; None while it depends on unfinished work."""
         inputs = self.plan_inputs(cell)
         if inputs is None:
             return None
@@ -497,7 +512,7 @@ class TrainingExperiment(Experiment[M]):
 
 
 def validation_rows(run: Run) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics that hold a validation: the points of its learning curve."""
+    """Return the rows of a run's metrics that contain a validation: its learning curve."""
     return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]
 
 
@@ -514,7 +529,7 @@ def run_study(
 
 
 def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experiment[Any]:
-    """Return the experiment of a study in the folder `out`, its data loaded."""
+    """Return the experiment of a study whose results go to the folder `out`; this loads the data."""
     study: Any = spec
     match spec:  # each is imported when it is used
         case TuneStudy():

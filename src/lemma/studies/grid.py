@@ -37,7 +37,7 @@ from lemma.studies.timing import TIME_NEUTRAL_SETTINGS, describe_hardware, devic
 
 
 def expand_grid(study: GridStudy) -> tuple[StudyCell, ...]:
-    """Return the cells of a study: seeds run fastest, models slowest.
+    """Return the cells of a study: every model at every grid point with every seed; seeds vary fastest.
 
     >>> from lemma.spec.studies import read_study
     >>> [cell.name for cell in expand_grid(read_study("table-a5", {"seeds": [1], "grid.context": [3], "claims": []}))]
@@ -73,7 +73,10 @@ def expand_grid(study: GridStudy) -> tuple[StudyCell, ...]:
 
 
 def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
-    """Raise an error for settings that no model has, that a model does not have, or that the study sets itself."""
+    """Raise a SpecError for a setting that no model has, that a model lacks, or that the study sets itself.
+
+    `bases` are the models by title.
+    """
     specs = {title: {"model": type(base.model), "recipe": Recipe} for title, base in bases.items()}
     names = {
         title: [name for spec in of_model.values() for name in spec.setting_names() if name not in RESERVED_SETTINGS]
@@ -82,13 +85,13 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
     for setting in study.settings:
         if not any(has_setting(of_model, setting) for of_model in specs.values()):
             all_names = dict.fromkeys(itertools.chain(*names.values()))
-            raise SpecError(describe_unknown("study.settings: the setting", setting, all_names))
+            raise SpecError(describe_unknown("study.settings: setting", setting, all_names))
     for model in study.models:
         of_model = specs[model.title]
         for source, settings in (("study.grid", study.grid), ("study.models", model.settings)):
             for setting in settings:
                 if not has_setting(of_model, setting):
-                    title = f"{source}: for {model.title}, the setting"
+                    title = f"{source}: {model.title}: setting"
                     raise SpecError(describe_unknown(title, setting, names[model.title]))
         in_grid, in_model = (distribute(settings, of_model) for settings in (study.grid, model.settings))
         for owner, settings in in_grid.items():
@@ -118,7 +121,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         self.all_cells = list(self.fit_cells(spec))
 
     def fit_cells(self, study: GridStudy) -> Iterator[StudyCell]:
-        """Yield the cells of a study, models with the sizes that the tokenizer and the budget give them."""
+        """Yield the cells of a study with models sized to the tokenizer and the parameter budget."""
         for cell in expand_grid(study):
             assert cell.model is not None
             model = cell.model.replace(vocabulary=self.dataset.tokenizer.vocabulary)
@@ -130,7 +133,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return self.all_cells
 
     def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
-        """Return each learning rate that is tried for the rows of these cells, with a seed that no run has."""
+        """Return a short run per learning rate for each row of these cells, with a seed that no other run has."""
         if self.spec.tune is None:
             return []
         rows = {cell.row_name: cell for cell in cells}
@@ -142,7 +145,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         ]
 
     def choose_rate(self, cell: StudyCell) -> ChosenRate | None:
-        """Choose the learning rate whose trial has the lowest perplexity; None until all trials are over."""
+        """Return the learning rate whose trial has the lowest perplexity; None until all trials are over."""
         outcomes = [self.load_outcome(trial) for trial in self.trials([cell])]
         if any(outcome.measures is None and outcome.reason is None for outcome in outcomes):
             return None
@@ -157,7 +160,10 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return ChosenRate(min(finished, key=finished.__getitem__), perplexities, tokens)
 
     def plan_inputs(self, cell: StudyCell) -> tuple[Hashable, ...] | None:
-        """Return the measured speed, if the budget is in seconds, and the chosen learning rate, if one is chosen."""
+        """Return (tokens/s if the budget is in seconds, learning rate if trials choose it).
+
+        None until both are known.
+        """
         speed = rate = None
         if self.spec.budget.seconds:
             path, identity = self._speed_key(cell)
@@ -194,7 +200,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return RunPlan(self.path(cell), cell.model, recipe, self.spec.data, self.dataset, scorer, trial_speed=speed)
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Report what did not fit into the steps; turn a budget of seconds into steps, by a speed trial of each row.
+        """Measure the speed of each row if the budget is in seconds, and log settings that had to be changed.
 
         The speed of a row is measured once: all its seeds, and a study that is continued later, take the same steps.
         """
@@ -212,6 +218,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return super().run(cell, observer)
 
     def _measure_speed(self, cell: StudyCell) -> None:
+        """Measure and store the training speed of a cell's row, unless the budget is not in seconds or it is stored."""
         path, identity = self._speed_key(cell)
         if self.spec.budget.seconds and (read_json(path) or {}).get("of") != identity:
             assert cell.model is not None
@@ -219,7 +226,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             write_json(path, {"of": identity, "tokens_per_second": speed})
 
     def _speed_key(self, cell: StudyCell) -> tuple[Path, dict[str, Any]]:
-        """Return where the speed of a cell is stored, and what it depends on: all of a run but its seed and rate."""
+        """Return the file that stores a row's speed, and its identity: model, recipe without seed, and data."""
         if cell.is_trial:
             cell = replace(cell, point={name: cell.point[name] for name in self.spec.grid})
         assert cell.model is not None
@@ -228,7 +235,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return self.out / "speeds" / f"{cell.row_name}.json", identity
 
     def measure(self, run: Run, plan: RunPlan) -> LanguageMeasures:
-        """Measure the score, samples, loops and what else the study asks for; of a trial only the score counts."""
+        """Measure score, samples, loops and everything else the study asks for; for a trial only the score matters."""
         assert isinstance(plan.evaluate, Scorer)
         is_trial = plan.path.parent != self.out / "runs"
         study = self.spec.replace(sample_tokens=1, measures=()) if is_trial else self.spec
@@ -242,9 +249,10 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         )
 
     def step_seconds(self, rows: Sequence[Row], hardware: Mapping[str, str], may_time: bool) -> dict[str, list[float]]:
-        """Return the seconds per token of a training step of each row, by its title.
+        """Time a training step of each row's model, in turns; return seconds per token by row title, cached on disk.
 
-        Timed in turns, apart from the runs, and stored for the next call. Rows that cannot differ share one timing.
+        Rows whose steps cannot differ share a timing. If nothing is cached and `may_time` is False, the result is
+        empty.
         """
         models: dict[str, tuple[ModelSpec, Recipe]] = {}
         keys: dict[str, str] = {}
@@ -317,7 +325,10 @@ class TuneExperiment(GridExperiment):
         return [replace(cell, point=dict(point)) for cell in self.fit_cells(study)]
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Ask Optuna for settings, train them, and tell it the loss; give up what is worse than the best by pairs."""
+        """Let Optuna choose settings, train them seed by seed, and report the loss to it.
+
+        A trial that is worse than the best by paired differences is stopped before its last seed.
+        """
         self.optuna.logging.set_verbosity(self.optuna.logging.WARNING)
         search = self.optuna.create_study(sampler=self.optuna.samplers.TPESampler(seed=1))
         states, best = self.optuna.trial.TrialState, {}
@@ -344,7 +355,7 @@ class TuneExperiment(GridExperiment):
                 best = losses
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
-        """Report as on a grid, and say how many trials were given up."""
+        """Report as for a grid, with the number of trials that were stopped early."""
         result = super().report(outcomes, interrupted)
         given_up = sum(0 < len(row.measures) < len(self.spec.seeds) for row in result.rows)
         trials = f"{len(result.rows)} of {self.spec.trials} trials"
@@ -353,7 +364,7 @@ class TuneExperiment(GridExperiment):
 
 
 def suggest_value(trial: Any, setting: str, values: Sequence[Any]) -> Any:
-    """Draw a value of a setting: from a range between two numbers, else one of the choices."""
+    """Let an Optuna trial choose a setting: within the range of two numbers, else one of `values`."""
     types = {type(value) for value in values}
     if len(values) != 2 or not types <= {int, float} or values[0] >= values[1]:
         return trial.suggest_categorical(setting, list(values))

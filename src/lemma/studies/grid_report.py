@@ -73,7 +73,18 @@ def report_grid(
     seconds: Seconds = NOT_TIMED,
     chosen_rates: Mapping[str, ChosenRate] | None = None,
 ) -> StudyResult:
-    """Build the result of a grid study; `chosen_rates` are by the titles of rows."""
+    """Build the result of a grid study.
+
+    Args:
+        spec: the study.
+        outcomes: of all cells.
+        data: descriptions of the data, by topic.
+        hardware: descriptions of the machine, by topic.
+        out: the folder of the study.
+        interrupted: some cells have no measures.
+        seconds: per token of training steps, by row title.
+        chosen_rates: learning rates, by row title.
+    """
     chosen_rates = chosen_rates or {}
     rows = tuple(group_rows(outcomes))
     claims = judge_claims(spec.claims, rows) if spec.claims else ()
@@ -107,7 +118,7 @@ def report_grid(
 
 
 def describe_protocol(rows: Sequence[Row]) -> dict[str, str]:
-    """Describe how perplexity was measured."""
+    """Describe how perplexity was measured, by topic."""
     reading, skipped = [], {}
     for row in rows:
         if row.first:
@@ -128,7 +139,7 @@ def describe_protocol(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def next_command(rows: Sequence[Row], outcomes: Sequence[CellOutcome[LanguageMeasures]], out: Path) -> str:
-    """Return the command that lets the best run write something; nothing if no run finished."""
+    """Return the shell command that generates text with the best run; "" if no run finished."""
     best = best_row(rows)
     if best is None:
         return ""
@@ -139,13 +150,16 @@ def next_command(rows: Sequence[Row], outcomes: Sequence[CellOutcome[LanguageMea
 
 
 def best_row(rows: Sequence[Row]) -> Row | None:
-    """Return the row with the lowest mean perplexity."""
+    """Return the row with the lowest mean perplexity; None if no run finished."""
     ranked = [(score.mean, index) for index, row in enumerate(rows) if (score := row.estimate("perplexity"))]
     return rows[min(ranked)[1]] if ranked else None
 
 
 def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
-    """Make a row for each model at each point of the grid, means over seeds; the lowest perplexity is marked."""
+    """Build a table with a line per model and grid point, means over seeds; the lowest perplexity is marked.
+
+    `seconds` has seconds per token of training steps, by row title.
+    """
     best = best_row(rows)
     tokens = [count and count.mean for count in (row.estimate("tokens") for row in rows)]
     tokens_differ = len({count for count in tokens if count}) > 1
@@ -199,7 +213,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
 
 
 def in_thousands(speed: float) -> str:
-    """Write a number in thousands, with three digits or to the unit.
+    """Write a number divided by 1,000, with three digits or without decimals.
 
     >>> in_thousands(21_340), in_thousands(1_291_700)
     ('21.3', '1,292')
@@ -215,7 +229,10 @@ FALLING_PERCENT = 1.0  # of perplexity between the last two validations: the cur
 
 
 def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds = NOT_TIMED) -> list[str]:
-    """Describe which row is best, which differ from it, where the curves head, what is fast, and which claims held."""
+    """Return sentences: the best row, rows that differ from it, trends, speed, and claims that held.
+
+    `seconds` has seconds per token of training steps, by row title.
+    """
     missing = []
     failed, pending = sum(len(row.failures) for row in rows), sum(len(row.pending) for row in rows)
     runs = failed + pending + sum(len(row.measures) for row in rows)
@@ -232,13 +249,14 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: 
 
 
 def _join_names(names: Sequence[str]) -> str:
+    """Join names: "a, b and c"."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """Describe which row is best, and which differ from it: paired by seed, corrected for all pairs.
+    """Yield sentences on the best row and the rows that differ from it, paired by seed, corrected for all pairs.
 
-    Which of the rows is best is chosen from the same figures, so that every pair of rows is one of the comparisons.
+    The best row is selected by the same figures, so that every pair of rows counts as a comparison.
     """
 
     def log_mean(row: Row) -> float:
@@ -285,7 +303,7 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
-    """Describe how much perplexity still fell between the last two validations."""
+    """Yield a sentence on how much perplexity still fell between the last two validations."""
     falls, last_part = {}, 0.0
     for row in rows:
         curve = mean_curve([run.curve for run in row.measures.values()])
@@ -303,7 +321,7 @@ def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
-    """Describe which model trains fastest, if that is more than the spread of the times."""
+    """Yield a sentence on the model that trains fastest, if the difference exceeds the spread of the times."""
     timed: dict[tuple[float, ...], list[Row]] = {}
     for row in rows:
         if row.title in seconds:
@@ -341,7 +359,7 @@ def build_page(
     trials: Sequence[Block] = (),
     seconds: Seconds = NOT_TIMED,
 ) -> Iterator[Block]:
-    """Yield all that the page shows below the table."""
+    """Yield everything that the HTML page shows below the table."""
     has_scores = best_row(rows) is not None
     if has_scores and can_draw():
         interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""
@@ -361,6 +379,7 @@ def build_page(
 
 
 def _curve_blocks(rows: Sequence[Row], seconds: Seconds) -> Iterator[Block]:
+    """Yield the section on learning curves."""
     yield Heading("Learning curves")
     if not any(len(measures.curve) > 1 for row in rows for measures in row.measures.values()):
         yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
@@ -378,6 +397,7 @@ def _curve_blocks(rows: Sequence[Row], seconds: Seconds) -> Iterator[Block]:
 
 
 def _claim_blocks(claims: Sequence[ClaimVerdict]) -> Iterator[Block]:
+    """Yield the section on claims."""
     kinds: dict[str, Any] = {"held": "good", "not held": "bad"}
     yield Heading("Claims")
     cards = []
@@ -393,6 +413,7 @@ def _claim_blocks(claims: Sequence[ClaimVerdict]) -> Iterator[Block]:
 
 
 def _sample_blocks(rows: Sequence[Row]) -> Iterator[Block]:
+    """Yield the sections on generated samples and their loops."""
     measured = [(row.title, row.first) for row in rows if row.first]
     note = f"One sample of each model, of its first seed, at temperature {TEMPERATURE}; the prompt is grey."
     yield from (Heading("Samples"), Text(note, "note"))
@@ -409,6 +430,8 @@ def _sample_blocks(rows: Sequence[Row]) -> Iterator[Block]:
 
 
 def _model_blocks(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
+    """Yield the section on sizes and recipes of the models; a parameter budget adds the excess over it."""
+
     def write_values(values: Mapping[str, Any]) -> str:
         return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in values.items())
 
@@ -431,7 +454,7 @@ def _model_blocks(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
 
 
 def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
-    """Plot perplexity against each setting of the grid that has three numbers or more."""
+    """Plot perplexity against each grid setting that has at least three numeric values."""
     plots = []
     for setting in rows[0].point:
         scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
@@ -458,22 +481,22 @@ def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
 
 
 def line_styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return colour, dashes and title of each row, in the order of the table: dashes differ where colours run out."""
+    """Return (colour, dash pattern, title) of each row; dash patterns differ once colours repeat."""
     count = len(COLOURS)
     return [(COLOURS[index % count], DASHES[index // count % len(DASHES)], row.title) for index, row in enumerate(rows)]
 
 
 def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
-    """Average the validations of several seeds one by one, as far as all of them go."""
+    """Average the learning curves of several seeds point by point, up to the length of the shortest."""
     columns = (tuple(zip(*points, strict=True)) for points in zip(*curves, strict=False))
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
 def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds = NOT_TIMED) -> str:
-    """Draw validation loss against tokens or seconds: each seed thin, the mean of each row thick.
+    """Draw validation loss against tokens or seconds as SVG: seeds as thin lines, the mean of each row thick.
 
-    Seconds are those of the tokens at the speed that was timed, where it was: what else ran next to a training run does
-    not move its curve.
+    With `seconds` (per token of training steps, by row title) time is tokens × that speed, so that other processes on
+    the machine do not distort a curve.
     """
     import altair
 
@@ -506,7 +529,7 @@ def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds
 
 
 def draw_intervals(rows: Sequence[Row]) -> str:
-    """Draw the mean perplexity of each row with its interval, and every seed as a small tick."""
+    """Draw the mean perplexity of each row with its interval, and every seed as a small tick, as SVG."""
     import altair
 
     scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
@@ -530,6 +553,7 @@ def draw_intervals(rows: Sequence[Row]) -> str:
 
 
 def _colour(rows: Sequence[Row]) -> Any:
+    """Return the Altair colour encoding of the rows."""
     import altair
 
     styles = line_styles(rows)
@@ -543,7 +567,7 @@ Part = tuple[str, Literal["", "prompt", "loop", "again"]]
 
 
 def describe_loop(sample: TextSample) -> str:
-    """Describe where a loop begins, how long it is, and whether and by which state it is proved."""
+    """Describe the loop of a sample: its start, its period, and whether and by which state it is proved."""
     loop = sample.loop
     if loop is None:
         return "No loop as far as this goes."
@@ -553,7 +577,7 @@ def describe_loop(sample: TextSample) -> str:
 
 
 def _sample_parts(sample: TextSample) -> list[Part]:
-    """Split a sample into the prompt, the text, the first round of its loop, and some of the repetitions."""
+    """Split a sample into styled parts: prompt, text, first round of its loop, and some repetitions."""
     start, end = (sample.loop.begin, sample.loop.end) if sample.loop else (len(sample.text),) * 2
     before, loop, repetitions = sample.text[:start], sample.text[start:end], sample.text[end:]
     again = "".join(repetitions[: max(MAX_ROUNDS * len(loop), MAX_CHARACTERS)].splitlines(keepends=True)[:MAX_LINES])
@@ -565,7 +589,7 @@ def _sample_parts(sample: TextSample) -> list[Part]:
 
 
 def describe_budget(budget: StudyBudget) -> str:
-    """Describe what each model gets.
+    """Describe the budget of each model.
 
     >>> describe_budget(StudyBudget(parameters=1000, tokens=5000))
     '1,000 parameters and 5,000 training tokens for each model'
@@ -579,7 +603,10 @@ def describe_budget(budget: StudyBudget) -> str:
 
 
 def trial_blocks(chosen_rates: Mapping[str, ChosenRate], fraction: float) -> list[Block]:
-    """Show the learning rates tried for each row in a table of perplexities; the chosen one is marked."""
+    """Return a table of the perplexity at each learning rate tried, by row title; the chosen rate is marked.
+
+    `fraction` is the length of a trial relative to a run.
+    """
     if not chosen_rates:
         return []
     rates = list(next(iter(chosen_rates.values())).perplexities)

@@ -113,7 +113,7 @@ class Scorer:
         return score
 
     def score_run(self, run: Run) -> PerplexityScore:
-        """Return the score of a finished run: the one that training ended with, if known, or that of a new pass."""
+        """Return the score of a finished run: the last one of its training if cached, else that of a new pass."""
         if self.max_tokens and self.full_pass:
             return self._score(run.model, None)
         summary = run.summary or {}
@@ -121,13 +121,14 @@ class Scorer:
         return self.scores_by_loss.get(final_loss) or self(run.model)
 
     def _score(self, model: LanguageModel, max_tokens: int | None) -> PerplexityScore:
+        """Compute perplexity on the first `max_tokens` validation tokens; None for all."""
         tokens = self.dataset.item(SPLIT)
         source = TextSource(self.dataset.tokenizer.description, self.dataset.hash, SPLIT)
         return perplexity(model, tokens[:max_tokens], bytes=None if max_tokens else tokens.bytes, source=source)
 
 
 def measure_run(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> LanguageMeasures:
-    """Measure all that the report shows of a finished run."""
+    """Measure everything that the study reports on a finished run."""
     score = scorer.score_run(run)
     if not math.isfinite(score.perplexity):
         raise TrainingError(f"{plan.path}: the validation loss is {score.loss}, so that there is no perplexity.")
@@ -148,17 +149,17 @@ def measure_run(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> La
 
 
 def generate_sample(model: LanguageModel, tokenizer: Tokenizer, study: GridStudy, temperature: float) -> TextSample:
-    """Make a model continue the study's prompt; an `<eos>` does not end it, since loops may lead through it."""
+    """Let a model continue the study's prompt; an `<eos>` does not end the text, since loops may contain it."""
     settings = Sampling(tokens=study.sample_tokens, temperature=temperature, stop_at_eos=False)
     [generation] = generate_text(model, tokenizer, [study.prompt], settings)
     return TextSample(generation.prompt, generation.text, locate_loop(generation, tokenizer))
 
 
 def locate_loop(generation: Generation, tokenizer: Tokenizer) -> SampleLoop | None:
-    """Find where in the text the first round of a loop starts and ends.
+    """Return the loop of a generation with the span of its first round in the text; None without a loop.
 
     A token may be a part of a character, or bring a space with it only after another: so the text of the first tokens
-    is compared with the text of them all, up to the first character that differs.
+    is compared with the text of all tokens, up to the first character that differs.
     """
     loop = generation.loop
     if loop is None:
@@ -182,7 +183,7 @@ BATCH_TOKENS = 8192
 
 
 def sample_windows(tokens: np.ndarray, length: int, max_windows: int) -> Int[Tensor, "windows length"]:
-    """Return up to `max_windows` windows that do not overlap, spread evenly over the text.
+    """Return up to `max_windows` windows of `length` tokens, spread evenly over the text without overlap.
 
     >>> sample_windows(np.arange(10), 3, 2).tolist()
     [[0, 1, 2], [6, 7, 8]]
@@ -194,7 +195,7 @@ def sample_windows(tokens: np.ndarray, length: int, max_windows: int) -> Int[Ten
 
 
 def split_batches(windows: Int[Tensor, "windows length"]) -> tuple[Int[Tensor, "batch length"], ...]:
-    """Split windows into batches of at most `BATCH_TOKENS`, but one window at least."""
+    """Split windows into batches of at most `BATCH_TOKENS` tokens, but at least one window."""
     return windows.split(max(1, BATCH_TOKENS // windows.shape[1]))
 
 
@@ -205,9 +206,9 @@ ATTENTION_WINDOWS = 32
 
 
 def measure_attention(run: Run, tokens: np.ndarray, length: int, beyond: int) -> dict[str, Any]:
-    """Measure the mean entropy (nats) and mean distance (tokens) of every head, over all rows of its attention.
+    """Measure mean entropy (nats) and mean distance (tokens) of every head on windows of the trained `length`.
 
-    Read in windows of the trained `length`. A model without attention has no layers here.
+    The result has a list "layers", empty for a model without attention. `beyond` is not used here.
     """
     device = next(run.model.parameters()).device
     windows = sample_windows(tokens, min(length, len(tokens)), ATTENTION_WINDOWS)
@@ -227,7 +228,7 @@ def measure_attention(run: Run, tokens: np.ndarray, length: int, beyond: int) ->
 
 
 def entropy_and_distance(record: AttentionRecord) -> Float[Tensor, "two heads"]:
-    """Return the mean entropy −Σ α ln α and mean distance Σ α |t₁ − t₂| of each head, over the rows of one call."""
+    """Return the mean entropy −Σ α ln α and mean distance Σ α |t₁ − t₂| of each head over all rows of a record."""
     weights = record.weights().double()
     entropy = torch.special.entr(weights).sum(-1)
     distance = (weights * record.distances().abs()).sum(-1)
@@ -245,10 +246,10 @@ BINS_PER_LENGTH = 16  # points of the curve for each trained length
 
 
 def measure_positions(run: Run, tokens: np.ndarray, length: int, beyond: int) -> dict[str, Any]:
-    """Measure the mean loss at each position of windows of the validation text, `beyond` times the trained `length`.
+    """Measure the mean loss at each position of validation windows, `beyond` times as long as the trained `length`.
 
-    Position p has p tokens before it in the window; all of them are seen, whatever the trained length. Neighbouring
-    positions are put together, sixteen groups for each trained length.
+    Position p has p tokens before it in the window; all of them are read, whatever the trained length. Neighbouring
+    positions are averaged, sixteen groups for each trained length.
     """
     asked = min(beyond * length, len(tokens) - 1)
     if asked < 1:
@@ -270,7 +271,7 @@ def measure_positions(run: Run, tokens: np.ndarray, length: int, beyond: int) ->
 
 
 def extend_context(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
-    """Return the same weights with a context of at least `length`, and how much of it the model can read.
+    """Return a model with the same weights and a context of at least `length`, and the context that it can read.
 
     A Transformer without learned position vectors is rebuilt longer; learned vectors end where the context does.
     """
@@ -287,7 +288,7 @@ def extend_context(model: LanguageModel, length: int) -> tuple[LanguageModel, in
 
 
 def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows length"]) -> Float[Tensor, " positions"]:
-    """Return the mean loss of the second, third, … token of the windows, each read from its beginning."""
+    """Return the mean loss of the second, third, … token of the windows, averaged over windows."""
     device = next(model.parameters()).device
     sums = torch.zeros(windows.shape[1] - 1, dtype=torch.float64)
     with torch.inference_mode(), evaluating(model):
@@ -324,18 +325,18 @@ class MeasureView:
     title: str = ""  # of the table in the terminal
 
     def terminal_blocks(self) -> list[Block]:
-        """Return the table for the terminal; nothing if no row was measured."""
+        """Return the table for the terminal; empty if no row was measured."""
         return [Table(self.header, self.rows, title=self.title, left=())] if self.rows else []
 
     def page_blocks(self) -> list[Block]:
-        """Return the section of the page; nothing if no row was measured."""
+        """Return the section of the HTML page; empty if no row was measured."""
         notes = [Text(note, "note") for note in self.notes]
         table = Table(self.header, self.rows)
         return [Heading(self.heading), *plot_blocks(self.plots), table, *notes] if self.rows else []
 
 
 def results_by_seed(row: Row, name: str) -> list[Mapping[str, Any]]:
-    """Return what a measure gave for each seed; nothing for models without attention."""
+    """Return the result of the measure `name` for each seed; seeds without attention or positions are left out."""
     results = [measures.more.get(name, {}) for measures in row.measures.values()]
     return [result for result in results if result.get("layers", result.get("positions"))]
 
@@ -352,7 +353,7 @@ NEGLIGIBLE = 0.001  # of the plain perplexity: a smaller difference does not mat
 
 
 def estimate_heads(row: Row, statistic: str) -> list[tuple[int, int, Estimate]]:
-    """Return layer, head and the mean over the seeds, of every head."""
+    """Return (layer, head, estimate over seeds) of a statistic, "entropy" or "distance", for every head."""
     seeds = [[layer[statistic] for layer in result["layers"]] for result in results_by_seed(row, "attention")]
     return [
         (layer, head, estimate([values[layer][head] for values in seeds]))
@@ -362,13 +363,13 @@ def estimate_heads(row: Row, statistic: str) -> list[tuple[int, int, Estimate]]:
 
 
 def mean_over_heads(row: Row, statistic: str) -> Estimate:
-    """Return the mean over all heads, with its interval over the seeds."""
+    """Return the mean of a statistic, "entropy" or "distance", over all heads, with its interval over the seeds."""
     results = results_by_seed(row, "attention")
     return estimate([fmean(value for layer in result["layers"] for value in layer[statistic]) for result in results])
 
 
 def plot_heads(rows: Sequence[Row], statistic: str) -> Plot:
-    """Plot one curve per row over all its heads, in order."""
+    """Plot a statistic, "entropy" or "distance", of every head as one curve per row."""
     ticks = sorted({(layer, head) for row in rows for layer, head, _ in estimate_heads(row, statistic)})
     curves = []
     for number, row in enumerate(rows):
@@ -397,7 +398,7 @@ class ShapingEffect:
 
     @property
     def verdict(self) -> str:
-        """Helped, hurt, or neither as far as these seeds tell; a difference too small to matter is neither."""
+        """Return whether shaping attention helped or hurt; a difference too small to matter is neither."""
         difference = self.test.difference
         if difference.margin is None:
             return "too few seeds for a test"
@@ -415,7 +416,7 @@ class ShapingEffect:
 
 
 def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
-    """Compare every row that shapes attention with the row that is the same but for that."""
+    """Compare every row that shapes attention with the row that differs only in that."""
 
     def is_shaped(row: Row) -> bool:
         return row.first is not None and any(row.first.recipe.get(penalty) for penalty in PENALTIES)
@@ -436,7 +437,7 @@ def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
 
 
 def view_attention(rows: Sequence[Row]) -> MeasureView:
-    """Show entropy and distance of each head, and whether shaping them helped."""
+    """Return tables and plots of entropy and distance of each head, and whether shaping them helped."""
     shown, effects = [row for row in rows if results_by_seed(row, "attention")], shaping_effects(rows)
     cells, sentences, values = [], [], {}
     for row in shown:
@@ -466,7 +467,10 @@ def view_attention(rows: Sequence[Row]) -> MeasureView:
 
 
 def loss_by_length(row: Row) -> list[Estimate | None]:
-    """Return the mean loss within the trained length, the second of that length, and so on; None beyond its context."""
+    """Return the mean loss within the first, second, … multiple of the trained length.
+
+    None beyond the model's context.
+    """
     seeds = results_by_seed(row, "positions")
     length, asked = seeds[0]["trained"], seeds[0]["asked"]
     means: list[Estimate | None] = []
@@ -481,7 +485,7 @@ def loss_by_length(row: Row) -> list[Estimate | None]:
 
 
 def position_curve(row: Row) -> Curve:
-    """Return the loss against position, with the interval over the seeds."""
+    """Return the curve of loss against position, with the interval over the seeds."""
     seeds = results_by_seed(row, "positions")
     points = [estimate(losses) for losses in zip(*(seed["losses"] for seed in seeds), strict=True)]
     intervals = points if len(seeds) > 1 else []
@@ -490,7 +494,7 @@ def position_curve(row: Row) -> Curve:
 
 
 def view_positions(rows: Sequence[Row]) -> MeasureView:
-    """Show the loss against position: by trained length, and along the curve."""
+    """Return tables and plots of the loss against position."""
     shown = {row.title: row for row in rows if results_by_seed(row, "positions")}
     firsts = {title: results_by_seed(row, "positions")[0] for title, row in shown.items()}
     means_by_row = {title: loss_by_length(row) for title, row in shown.items()}
@@ -542,9 +546,10 @@ def view_positions(rows: Sequence[Row]) -> MeasureView:
 
 
 def steps_to(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, str]:
-    """Return after how many steps a loss is reached, read off runs of several lengths, and how that is bounded.
+    """Return after how many steps the loss reaches `target`, and a prefix if that is only a bound.
 
-    Between two lengths the loss is taken to fall in proportion to the logarithm of the steps.
+    Between two points of `curve`, (steps, loss) of runs of different lengths, the loss is interpolated linearly in the
+    logarithm of the steps.
 
     >>> round(steps_to([(100, 2.0), (200, 1.5)], 1.75)[0], 3)
     141.421
@@ -571,24 +576,27 @@ class StepsNeeded:
 
     @property
     def bound(self) -> str:
+        """Return "more than ", "at most " or "", as the number of steps is bounded for some seed."""
         return next((bound for bound in ("more than ", "at most ") if bound in self.bounds), "")
 
     @property
     def mean(self) -> str:
+        """Return the mean number of steps over the seeds as text, with its bound."""
         return f"{self.bound}{fmean(self.steps.values()):,.0f}"
 
     @property
     def fraction(self) -> float:
-        """Return the geometric mean of the fractions of the first model's steps."""
+        """Return the steps as a fraction of the first model's: the geometric mean over the seeds."""
         return math.exp(self.test.mean)
 
     @property
     def percent(self) -> str:
+        """Return the steps in per cent of the first model's as text, with its bound."""
         return f"{self.bound}{100 * self.fraction:.0f} %"
 
 
 def view_steps(rows: Sequence[Row]) -> MeasureView:
-    """Show how many steps each model needs for the loss that the first one ends with, seed by seed."""
+    """Return a table of the steps that each model needs for the final loss of the first model, seed by seed."""
     runs: dict[str, dict[int, list[tuple[int, float]]]] = {}  # by condition and seed: steps and loss
     for row in rows:
         for seed, measures in row.measures.items():

@@ -98,7 +98,7 @@ class PretrainingExperiment(ClassifierExperiment):
         self.bases = {seed: self._plan_base(seed, text, dataset) for seed in seeds}
 
     def _plan_base(self, seed: int, data: DataSpec, dataset: Any) -> RunPlan:
-        """Plan the pretraining of a body: the texts are read `passes` times unless steps are given."""
+        """Return the plan to pretrain a body; it reads the texts `passes` times unless the study sets steps."""
         model = self.choice.model.body.with_data_sizes(dataset.sizes())
         shared = {name: self.choice.recipe[name] for name in SHARED_SETTINGS if name in self.choice.recipe}
         settings: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
@@ -110,6 +110,7 @@ class PretrainingExperiment(ClassifierExperiment):
         return RunPlan(path, model, schedule_recipe(recipe, settings, self.spec.validations), data, dataset)
 
     def base_plan(self, cell: StudyCell) -> RunPlan:
+        """Return the plan of the pretraining that a cell starts from."""
         return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
 
     def cells(self) -> list[StudyCell]:
@@ -133,12 +134,12 @@ class PretrainingExperiment(ClassifierExperiment):
         return plan_classifier(self.path(cell), cell, label_data(self.spec, count), self.datasets[count], adaptation)
 
     def check(self, cell: StudyCell) -> None:
-        """Raise an error if a folder, also that of the base, holds another run."""
+        """Raise an error if the folder of the cell or of its base holds another run."""
         check_same_run(self.base_plan(cell))
         super().check(cell)
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Train all bases, and raise an error if a folder holds a run that was adapted from another one."""
+        """Train all bases; raise an error if a cell's folder holds a run that was adapted from another base."""
         for number, (seed, base) in enumerate(self.bases.items(), start=1):
             title = f"pretraining {number} of {len(self.bases)}: {base.model.family}, seed {seed}"
             observer = TitledObserver(self.observer, title)
@@ -201,7 +202,7 @@ class PretrainingExperiment(ClassifierExperiment):
 
 
 def base_summary(base: RunPlan) -> dict[str, Any] | None:
-    """Return the figures of pretraining; None if it is not finished."""
+    """Return the figures of a pretraining run, such as steps and best loss; None if it is not finished."""
     if not is_started(base.path) or not (folder := RunFolder.open(base.path)).is_finished:
         return None
     summary = folder.summary() or {}
@@ -210,7 +211,7 @@ def base_summary(base: RunPlan) -> dict[str, Any] | None:
 
 
 def describe_base(summary: Mapping[str, Any]) -> str:
-    """Write the figures of pretraining."""
+    """Write the figures of `base_summary` as text."""
     figures = f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['seconds']:,.0f} s"
     perplexity = summary["best_perplexity"]
     score = "" if perplexity is None else f", validation perplexity {perplexity:,.2f}"
@@ -218,7 +219,7 @@ def describe_base(summary: Mapping[str, Any]) -> str:
 
 
 def describe_recipes(rows: Sequence[LabelRow]) -> str:
-    """Describe how the classifiers were trained."""
+    """Describe how the classifiers were trained, with their steps at each number of labels."""
     measures = {row.point["labels"]: row.first for row in rows if row.first}
     if not measures:
         return "none yet"
@@ -254,11 +255,13 @@ class PretrainingGain:
     test: PairedTest | None = None  # None if no seed has both conditions
 
     def estimate(self, name: str) -> Estimate | None:
+        """Return the gain in the score `name` with its interval over the seeds; None if no seed has both conditions."""
         test = self.test if name == "accuracy" else compare_rows(self.pretrained, self.scratch, name, log=False)
         return test and test.difference
 
     @property
     def verdict(self) -> str:
+        """Return the verdict of the test of accuracy, such as "significant" or "a significant loss"."""
         if self.test is None:
             return "no seed has both conditions"
         return f"a {self.test.verdict} loss" if self.test.is_significant and self.test.mean < 0 else self.test.verdict
@@ -281,7 +284,7 @@ class PretrainingGain:
 
 
 def compute_gains(rows: Sequence[LabelRow]) -> list[PretrainingGain]:
-    """Compare the two conditions at each number of labels, fewest first; p-values corrected for all of them."""
+    """Compare the two conditions at each number of labels, fewest first; p-values are corrected for all tests."""
     by_point = {(row.condition, row.point["labels"]): row for row in rows}
     counts = sorted({row.point["labels"] for row in rows})
     pairs = {count: (by_point[SCRATCH, count], by_point[PRETRAINED, count]) for count in counts}
@@ -290,14 +293,14 @@ def compute_gains(rows: Sequence[LabelRow]) -> list[PretrainingGain]:
 
 
 def conclude(gains: Sequence[PretrainingGain]) -> tuple[str, ...]:
-    """State the gain at each number of labels, and whether it is significant, in one sentence."""
+    """Return a sentence with the gain in accuracy at each number of labels and its significance."""
     if not any(gain.estimate("accuracy") for gain in gains):
         return ("No number of labels has both conditions yet, so that there is no gain to state.",)
     return (f"Pretraining without labels changes accuracy by {'; '.join(map(str, gains))}.",)
 
 
 def make_table(gains: Sequence[PretrainingGain]) -> StudyTable:
-    """Make a row per number of labels: both conditions and the gain, for each score."""
+    """Build a table with a line per number of labels: scores of both conditions and the gains."""
     cells = []
     for gain in gains:
         line = [f"{gain.labels:,}"]
@@ -317,7 +320,7 @@ def make_table(gains: Sequence[PretrainingGain]) -> StudyTable:
 
 
 def plot_gains(gains: Sequence[PretrainingGain]) -> Iterator[Plot]:
-    """Plot each score against the number of labels, both conditions with their intervals."""
+    """Plot each score of both conditions against the number of labels, with intervals."""
     for name, title in FIGURES.items():
         curves = []
         for condition in CONDITIONS:
@@ -359,10 +362,16 @@ class WrittenTexts:
 def write_texts(
     names: Sequence[str], labelled: Splits[LabelledExamples], path: Path, progress: Progress | None = None
 ) -> WrittenTexts:
-    """Write the training texts of `labelled`, what came with them, and the texts of `names`, without what is held out.
+    """Write texts for pretraining to the file `path`, without validation and test texts or overlaps with them.
 
-    Texts that are equal but for case and white space are written once. Their order is drawn, so that the end of the
-    file, on which a pretrained model is validated, is of the same kind as the rest.
+    Texts that are equal but for case and white space are written once. Their order is random, so that the end of the
+    file, on which a pretrained model is validated, is of the same kind as the other texts.
+
+    Args:
+        names: of sets or files of texts.
+        labelled: its training and unlabelled texts are written too; its other splits are excluded.
+        path: the file to write.
+        progress: receives progress.
     """
     texts = [text for name in names for text in read_texts(name, progress)]
     if labelled.description not in names:
@@ -380,14 +389,15 @@ def write_texts(
 
 
 def read_texts(name: str, progress: Progress | None = None) -> list[str]:
-    """Read the texts of a named set, of a table, or of a text file of one text a line; labels are not used."""
+    """Read the texts of a built-in set, a table, or a text file with one text per line; labels are ignored."""
     if name in LABELLED_CORPORA:
         label_file = read_label_file(name, progress=progress)
         return [*label_file.texts, *label_file.unlabelled]
     path = Path(name)
     if not exists(path) and not path.suffix:
         raise DataError(
-            describe_unknown("unlabelled", name, LABELLED_CORPORA) + " Or give the path of a table or a text file."
+            describe_unknown("unlabelled: data set", name, LABELLED_CORPORA)
+            + " Or give the path of a table or a text file."
         )
     if path.suffix.lower() in TABLE_SUFFIXES:
 
@@ -400,7 +410,7 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
 
 
 def exclude_overlaps(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[str]:
-    """Yield the texts that are not among those held out and share no ten words in a row with one.
+    """Yield the texts that neither equal a text in `held_out` nor share ten consecutive words with one.
 
     >>> list(exclude_overlaps(["So  it is", "so it was"], ["so it IS"]))
     ['so it was']

@@ -63,6 +63,7 @@ class StudyTable:
         return as_text(self.blocks())
 
     def to_markdown(self) -> str:
+        """Return the table as Markdown, with caption and notes."""
         table, *texts = self.blocks()
         notes = [Items(self.notes)] if self.notes else []
         return as_markdown([table, texts[0], *notes])
@@ -100,14 +101,17 @@ class StudyResult(Result):
 
     @property
     def report(self) -> Path:
+        """Return the path of the HTML page."""
         return self.out / self.files[-1]
 
     @property
     def failed(self) -> tuple[Any, ...]:
+        """Return the outcomes of the cells that failed."""
         return tuple(run for run in self.runs if run.reason)
 
     @property
     def all_failed(self) -> bool:
+        """Return whether there are cells and all of them failed."""
         return bool(self.runs) and len(self.failed) == len(self.runs)
 
     def blocks(self) -> Iterator[Block]:
@@ -154,9 +158,11 @@ class StudyResult(Result):
         }
 
     def save(self, path: Path | str | None = None) -> Path:
-        """Write one file, or table (Markdown, CSV), plain values (JSON) and page into a folder; return the page's path.
+        """Write the result and return the path of the HTML page.
 
-        The folder is the study's own if no path is given; there a manifest has the checksums of all of them.
+        Args:
+            path: one file, whose suffix selects the format; or a folder for table (Markdown, CSV), JSON and page. The
+                default is the study's folder, which also gets a manifest of their checksums.
         """
         if path is not None and Path(path).suffix in self.writers():
             return super().save(path)

@@ -34,12 +34,12 @@ TIME_NEUTRAL_SETTINGS |= {"evaluate_every", "checkpoint_every", "patience", "kee
 
 
 def device_of(spec: Recipe | CostStudy) -> str:
-    """Return the device on which a run of a recipe, or a study of costs, is measured on this machine."""
+    """Return "cuda" or "cpu": the device on which a run with this recipe, or a study of costs, is measured here."""
     return "cuda" if spec.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, str]:
-    """Describe the machine, the threads and the versions that measured times depend on."""
+    """Describe processor, threads and versions that measured times depend on, by topic."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -75,11 +75,12 @@ class Quartiles:
         return f"{self.median:.{decimals}f} ({self.low:.{decimals}f}–{self.high:.{decimals}f})"
 
     def scale(self, factor: float) -> "Quartiles":
+        """Return these quartiles multiplied by a factor."""
         return Quartiles(self.median * factor, self.low * factor, self.high * factor)
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
-    """Return the median and the quartiles of some measurements.
+    """Return the median and the quartiles of measurements.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
     Quartiles(median=3.0, low=2.0, high=4.0)
@@ -91,18 +92,23 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 
 
 def time_ratio(times: Sequence[float], baseline: Sequence[float]) -> Quartiles:
-    """Divide the times of two candidates round by round: what slows a round down slows down both."""
+    """Return quartiles of times divided by the baseline's, round by round: a slow round slows down both."""
     return quartiles([seconds / base for seconds, base in zip(times, baseline, strict=True)])
 
 
 def time_in_turns(
     calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str = "cpu", limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Time every candidate once a round, each round beginning with another one; return seconds per call.
+    """Time every candidate once per round, each round starting with another one; return seconds per call by name.
 
-    After `limit` seconds there are no more rounds, but for the least that quartiles can be taken of. A call that takes
-    less than two milliseconds is repeated within one measurement, equally often in every round. The garbage collector
-    waits until the end.
+    A call that takes less than two milliseconds is repeated within one measurement, equally often in every round. The
+    garbage collector waits until the end.
+
+    Args:
+        calls: the candidates by name.
+        repetitions: the number of rounds.
+        device: "cuda" waits for the GPU after each measurement.
+        limit: seconds after which no round starts, once quartiles can be computed.
     """
 
     def measure(call: Callable[[], Any], repeats: int) -> float:
@@ -139,9 +145,10 @@ def time_in_turns(
 
 
 def time_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> dict[str, list[float]]:
-    """Time a training step of each model, in turns; return seconds per token.
+    """Time a training step of each model on `tokens`, in turns; return seconds per token by name.
 
-    Weights are new, and nothing is written or validated. Returns nothing if the models do not fit into memory at once.
+    Weights are new, and nothing is written or validated. The result is empty if the models do not fit into memory at
+    once.
     """
     sessions: dict[str, Session] = {}
     random_states = ExitStack()
@@ -166,7 +173,7 @@ def time_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> di
 
 
 def peak_step_bytes(session: Session) -> int:
-    """Return the bytes of all tensors at the peak of a session's second step; the first makes the optimizer's state."""
+    """Return the bytes of all tensors at the peak of a session's second step, when the optimizer has a state."""
     session.step()
     if session.processes.device.type == "cuda":
         torch.cuda.synchronize()
@@ -209,4 +216,5 @@ class LiveBytes(TorchDispatchMode):
         return outputs
 
     def _free(self, key: int) -> None:
+        """Subtract the bytes of a storage that was garbage-collected; `key` identifies it."""
         self.now -= self.live.pop(key, 0)

@@ -45,10 +45,10 @@ CLUSTERS = ("ray", "slurm")
 
 
 def run_worker(job_file: str) -> None:
-    """Run cells of a study until all are done, in a process of its own.
+    """Run the cells of the study in whose folder the job file is, in this process, until all are done.
 
-    The job file lies in the study's folder and says how to work. A worker stops after the current step, and saves it,
-    once that file or the process that started it is gone, or when Slurm warns that its time is nearly over.
+    A worker stops after the current step, and saves it, once the job file or the process that started it is gone, or
+    when Slurm warns that its time is nearly over.
     """
     job = read_json(Path(job_file))
     if job is None:  # stopped before it began
@@ -84,23 +84,23 @@ class Workers(ABC):
 
     @abstractmethod
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Start `count` of them, each with `threads` threads."""
+        """Start `count` workers with `threads` threads each; they read the job file."""
 
     @abstractmethod
     def count_running(self) -> int:
-        """Return how many have not ended yet."""
+        """Return how many workers are still running."""
 
     @abstractmethod
     def failure_message(self) -> str:
-        """Return why one of them ended before its time, if it did."""
+        """Return why a worker failed; "" if none did."""
 
     @abstractmethod
     def stop(self) -> None:
-        """End those that do not stop by themselves."""
+        """Kill the workers that are still running."""
 
 
 def visible_gpus() -> list[str]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them."""
+    """Return the GPUs that this process may use, by the names in CUDA_VISIBLE_DEVICES."""
     count = torch.cuda.device_count()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = [str(index) for index in range(count)] if chosen is None else chosen.split(",")
@@ -108,7 +108,7 @@ def visible_gpus() -> list[str]:
 
 
 def allocated_threads() -> int:
-    """Return the number of threads for a worker on this machine: those of its allocation, or else all cores."""
+    """Return the number of threads for a worker on this machine: those allocated by Slurm or Ray, else all cores."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     for name in ("SLURM_CPUS_PER_TASK", "OMP_NUM_THREADS"):  # Ray sets the second
         if (allocated := os.environ.get(name, "")).isdigit() and int(allocated):
@@ -120,7 +120,7 @@ class LocalWorkers(Workers):
     """Processes on this machine, in sessions of their own: Ctrl-C reaches the call that started them, and it alone."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Start processes of the same Python; where there are several GPUs, each process sees one of them."""
+        """Start processes of the same Python; if there are several GPUs, each process sees one of them."""
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         command = python_command(
             "-c", "import sys; from lemma.studies.workers import run_worker; run_worker(sys.argv[1])"
@@ -162,7 +162,7 @@ class RayWorkers(Workers):
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one on this machine for as long as the study takes."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Submit the tasks; where the cluster has GPUs each gets one."""
+        """Submit the tasks; if the cluster has GPUs, each gets one."""
         self.ray = import_optional("ray", "ray", "study --on ray")
         if not self.ray.is_initialized():
             self.ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
@@ -229,12 +229,19 @@ def run_workers(
     jobs: int | None,
     cluster: str | None,
 ) -> bool:
-    """Make workers run all cells, and watch them; return whether that was interrupted.
+    """Run all cells in worker processes and watch them; return whether the user interrupted that.
 
-    On this machine its threads are divided between the workers. A worker that dies leaves its cell to the others.
+    The threads of this machine are divided among the workers. A worker that dies leaves its cell to the others.
+
+    Args:
+        experiment: of the cells.
+        stages: groups of cells, one after the other.
+        failed_before: the `failure_time` of cells when the call began, by name.
+        jobs: the number of workers; by default as many as are useful.
+        cluster: "ray" or "slurm"; None for this machine.
     """
     if cluster not in WORKERS:
-        raise SpecError(describe_unknown("study --on", str(cluster), CLUSTERS))
+        raise SpecError(describe_unknown("study --on: value", str(cluster), CLUSTERS))
     cells = [cell for stage in stages for cell in stage]
     cores, max_workers = torch.get_num_threads(), max(map(len, stages))
     # Ray and Slurm queue what does not fit; the cores of the submitting machine say nothing about theirs.
@@ -284,7 +291,10 @@ def run_workers(
 def _watch(
     experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell], failed_before: Mapping[str, int]
 ) -> None:
-    """Report each cell that is done and remove it from `pending`, until all are done or no worker runs."""
+    """Log each cell that finishes and remove it from `pending`, until none is left or no worker runs.
+
+    `failed_before` has the `failure_time` of cells when the call began, by name.
+    """
     total, modified = len(pending), dict[str, int]()
     while pending:
         running = workers.count_running()  # asked first: what they did before they ended is seen below

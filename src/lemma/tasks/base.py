@@ -171,7 +171,7 @@ def evaluate_run(
             raise SpecError(f"evaluate: {info.no_effect[setting]}. Leave {setting} out.")
         if setting in all_settings or not info.evaluation_settings:
             raise SpecError(f"evaluate: {setting} has no effect on a run of the family {family}. Leave it out.")
-        raise SpecError(describe_unknown(f"evaluate {family}: the setting", setting, info.evaluation_settings))
+        raise SpecError(describe_unknown(f"evaluate {family}: setting", setting, info.evaluation_settings))
     task._check_settings(settings)
     data = task._load_other(run, args, split, observer) if args.name is not None else task._load_own(run, observer)
     if split is None:

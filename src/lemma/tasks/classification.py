@@ -107,8 +107,8 @@ def load_labels(
     if isinstance(body, Tree) and evaluated_run is None:
         if data.tokenizer.kind != "words":
             raise SpecError(
-                f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Say tokenizer=words, or leave "
-                "it to the preset: lemma train tree …"
+                f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Choose tokenizer=words, or "
+                "leave it to the preset: lemma train tree …"
             )
         if data.parser is not None and has_trees(data.labels):
             raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")

@@ -54,7 +54,9 @@ class HarnessModel(TemplateLM):
     def __init__(self, run: str | Path | Run, device: str | None = None, **batch_sizes: Any) -> None:
         super().__init__()
         if others := set(batch_sizes) - {"batch_size", "max_batch_size"}:
-            raise InputError(f"model_args: {', '.join(sorted(others))} is unknown; expected run=FOLDER and device=cpu.")
+            raise InputError(
+                f"model_args: unknown argument {', '.join(sorted(others))}; expected run=FOLDER and device=cpu."
+            )
         device = device or "cuda"
         device = "cpu" if device.startswith("cuda") and not torch.cuda.is_available() else device
         self.run = load(run, device) if isinstance(run, str | Path) else run
@@ -164,8 +166,8 @@ class HarnessModel(TemplateLM):
             tokens, until, _ = options.pop("max_gen_toks"), options.pop("until"), options.pop("do_sample")
             if unknown := sorted(set(options) - set(SAMPLING_NAMES)):
                 raise InputError(
-                    f"generation_kwargs: {', '.join(unknown)} is unknown; expected until, max_gen_toks, do_sample, "
-                    f"{', '.join(SAMPLING_NAMES)}."
+                    f"generation_kwargs: unknown argument {', '.join(unknown)}; expected until, max_gen_toks, "
+                    f"do_sample, {', '.join(SAMPLING_NAMES)}."
                 )
             if context is not None and tokens >= context:
                 raise InputError(

@@ -74,5 +74,5 @@ def test_what_is_no_loss_is_refused_before_anything_is_trained(install, formula:
 
 
 def test_one_that_is_not_installed_is_told() -> None:
-    with pytest.raises(SpecError, match=r"recipe.objective = 'gone' is unknown"):
+    with pytest.raises(SpecError, match=r"unknown recipe.objective 'gone'"):
         LanguageTask().loss(build(Decoder()), Recipe(objective="gone"))

@@ -221,7 +221,7 @@ def test_what_cannot_be_registered_is_refused() -> None:
     for kind, parts, reason in (
         (Lstm, {}, "of Lemma's own"),
         (Nameless, {}, "lacks the line"),
-        (Unigram, {"loss": doubled}, "Known: model"),
+        (Unigram, {"loss": doubled}, "Choices: model"),
         (nn.Linear, {}, "a subclass of NewFamily"),
     ):
         with pytest.raises(LemmaError, match=reason):

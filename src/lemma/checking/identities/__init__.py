@@ -15,7 +15,7 @@ IDENTITIES: dict[str, Identity] = dict(  # in the order of the problems
 
 
 def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> IdentityReport:
-    """Run the identity of that number or name at these sizes.
+    """Run the identity with that number, such as c7, or alias, such as products; `sizes` replace its default sizes.
 
     >>> check_identity("products", {"D": 3, "samples": 1000}).holds
     True
@@ -24,7 +24,7 @@ def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> Identit
 
 
 def find_identity(name: str) -> Identity:
-    """Find an identity by its number (c7) or by an alias (products)."""
+    """Return the identity with that number, such as c7, or alias, such as products."""
     by_name = {alias: identity for identity in IDENTITIES.values() for alias in (identity.name, *identity.aliases)}
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     if key not in by_name:
@@ -33,7 +33,7 @@ def find_identity(name: str) -> Identity:
 
 
 def list_identities() -> "IdentityList":
-    """Return all identities that can be checked."""
+    """Return the list of all identities, for printing."""
     return IdentityList(tuple(IDENTITIES.values()))
 
 
@@ -45,11 +45,13 @@ class IdentityList(Result):
     title = "The identities that can be checked"
 
     def blocks(self) -> list[Block]:
+        """Return a list of the identities with their default sizes, and an example of use."""
         first = self.identities[0]
         usage = f"As in: lemma check identity {first.aliases[0]} {first.default_sizes.split()[0]}"
         return [Text("\n".join(map(str, self.identities))), Text(usage, blank_before=True)]
 
     def details(self) -> list[Block]:
+        """Return a table of the identities with their names, titles and default sizes."""
         rows = [
             (identity.name, ", ".join(identity.aliases), identity.title, identity.default_sizes)
             for identity in self.identities

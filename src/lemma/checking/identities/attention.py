@@ -27,7 +27,7 @@ from lemma.checking.identities.base import (
     run_recorded,
     sample_normal,
     setting,
-    sweep,
+    sweep_sizes,
 )
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
@@ -51,7 +51,7 @@ def window_head(
     N: int = setting(5, 2, 512, "the window has N−1 words"),
     seed: int = SEED,
 ) -> Evidence:
-    """Run our head on one window, and compare its output with the formulas, word by word."""
+    """Compare Lemma's window head with the formulas, computed word by word, on a random window."""
     words = sample_normal(N - 1, d, seed=seed)
     head = random_module(lambda: WindowHead(d, d_k, d_v), seed)
     output, record = run_recorded(head, words[None], 1, N - 1)
@@ -89,11 +89,11 @@ def orthogonal_inputs(
     says: Literal["equality", "limit"] = setting("equality", None, None, "what is claimed"),
     seed: int = SEED,
 ) -> Evidence:
-    """Measure the error against the norm, next to the exact formula and its limit."""
+    """Measure how far self-attention moves orthogonal inputs, by their norm; compare with the formula and its limit."""
     if N > D:
         raise SpecError(f"N = {N}: in width D = {D} there are at most {D} orthogonal inputs.")
     check_work({"N": N, "D": D}, operations=4 * N**2 * D * (NUM_NORMS + 3), numbers=4 * N * D + 4 * N**2)
-    scale, directions = D**-0.5 if scaled else 1.0, orthogonal(N, D, seed)
+    scale, directions = D**-0.5 if scaled else 1.0, draw_orthogonal(N, D, seed)
     largest_norm = math.sqrt(MAX_SCORE / scale)
     norms = [largest_norm * (step + 1) / NUM_NORMS for step in range(NUM_NORMS)]
 
@@ -151,19 +151,23 @@ def orthogonal_inputs(
     )
 
 
-def orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
-    """Return N orthogonal vectors of norm 1, in directions drawn at random."""
+def draw_orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
+    """Return N random orthogonal vectors of width D and norm 1."""
     return torch.linalg.qr(sample_normal(D, N, seed=seed)).Q.T
 
 
 def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, "N D"]:
-    """Compute softmax(XXᵀ·scale)X with the kernel that every model here uses."""
+    """Compute softmax(XXᵀ·scale)X with PyTorch's fused attention, without trained maps."""
     batch = inputs[None]
     return functional.scaled_dot_product_attention(batch, batch, batch, scale=scale)[0]
 
 
 def relative_error(N: int, score: float) -> float:
-    """Return √(N(N−1)) / (e^s + N − 1), the distance of each output from its input relative to the norm."""
+    """Return √(N(N−1)) / (e^s + N − 1), the distance of each output from its input relative to the input's norm.
+
+    Args:
+        score: s, the score of an input with itself.
+    """
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
 
@@ -185,7 +189,7 @@ def dense_layer(
     D_k: int = setting(3, 1, 4096, "width of queries and keys"),
     seed: int = SEED,
 ) -> Evidence:
-    """Build M, compare its scores with attention's, and count its entries."""
+    """Build the dense map M, compare its scores with those of attention, and count its entries."""
     if (entries := N**4 * D**2) > MAX_ENTRIES:
         raise SpecError(
             f"N = {N}, D = {D}: M would have N⁴D² = {entries:,} entries, {8 * entries:,} bytes. "
@@ -220,13 +224,13 @@ def dense_layer(
 
 
 def dense_map(A: Float[Tensor, "D D"], N: int) -> Float[Tensor, "ND ND N N"]:
-    """Return M[(i,a), (j,b), n, m] = A[a,b] δ_in δ_jm."""
+    """Return M[(i,a), (j,b), n, m] = A[a,b] δ_in δ_jm, a dense layer from products of entries of X to XAXᵀ."""
     D, eye = len(A), torch.eye(N, dtype=A.dtype)
     return torch.einsum("ab,in,jm->iajbnm", A, eye, eye).reshape(N * D, N * D, N, N)
 
 
 def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) -> Float[Tensor, "N N"]:
-    """Apply M to all products of two entries of the inputs, as one dense layer."""
+    """Apply M as a dense layer to all products of two entries of the inputs."""
     flat, N = inputs.flatten(), len(inputs)
     return (torch.outer(flat, flat).flatten() @ M.flatten(0, 1).flatten(1)).view(N, N)
 
@@ -242,7 +246,7 @@ def permutation(
     H: int = setting(4, 1, None, "number of heads; each is D/H wide"),
     seed: int = SEED,
 ) -> Evidence:
-    """Permute the inputs of PyTorch's and of our attention: their outputs are permuted alike, or are not."""
+    """Compare f(PX) with P f(X) for PyTorch's and Lemma's attention, with and without positions and masks."""
     check_divisible("H", H, "D", D)
     check_work(
         {"N": N, "D": D, "H": H},
@@ -302,7 +306,7 @@ def focus_loss(
     T: int = setting(16, 2, 512, "places"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compute the focus loss of random, uniform and sharp attention, and compare it with the formula."""
+    """Compute the focus loss of random, uniform and sharp attention; compare each with its formula."""
     check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
     scores = sample_normal(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
@@ -333,7 +337,7 @@ def near_loss(
     seed: int = SEED,
     L_max: float = setting(6.0, None, 1e12, "where a row's squared distance is cut off", gt=0),
 ) -> Evidence:
-    """Compute the near loss where every row attends as far away as it can, for longer and longer sequences."""
+    """Compute the near loss of attention as far away as possible, for longer and longer sequences."""
     check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
     first = 2 * math.ceil(math.sqrt(L_max))
     if L_max > (T // 2) ** 2:
@@ -342,7 +346,7 @@ def near_loss(
     def near(scores: Scores, bound: float = L_max) -> float:
         return float(row_statistics(_records(scores), distance_max=bound).distance)
 
-    lengths = sweep((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
+    lengths = sweep_sizes((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
     rows = [
         (length, near(_farthest_scores(L, K, length)), near(_farthest_scores(L, K, length), 1e12)) for length in lengths
     ]
@@ -364,14 +368,14 @@ def near_loss(
 
 
 def _records(scores: Scores) -> list[AttentionRecord]:
-    """Return a record of attention with these scores for each layer."""
+    """Return records of attention with these scores, one per layer."""
     layers, heads, positions, _ = scores.shape
     empty = torch.zeros(1, heads, positions, 1, dtype=scores.dtype)
     return [AttentionRecord(empty, empty, None, 1.0, scores[layer][None]) for layer in range(layers)]
 
 
 def _farthest_scores(layers: int, heads: int, positions: int) -> Scores:
-    """Return scores by which every row attends only to the position farthest from it."""
+    """Return scores for which every row attends only to the position farthest from it."""
     row = torch.arange(positions)
     scores = torch.full((positions, positions), -1e4, dtype=torch.float64)  # so low that its exponential is 0
     scores[row, torch.where(row * 2 >= positions - 1, 0, positions - 1)] = 0.0

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from pydantic import Field, create_model
 from torch import Tensor, nn
 
-from lemma.errors import InputError, SpecError
+from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.report.curves import NO_PLOT, Plot, can_draw
 from lemma.report.result import Block, Heading, Items, Result, Table, Text, plot_blocks, to_plain
@@ -44,10 +44,12 @@ class Finding:
 
     @property
     def is_equal(self) -> bool:
+        """True if the actual number is the expected one up to the tolerance."""
         return abs(self.actual - self.expected) <= self.tolerance
 
     @property
     def holds(self) -> bool:
+        """True if the numbers are equal, or different where a difference is expected."""
         return self.is_equal == (self.expects == "equal")
 
     def __str__(self) -> str:
@@ -60,22 +62,26 @@ class Finding:
 
 
 def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
-    """Expect a whole number, exactly."""
+    """Return the finding that compares two whole numbers, without tolerance.
+
+    Args:
+        measure: the meaning of the number, for the report.
+    """
     return Finding(label, actual, expected, 0, measure)
 
 
 def expect_zero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
-    """Expect the difference of two sides to be zero; of a tensor, its largest entry."""
+    """Return the finding that a value, or the largest absolute entry of a tensor, is 0."""
     return Finding(label, float(value.abs().max()) if isinstance(value, Tensor) else value, 0.0, tolerance)
 
 
 def expect_nonzero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
-    """Expect two sides to differ."""
+    """Return the finding that a value, or the largest absolute entry of a tensor, is not 0."""
     return replace(expect_zero(label, value, tolerance), measure="more than rounding", expects="different")
 
 
 def expect_mean(label: str, actual: float, expected: float, standard_error: float) -> Finding:
-    """Expect a mean over samples to be near its closed form."""
+    """Return the finding that a sampled mean is within STANDARD_ERRORS standard errors of its closed form."""
     measure = f"{STANDARD_ERRORS:g} standard errors of {standard_error:.2g}"
     return Finding(label, actual, expected, STANDARD_ERRORS * standard_error, measure)
 
@@ -104,35 +110,37 @@ class IdentityReport(Evidence, Result):
 
     @property
     def confirmed(self) -> bool:
-        """True if every number is what the mathematics says."""
+        """True if every measured number is as the mathematics says."""
         return all(finding.holds for finding in self.findings)
 
     @property
     def holds(self) -> bool:
-        """True if the source's claim is."""
+        """True if the source's claim holds."""
         return self.confirmed and all(finding.holds for finding in self.claimed)
 
     def __bool__(self) -> bool:
         return self.holds
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the claim, and what is right instead; nothing if it holds."""
+        """Return the source's claim, and the right statement instead; "" for the latter if the claim holds."""
         return self.claim, "" if self.holds else self.correction or self.verdict
 
     @property
     def verdict(self) -> str:
-        """The predicate of the sentence 'The claim …'."""
+        """The predicate of a sentence that starts with "The claim"."""
         if not self.confirmed:
             return "is not confirmed: a number above is not what it should be."
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
     def blocks(self) -> list[Block]:
+        """Return claim, sizes, findings with their table, notes and verdict."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         heading = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
         notes = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
         return [heading, *self._evidence(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
 
     def details(self) -> list[Block]:
+        """Return everything that is printed, and the plot."""
         return [
             Heading(f"{self.name.upper()}: {self.title}", 1),
             Text(f"Claim: {self.claim}"),
@@ -144,6 +152,7 @@ class IdentityReport(Evidence, Result):
         ]
 
     def _evidence(self) -> list[Block]:
+        """Return a list of the findings, and the table if there is one."""
         findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
         if not self.rows:
             return [findings]
@@ -158,7 +167,7 @@ class IdentityReport(Evidence, Result):
         return to_plain({**values, "table": table, "remarks": self.notes, "plot": self.plot})
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return the writers of every result, with .svg for the plot alone."""
+        """Return functions that make the content of a file, by its suffix; .svg is the plot alone."""
 
         def svg() -> str:
             if self.plot is None:
@@ -171,6 +180,7 @@ class IdentityReport(Evidence, Result):
 
 
 def _format_cell(value: float | int | str) -> str:
+    """Write a number or text for a table."""
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
@@ -195,9 +205,7 @@ class Identity:
         source, names = f"identity {self.name}", list(self.sizes.model_fields)
         for name in sizes.keys() - set(names):  # most mistakes are of case: i for I, d_K for D_k
             if matches := [other for other in names if other.lower() == name.lower()]:
-                raise SpecError(
-                    f"{source}: '{name}' is unknown. Did you mean '{matches[0]}'? Known: {', '.join(names)}."
-                )
+                raise SpecError(describe_unknown(f"{source}: setting", name, names, matches[0]))
         settings = self.sizes.read(sizes, source).to_dict()
         evidence = self.run(**settings)
         fields = {**vars(evidence), "claim": evidence.claim or self.claim, "sizes": {**settings, **evidence.sizes}}
@@ -205,6 +213,7 @@ class Identity:
 
     @property
     def default_sizes(self) -> str:
+        """The sizes with their defaults, such as "D=64 samples=20000"."""
         return " ".join(f"{name}={value}" for name, value in self.sizes().to_dict().items())
 
     def __str__(self) -> str:
@@ -215,12 +224,13 @@ REGISTRY: dict[str, Identity] = {}  # identities by name
 
 
 def identity(names: str, title: str, claim: str = "", row: str = "") -> Callable[..., Identity]:
-    """Register a function of sizes as an identity; its parameters, each a `setting`, are what users may change.
+    """Return a decorator that registers a function of sizes as an identity; users may set its parameters.
 
     Args:
-        names: its name and aliases, separated by blanks.
+        names: its number and aliases, separated by blanks.
+        title: its heading in the report.
         claim: the source's claim; empty if it depends on the sizes.
-        row: the row of the problems, if it is not the name.
+        row: the row of the problems, if it is not the number.
     """
     name, *aliases = names.split()
 
@@ -237,24 +247,29 @@ def identity(names: str, title: str, claim: str = "", row: str = "") -> Callable
 def setting(
     default: Any, minimum: float | None, maximum: float | None, description: str, gt: float | None = None
 ) -> Any:
-    """Declare a size or choice of an identity: its default, its bounds and its meaning; `gt` is a bound not allowed."""
+    """Return a pydantic field for a size or choice of an identity, with bounds and meaning; `gt` excludes its bound."""
     return Field(default=default, ge=minimum, le=maximum, gt=gt, description=description)
 
 
 SEED: int = setting(1, 0, 2**31, "fixes all that is drawn at random")
 
 
-def sweep(sizes: Iterable[int], last: int) -> list[int]:
-    """Return the sizes below the last one, and the last one.
+def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
+    """Return in increasing order the sizes below `last`, and `last` itself.
 
-    >>> sweep((1, 4, 16, 64), 10)
+    >>> sweep_sizes((1, 4, 16, 64), 10)
     [1, 4, 10]
     """
     return sorted({*(size for size in sizes if size < last), last})
 
 
 def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
-    """Refuse sizes at which an identity would take more operations or memory than the limits above.
+    """Raise a SpecError if an identity would take more than MAX_OPERATIONS or MAX_NUMBERS.
+
+    Args:
+        sizes: the requested sizes by name, for the message.
+        operations: floating-point operations it takes.
+        numbers: float64 numbers it holds in memory at once.
 
     >>> check_work({"D": 10**5}, operations=4 * 10**13, numbers=10**8)
     Traceback (most recent call last):
@@ -270,7 +285,7 @@ def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
 
 
 def check_divisible(heads_name: str, heads: int, width_name: str, width: int) -> None:
-    """Refuse a number of heads that does not divide the width."""
+    """Raise a SpecError if the number of heads does not divide the width; the names are for the message."""
     if width % heads:
         raise SpecError(f"{heads_name} = {heads} does not divide {width_name} = {width}.")
 
@@ -284,7 +299,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def draw(distribution: Distribution, shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
-    """Draw independent components of zero mean and unit variance, in float64.
+    """Draw a tensor of independent numbers of zero mean and unit variance, in float64.
 
     >>> draw("signs", (3,), torch.Generator().manual_seed(0)).abs().tolist()
     [1.0, 1.0, 1.0]
@@ -296,13 +311,13 @@ def draw(distribution: Distribution, shape: tuple[int, ...], generator: torch.Ge
 
 
 def sample_normal(*shape: int, seed: int) -> Float[Tensor, "..."]:
-    """Draw standard normal numbers in float64, fixed by the seed."""
+    """Draw a tensor of this shape of standard normal numbers in float64, fixed by the seed."""
     return draw("normal", shape, torch.Generator().manual_seed(seed))
 
 
 @contextmanager
 def default_float64() -> Iterator[None]:
-    """Build modules and tables in float64."""
+    """Make float64 the default dtype of torch inside a `with` block."""
     previous = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
@@ -312,7 +327,7 @@ def default_float64() -> Iterator[None]:
 
 
 def random_module(make: Callable[[], Module], seed: int) -> Module:
-    """Build a module in float64 with normal weights of variance 1/width, fixed by the seed."""
+    """Build a module in float64 with normal weights of variance 1/width, fixed by the seed, in evaluation mode."""
     with default_float64(), torch.random.fork_rng(devices=[]):  # its initial weights are not used
         module = make()
     with torch.no_grad():
@@ -322,7 +337,11 @@ def random_module(make: Callable[[], Module], seed: int) -> Module:
 
 
 def run_recorded(attention: nn.Module, *args: Any) -> tuple[Any, AttentionRecord]:
-    """Return what a module with attention returns, and the record of its attention."""
+    """Call a module with one attention layer; return its output and the record of its attention.
+
+    Args:
+        args: arguments of the module's forward.
+    """
     with torch.no_grad(), default_float64(), record_attention() as records:
         output = attention(*args)
     return output, records[0]

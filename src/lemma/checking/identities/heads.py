@@ -54,7 +54,7 @@ ARCS = {
 def relation_head(
     sharpness: float = setting(60.0, None, 1000, "the score of what is right; all others are 0", gt=0),
 ) -> Evidence:
-    """Compute attention from the right scores, and read the weights and the tree off it."""
+    """Compute the parser's attention from the right scores of a sentence; compare it with the annotated tree."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
     candidates = ["(top)", *words]
     targets = torch.tensor([[[candidates.index(head), relations.index(relation)] for head, relation in ARCS.values()]])
@@ -94,7 +94,7 @@ def merged_matrices(
     H: int = setting(3, 1, 64, "number of heads"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare our attention with separate matrices, with merged ones, and with the identity in their place.
+    """Compare attention with separate query and key matrices, with merged ones, and with the identity matrix instead.
 
     A plain inner product of the inputs cannot replace the merged matrix: it is the same for every head.
     """
@@ -144,7 +144,7 @@ def merged_matrices(
 
 
 def merged_weight(query: Float[Tensor, "I J"], key: Float[Tensor, "I J"]) -> Float[Tensor, "J J"]:
-    """Return the merged matrix (W_Qᵀ W_K)ᵀ, for maps written W x."""
+    """Return the merged query–key matrix (W_Qᵀ W_K)ᵀ of a head, for maps written W x."""
     return (query.T @ key).T
 
 
@@ -157,7 +157,7 @@ def merged_parameters(
     J: int = setting(64, 2, 4096, "width of the inputs"),
     I: int = setting(16, 1, 4096, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
 ) -> Evidence:
-    """Read both formulas off our attention, and find where they meet."""
+    """Count the query–key parameters of both forms as formulas, and check where the formulas are equal."""
     separate, merged = (query_key_parameters(factory, J, I) for factory in (separate_head, merged_head))
     head, width, order, sizes = symbol("I"), symbol("J"), ("I", "J"), {"I": I, "J": J}
     num_terms = len((separate - 2 * head * width).terms) + len((merged - width**2).terms)
@@ -190,17 +190,21 @@ def merged_parameters(
 
 
 def separate_head(J: int, I: int) -> Attention:  # noqa: E741
-    """Build a head with its query and its key matrix."""
+    """Build a head with separate query and key matrices and nothing else: J is the input width, I the head width."""
     return Attention(AttentionShape(J, 1, I, value_output="merged", bias=False))
 
 
 def merged_head(J: int, I: int) -> Attention:  # noqa: E741
-    """Build a head with one query–key matrix."""
+    """Build a head with a merged query–key matrix and nothing else: J is the input width, I the head width."""
     return Attention(AttentionShape(J, 1, I, key_query="merged", value_output="merged", bias=False))
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
-    """Count the parameters of queries and keys as a formula, by the names of the module's maps."""
+    """Return the number of query and key parameters of a module as a polynomial in J and I.
+
+    Args:
+        factory: function of J and I that builds the module.
+    """
     parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
     return sum_polynomials(part.total for part in parts if "query" in part.path)
 
@@ -217,7 +221,7 @@ def sum_over_heads(
     bias: bool = setting(False, None, None, "whether the four maps have biases"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare PyTorch's multi-head attention, and ours with the same weights, with the sum over heads."""
+    """Compare PyTorch's multi-head attention, and Lemma's with the same weights, with the sum over heads."""
     check_divisible("H", H, "D", D)
     check_work(
         {"N": N, "D": D, "H": H},
@@ -261,7 +265,7 @@ def sum_over_heads(
 
 
 def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head: int) -> Float[Tensor, "N D"]:
-    """Compute one term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h)."""
+    """Compute a head's term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h); `head` is its index."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     query, key, _ = layer.in_proj_weight.chunk(3)
     shifts = layer.in_proj_bias.chunk(3) if layer.in_proj_bias is not None else (query.new_zeros(len(query)),) * 3
@@ -270,7 +274,7 @@ def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head
 
 
 def head_matrix(layer: nn.MultiheadAttention, head: int) -> Float[Tensor, "D D"]:
-    """Return W^(h) = W_h^(v) W_h^(o); PyTorch stores both transposed."""
+    """Return W^(h) = W_h^(v) W_h^(o) of the head with this index; PyTorch stores both factors transposed."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     value = layer.in_proj_weight.chunk(3)[2][rows]
     return value.T @ layer.out_proj.weight[:, rows].T
@@ -287,7 +291,7 @@ def head_costs(
     h: int = setting(8, 2, 64, "heads of the one that has several"),
     n: int = setting(32, 2, 4096, "tokens"),
 ) -> Evidence:
-    """Read parameters and operations of both, without an output map, off our attention; count the softmaxes of each."""
+    """Compare parameters, operations and softmaxes of single-head and multi-head attention without output map."""
     check_divisible("h", h, "d", d)
     check_work(
         {"d": d, "h": h, "n": n},
@@ -310,7 +314,7 @@ def head_costs(
             findings.append(expect_count(f"{name}: {label}: terms left", len(remainder.terms), 0, "a formula"))
     softmaxes = {}
     for name, heads in (("single", 1), ("multi", h)):
-        _, record = run_recorded(multi_head(d, heads), _tokens(d, n))
+        _, record = run_recorded(multi_head(d, heads), _zero_inputs(d, n))
         softmaxes[name] = record.weights().shape[:-1].numel()
     ratio = softmaxes["multi"] / softmaxes["single"]
     return Evidence(
@@ -329,18 +333,19 @@ def head_costs(
 
 
 def single_head(d: int) -> Attention:
-    """Build one head of width d."""
+    """Build attention with a single head of width d and no output map."""
     return multi_head(d, 1)
 
 
 def multi_head(d: int, h: int) -> Attention:
-    """Build heads of width d/h, side by side."""
+    """Build attention with h heads of width d/h and no output map."""
     return Attention(AttentionShape(d, h, value_output="none", bias=False, causal=False))
 
 
-def _tokens(d: int, n: int = 32) -> Tensor:
+def _zero_inputs(d: int, n: int = 32) -> Tensor:
+    """Return an input of n zero vectors of width d, in a batch of 1."""
     return torch.zeros(1, n, d)
 
 
-single_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
-multi_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
+single_head.inputs = _zero_inputs  # pyright: ignore[reportFunctionMemberAccess]
+multi_head.inputs = _zero_inputs  # pyright: ignore[reportFunctionMemberAccess]

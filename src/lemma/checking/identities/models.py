@@ -42,10 +42,10 @@ def greedy_loops(
     N: int = setting(3, 2, 6, "words of an n-gram; 3 is the trigram model"),
     seed: int = SEED,
 ) -> Evidence:
-    """Decode twenty models with random weights greedily, and watch for the state that comes back.
+    """Decode random n-gram models greedily, and check that each repeats a state in time and loops from there.
 
-    Each token follows from the N−1 before it. There are V^(N−1) such states, so that within that many steps one comes
-    back; all that followed it follows again.
+    Each token follows from the N−1 before it. There are V^(N−1) such states, so that within that many steps some state
+    comes back; all that followed it follows again.
     """
     if (bound := V ** (N - 1)) > MAX_STATES:
         raise SpecError(f"V = {V}, N = {N}: V^(N−1) = {bound:,} states; at most {MAX_STATES:,} are tried.")
@@ -94,7 +94,7 @@ def lstm_step(
     V: int = setting(5, 2, 10_000, "classes"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare one step by the formulas, with Γ = σ(W[a; x] + b) for the gates u, f, o, with torch.nn.LSTMCell."""
+    """Compare torch.nn.LSTMCell with a step by the formulas, Γ = σ(W[a; x] + b) for the gates u, f, o."""
     cell = random_module(lambda: nn.LSTMCell(d, D), seed)
     output = random_module(lambda: nn.Linear(D, V), seed + 50)
     x, a, c = (sample_normal(size, seed=seed + 90 + index) for index, size in enumerate((d, D, D)))
@@ -129,7 +129,7 @@ def cross_entropy(
     T: int = setting(64, 2, 500, "tokens that are predicted"),
     seed: int = SEED,
 ) -> Evidence:
-    """Predict one text by three models, and take the perplexity and the cross-entropy apart from each other."""
+    """Compare the logarithm of the perplexity with the cross-entropy, computed without it, for three models."""
     text = torch.randint(V, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     findings, rows = [], []
     for spec in (
@@ -155,7 +155,7 @@ def cross_entropy(
 
 
 def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
-    """Return the perplexity (Π 1/p_t)^(1/T) as a product of probabilities, without any logarithm."""
+    """Return the perplexity (Π 1/p_t)^(1/T) of the targets as a product of probabilities, without any logarithm."""
     probabilities = logits[0].softmax(-1).gather(1, targets[0, :, None]).flatten()
     return float((1 / probabilities).pow(1 / len(probabilities)).prod())
 
@@ -170,7 +170,7 @@ def pretraining(
     T: int = setting(16, 4, 200, "tokens of a text"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare each training loss with −log p of the text's own tokens, token by token."""
+    """Compare causal, masked and next-sentence losses with −log p of the text's own tokens, token by token."""
     text = torch.randint(V - 4, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     reader = random_module(lambda: build(Lstm(vocabulary=V, width=8, hidden=12)), seed)
     spec = Encoder(vocabulary=V, width=16, depth=1, heads=2, context=T + 1, objective="both")
@@ -220,7 +220,7 @@ def graph_convolution(
     edges: int = setting(12, 0, 500 * 499 // 2, "how many edges a random graph has; the other kinds have theirs"),
     seed: int = SEED,
 ) -> Evidence:
-    """Build Ã, Â and D̃⁻¹Ã by our own convolution, and measure their rows and norms."""
+    """Build Ã, Â and D̃⁻¹Ã of a graph with Lemma's convolution; measure row sums, norms and the effect of powers."""
     most = nodes * (nodes - 1) // 2
     if graph == "random" and edges > most:
         raise SpecError(f"edges = {edges}: {nodes} nodes have at most {most} edges.")

@@ -29,7 +29,7 @@ from lemma.checking.identities.base import (
     run_recorded,
     sample_normal,
     setting,
-    sweep,
+    sweep_sizes,
 )
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
@@ -49,8 +49,8 @@ def product_variance(
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the sampled mean of (aᵀb)² with D, with its standard error in closed form."""
-    rows, widths = [], sweep((1, 4, 16, 64, 256, 1024), D)
+    """Compare the sampled mean of (aᵀb)² with D, and the deviation with its standard error in closed form."""
+    rows, widths = [], sweep_sizes((1, 4, 16, 64, 256, 1024), D)
     check_draws({"D": D, "samples": samples}, samples, sum(widths))
     for size in widths:
         mean = float(sample_inner_products(size, samples, draws, seed + size).square().mean())
@@ -75,12 +75,17 @@ def product_variance(
 
 
 def check_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
-    """Refuse to draw too many pairs of vectors, all of which together are `width` wide."""
+    """Raise a SpecError if sampling pairs of vectors takes too much work.
+
+    Args:
+        sizes: the requested sizes by name, for the message.
+        width: the sum of the widths of all pairs that each sample draws.
+    """
     check_work(sizes, operations=2 * OPERATIONS_PER_DRAW * samples * width, numbers=8 * samples)
 
 
 def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) -> Float[Tensor, " samples"]:
-    """Draw pairs of vectors, some at a time, and return aᵀb of each."""
+    """Draw pairs of random vectors with D components each, in batches; return aᵀb of every pair."""
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, 2**22 // D)
     sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
@@ -88,7 +93,7 @@ def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) 
 
 
 def fourth_moment(D: int, draws: Distribution) -> float:
-    """Return E[(aᵀb)⁴] = D k² + 3D(D−1), with k = E[x⁴] of one component.
+    """Return E[(aᵀb)⁴] = D k² + 3D(D−1) of random vectors with D components, with k = E[x⁴] of a component.
 
     Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those count in which each index comes twice or four times.
     """
@@ -110,8 +115,8 @@ def temperature(
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Sample logits βhᵀe, and compare their mean and variance with 0 and 1; attention uses the same factor."""
-    widths = sweep((4, 16, 64, 256, 1024), I)
+    """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; attention uses the same factor β."""
+    widths = sweep_sizes((4, 16, 64, 256, 1024), I)
     check_draws({"I": I, "samples": samples}, samples, I + sum(widths))
     logits = sample_inner_products(I, samples, draws, seed) * I**-0.5
     error = ((fourth_moment(I, draws) / I**2 - 1) / samples) ** 0.5
@@ -156,7 +161,7 @@ def position_table(
     h: int = setting(4, 1, 64, "heads, for the slopes of ALiBi"),
     seed: int = SEED,
 ) -> Evidence:
-    """Put vectors of width 4 at positions 1 to P, and compare what each part does with the formulas written out."""
+    """Compare sinusoidal, rotary and ALiBi layers on vectors at positions 1 to P with their formulas written out."""
     angles, vectors = (1.0, base**-0.5), sample_normal(P, 4, seed=seed)
     attention = random_module(lambda: Attention(AttentionShape(4 * h, h, causal=False, positions=Alibi())), seed)
     with default_float64():
@@ -216,7 +221,7 @@ def rotary_distance(
     base: float = setting(10_000.0, None, 1e12, "the longest wavelength is 2π times this", gt=1),
     seed: int = SEED,
 ) -> Evidence:
-    """Put one vector at every position, and compare the scores along each diagonal."""
+    """Compare scores at equal distance, with the same vector at every position, for rotary, ALiBi and sinusoids."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
     check_work(

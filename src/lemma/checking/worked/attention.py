@@ -56,7 +56,7 @@ class BaseAttentionCase(Case):
     W_V: NumberRows  # the value map
 
     def formula(self, letter: str) -> str:
-        """Return how a vector is mapped: `q = W_Q x` or `q = x W_Q`."""
+        """Return how a vector is mapped, as text; for "q" it is `q = W_Q x` or `q = x W_Q`."""
         name = f"W_{letter.upper()}"
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
@@ -107,11 +107,11 @@ class AttentionSteps:
     outputs: Float[np.ndarray, "rows value_width"]  # Σ α·v
 
     def contributions(self, row: int) -> Float[np.ndarray, "columns value_width"]:
-        """Return α·v of one row, column by column."""
+        """Return α·v of every column, for the row with this index; their sum is the row's output."""
         return self.weights[row][:, None] * self.values
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; a masked score is None."""
+        """Return the matrices by name as plain values for JSON; a masked score is None."""
         names = ("inputs", "source", "divisor", "queries", "keys", "values", "products", "scores")
         values = {name: getattr(self, name) for name in (*names, "exponentials", "sums", "weights", "outputs")}
         return to_plain(values) | {"largest_score_subtracted": self.is_shifted}
@@ -128,7 +128,15 @@ def attend(
     causal: bool = False,
     number: int | None = None,
 ) -> AttentionSteps:
-    """Compute the attention of `inputs` to `source`, for pass `number`; `causal` masks the columns after each row."""
+    """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
+
+    Args:
+        rows: names of the inputs.
+        columns: names of the source vectors.
+        label: the case, for errors.
+        causal: whether each row attends only to columns up to its own index.
+        number: the number of the pass, for errors.
+    """
     maps = _read_maps(case, inputs.shape[1], source.shape[1], label)
     key_width = maps["W_K"].shape[1]
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
@@ -148,7 +156,13 @@ def attend(
 
 
 def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int, label: str) -> dict[str, Array]:
-    """Return W_Q, W_K and W_V, transposed if the case writes W x; refuse those that do not fit the vectors."""
+    """Return W_Q, W_K and W_V by name, so that q = x W; raise a SpecError if their sizes do not fit the vectors.
+
+    Args:
+        input_width: length of the vectors that are mapped to queries.
+        source_width: length of the vectors that are mapped to keys and values.
+        label: the case, for errors.
+    """
     maps: dict[str, Array] = {}
     for name, width in (("W_Q", input_width), ("W_K", source_width), ("W_V", source_width)):
         matrix = as_matrix(name, getattr(case, name), label)
@@ -169,7 +183,7 @@ def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int, lab
 
 
 def describe_pass(steps: AttentionSteps, causal: bool = False) -> Text:
-    """Describe in one paragraph how a pass is computed."""
+    """Return a paragraph with the formulas of a pass of attention; `causal` if later words are masked."""
     scores = f"score = q·k / √{steps.keys.shape[1]}" if steps.case.scaled else "score = q·k, not scaled"
     mask = "; later words are hidden (score −∞)" if causal else ""
     maps = ", ".join(steps.case.formula(letter) for letter in "qkv")
@@ -177,7 +191,7 @@ def describe_pass(steps: AttentionSteps, causal: bool = False) -> Text:
 
 
 def matrix_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
-    """Return every matrix of a pass, in the order of computation."""
+    """Return every matrix of a pass, in the order of computation, printed with this many decimals."""
 
     def matrix(title: str, values: Array, rows: Labels, columns: Labels = (), sums: Sequence[float] = ()) -> Matrix:
         return Matrix(title, rows, columns or number_labels(values.shape[1]), values, sums=sums, decimals=decimals)
@@ -203,7 +217,7 @@ def matrix_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
-    """Return the matrices of attention weights and of outputs."""
+    """Return the matrices of attention weights and of outputs, printed with this many decimals."""
     columns = number_labels(steps.outputs.shape[1])
     return [
         Matrix("weights α", steps.rows, steps.columns, steps.weights, "share", decimals=decimals),
@@ -212,7 +226,7 @@ def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
-    """Return the arithmetic of one row: its query, then column by column the key, the score, the weight and α·v."""
+    """Return the arithmetic of the row with index `row`: its query, then for each column key, score, weight and α·v."""
 
     def vectors(matrix: Array) -> list[str]:
         return [format_vector(row, decimals) for row in matrix]
@@ -250,7 +264,11 @@ def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
 
 
 def expected_values(steps: AttentionSteps, cross: bool = False) -> list[ExpectedValue]:
-    """Return x, q, k, v, q·k, scores, exponentials, sums, weights, outputs, and what each row attends to most."""
+    """Return every value of a pass that an answer may claim, from x, q, k, v to outputs and most attended words.
+
+    Args:
+        cross: whether the vectors that look are others than those looked at.
+    """
     rows, columns, formula, mistakes = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
     def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
@@ -277,7 +295,7 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a mistake that overflows explains nothing
 def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
-    """Return what each mistake gives, by the quantity in which it shows and a description of the mistake."""
+    """Return the arrays that known mistakes lead to, by quantity ("score", "alpha", …) and description of a mistake."""
     width, values = steps.keys.shape[1], steps.values
     mistakes: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
     if steps.case.scaled:
@@ -316,7 +334,7 @@ class WorkedSentence:
     passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; α·v for the words in focus."""
+        """Return the sentence with every pass as plain values for JSON, and the products α·v of the words in focus."""
         passes = [
             steps.to_dict()
             | {"contributions": {steps.rows[row]: steps.contributions(row).tolist() for row in self.focus}}
@@ -339,10 +357,11 @@ class WorkedAttention(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
+        """True if some matrices are printed only with `full`."""
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def expected(self) -> list[ExpectedValue]:
-        """Return the values of every pass.
+        """Return every value that an answer may claim, of each sentence and pass.
 
         The number of the pass follows the names where there are several; `sentence2.` begins those of sentence 2.
         """
@@ -359,10 +378,11 @@ class WorkedAttention(WorkedCase):
         return expected
 
     def _prints_all(self, sentence: WorkedSentence) -> bool:
+        """Return whether all steps of a sentence are printed."""
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the arithmetic of the words in focus; without these everything, for a long sentence only if `full`."""
+        """Return the printed steps: of the words in focus, or of all words in short sentences or with `full`."""
         description = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [description, *map(Text, self.notes)]
         for sentence in self.sentences:
@@ -379,6 +399,7 @@ class WorkedAttention(WorkedCase):
         return blocks
 
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
+        """Return the line of the words that the word with index `row` attends to, most attended first."""
         weights = steps.weights[row]
         order = np.argsort(-weights, kind="stable")[:MAX_RANKED]
         ranking = [f"{steps.columns[index]} {format_number(weights[index], self.decimals)}" for index in order]
@@ -397,10 +418,15 @@ def work_attention(
     full: bool = False,
     decimals: int = 3,
 ) -> WorkedAttention:
-    """Work attention out step by step, for an example by name, a TOML file or a mapping of the same fields.
+    """Compute an example of attention step by step, with every intermediate value.
 
-    α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass. `words`
-    (those in focus), `passes`, `scaled` and `mask` replace what the case says.
+    α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass.
+
+    Args:
+        example: the name of an example, a TOML file, or a mapping of the same fields.
+        words: the words in focus; like `passes`, `scaled` and `mask` they replace the field of the case.
+        full: whether to print everything, however long the sentences are.
+        decimals: of printed numbers.
 
     >>> worked = work_attention("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
@@ -433,10 +459,11 @@ def work_attention(
 
 
 def _work_sentence(case: AttentionCase, label: str, words: list[str]) -> WorkedSentence:
+    """Compute all passes over a sentence; `label` is the case, for errors."""
     labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
-            problem = describe_unknown("the word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
+            problem = describe_unknown("word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
             raise SpecError(f"{label}: vectors: {problem} Give it a vector, or set other_words for all that have none.")
     rows = [case.vectors.get(word, case.other_words or ()) for word in words]
     vectors = as_matrix("vectors", rows, label, labels)
@@ -456,7 +483,7 @@ def _work_sentence(case: AttentionCase, label: str, words: list[str]) -> WorkedS
 
 
 def _word_labels(words: list[str]) -> Labels:
-    """Return the words, numbered where one occurs twice: the#1, the#2."""
+    """Return the words as unique labels: repeated words are numbered, as in the#1 and the#2."""
     counts, seen = Counter(words), Counter[str]()
     labels: list[str] = []
     for word in words:
@@ -491,10 +518,12 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the case with every matrix, by name, as plain values for JSON."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, the cosines and nearest vectors included."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [
@@ -504,7 +533,7 @@ class WorkedCross(WorkedCase):
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the arithmetic of the vectors in focus and the comparison."""
+        """Return the printed steps: the arithmetic of the vectors in focus, then the preferences of all."""
         steps, decimals = self.steps, self.decimals
         blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:
@@ -526,10 +555,15 @@ def work_cross_attention(
     full: bool = False,
     decimals: int = 4,
 ) -> WorkedCross:
-    """Work cross-attention out step by step, for an example by name, a TOML file or a mapping of the same fields.
+    """Compute an example of cross-attention step by step, with every intermediate value.
 
     q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
-    `words` (the names in focus) and `scaled` replace what the case says.
+
+    Args:
+        example: the name of an example, a TOML file, or a mapping of the same fields.
+        words: names of the vectors in focus; like `scaled` they replace the field of the case.
+        full: whether to print everything.
+        decimals: of printed numbers.
 
     >>> work_cross_attention("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]

@@ -55,25 +55,25 @@ class BytePairMerger:
 
     @property
     def first_merge_id(self) -> int:
-        """The number of the first symbol that is made by a merge."""
+        """The number of the first symbol made by a merge; lower numbers are characters and the end of word."""
         return len(self.alphabet) + (self.end_id is not None)
 
     @property
     def num_symbols(self) -> int:
-        """Number of symbols of the whole text."""
+        """The number of symbols of the whole text, repeated words included."""
         return sum(len(word) * count for word, count in zip(self.words, self.word_counts, strict=True))
 
     def most_frequent(self) -> tuple[int, list[Pair]]:
-        """Return the largest count and the pairs that have it; the first of these is merged.
+        """Return the largest count of a pair, and the pairs that have it in the order in which they would be merged.
 
-        Of equally frequent pairs that one comes first whose left symbol has the lower number, then whose right symbol
-        has: the rule of the tokenizers library.
+        Of equally frequent pairs that with the lower number of the left symbol comes first, then of the right symbol:
+        the rule of the tokenizers library.
         """
         largest = max(self.counts.values(), default=0)
         return largest, sorted(pair for pair, count in self.counts.items() if count == largest)
 
     def merge(self, pair: Pair) -> None:
-        """Replace a pair by a new symbol, from left to right, wherever it occurs."""
+        """Replace a pair of symbols by a new symbol, from left to right, wherever it occurs."""
         merged = self.first_merge_id + len(self.merges)
         self.merges.append(pair)
         for index in sorted(self._words_with_pair[pair]):
@@ -88,19 +88,24 @@ class BytePairMerger:
             self._count_word(index, 1)
 
     def spell(self, characters: Iterable[str], end_of_word: str) -> list[str]:
-        """Return the spelling of every symbol by its number, from those of the alphabet and of the end of word."""
+        """Return the spelling of every symbol, by its number.
+
+        Args:
+            characters: the spellings of the alphabet.
+            end_of_word: the spelling of the end of word.
+        """
         spellings = [*characters, *([] if self.end_id is None else [end_of_word])]
         for left, right in self.merges:
             spellings.append(spellings[left] + spellings[right])
         return spellings
 
     def rank_pairs(self, limit: int | None) -> list[tuple[Pair, int]]:
-        """Return the pairs with their counts in the order in which they would be merged, at most `limit` of them."""
+        """Return (pair, count) in the order in which pairs would be merged, at most `limit` of them; None for all."""
         size = len(self.counts) if limit is None else limit
         return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
 
     def _count_word(self, index: int, sign: Literal[1, -1]) -> None:
-        """Add the pairs of a word to the counts, or subtract them."""
+        """Add the pairs of the word with this index to the counts, or subtract them with sign −1."""
         for pair in pairwise(self.words[index]):
             self.counts[pair] += sign * self.word_counts[index]
             if sign > 0:
@@ -126,15 +131,15 @@ class SymbolNames:
         self.names = [*self.spellings[:num_unmerged], *merged]
 
     def join(self, symbols: Sequence[int]) -> str:
-        """Return the names of symbols, separated by blanks."""
+        """Return the names of symbols, by their numbers, separated by blanks."""
         return " ".join(self.names[symbol] for symbol in symbols)
 
     def spell(self, symbols: Sequence[int]) -> str:
-        """Return the spellings of symbols, separated by blanks."""
+        """Return the spellings of symbols, by their numbers, separated by blanks."""
         return " ".join(self.spellings[symbol] for symbol in symbols)
 
     def write_pair(self, pair: Pair) -> Labels:
-        """Return how a pair may be written: by the names of its symbols or spelled out, with a blank or without."""
+        """Return four texts for a pair: its symbols by name or spelled out, with a blank between them or without."""
         by_name, by_spelling = self.join(pair), self.spell(pair)
         return (
             by_name,
@@ -142,12 +147,17 @@ class SymbolNames:
             *("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings)),
         )
 
-    def count_pairs(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
-        """Return pairs by their names, with their counts."""
+    def name_counts(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
+        """Return pairs of symbol numbers with their counts as pairs of names with their counts."""
         return tuple(PairCount(self.join(pair), count) for pair, count in ranked)
 
-    def segment(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
-        """Return words with their counts and symbols; `rows` are their symbols, none if they are not listed."""
+    def name_words(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
+        """Return words with their counts and their symbols by name.
+
+        Args:
+            counts: how often each word occurs.
+            rows: the symbol numbers of each word, in the same order; empty if they are not listed.
+        """
         return tuple(
             SegmentedWord(
                 escape_invisible(word),
@@ -160,7 +170,7 @@ class SymbolNames:
 
 
 def count_words(names: Sequence[str]) -> Counter[str]:
-    """Count the words of corpora, given by name, and of files, as a stream."""
+    """Count the words of corpora and files; a name that is no corpus is a path."""
     counts: Counter[str] = Counter()
     for name in names:
         corpus = CORPORA.get(name)
@@ -255,7 +265,7 @@ class BytePairTrace(Result):
 
     @property
     def tie_rule(self) -> str:
-        """The rule for equally frequent pairs."""
+        """The rule for merging equally frequent pairs, as a clause."""
         end = f", then {self.end_of_word}" if self.end_of_word else ""
         return (
             "of equally frequent pairs, the one whose left symbol comes first, then whose right symbol does; symbols "
@@ -265,20 +275,24 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
+        """The title of the report, with the text or the names of the files."""
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields, the tie rule, and the spelling of every merged symbol, as plain values for JSON."""
         symbols = {step.symbol: step.spelled for step in self.steps}
         return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
     def blocks(self) -> list[Block]:
-        """Every step, then the symbols and the words at the end; for a long text its merges as a table."""
+        """Return every step, then the symbols and the words at the end; for a long text its merges as a table."""
         return self._all_blocks(with_tables=False)
 
     def details(self) -> list[Block]:
+        """Return the same with a table of pair counts for each step."""
         return self._all_blocks(with_tables=True)
 
     def _all_blocks(self, with_tables: bool) -> list[Block]:
+        """Return the printed trace; `with_tables` lists the counts of each step in a table."""
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
             f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it "
@@ -309,6 +323,7 @@ class BytePairTrace(Result):
         return blocks
 
     def _merge_table(self) -> Table:
+        """Return the table of all merges, a row for each step."""
         rows = [
             (
                 str(step.number),
@@ -323,6 +338,7 @@ class BytePairTrace(Result):
         return Table(("", "pair", "symbol", "count", "ties with", "next"), rows, "Merges", is_text=True)
 
     def _segmentation_table(self) -> Table:
+        """Return the table of words with their symbols after the last merge."""
         columns = 4 if self.letters else 3  # without letters, symbols are spelled already
         rows = []
         for word in self.segmentation:
@@ -334,6 +350,7 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
+    """Return the printed step; `with_table` lists the counts in a table, otherwise in a line."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:
@@ -355,6 +372,7 @@ def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
 
 
 def _list_counts(counts: Sequence[PairCount], total: int = 0) -> str:
+    """Write pairs with their counts in a line, and how many more there are of `total`."""
     more = f" · and {total - len(counts):,} more" if total > len(counts) else ""
     return " · ".join(f"{shorten(entry.pair)} {entry.count:,}" for entry in counts) + more
 
@@ -369,12 +387,18 @@ def trace_byte_pairs(
     show: int | None = None,
     library: bool = False,
 ) -> BytePairTrace:
-    r"""Trace byte-pair encoding of a string, or of `text`: corpora by name, or files.
+    r"""Trace the merges of byte-pair encoding on a string or on a text, with the pair counts of every step.
 
     At every step all pairs of neighbouring symbols within words are counted and the most frequent becomes a symbol, as
-    long as it occurs `minimum` times; `end_of_word` is a symbol after every word, none if empty. A string is traced to
-    the end with all its counts, a text for 20 merges with the 10 most frequent pairs, unless `merges` and `show` say
-    otherwise. With `library` the merges are compared with those of the tokenizers library.
+    long as it occurs `minimum` times.
+
+    Args:
+        string: traced to the end with all its counts; either this or `text`.
+        text: names of corpora, or files; traced for 20 merges with the 10 most frequent pairs by default.
+        merges: the largest number of merges.
+        end_of_word: a symbol after every word; empty for none.
+        show: how many of the most frequent pairs each step lists.
+        library: whether to compare the merges with those of the tokenizers library.
 
     >>> print([f"{step.symbol}={step.pair}" for step in trace_byte_pairs("abbc abb abc abb").steps])
     ['A=a b', 'B=A b', 'C=c \\w', 'D=B \\w']
@@ -410,14 +434,14 @@ def trace_byte_pairs(
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=names.segment(words, start),
+        start=names.name_words(words, start),
         symbols_before=symbols_before,
         symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=names.count_pairs(merger.rank_pairs(max_pairs)),
+        left=names.name_counts(merger.rank_pairs(max_pairs)),
         left_pairs=len(merger.counts),
         stopped=stopped,
-        segmentation=names.segment(listed, [final[word] for word in listed]),
+        segmentation=names.name_words(listed, [final[word] for word in listed]),
         letters=names.letters,
         small=small,
         library=_compare_with_library(words, merger, minimum) if library else None,
@@ -438,6 +462,7 @@ class _Merge:
 def _describe_merge(
     number: int, merge: _Merge, names: SymbolNames, merger: BytePairMerger, words: Mapping[str, int]
 ) -> MergeStep:
+    """Return the step of a merge with its symbols by name; `number` counts from 1."""
     pair, *others = merge.ties
     symbol = merger.first_merge_id + number - 1
     return MergeStep(
@@ -448,14 +473,14 @@ def _describe_merge(
         parts=(names.spellings[pair[0]], names.spellings[pair[1]]),
         count=merge.count,
         ties=tuple(map(names.join, others)),
-        counts=names.count_pairs(merge.ranked),
+        counts=names.name_counts(merge.ranked),
         pairs=merge.num_pairs,
-        words=names.segment(words, merge.words),
+        words=names.name_words(words, merge.words),
     )
 
 
 def _read_words(string: str | None, text: str | Path | Sequence[str | Path] | None) -> tuple[Counter[str], str, bool]:
-    """Return the words with their counts, their source for the title, and whether the text is traced in full."""
+    """Return the words with their counts, the name of the text for the title, and whether it is traced in full."""
     if (string is None) == (text is None):
         raise InputError(
             'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
@@ -472,6 +497,7 @@ def _read_words(string: str | None, text: str | Path | Sequence[str | Path] | No
 def _check_arguments(
     words: Mapping[str, int], about: str, merges: int | None, minimum: int, end_of_word: str, show: int | None
 ) -> None:
+    """Raise an InputError for arguments of `trace_byte_pairs` that are out of range; `about` names the text."""
     if not words:
         raise InputError(f"bpe: {about} holds no words. Give some text.")
     for name, value, least in (("merges", merges, 0), ("min", minimum, 1), ("show", show, 1)):
@@ -486,7 +512,7 @@ def _check_arguments(
 
 
 def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> LibraryComparison:
-    """Train the tokenizers library on the same words and compare its merges, spelled the same way."""
+    """Train the tokenizers library on the same words; compare its merges, as spellings, with the merger's."""
     end = "" if merger.end_id is None else LIBRARY_END
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
@@ -515,11 +541,12 @@ def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, mini
 def expected_byte_pairs(
     text: str, claimed: Mapping[int, str], count_steps: Collection[int], max_orders: int = MAX_ORDERS
 ) -> Iterator[tuple[list[ExpectedValue], int]]:
-    """Yield what is right and the number of merges for each order of merges, the one that follows the claims first.
+    """Yield (expected values, number of merges) for each order of merging tied pairs, the order of the claims first.
 
     Args:
         claimed: the pairs claimed, by the number of their step.
         count_steps: the steps whose pair counts are expected in full.
+        max_orders: the largest number of orders.
     """
     words = Counter(text.split())
     for order in islice(_merge_orders(words, claimed), max_orders):
@@ -527,7 +554,7 @@ def expected_byte_pairs(
 
 
 def normalize_symbols(text: str) -> str:
-    r"""Return symbols as they are compared: separated by single blanks, the end of a word written \w.
+    r"""Return the text of symbols in one form for comparison: single blanks between them, \w as the end of word.
 
     >>> normalize_symbols("est + </w>")
     'est \\w'
@@ -536,11 +563,14 @@ def normalize_symbols(text: str) -> str:
 
 
 def _merge_orders(words: Counter[str], claimed: Mapping[int, str]) -> Iterator[list[Pair]]:
-    """Yield orders of merges that always take a most frequent pair, the one that follows the claims first.
+    """Yield orders of merges that always take a most frequent pair, the order that follows the claims first.
 
     A step whose claimed pair is a most frequent one follows the claim: a claim for every step leaves one order, in time
     linear in its merges. At the other steps further choices are tried, the last steps first, for MAX_MERGES merges in
     all.
+
+    Args:
+        claimed: the pairs claimed, by the number of their step.
     """
     choices: list[int] = []  # the index of the candidate that each step merges; 0 for the steps after these
     merges = 0
@@ -559,7 +589,12 @@ def _merge_orders(words: Counter[str], claimed: Mapping[int, str]) -> Iterator[l
 def _follow_claims(
     words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int]
 ) -> tuple[list[Pair], list[int]]:
-    """Merge until no pair occurs twice; return the merges and the number of candidates at each step."""
+    """Merge until no pair occurs twice; return the merges and the number of candidates at each step.
+
+    Args:
+        claimed: the pairs claimed, by the number of their step.
+        choices: the index of the candidate to merge at each step; 0 for later steps.
+    """
     merger = BytePairMerger(words, end_of_word=True)
     free_letters = iter([letter for letter in ascii_uppercase if letter not in merger.alphabet])
     symbols = SymbolNames(merger, r"\w", letters=False)
@@ -588,7 +623,14 @@ def _follow_claims(
 
 
 def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
-    """Rank a pair by what later steps are claimed to merge: parts of these first, what makes them impossible last.
+    """Rank a pair by the symbols that later steps are claimed to merge; the lowest rank is merged first.
+
+    Parts of these symbols come first, pairs that make them impossible last.
+
+    Args:
+        left: spelling of the left symbol.
+        right: spelling of the right symbol.
+        later: spellings of the claimed pairs.
 
     >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
     [2, 1, 3]
@@ -602,6 +644,11 @@ def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
 
 
 def _expected_values(words: Counter[str], order: list[Pair], count_steps: Collection[int]) -> list[ExpectedValue]:
+    """Return every value that an answer may claim if pairs are merged in this order.
+
+    Args:
+        count_steps: the steps whose pair counts are expected in full.
+    """
     merger = BytePairMerger(words, end_of_word=True)
     merger.merges = order  # names all symbols from the beginning
     names = SymbolNames(merger, r"\w", letters=True)

@@ -57,7 +57,7 @@ class Case(Spec):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate a case as a person wrote it."""
+        """Validate the fields of a case; a SpecError names the field and row at fault, and `source`, the file."""
         fields = cls.setting_names()
         misplaced = [
             f"{source}: {field} is inside the table [{table}]; move it above the tables."
@@ -74,7 +74,7 @@ class Case(Spec):
             return cls.model_validate(settings)
         except ValidationError as error:
             lines = [
-                describe_unknown(f"{source}: the setting", str(mistake["loc"][0]), fields)
+                describe_unknown(f"{source}: setting", str(mistake["loc"][0]), fields)
                 if mistake["type"] == "extra_forbidden"
                 else f"{source}: {_describe_error(mistake, settings)}"
                 for mistake in error.errors()
@@ -85,7 +85,11 @@ class Case(Spec):
 
 
 def _describe_error(error: Any, settings: Mapping[str, Any]) -> str:
-    """Describe one of pydantic's errors with its location in the file; rows and numbers are counted from 1."""
+    """Return a sentence on an error of pydantic, with its field, row and number, counted from 1.
+
+    Args:
+        settings: all fields of the case.
+    """
     field, *path = error["loc"] or ("",)
     kind, value = error["type"], shorten(repr(error["input"]), 40)
     expected_text, example = FIELD_FORMS.get(str(field), ("", ""))
@@ -110,6 +114,7 @@ def _describe_error(error: Any, settings: Mapping[str, Any]) -> str:
 
 
 def _is_vector(value: Any) -> bool:
+    """Return whether a value is a list of numbers."""
     return isinstance(value, Sequence) and not isinstance(value, str) and all(isinstance(x, int | float) for x in value)
 
 
@@ -137,24 +142,29 @@ class CaseExamples:
 
 
 def list_examples(kind: str) -> CaseExamples:
-    """List the examples of a kind that come with Lemma."""
+    """Return the examples of a kind, such as "attention" or "lstm", that come with Lemma."""
     tables = {path.stem: read_toml(path) for path in sorted(EXAMPLES.glob("*.toml"))}
     titles = {name: str(table.get("title", "")) for name, table in tables.items() if detect_kind(table) == kind}
     return CaseExamples(kind, titles)
 
 
 def detect_kind(fields: Mapping[str, Any]) -> str:
-    """Return the kind of a case by its fields; "" if they are of no kind."""
+    """Return the kind of a case, such as "attention", by the names of its fields; "" if they are of no kind."""
     return next((kind for kind, field in KIND_FIELDS.items() if field in fields), "")
 
 
 def case_command(kind: str) -> str:
-    """Return the command for cases of a kind, without the name of the case."""
+    """Return the command line that shows a case of this kind, without the name of the case."""
     return "lemma search --matrices" if kind == "matching" else f"lemma look {kind}"
 
 
 def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str, Any]) -> tuple[CaseT, str, str]:
-    """Return a case, its name for messages and its text; `overrides` that are not None replace fields."""
+    """Return a validated case, its name for messages, and its text as TOML.
+
+    Args:
+        source: the name of an example, a TOML file, or a mapping of fields.
+        overrides: fields that replace those of the case, unless they are None.
+    """
     if isinstance(source, Mapping):
         label, text, fields = "the case", "", dict(source)
     else:
@@ -183,7 +193,13 @@ def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str,
 
 
 def as_matrix(name: str, rows: Sequence[Sequence[float]], label: str, row_names: Sequence[str] = ()) -> Array:
-    """Return rows of numbers, or named vectors, as a matrix; refuse rows of different lengths."""
+    """Return rows of numbers as a matrix; raise a SpecError for rows of different lengths.
+
+    Args:
+        name: the field, for errors.
+        label: the case, for errors.
+        row_names: names of the rows, if they are named vectors.
+    """
     odd = next((index for index, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if odd is not None:
         other, first = (f"'{row_names[index]}'" if row_names else f"row {index + 1}" for index in (odd, 0))
@@ -195,7 +211,7 @@ def as_matrix(name: str, rows: Sequence[Sequence[float]], label: str, row_names:
 
 
 def check_magnitudes(label: str, *arrays: Array) -> None:
-    """Refuse results that grow too large to work with."""
+    """Raise an InputError if an entry of the arrays is larger than MAX_MAGNITUDE; `label` is the case."""
     if not all(np.abs(array).max() <= MAX_MAGNITUDE for array in arrays):
         raise InputError(
             f"{label}: a number grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller ones."
@@ -203,13 +219,13 @@ def check_magnitudes(label: str, *arrays: Array) -> None:
 
 
 def argmax_names(names: Sequence[str], values: Float[np.ndarray, " names"]) -> Labels:
-    """Return the names of the largest values; equal up to rounding counts as equal."""
+    """Return the names of the largest values: several if they are equal up to rounding."""
     is_largest = np.isclose(values, np.nanmax(values), rtol=1e-12, atol=1e-15)
     return tuple(name for name, largest in zip(names, is_largest, strict=True) if largest)
 
 
 def unit_vectors(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray, "names width"]:
-    """Scale vectors to length 1, a zero vector to NaN; first to a largest entry of 1, which loses no small squares."""
+    """Scale vectors to length 1, a zero vector to NaN, without overflow or underflow of squares."""
     sizes = np.abs(vectors).max(axis=1, keepdims=True)
     vectors = np.divide(vectors, sizes, out=np.full_like(vectors, np.nan), where=sizes > 0)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -221,7 +237,13 @@ BestT = TypeVar("BestT")
 def best_matches(
     match_class: Callable[..., BestT], rows: Sequence[str], columns: Sequence[str], scores: Array, cosines: Array
 ) -> list[BestT]:
-    """Return for every row the columns of the largest score and of the largest cosine, and whether they agree."""
+    """Return, for every row, the column of the largest score and of the largest cosine, and whether they agree.
+
+    Args:
+        match_class: dataclass that takes name, columns and score by score, columns and cosine by cosine, and agreement.
+        scores: a matrix of rows by columns.
+        cosines: such a matrix, NaN where undefined.
+    """
     matches: list[BestT] = []
     for name, row_scores, row_cosines in zip(rows, scores, cosines, strict=True):
         is_defined = not np.isnan(row_cosines).all()
@@ -233,7 +255,11 @@ def best_matches(
 
 
 def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, title: str = "") -> Table:
-    """Return the matches of `best_matches` as a table; `header` names the first choice and its score."""
+    """Return the matches of `best_matches` as a table.
+
+    Args:
+        header: titles of the columns of the best match and its score.
+    """
     rows = [
         (
             name,
@@ -269,11 +295,12 @@ class ExpectedValue:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The length of each axis; () for a single number or word."""
         return tuple(map(len, self.labels))
 
     @property
     def shape_text(self) -> str:
-        """The form of an answer, such as "2 numbers" or "2×3"."""
+        """The shape of an answer in words, such as "2 numbers" or "2×3"."""
         sizes = "×".join(map(str, self.shape)) or f"a {self.unit}"
         return f"{sizes} {self.unit}s" if len(self.shape) == 1 else sizes
 
@@ -295,7 +322,7 @@ class ExpectedWords(ExpectedValue):
 
 
 def number_labels(count: int, prefix: str = "") -> Labels:
-    """Return labels that are counted from 1.
+    """Return the labels 1 to `count`, each after a prefix.
 
     >>> number_labels(2, "x_")
     ('x_1', 'x_2')
@@ -310,9 +337,13 @@ def expect_numbers(
     meaning: str = "",
     mistakes: Mapping[str, Array] | None = None,
 ) -> ExpectedNumbers:
-    """Make expected numbers; `names` are a name and its aliases, separated by blanks.
+    """Return the right numbers under a name of a worked case.
 
-    Axes without labels are counted from 1. Mistakes that give an array of another shape are left out.
+    Args:
+        names: the name and its aliases, separated by blanks.
+        labels: labels of the first axes; the others are counted from 1.
+        meaning: short description or formula.
+        mistakes: arrays that known mistakes lead to, by description; arrays of another shape are left out.
     """
     name, *aliases = names.split()
     array, axes = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
@@ -343,29 +374,31 @@ class WorkedCase(Result):
 
     @property
     def title(self) -> str:
+        """The case's own title, or the default of its kind."""
         return escape_invisible(self.case.title) or self.default_title
 
     @property
     def is_abridged(self) -> bool:
-        """True if something is not printed unless `full`."""
+        """True if some of the steps are printed only with `full`."""
         return False
 
     def blocks(self) -> list[Block]:
-        """The steps; only the most important of a large case, unless `full`."""
+        """The steps, abridged for a large case unless `full`, and then a hint how to print all."""
         hint = [Heading(self.hint)] if self.is_abridged else []
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(self.full), *hint]
 
     def details(self) -> list[Block]:
+        """Return the steps with every matrix."""
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(every_matrix=True)]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the steps in their order; with `every_matrix`, the matrices too."""
+        """Return the printed steps in their order; `every_matrix` adds the matrices."""
         raise NotImplementedError
 
     def expected(self) -> list[ExpectedValue]:
-        """Return everything that may be claimed of the case."""
+        """Return every value that an answer may claim."""
         raise NotImplementedError
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return the usual writers, and one of the case itself to start another from."""
+        """Return functions that make the content of a file, by its suffix; .toml is the case itself, as a template."""
         return super().writers() | {".toml": lambda: self.source}

@@ -80,7 +80,11 @@ _BPE_STEP = re.compile(r"(merge|counts?)(\d{1,4})")
 
 
 def check_worked(case: CaseLike, lines: Sequence[str]) -> "WorkedReport":
-    """Check lines `NAME = VALUE` against a worked case.
+    """Check lines `NAME = VALUE` of a hand computation against a worked case.
+
+    Args:
+        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
+        lines: texts of one or several lines each.
 
     >>> check_worked("e9", ["c_t = [0.52, -0.34]", "h_t[1] = 0.364"]).lines[1].mistake
     'tanh is left out: Γ_o∗c_t.'
@@ -104,7 +108,11 @@ def check_worked(case: CaseLike, lines: Sequence[str]) -> "WorkedReport":
 
 
 def describe_worked(case: CaseLike) -> str:
-    """List every name that may be claimed, with its shape and meaning but no values."""
+    """Return a table of every name that an answer may claim, with its shape and meaning but no values.
+
+    Args:
+        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
+    """
     if isinstance(case, str) and case.startswith(BPE_PREFIX):
         return BPE_NAMES
     expected = next(answer_keys(case)).expected
@@ -137,11 +145,12 @@ class WorkedLine(CheckedLine):
 
     @property
     def outcome(self) -> Literal["right", "wrong"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The outcome as a word, for the report."""
         return "right" if self.right else "wrong"
 
     @property
     def notes(self) -> list[str]:
-        """Why it is wrong, line by line; nothing if it is right."""
+        """Lines printed below a wrong line: the differences, the mistake that explains them, and the right value."""
         if self.right:
             return []
         mistake = [self.mistake[:1].upper() + self.mistake[1:]] if self.mistake else []
@@ -159,10 +168,12 @@ class WorkedReport(CheckedLines[WorkedLine]):
 
     @property
     def title(self) -> str:
+        """The title of the report, with the name of the case."""
         return f"A hand computation of {self.name}"
 
     @property
     def summary(self) -> str:
+        """The number of right lines, and the rule for rounded numbers."""
         return f"{super().summary} {ROUNDING_RULE}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -194,11 +205,12 @@ class HandClaim:
 
     @cached_property
     def value(self) -> Any:
+        """The parsed value on the right."""
         return read_value(self.value_text)
 
 
 def read_claim(text: str) -> HandClaim:
-    """Split a line into target, sign and value.
+    """Split a line of a hand computation into name, sign and value.
 
     >>> read_claim("alpha2[they, Ajax] = 0.119").target
     Target(name='alpha2', labels=('they', 'Ajax'))
@@ -212,7 +224,7 @@ def read_claim(text: str) -> HandClaim:
 
 
 def read_target(text: str) -> Target:
-    """Read a name with its labels.
+    """Parse a name with labels in brackets, such as alpha2[they, Ajax].
 
     >>> str(read_target("P[image 1,2]"))
     'P[image 1, 2]'
@@ -239,6 +251,7 @@ class AnswerKey:
 
     @cached_property
     def _by_normalized_name(self) -> dict[str, list[ExpectedValue]]:
+        """The expected values by name and alias, without regard to case, blanks and underscores."""
         values: dict[str, list[ExpectedValue]] = {}
         for value in self.expected:
             for name in {_normalize(name) for name in (value.name, *value.aliases)}:
@@ -246,7 +259,7 @@ class AnswerKey:
         return values
 
     def find(self, target: Target) -> ExpectedValue:
-        """Return what is right under a name, at its labels; a name as it is spelled comes first."""
+        """Return the right value of a target; its name is compared exactly, then without case, blanks and _."""
         name = target.name
         similar = self._by_normalized_name.get(_normalize(name), [])
         exact = next((value for value in similar if name in (value.name, *value.aliases)), None)
@@ -257,11 +270,11 @@ class AnswerKey:
         if numbered:
             stem = numbered[0].rstrip("0123456789")
             same = [other for other in names if other.rstrip("0123456789") == stem]
-            message = f"'{name}' is there {len(same)} times. Which one? Known: {', '.join(same)}."
+            message = f"'{name}' is there {len(same)} times. Which one? Choices: {', '.join(same)}."
         else:
             if len(names) > MAX_LISTED:
                 names = [other for other in names if _normalize(other)[:1] == _normalize(name)[:1]] or names
-            message = describe_unknown("the name", name, names[:MAX_LISTED])
+            message = describe_unknown("name", name, names[:MAX_LISTED])
         raise InputError(f"{self.case}: {message} All names: lemma check worked {quote(self.case)} --names")
 
 
@@ -286,23 +299,34 @@ def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
 
 
 def _find_label(target: Target, label: str, labels: Sequence[str]) -> int:
-    """Return the index of a label; spelled exactly it comes first, since "A b" is another pair than "a b"."""
+    """Return the index of a label among the labels of an axis; an exact match comes first.
+
+    A label that is not there may be a number from 1.
+
+    Args:
+        target: for errors.
+    """
     for normalize in (str, _normalize):
         for index, name in enumerate(labels):
             if normalize(name) == normalize(label):
                 return index
     if not label.isdigit() or not 1 <= int(label) <= len(labels):
-        message = describe_unknown("the place", label, labels[:MAX_LISTED])
+        message = describe_unknown("place", label, labels[:MAX_LISTED])
         raise InputError(f"{target}: {message} Or a number from 1 to {len(labels)}.")
     return int(label) - 1
 
 
 def _normalize(name: str) -> str:
+    """Return a name without case, blanks and underscores, for comparing."""
     return name.casefold().replace("_", "").replace(" ", "")
 
 
 def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[AnswerKey]:
-    """Yield what is right about a case; for byte-pair encoding, for each order of merges, that of the claims first.
+    """Yield the right values of a case; for byte-pair encoding once per order of merges, the order of the claims first.
+
+    Args:
+        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
+        claims: lines of an answer, which decide between tied merges.
 
     >>> key = next(answer_keys("e9"))
     >>> [value.name for value in key.expected][:5]
@@ -316,7 +340,7 @@ def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[An
 
 
 def _find_kind(case: CaseLike, name: str) -> str:
-    """Return the kind of a case: an example, a table of edges, or a file or mapping whose fields say what it is."""
+    """Return the kind of a case, such as "attention" or "graph"; `name` is the case, for errors."""
     if not isinstance(case, Mapping):
         examples = {name: kind for kind in SOLVERS for name in list_examples(kind).titles}
         if name in examples and not Path(case).is_file():
@@ -324,7 +348,7 @@ def _find_kind(case: CaseLike, name: str) -> str:
         if Path(case).suffix.lower() in TABLE_SUFFIXES:
             return "graph"
         if not Path(case).is_file():
-            message = describe_unknown("the case", name, examples)
+            message = describe_unknown("case", name, examples)
             raise SpecError(f'check worked: {message} Or give a TOML file of your own, or "bpe:TEXT".')
     kind = detect_kind(case if isinstance(case, Mapping) else read_toml(Path(case)))
     if not kind:
@@ -334,6 +358,11 @@ def _find_kind(case: CaseLike, name: str) -> str:
 
 
 def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterator[AnswerKey]:
+    """Yield the right values of byte-pair encoding of a text for each order of merges, the order of the claims first.
+
+    Args:
+        name: the case, for errors.
+    """
     if not text.split() or len(text) > MAX_SMALL_CHARS:
         raise InputError(
             f"{BPE_PREFIX} a text of 1 to {MAX_SMALL_CHARS:,} characters is expected behind it, got {len(text):,}."
@@ -347,7 +376,11 @@ def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterat
 
 
 def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
-    """Return the pairs that lines about byte-pair encoding claim, by the number of their step."""
+    """Return the pairs that lines claim as merges of byte-pair encoding, by the number of their step.
+
+    Args:
+        text: the encoded text, whose capital letters are no names of merges.
+    """
     letters = [letter for letter in ascii_uppercase if letter not in text]
     merges: dict[int, str] = {}
     for claim in claims:
@@ -371,6 +404,7 @@ def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
 
 
 def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
+    """Compare a line of an answer with the right values."""
     step = _BPE_STEP.fullmatch(_normalize(claim.target.name)) if key.merges is not None else None
     if step and int(step[2]) > (key.merges or 0) + (step[1] == "counts"):
         reason = f"there are {key.merges} merges, after which no pair occurs twice"
@@ -384,7 +418,11 @@ def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
 
 
 def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> WorkedLine:
-    """Check one number next to another: alpha2[they, Ajax] > alpha2[they, Juventus]."""
+    """Check an inequality between two numbers, as in alpha2[they, Ajax] > alpha2[they, Juventus].
+
+    Args:
+        expected: the right value of the left side.
+    """
     number, left = read_entry(claim.value_text), _single_number(expected)
     right = float(number.value) if number else _single_number(key.find(read_target(claim.value_text)))
     holds = left > right + 1e-12 if claim.sign == ">" else left < right - 1e-12
@@ -393,15 +431,19 @@ def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> W
 
 
 def _single_number(expected: ExpectedValue) -> float:
+    """Return the right value as a float; raise an InputError if it is not a single number."""
     if not isinstance(expected, ExpectedNumbers) or expected.shape:
         raise InputError(f"{expected.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
     return float(expected.values)
 
 
 def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
-    """Reshape what is right like the answer: a matrix of one row or column may be written as a vector.
+    """Return the right values in the shape of the answer, where only axes of length 1 differ.
 
-    So may a vector as a matrix of one row or column, and a single number in brackets.
+    A matrix of one row or column may be written as a vector, a vector as such a matrix, a number in brackets.
+
+    Args:
+        value: the parsed answer.
     """
     depth = 1 if isinstance(value, dict) else 0
     first, sizes = value, list[int]()
@@ -421,6 +463,7 @@ def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
 
 
 def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) -> WorkedLine:
+    """Compare the numbers of a line with the right numbers; explain entries that differ by a likely mistake."""
     entries = read_entries(claim.value, expected)
     rounded = RoundedArray.from_entries(entries)
     decimals = rounded.decimals or DEFAULT_DECIMALS
@@ -449,6 +492,7 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
 
 
 def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
+    """Compare the words of a line with the right ones; a wrong line names the entries that differ."""
     value = claim.value
     solutions = [" or ".join(dict.fromkeys(words[:2])) for words in expected.values]
     solution = f"{expected.name} = {', '.join(solutions) if expected.labels else solutions[0]}"
@@ -478,9 +522,10 @@ def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
 def explain_difference(
     rounded: RoundedArray, expected: ExpectedNumbers, others: Iterable[ExpectedValue] = (), labels: Labels = ()
 ) -> Iterator[str]:
-    """Yield the mistakes that explain a value, the most telling first.
+    """Yield sentences on mistakes that explain wrong numbers, the most telling first.
 
     Args:
+        rounded: the numbers of the answer.
         others: other values of the case, which the answer may be by mistake.
         labels: the labels of the element or row that the line is about.
     """
@@ -524,7 +569,7 @@ def explain_difference(
 
 
 def format_values(values: Array, decimals: int) -> str:
-    """Write an array with at most this many decimals, zeros at the ends left out.
+    """Write an array as nested lists with at most this many decimals, final zeros left out.
 
     >>> format_values(np.array([[0.25, -1.0]]), 3)
     '[[0.25, −1]]'

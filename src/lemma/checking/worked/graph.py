@@ -51,6 +51,7 @@ TARGET_COLUMNS = ("target", "to", "node2", "cited", "v")
 
 
 def _name_text(value: Any) -> Any:
+    """Turn a whole number into text, for the name of a node; return any other value unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
@@ -101,17 +102,17 @@ class GraphSteps:
 
     @property
     def edges(self) -> int:
-        """Number of edges between different nodes."""
+        """The number of edges between different nodes."""
         return int(self.adjacency.sum()) // 2
 
     @cached_property
     def degrees(self) -> Float[np.ndarray, " nodes"]:
-        """The diagonal of D̃: the row sums of Ã."""
+        """The diagonal of D̃: each node's number of neighbours plus 1, the row sums of Ã."""
         return self.adjacency.sum(axis=1) + 1
 
     @cached_property
     def matrices(self) -> Mapping[str, Square]:
-        """The four matrices by name: Ã = A + I, Â has 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã has 1/d̃_i."""
+        """A, Ã = A + I, Â with 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã with 1/d̃_i, by the keys of SYMBOLS."""
         loops, degrees = self.adjacency + np.eye(len(self.adjacency)), self.degrees
         symmetric = loops / np.sqrt(np.outer(degrees, degrees))
         rows = loops / degrees[:, None]
@@ -119,7 +120,7 @@ class GraphSteps:
 
     @cached_property
     def properties(self) -> Mapping[str, MatrixProperties]:
-        """Row sums, symmetry and norms of each matrix, by name."""
+        """Row sums, symmetry and norms of each matrix, by the keys of SYMBOLS."""
         properties: dict[str, MatrixProperties] = {}
         for name, matrix in self.matrices.items():
             sums = matrix.sum(axis=1)
@@ -136,7 +137,7 @@ class GraphSteps:
 
     @cached_property
     def power_norms(self) -> Mapping[str, Float[np.ndarray, "powers two"]]:
-        """Frobenius norm and largest entry of MᵏX for k = 0, 1, …, by the name of the matrix M."""
+        """Frobenius norm and largest entry of MᵏX, a row for each k = 0, 1, …, by the key of the matrix M."""
         norms: dict[str, list[tuple[float, float]]] = {name: [] for name in self.matrices}
         for name, matrix in self.matrices.items():
             features = self.features
@@ -149,16 +150,17 @@ class GraphSteps:
 
     @property
     def rows_sum_to_one(self) -> bool:
-        """True if the rows of Â sum to one: exactly if all neighbours have the same degree."""
+        """True if every row of Â sums to 1: exactly if all neighbours have the same degree."""
         return self.properties["symmetric"].rows_sum_to_one
 
     @property
     def is_regular(self) -> bool:
+        """True if all nodes have the same degree."""
         return len(set(self.degrees.tolist())) == 1
 
     @property
     def layer(self) -> Float[np.ndarray, "nodes out"] | None:
-        """Â X W, if there is a W."""
+        """The output Â X W of a layer; None without W."""
         return None if self.weights is None else self.matrices["symmetric"] @ (self.features @ self.weights)
 
 
@@ -175,7 +177,7 @@ class WorkedGraph(WorkedCase):
 
     @property
     def verdict(self) -> str:
-        """The verdict on the claim for this graph, and what holds instead."""
+        """Sentences on whether the rows of Â are normalised in this graph, and on what holds for all graphs."""
         if self.steps.rows_sum_to_one:
             reason = "all degrees are the same" if self.steps.is_regular else "every connected part has one degree only"
             return (
@@ -191,10 +193,11 @@ class WorkedGraph(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
+        """True if the matrices are printed only with `full`."""
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return every matrix, its properties and what its powers do; no matrices of a large graph unless `full`."""
+        """Return the printed steps: matrices (of a large graph only if `full`), properties and powers."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (
@@ -243,6 +246,7 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _property_blocks(self) -> list[Block]:
+        """Return a table of row sums, symmetry, eigenvalue and norm of each matrix."""
         rows = []
         for name, properties in self.steps.properties.items():
             sums = properties.row_sums
@@ -258,6 +262,7 @@ class WorkedGraph(WorkedCase):
         return [Heading("What each of them is"), Table(header, rows), Text(explanation)]
 
     def _power_blocks(self) -> list[Block]:
+        """Return tables of the norm and largest entry of MᵏX for each matrix M, and a sentence on their growth."""
         steps, features = self.steps, self.steps.features
         description = f"given: {features.shape[0]}×{features.shape[1]}"
         if np.array_equal(features, np.ones((len(features), 1))):
@@ -283,7 +288,7 @@ class WorkedGraph(WorkedCase):
         return [Heading("What each does to the scale of features"), Text(f"X is {description}."), *tables, Text(growth)]
 
     def _layer_blocks(self) -> list[Block]:
-        """Return Â X W, if there is a W: the first output of the nodes in focus term by term, and the matrices."""
+        """Return the layer Â X W: the first output of nodes in focus term by term, and matrices; [] without W."""
         steps, names, weights = self.steps, self.steps.names, self.steps.weights
         if weights is None or steps.layer is None:
             return []
@@ -305,15 +310,19 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _number(self, value: float) -> str:
+        """Write a number with the decimals of the report."""
         return format_numbers([value], self._decimals(value))[0]
 
     def _product(self, left: float, right: float) -> str:
+        """Write a product of two numbers, a negative right factor in brackets."""
         return f"{self._number(left)}·{format_factor(right, self._decimals(right))}"
 
     def _decimals(self, value: float) -> int:
+        """Return the number of decimals with which a number is written in a sentence."""
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
     def to_dict(self) -> dict[str, Any]:
+        """Return matrices, degrees, properties, norms, layer and verdict as plain values for JSON."""
         steps = self.steps
         names = ("edges", "degrees", "matrices", "features", "layer")
         norms = {
@@ -330,6 +339,7 @@ class WorkedGraph(WorkedCase):
         return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
@@ -383,11 +393,16 @@ def work_graph(
     full: bool = False,
     decimals: int = 4,
 ) -> WorkedGraph:
-    """Work a graph out, for an example by name, a TOML file, a table of edges (.csv) or a mapping of fields.
+    """Compute an example of graph convolution: matrices, their properties, powers, and a layer.
 
-    Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the norm
-    of X, MX, M²X … and, with W, one layer Â X W. `nodes` (those in focus) and `powers` replace what the case
-    says.
+    Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the
+    norm of X, MX, M²X … and, with W, one layer Â X W.
+
+    Args:
+        example: the name of an example, a TOML file, a table of edges (.csv), or a mapping of fields.
+        nodes: the nodes in focus; like `powers` they replace the field of the case.
+        full: whether to print the matrices of a large graph.
+        decimals: of printed numbers.
 
     >>> worked = work_graph({"edges": [["hub", "a"], ["hub", "b"], ["hub", "c"]]})
     >>> worked.steps.matrices["symmetric"].sum(axis=1).round(3).tolist(), worked.steps.rows_sum_to_one
@@ -428,7 +443,12 @@ def work_graph(
 
 
 def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
-    """Read a table of edges as a case; `notes` is extended by what is left out."""
+    """Read a table of edges as a case.
+
+    Args:
+        overrides: fields that replace those of the case, unless they are None.
+        notes: messages; extended by what is left out.
+    """
     columns = [
         Column("source", None, frozenset(SOURCE_COLUMNS)),
         Column("target", None, frozenset(TARGET_COLUMNS)),
@@ -450,7 +470,13 @@ def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> G
 
 
 def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, notes: list[str]) -> Square:
-    """Build the symmetric adjacency matrix without loops; `notes` is extended by loops and duplicates."""
+    """Return the symmetric adjacency matrix without loops.
+
+    Args:
+        indices: the index of each node, by name.
+        label: the case, for errors.
+        notes: messages; extended by loops and duplicate edges, which are left out.
+    """
     adjacency = np.zeros((len(indices), len(indices)))
     for number, edge in enumerate(case.edges, 1):
         if len(edge) != 2:
@@ -459,7 +485,7 @@ def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, no
             )
         for name in edge:
             if name not in indices:
-                raise SpecError(f"{label}: edge {number}: " + describe_unknown("the node", name, indices))
+                raise SpecError(f"{label}: edge {number}: " + describe_unknown("node", name, indices))
         first, second = (indices[name] for name in edge)
         if first != second:
             adjacency[first, second] = adjacency[second, first] = 1
@@ -475,6 +501,13 @@ def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, no
 
 
 def _read_matrix(name: str, rows: Sequence[Sequence[float]], count: int, reason: str, label: str) -> Array:
+    """Return rows of numbers as a matrix; raise a SpecError unless there are `count` of them.
+
+    Args:
+        name: the field, for errors.
+        reason: why that many rows are expected, for errors.
+        label: the case, for errors.
+    """
     matrix = as_matrix(name, rows, label)
     if len(matrix) != count:
         hint = " It would fit transposed." if matrix.shape[1] == count else ""

@@ -68,11 +68,12 @@ MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only w
 
 
 def _aliased(name: str) -> Any:
+    """Return a pydantic field that is read by its name or its aliases in FIELD_ALIASES."""
     return Field(validation_alias=AliasChoices(name, *FIELD_ALIASES[name]))
 
 
 def _as_vector(value: Any) -> Any:
-    """Take a bare number for a cell of one unit."""
+    """Turn a number into a vector of length 1; return any other value unchanged."""
     return (value,) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
@@ -95,7 +96,7 @@ class LstmCase(Case):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate a case: one with gates or one with weights, as its fields tell."""
+        """Validate a case with gates or with weights; a SpecError names the field at fault and `source`, the file."""
         for name, aliases in FIELD_ALIASES.items():
             same = [field for field in (name, *aliases) if field in settings]
             if len(same) > 1:
@@ -119,22 +120,24 @@ class LstmCase(Case):
 
     @classmethod
     def setting_names(cls) -> list[str]:
+        """Return the names of all fields, and the aliases with h for a."""
         names = super().setting_names()
         return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
 
     @model_validator(mode="before")
     @classmethod
     def _read_letter(cls, settings: Any) -> Any:
+        """Set the letter of the hidden state to h if a field's name has it."""
         says_h = isinstance(settings, Mapping) and {"h_prev", "dh_next"} & set(settings)
         return {"letter": "h", **settings} if says_h else settings
 
     @property
     def has_gradient_source(self) -> bool:
-        """True if there is a target, or a gradient from the next step."""
+        """True if there is a target, or a gradient from the next step, so that gradients can be computed."""
         return self.y is not None or self.da_next is not None or self.dc_next is not None
 
     def display_name(self, name: str) -> str:
-        """Return a name with the case's letter for the hidden state."""
+        """Return a name with the case's letter for the hidden state, such as h_prev for a_prev."""
         return name.replace("a_", f"{self.letter}_") if name in ("a_prev", "a_t", "da_next", "da_prev") else name
 
 
@@ -163,7 +166,11 @@ class WeightCase(LstmCase):
 
 
 def read_inputs(case: LstmCase, label: str) -> Values:
-    """Return all values of the case, with zeros for biases and gradients that it leaves out."""
+    """Return the arrays of a case by name, zeros for biases and gradients that it leaves out; check their shapes.
+
+    Args:
+        label: the case, for errors.
+    """
     width = len(case.c_prev)
 
     def read_vector(name: str, length: int, reason: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
@@ -223,7 +230,13 @@ def read_inputs(case: LstmCase, label: str) -> Values:
 
 
 def step_forward(inputs: Values, label: str) -> Values:
-    """Compute c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y), all by name, in order.
+    """Compute a forward step of an LSTM; return every intermediate value by name, in the order of computation.
+
+    c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y).
+
+    Args:
+        inputs: gates or weights, states and targets by name, as of `read_inputs`.
+        label: the case, for errors.
 
     >>> gates = {"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1.0, "candidate": 0.4, "c_prev": 0.2}
     >>> step = step_forward({name: np.array([value]) for name, value in gates.items()}, "here")
@@ -262,20 +275,23 @@ def step_forward(inputs: Values, label: str) -> Values:
 
 
 def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
-    """Return whether the largest logit is subtracted before exponentials, which leaves the softmax as it is."""
+    """Return whether the softmax subtracts the largest logit before exponentials, since logits are large."""
     return bool(np.abs(logits).max() > SHIFT_THRESHOLD)
 
 
 def sigmoid(values: Array) -> Array:
-    """Compute 1 / (1 + exp(−x)) without overflow on either side."""
+    """Compute 1 / (1 + exp(−x)) elementwise, without overflow."""
     return np.exp(-np.logaddexp(0.0, -values))
 
 
 def step_backward(values: Values) -> Values:
-    """Compute the gradients by name, d before it, in order; `values` are all those of the forward step.
+    """Compute the gradients of an LSTM step; return them by name, such as "dc" or "dW_f", in the order of computation.
 
     da = W_yᵀ(ŷ−y) + da_next, dc = da∗Γ_o∗(1−tanh²c) + dc_next, dc̃ = dc∗Γ_u, d(pre-c̃) = dc̃∗(1−c̃²),
     d(pre-Γ) = dΓ∗Γ∗(1−Γ), dW = d(pre) [a;x]ᵀ, db = d(pre). What the case does not give has no gradient.
+
+    Args:
+        values: the inputs and all values of the forward step, by name.
     """
     step: Values = {}
     if "y" in values:
@@ -332,7 +348,11 @@ CLAIM_ALIASES = {
 
 
 def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
-    """Return what each mistake gives, by the quantity in which it shows and a description of the mistake."""
+    """Return the arrays that known mistakes lead to, by quantity ("c_t", "loss", …) and description of the mistake.
+
+    Args:
+        values: the inputs and all values of the forward and backward steps, by name.
+    """
     u, f, o, c = (values[name] for name in GATE_NAMES.values())
     previous, cell = values["c_prev"], values["c_t"]
     swapped = u * previous + f * c
@@ -384,11 +404,12 @@ class WorkedLstm(WorkedCase):
 
     @cached_property
     def values(self) -> Values:
+        """The inputs, values of the forward step and gradients, by name."""
         return {**self.case_values, **self.forward, **(self.backward or {})}
 
     @cached_property
     def input_labels(self) -> Labels:
-        """Labels of [a_prev; x], with the case's letter for the hidden state; none where gates are given."""
+        """Labels of the entries of [a_prev; x], such as a_1 and x_1; () where gates are given and not computed."""
         if "stacked" not in self.values:
             return ()
         hidden = number_labels(len(self.values["a_prev"]), f"{self.case.letter}_")
@@ -396,10 +417,12 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
+        """True if weights and products are printed only with `full`."""
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, gradients included, with the arrays of known mistakes."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})
@@ -414,21 +437,25 @@ class WorkedLstm(WorkedCase):
         return expected
 
     def _labels(self, name: str, array: Array) -> tuple[Labels, ...]:
-        """Return the labels of a gate's weights or of [a_prev; x]; everything else is counted from 1."""
+        """Return the labels of the axes of an array: those of [a_prev; x] where it has them; others are counted from 1.
+
+        Args:
+            name: the name of the value, such as "W_f".
+        """
         inputs = self.input_labels
         if not inputs or not array.ndim or array.shape[-1] != len(inputs) or name.endswith("_y"):
             return ()
         return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return every step; the weights only with `every_matrix`, since the products of a small step show them."""
+        """Return the printed steps; weights only with `every_matrix`, since products show those of a small step."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         backward = [] if self.backward is None else self._backward_blocks()
         return [*introduction, *self._forward_blocks(every_matrix), *backward]
 
     def _forward_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the forward step and its results; `every_matrix` adds the weights."""
+        """Return the printed forward step and its results; `every_matrix` adds the weights."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         if self.input_labels:
@@ -468,6 +495,7 @@ class WorkedLstm(WorkedCase):
         return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
 
     def _backward_blocks(self) -> list[Block]:
+        """Return the printed backward step, from the output layer to the previous step."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         sources = f"d{h}_next"
@@ -512,30 +540,40 @@ class WorkedLstm(WorkedCase):
         return blocks
 
     def _title(self, name: str) -> str:
-        """Return a name as the columns of tables have it."""
+        """Return the title of a value's column, such as "Γ_f∗c_prev" for "kept"."""
         if name == "exponentials":
             return "exp(z − largest)" if is_shifted(self.values["z"]) else "exp(z)"
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table of the named values that the step has, after those of `first`; a row for each unit or class.
+        """Return a table with a column for each named value that the step has, and a row for each unit or class.
 
         Each column has no more decimals than one of its numbers needs.
+
+        Args:
+            names: the names, separated by blanks.
+            row: title of the first column, "unit" or "class".
+            first: further columns before these, by title.
         """
         columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Labels = ()) -> Matrix:
-        """Return a matrix with numbered rows; its columns are the units unless named otherwise."""
+        """Return a matrix for printing, with numbered rows; its columns are the units unless named otherwise."""
         names = columns or number_labels(values.shape[1], f"{self.case.letter}_")
         return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
     def _number(self, value: Any) -> str:
+        """Write a number with the decimals of the report."""
         return format_numbers([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, vector: Array, bias: Array | None = None) -> list[Text]:
-        """Return every product behind W v + b, a line for each row; none for a large matrix, unless `full`."""
+        """Return every product behind W v + b as text, a line for each row; [] for a large matrix, unless `full`.
+
+        Args:
+            row: word before the number of a row, "unit" or "class".
+        """
         if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []
@@ -550,10 +588,16 @@ class WorkedLstm(WorkedCase):
 
 
 def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, decimals: int = 4) -> WorkedLstm:
-    """Work one LSTM step out, for an example by name, a TOML file or a mapping of the same fields.
+    """Compute an LSTM step with every intermediate value.
 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
-    ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy. `backward` adds every gradient.
+    ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy.
+
+    Args:
+        example: the name of an example, a TOML file, or a mapping of the same fields.
+        backward: whether to add every gradient.
+        full: whether to print the weights and products of a large step.
+        decimals: of printed numbers.
 
     >>> worked = work_lstm("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()

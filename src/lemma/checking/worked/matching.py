@@ -68,7 +68,7 @@ class MatchingSteps:
     cosines: Float[np.ndarray, "images sentences"]  # NaN where a vector is zero
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; the cosine of a zero vector is None."""
+        """Return names and matrices as plain values for JSON; the cosine of a zero vector is None."""
         vectors = ("image_vectors", "sentence_vectors", "image_lengths", "sentence_lengths")
         return to_plain({name: getattr(self, name) for name in ("images", "sentences", *vectors, "scores", "cosines")})
 
@@ -99,6 +99,7 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
@@ -124,7 +125,7 @@ class WorkedMatching(WorkedCase):
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return every product of the images in focus; with `every_matrix`, the matrices of the case too."""
+        """Return the printed steps: every product of the images in focus; `every_matrix` adds all matrices."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
@@ -191,7 +192,7 @@ class WorkedMatching(WorkedCase):
 
 
 def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
-    """Write a scalar product term by term.
+    """Write the scalar product of two vectors term by term.
 
     >>> format_dot_product([0.2, -1.5], [0.6, 1.3])
     '0.2·0.6 − 1.5·1.3'
@@ -210,10 +211,16 @@ def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: 
 def work_matching(
     example: CaseLike, *, words: Sequence[str] | None = None, full: bool = False, decimals: int = 4
 ) -> WorkedMatching:
-    """Work a cross-modal search out, for an example by name, a TOML file or a mapping of the same fields.
+    """Compute an example of cross-modal search: vectors in a shared space, scores, cosines and best matches.
 
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
-    p·q / (|p| |q|). `words` (names of images) replace the case's focus.
+    p·q / (|p| |q|).
+
+    Args:
+        example: the name of an example, a TOML file, or a mapping of the same fields.
+        words: names of images, which replace the focus of the case.
+        full: whether to print everything.
+        decimals: of printed numbers.
 
     >>> worked = work_matching("e7")
     >>> worked.steps.scores.round(4).tolist()
@@ -252,7 +259,13 @@ def work_matching(
 
 
 def _read_side(case: MatchingCase, kind: str, letter: str, label: str) -> tuple[Labels, Array, Array]:
-    """Return the names of images or sentences, their matrix and their map."""
+    """Return the names, the matrix and the map of the images or sentences; raise a SpecError if they do not fit.
+
+    Args:
+        kind: "image" or "sentence".
+        letter: the field of the matrix, "I" or "T".
+        label: the case, for errors.
+    """
     inputs, map_name = as_matrix(letter, getattr(case, letter), label), f"W_{letter.lower()}"
     weights = as_matrix(map_name, getattr(case, map_name), label)
     if weights.shape[0] != inputs.shape[1]:

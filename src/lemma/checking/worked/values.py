@@ -35,7 +35,7 @@ Entries = np.ndarray
 
 
 def read_value(text: str) -> Any:
-    """Read a value: a number, a word, a list of values, or a dict of items by their label.
+    """Parse a value: a number, a word, a list of values, or a dict of items by their label.
 
     >>> [[float(number.value) for number in row] for row in read_value("[[1, -0.5], [2, 3]]")]
     [[1.0, -0.5], [2.0, 3.0]]
@@ -55,14 +55,14 @@ def read_value(text: str) -> Any:
 
 
 def value_text(value: Any) -> str:
-    """Write a value as text, the items of a list separated by blanks."""
+    """Write a parsed value as text, the items of a list separated by blanks."""
     if isinstance(value, WrittenNumber):
         return value.text
     return " ".join(map(value_text, value)) if isinstance(value, list) else str(value)
 
 
 def _strip_notation(text: str) -> str:
-    r"""Remove what NumPy, torch or LaTeX write around a value.
+    r"""Remove the notation of NumPy, torch or LaTeX around a value, such as np.array(…) or \begin{bmatrix}.
 
     >>> _strip_notation("np.array([[1, 2], [3, 4]])"), _strip_notation(r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}")
     ('[[1, 2], [3, 4]]', '[1 , 2 ; 3 , 4]')
@@ -84,6 +84,7 @@ class _ValueReader:
         self.text, self.position = text, 0
 
     def read(self, depth: int = 0) -> Any:
+        """Read a value; `depth` is the number of brackets around it."""
         if self.peek() not in _BRACKETS:
             return self._read_item(_ENDS)
         if depth >= MAX_DEPTH:
@@ -93,6 +94,7 @@ class _ValueReader:
         return self._read_table(depth) if close == "}" else self._read_list(depth, close)
 
     def _read_list(self, depth: int, close: str) -> list[Any]:
+        """Read the items of a list and its bracket `close`; semicolons separate rows."""
         values: list[Any] = []
         rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
         while self.peek() != close:
@@ -113,6 +115,7 @@ class _ValueReader:
         return values
 
     def _read_table(self, depth: int) -> dict[str, Any]:
+        """Read `label: item` pairs and the brace that closes them; return the items by label."""
         items: dict[str, Any] = {}
         while self.peek() != "}":
             label = self.read(depth + 1) if self.peek() in "([" else self._read_item(_ENDS + ":")
@@ -129,6 +132,7 @@ class _ValueReader:
         return items
 
     def _read_item(self, ends: str) -> WrittenNumber | str:
+        """Read a number or word up to a character of `ends`, or a quoted word."""
         quote = self.peek()
         if quote in ("'", '"'):
             self.position += 1
@@ -146,25 +150,30 @@ class _ValueReader:
         return read_entry(word) or word
 
     def peek(self) -> str:
-        """Return the next character that is not blank, "" at the end."""
+        """Return the next character that is not blank, "" at the end of the text."""
         while self.position < len(self.text) and self.text[self.position].isspace():
             self.position += 1
         return self.text[self.position : self.position + 1]
 
     def error(self, message: str) -> InputError:
+        """Return an error with the position and the text around it."""
         excerpt = self.text[max(0, self.position - 12) : self.position + 12].strip()
         return InputError(f"the value cannot be read at character {self.position + 1} (near '{excerpt}'): {message}.")
 
 
 def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
-    """Return the numbers of `1. 2. 3.`, as NumPy prints a row, or the item itself."""
+    """Return the numbers of `1. 2. 3.`, as NumPy prints a row; any other item as a list of its own."""
     parts = [read_entry(part) for part in item.split()] if isinstance(item, str) else []
     numbers = [number for number in parts if number]
     return [*numbers] if numbers and len(numbers) == len(parts) else [item]
 
 
 def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
-    """Return the numbers of a value: a number, nested lists, or a table that has all labels of a vector."""
+    """Return the numbers of a parsed value as an array: a number, nested lists, or a table with all labels of a vector.
+
+    Args:
+        expected: the right value, for its labels and for errors.
+    """
     if isinstance(value, dict):
         if len(expected.labels) != 1:
             raise InputError(f"{expected.name}: a table of labels is for a vector; {expected.shape_text} is expected.")
@@ -192,14 +201,18 @@ def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
 
 
 def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[Any]:
-    """Return the values of a table {label: value, …} in the order of the labels; refuse one that leaves some out."""
+    """Return the values of a table {label: value, …} in the order of the labels; raise an InputError if any is missing.
+
+    Args:
+        expected: the right value, whose labels these are.
+    """
     labels = expected.labels[0] if expected.labels else ()
     indices = {"".join(label.split()): index for index, label in enumerate((*expected.label_aliases, *labels))}
     by_index: dict[int, Any] = {}
     for label, value in table.items():
         index = indices.get("".join(label.split()))
         if index is None:
-            raise InputError(f"{expected.name}: there is no '{label}'. Known: {', '.join(labels) or 'none'}.")
+            raise InputError(f"{expected.name}: there is no '{label}'. Choices: {', '.join(labels) or 'none'}.")
         by_index[index % max(1, len(labels))] = value
     missing = [label for index, label in enumerate(labels or ("its one word",)) if index not in by_index]
     if missing:
@@ -223,7 +236,7 @@ class RoundedArray:
 
     @classmethod
     def from_entries(cls, entries: Entries) -> "RoundedArray":
-        """Return the numbers of a value, written to one precision: shorter ones have zeros at their ends left out."""
+        """Return the numbers of an answer; the most decimals hold for all, since others may leave out final zeros."""
         decimals = max((number.decimals or 0 for number in entries.flat), default=0)
         shared = 10.0**-decimals if decimals else 0.0
         units = [float(number.unit) if number.decimals is None else shared for number in entries.flat]
@@ -232,9 +245,11 @@ class RoundedArray:
         return cls(arrays[0], arrays[1], decimals)
 
     def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
-        """Return where these are the exact numbers, rounded; `slack` allows for more units of the last decimal.
+        """Return, entry by entry, whether these numbers are the exact ones, rounded.
 
-        `exact` has the same shape, or more axes before it.
+        Args:
+            exact: an array of the same shape, or with more axes before it.
+            slack: further units of the last decimal that are allowed.
         """
         with np.errstate(invalid="ignore"):  # infinities are equal or not
             tolerance = self.units * (0.5 + slack) + FLOAT_TOLERANCE * np.maximum(1.0, np.abs(exact))
@@ -242,10 +257,11 @@ class RoundedArray:
         return np.where(np.isfinite(exact), close, exact == self.values)
 
     def matches(self, exact: Array, slack: float = 0.0) -> bool:
+        """Return whether these are all numbers of the exact array, rounded, and its shape; `slack` as in `is_close`."""
         return exact.shape == self.values.shape and bool(self.is_close(exact, slack).all())
 
     def is_reordered(self, exact: Array, axis: int) -> bool:
-        """Return whether the slices along an axis are those of the exact array in another order."""
+        """Return whether the slices along an axis are those of the exact array in any order, rounded."""
         values, units, slices = (np.moveaxis(array, axis, 0) for array in (self.values, self.units, exact))
         unmatched = np.ones(len(slices), dtype=bool)
         for row, unit in zip(values, units, strict=True):

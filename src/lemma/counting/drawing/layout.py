@@ -34,9 +34,15 @@ class Layout:
 def arrange(
     blocks: Mapping[Name, LayoutBlock], edges: Sequence[Edge], limit: float, last: Sequence[Name] = ()
 ) -> Layout:
-    """Lay out blocks, given in an order in which lines lead forwards; those in `last` are in the last row.
+    """Lay out blocks in rows, with lines between them from top to bottom.
 
-    More and more space is left free in every row for lines that pass, until all fits.
+    More and more width is left free in every row for lines that pass, until the layout is within the limit.
+
+    Args:
+        blocks: by name, ordered so that each edge leads to a later block.
+        edges: pairs of names, from the upper to the lower block.
+        limit: the width in pixels; if no layout is within it, the narrowest is returned.
+        last: names of blocks to put in the last row.
     """
     unique_edges = list(dict.fromkeys(edges))
     levels = [assign_rows(blocks, unique_edges, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]
@@ -47,7 +53,11 @@ def arrange(
 def assign_rows(
     blocks: Mapping[Name, LayoutBlock], edges: Sequence[Edge], limit: float, last: Sequence[Name] = ()
 ) -> dict[Name, int]:
-    """Assign each block to the first row with space below all it reads; what reads nothing as low as possible."""
+    """Assign each block to a row: the first with enough width below all blocks that have an edge to it.
+
+    Blocks without incoming edges move down as far as possible; those in `last` get a final row. Returns row indices by
+    name.
+    """
     level: dict[Name, int] = {}
     used: dict[int, float] = {}
     read = {b for _, b in edges}
@@ -76,6 +86,7 @@ class _Rows:
     lanes: dict[Edge, list[Name]] = field(default_factory=dict)
 
     def layout(self) -> Layout:
+        """Compute the positions of all blocks and lines."""
         self._add_lanes()
         self._order_rows()
         x = self._straighten()
@@ -96,7 +107,7 @@ class _Rows:
         )
 
     def _add_lanes(self) -> None:
-        """Cut lines that pass rows into links from row to row."""
+        """Insert a lane into every row that a line passes, and cut the line into links from row to row."""
         self.rows = [[] for _ in range(max(self.level.values()) + 1)]
         for name in self.blocks:
             self.rows[self.level[name]].append(name)
@@ -113,7 +124,10 @@ class _Rows:
         self.links = list(dict.fromkeys(self.links))
 
     def _order_rows(self) -> None:
-        """Sort rows by the mean position of what they are linked with, down and up; keep the fewest crossings."""
+        """Order each row by the mean position of linked blocks, sweeping down and up.
+
+        Keep the order with fewest crossings.
+        """
         best, fewest = [list(row) for row in self.rows], self._crossings()
         for sweep in range(ORDERING_SWEEPS):
             down = sweep % 2 == 0
@@ -132,6 +146,7 @@ class _Rows:
         self.rows = best
 
     def _crossings(self) -> int:
+        """Return the number of pairs of links that cross."""
         positions = {name: (index, at) for index, row in enumerate(self.rows) for at, name in enumerate(row)}
         ends = [(*positions[a], positions[b][1]) for a, b in self.links]
         return sum(
@@ -141,7 +156,7 @@ class _Rows:
         )
 
     def _straighten(self) -> dict[Name, float]:
-        """Move every block under what it reads, and in turns above what reads it, as its row allows."""
+        """Return the x coordinate of each block, close to the mean of the blocks linked to it, without overlaps."""
         x = dict.fromkeys(self.blocks, self.limit / 2)
         weights = {name: 1.0 if block.height else 1e-4 for name, block in self.blocks.items()}  # lines give way
         above: dict[Name, list[Name]] = {name: [a for a, b in self.links if b == name] for name in self.blocks}
@@ -157,7 +172,7 @@ class _Rows:
         return x
 
     def _separate(self, row: Sequence[Name], targets: Sequence[float], weights: Mapping[Name, float]) -> list[float]:
-        """Return the positions nearest to the targets, by least squares, at which nothing in the row overlaps."""
+        """Return x coordinates close to `targets` (weighted least squares) at which no blocks of the row overlap."""
         blocks = [self.blocks[name] for name in row]
         steps = [0.0, *(a.width - a.anchor + GAP + b.anchor for a, b in pairwise(blocks))]
         offsets = list(accumulate(steps))

@@ -69,6 +69,7 @@ class Drawing(Result):
 
     @property
     def title(self) -> str:
+        """Return the name of the drawn model."""
         return self.model
 
     def blocks(self) -> Iterator[Block]:
@@ -95,7 +96,7 @@ class Drawing(Result):
         return self.svg
 
     def save(self, path: str | Path) -> Path:
-        """Write it as .svg, or as .png if vl-convert is installed."""
+        """Write the drawing to `path`: .svg, or .png if vl-convert is installed; return the path."""
         path = Path(path)
         if path.suffix == ".svg":
             write_atomically(path, self.svg)
@@ -111,14 +112,15 @@ class Drawing(Result):
         return path
 
     def _sizes(self, node: TensorNode) -> list[str]:
+        """Return the formula of each dimension of a tensor."""
         return [write_formula(size, tuple(self.symbols)) for size in node.shape]
 
 
 def draw(subject: Subject) -> Drawing:
-    """Draw what leads from a module's inputs to the first tensor it returns, with sizes as formulas.
+    """Draw the data flow from a module's inputs to the first tensor it returns, with sizes as formulas.
 
-    The module runs at many small sizes; the drawing is refused unless its steps are the same at all of them and every
-    dimension is proved to follow its formula.
+    The module runs at many small sizes; a CountingError is raised unless its steps are the same at all of them and
+    every dimension is proved to follow its formula.
     """
     symbols = subject.sizes(with_inputs=True)
     flow, unused = trace_formulas(subject)
@@ -149,7 +151,7 @@ EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at 
 
 
 def _split_subscripts(text: str) -> list[tuple[str, bool]]:
-    """Split a text into pieces, each with whether it is a subscript: d_h has one, attention_norm has none.
+    """Split text into pieces, each with a flag for subscripts: in d_h the h is one; attention_norm has none.
 
     >>> _split_subscripts("H·M_QK")
     [('H·M', False), ('QK', True)]
@@ -162,7 +164,7 @@ def _split_subscripts(text: str) -> list[tuple[str, bool]]:
 
 
 def text_width(text: str, bold: bool = False) -> float:
-    """Return an upper estimate of a text's width in pixels."""
+    """Return an upper estimate of the width of text in pixels."""
     width = sum(
         sum(EM.get(letter, 0.72 if letter.isupper() else 0.62) for letter in piece) * (SMALL if is_subscript else SIZE)
         for piece, is_subscript in _split_subscripts(text)
@@ -171,7 +173,7 @@ def text_width(text: str, bold: bool = False) -> float:
 
 
 def _wrap_text(text: str, limit: float) -> list[str]:
-    """Break a text at spaces into lines no wider than the limit, as far as its words allow."""
+    """Break text at spaces into lines at most `limit` pixels wide; a longer word stays whole."""
     lines = [""]
     for word in text.split(" "):
         longer = f"{lines[-1]} {word}".strip()
@@ -204,6 +206,7 @@ class TextLine:
 
     @property
     def width(self) -> float:
+        """Return the width in pixels of the bold and the regular part."""
         space = 2 * text_width(" ") if self.bold and self.regular else 0
         return text_width(self.bold, bold=True) + space + text_width(self.regular)
 
@@ -221,6 +224,7 @@ Shape = Box | TextLine | FlowLine
 
 
 def _translate(shapes: Sequence[Shape], x: float, y: float) -> list[Shape]:
+    """Return the shapes moved by (x, y) pixels."""
     return [
         replace(shape, points=tuple((a + x, b + y) for a, b in shape.points))
         if isinstance(shape, FlowLine)
@@ -244,11 +248,12 @@ class Element(LayoutBlock):
     exits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def exit_point(self, number: int) -> tuple[float, float]:
+        """Return the point at which the line of signal `number` leaves this element."""
         return self.exits.get(number, (self.anchor, self.bottom))
 
 
 def _make_box(kind: BoxKind, lines: Sequence[tuple[str, str]], least: float = 0) -> Element:
-    """Draw a box around lines of text, each a bold and a regular part."""
+    """Draw a box around lines of text, each a (bold, regular) pair; the box is at least `least` pixels wide."""
     width = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
     height, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
     texts = [TextLine(width / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
@@ -265,7 +270,7 @@ class Label:
     full_name: str = ""  # where `name` is only a letter for it
 
     def box(self, narrow: bool = False, least: float = 0) -> Element:
-        """Draw its box: name and shape in one line, or in two if it must be narrow."""
+        """Draw the label's box, at least `least` pixels wide: name and shape in one line, or two if `narrow`."""
         lines = [(self.name, ""), ("", self.shape)] if narrow else [(self.name, self.shape)]
         return _make_box(self.kind, [*lines, *([("", self.full_name)] if self.full_name else [])], least)
 
@@ -288,7 +293,10 @@ class _Scene:
             self.frames_around[id(step)] = tuple(sorted(around, key=lambda frame: len(frame.path)))
 
     def lay_out(self, around: tuple[Frame, ...], limit: float) -> Element:
-        """Lay out what is directly within a frame, or outside all of them; ports are where lines pass its edge."""
+        """Lay out the steps and frames directly within the innermost of the frames `around`; () is the page.
+
+        Lines that cross the edge of the frame do so at ports. `limit` is the width in pixels.
+        """
         depth = len(around)
         steps = [step for step in self.flow.steps if self.frames_around[id(step)][:depth] == around]
         produced = {number for step in steps for number in step.results}
@@ -329,19 +337,19 @@ class _Scene:
         return Element(width, height, width / 2, tuple(shapes), height, width, ports["in"], ports["out"])
 
     def _incoming_signals(self, steps: Sequence[Step]) -> list[int]:
-        """Return the signals that flow into steps: neither stored by the module nor constant."""
+        """Return the numbers of the signals that steps read, without parameters, buffers and constants."""
         read = [number for step in steps for number in step.operands]
         return [n for n in dict.fromkeys(read) if self.flow.signals[n].kind in ("input", "result")]
 
     def _element_name(self, step: Step, depth: int) -> Name:
-        """Return the element that a step is drawn as at this depth: itself, or the frame that it is in."""
+        """Return the name of the element that shows a step at this depth: its card, or the frame around it."""
         frames = self.frames_around[id(step)]
         return ("frame", frames[depth].path) if len(frames) > depth else ("step", step.results)
 
     def _narrow_cards(
         self, elements: dict[Name, Element], lines: Sequence[Connection], limit: float
     ) -> dict[Name, Element]:
-        """Make those cards narrow that then fit into one row, where that saves a row."""
+        """Return the elements with cards made narrow in rows that exceed `limit`, if that saves a row."""
         steps: dict[Name, Step] = {("step", step.results): step for step in self.flow.steps}
         narrow = {
             name: self._draw_card(steps[name], None) if name in steps else element for name, element in elements.items()
@@ -356,9 +364,9 @@ class _Scene:
         return {name: narrow[name] if used[fewer[name]] > limit else element for name, element in elements.items()}
 
     def _draw_card(self, step: Step, limit: float | None) -> Element:
-        """Draw a step: its formula, its results below it, and to the left the parameters and constants it reads.
+        """Draw a step's card: its formula, results below it, and left of it the parameters and constants it reads.
 
-        No wider than the limit; without one, narrow.
+        It is at most `limit` pixels wide; None draws it as narrow as possible.
         """
         results = [self._make_label(number) for number in step.results if self.uses[number]]
         kinds = {number: self.flow.signals[number].kind for number in step.operands}
@@ -392,7 +400,7 @@ class _Scene:
         return Element(left + across, max(bottom, y - ABOVE), left + across / 2, tuple(shapes), bottom, across)
 
     def _draw_frame(self, around: tuple[Frame, ...], limit: float) -> Element:
-        """Draw a frame around one of several equal layers, with lines through its edges."""
+        """Draw the innermost of the frames `around` with the first of its equal layers inside; `limit` is in pixels."""
         frame = around[-1]
         inner = self.lay_out(around, limit - 2 * FRAME)
         carried = [(self.names[a], self.names[b]) for a, b in frame.carried.items() if b in self.names]
@@ -414,6 +422,7 @@ class _Scene:
         return Element(width, height, anchor, shapes, height, width, entries, exits)
 
     def _make_label(self, number: int, step: Step | None = None) -> Label:
+        """Return the label of signal `number`; parameters are labelled next to `step`, relative to its frame."""
         signal, frames = self.flow.signals[number], self.frames_around[id(step)] if step else ()
         shape = self.formulas.write_shape(signal.shape)
         if signal.kind not in STORED:
@@ -430,7 +439,7 @@ class _Scene:
 def _route_line(
     elements: Mapping[Name, Element], layout: Layout, line: Connection, lines: Sequence[Connection]
 ) -> FlowLine:
-    """Route a line through its lanes; where several end they are side by side, in the order in which they come."""
+    """Return the line of one connection; lines that end at the same element arrive side by side, without crossing."""
     start, end, number = line
     (x, y), (dx, dy) = layout.corners[start], elements[start].exit_point(number)
     points = [(x + dx, y + dy), (x + dx, layout.row_bottoms[start])]
@@ -459,7 +468,7 @@ def _route_line(
 def _compose_page(
     name: str, symbols: Sizes, element: Element, unused: Sequence[Signal[Polynomial]]
 ) -> tuple[list[Shape], float, float]:
-    """Compose a page: title, drawing, legend; return its shapes, width and height."""
+    """Compose a page of title, drawing, legend and unused parameters; return its shapes, width and height."""
     page = max(PAGE, element.width + 2 * MARGIN)
     heading = _wrap_text(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
     shapes: list[Shape] = [TextLine(page / 2, 30, name)]
@@ -486,7 +495,7 @@ FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 def _write_svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
-    """Write an SVG document with a background, so that it can be read in light and dark surroundings."""
+    """Write shapes as an SVG document of this size in pixels; it has a background for dark surroundings."""
     order = sorted(shapes, key=lambda shape: (getattr(shape, "kind", "") != "frame", not isinstance(shape, FlowLine)))
     body = "\n".join(map(_write_shape, order))
     return (
@@ -500,6 +509,7 @@ def _write_svg(shapes: Sequence[Shape], width: float, height: float, title: str)
 
 
 def _write_shape(shape: Shape) -> str:
+    """Write a shape as an SVG element."""
     if isinstance(shape, TextLine):
         bold, regular = _write_spans(shape.bold, True), _write_spans(shape.regular, False)
         spans = [*bold, *(["  "] if bold and regular else []), *regular]
@@ -526,7 +536,7 @@ def _write_shape(shape: Shape) -> str:
 
 
 def _write_spans(words: str, is_bold: bool) -> list[str]:
-    """Write spans of text; what follows a subscript is raised again."""
+    """Write text as SVG spans with subscripts lowered."""
     weight = ' font-weight="bold"' if is_bold else ""
     spans, was_subscript = [], False
     for piece, is_subscript in _split_subscripts(words):

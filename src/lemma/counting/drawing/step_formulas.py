@@ -40,7 +40,10 @@ SIGNS = {"add": "+", "sub": "−", "mul": "∗", "div": "/", "rsub": "−", "rtr
 
 
 def name_signals(flow: DataFlow[Polynomial]) -> dict[int, str]:
-    """Name every signal: by its author's name or after its step; the second of a name is written with a small 2."""
+    """Return a name for every signal, by its number: its variable's name, or one after its step.
+
+    Signals of the same name are distinguished by small digits: x, x₂.
+    """
     names: dict[int, str] = {}
     seen: Counter[str] = Counter()
     makers = {number: step for step in flow.steps for number in step.results}
@@ -63,7 +66,7 @@ def name_signals(flow: DataFlow[Polynomial]) -> dict[int, str]:
 
 
 def short_name(name: str) -> str:
-    """Return W for a weight, b for a bias, else the last word of a name."""
+    """Return W for a parameter that ends in "weight", b for "bias", else the last word of its dotted name."""
     last = name.rpartition(".")[2]
     return {"weight": "W", "bias": "b"}.get(last, last)
 
@@ -75,7 +78,7 @@ class StepFormulas:
         self.flow, self.names, self.order, self.uses = flow, names, order, flow.count_uses()
 
     def write_step(self, step: Step) -> list[str]:
-        """Return the formula of a step, one line or more."""
+        """Write the formula of a step as one or more lines, such as "q = x Wᵀ + b"."""
         left = ", ".join(self.names[number] for number in step.results if self.uses[number])
         if step.operation in RECURRENT:
             kind = step.operation.split("_")[0].upper()
@@ -83,15 +86,16 @@ class StepFormulas:
         return [f"{left} = {self._write_right_side(step)}"]
 
     def write_size(self, size: Polynomial) -> str:
-        """Write one dimension among others: a sum in brackets."""
+        """Write a dimension as text: a sum in brackets."""
         text = write_formula(size, self.order, "unicode")
         return f"({text.replace(' ', '')})" if " " in text else text
 
     def write_shape(self, shape: Sequence[Polynomial]) -> str:
+        """Write a shape as text: "B × T × d"."""
         return " × ".join(map(self.write_size, shape)) or "1"
 
     def _write_operand(self, value: Any) -> str:
-        """Write a signal or a number; W and b are the weight and the bias that are drawn next to the step."""
+        """Write an operand: the name of a signal (W or b for a parameter), or a number."""
         if not isinstance(value, Ref):
             return f"{value:.4g}" if isinstance(value, float) else str(value)
         name = self.names[value.signal]
@@ -100,6 +104,7 @@ class StepFormulas:
         return name + ("ᵀ" if value.transposed else "")
 
     def _write_right_side(self, step: Step) -> str:
+        """Write the right-hand side of a step's formula."""
         names, signals = [self._write_operand(ref) for ref in step.refs], self.flow.signals
         if step.operation in TEMPLATES:
             return TEMPLATES[step.operation].format(*names)
@@ -152,6 +157,7 @@ class StepFormulas:
         return f"{left} {SIGNS[step.operation]} {right}"
 
     def _write_rearrangement(self, step: Step, name: str) -> str:
+        """Describe a step that reshapes, permutes or indexes the signal called `name`."""
         if "unfold" in step.merged_from:
             return f"windows of {name}"
         before, after = (list(self.flow.signals[n].shape) for n in (step.operands[0], step.results[0]))
@@ -166,8 +172,10 @@ class StepFormulas:
         return f"{name}, axes {self.write_shape(gone)} → {self.write_shape(new)}"
 
     def _write_compact(self, size: Polynomial) -> str:
+        """Write a size without spaces."""
         return write_formula(size, self.order, "unicode").replace(" ", "")
 
     def _write_in_brackets(self, size: Polynomial) -> str:
+        """Write a size as a factor: in brackets unless it is one word."""
         text = write_formula(size, self.order, "unicode")
         return text if text.replace("_", "").isalnum() else f"({text.replace(' ', '')})"

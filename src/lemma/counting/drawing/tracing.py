@@ -70,20 +70,22 @@ class Step:
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """The signals among its arguments, in their order, those within lists too."""
+        """Return the references to signals among the step's arguments, nested lists included, in order."""
         return tuple(leaf for leaf in tree_leaves([self.args, self.kwargs]) if isinstance(leaf, Ref))
 
     @property
     def operands(self) -> tuple[int, ...]:
+        """Return the numbers of the signals among the step's arguments, in order."""
         return tuple(ref.signal for ref in self.refs)
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers among its arguments, in their order, and a scale."""
+        """Return the ints and floats among the step's positional arguments, then its `scale`."""
         leaves = tree_leaves([self.args, self.kwargs.get("scale")])
         return tuple(x for x in leaves if isinstance(x, (int, float)) and not isinstance(x, bool))
 
     def with_refs(self, replace_ref: Callable[[Ref], Ref]) -> "Step":
+        """Return this step with each reference to a signal replaced by `replace_ref` of it."""
         arguments, kwargs = tree_map_only(Ref, replace_ref, (self.args, self.kwargs))
         return replace(self, args=arguments, kwargs=kwargs)
 
@@ -109,11 +111,11 @@ class DataFlow(Generic[Size]):
     frames: tuple[Frame, ...] = ()
 
     def count_uses(self) -> Counter[int]:
-        """Count how often each signal is read; the result once more."""
+        """Count the steps that read each signal, by its number; the result counts one more."""
         return Counter([self.result, *(operand for step in self.steps for operand in step.operands)])
 
     def renumber(self) -> "DataFlow[Size]":
-        """Return it with signals numbered in the order of use, stored ones after all others."""
+        """Return the flow with signals numbered in order of use, parameters and buffers after all others."""
         seen = dict.fromkeys(n for step in self.steps for n in (*step.operands, *step.results))
         order = sorted(seen, key=lambda number: self.signals[number].kind in STORED)
         new = {number: index for index, number in enumerate(order)}
@@ -126,7 +128,7 @@ class DataFlow(Generic[Size]):
         return replace(smaller, signals={new[number]: self.signals[number] for number in order}, frames=frames)
 
     def prune(self) -> "DataFlow[Size]":
-        """Return it without steps that do not lead to the result."""
+        """Return the flow without steps that do not contribute to the result."""
         needed, steps = {self.result}, []
         for step in reversed(self.steps):
             if needed & set(step.results):
@@ -135,6 +137,7 @@ class DataFlow(Generic[Size]):
         return replace(self, steps=tuple(reversed(steps)))
 
     def with_steps(self, replace_ref: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
+        """Return the flow with these steps, each reference in them and the result replaced by `replace_ref` of it."""
         return replace(
             self,
             steps=tuple(step.with_refs(replace_ref) for step in steps),
@@ -147,9 +150,9 @@ CANONICAL_NAMES |= {"itruediv": "div", "truediv": "div", "isub": "sub"}
 
 
 def record_flow(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
-    """Run a module once, out of training mode, and return what leads to the first tensor it returns.
+    """Run a module once in eval mode; return the steps that lead to the first tensor it returns.
 
-    It is recorded at the level of PyTorch's functions, with the names its author gave to things.
+    Steps are PyTorch functions; signals are called as the variables of the module's methods.
     """
     module.eval()
     with torch.no_grad(), track_paths(module) as path_now, CallRecorder(module, inputs, path_now) as recorder:
@@ -184,7 +187,7 @@ class CallRecorder(TorchFunctionMode):
         ]
 
     def _name_output(self, path: str, output: Any) -> None:
-        """Name the tensor that a module returns after the module, unless its author has named it."""
+        """Name the first tensor in a module's output after the module's path; names of variables have priority."""
         word = next((word for word in reversed(path.split(".")) if not word.isdigit()), "")
         for tensor in list(iter_tensors(output, dataclasses=True))[:1]:
             self._modules.setdefault(self._numbers.get(id(tensor), -1), word)
@@ -209,7 +212,7 @@ class CallRecorder(TorchFunctionMode):
         return returned
 
     def flow(self, returned: Any) -> DataFlow[int]:
-        """Return the recorded steps that lead to the first tensor returned."""
+        """Return the recorded steps that lead to the first tensor in `returned`, the module's output."""
         for handle in self._handles:
             handle.remove()
         for frame in self._frames:
@@ -223,30 +226,35 @@ class CallRecorder(TorchFunctionMode):
         return DataFlow(self.signals, tuple(self.steps), result).prune()
 
     def _add(self, tensor: Tensor, kind: Kind, name: str = "") -> int:
-        """Number a tensor; one that was changed in place gets a new number."""
+        """Number a tensor as a new signal of this kind and return the number.
+
+        A tensor changed in place gets a new one.
+        """
         number = self._numbers[id(tensor)] = len(self.signals)
         self.signals[number] = Signal(kind, tuple(tensor.shape), name)
         self._alive.append(tensor)
         return number
 
     def _ref(self, tensor: Tensor) -> Ref:
+        """Return a reference to a tensor's signal; a tensor not seen before is a constant."""
         number = self._numbers.get(id(tensor))
         return Ref(self._add(tensor, "constant") if number is None else number)
 
     def _read_names(self, frame: FrameType) -> None:
-        """Take over the names of variables; a signal from before the method began has its name from elsewhere."""
+        """Name signals after the local variables of a running method that hold them, if made since the method began."""
         for name, value in frame.f_locals.items():
             number = self._numbers.get(id(value), -1) if isinstance(value, Tensor) else -1
             if number >= self._frames[frame]:
                 self._set_name(number, name)
 
     def _set_name(self, number: int, name: str) -> None:
+        """Name signal `number` unless it has a name."""
         if number in self.signals and not self.signals[number].name:
             self.signals[number] = replace(self.signals[number], name=name)
 
 
 def fold_constants(flow: DataFlow[int]) -> DataFlow[int]:
-    """Replace the steps that depend on no input and no parameter, such as those of a mask, by one constant."""
+    """Replace steps that depend on no input and no parameter, such as those of a mask, by one constant."""
     signals, steps = dict(flow.signals), []
     for step in flow.steps:
         if any(signals[operand].kind not in ("constant", "buffer") for operand in step.operands):
@@ -274,9 +282,9 @@ class LayerChain:
 
 
 def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
-    """Return the flow with only the first of equal layers, layers within layers too.
+    """Return the flow with only the first of equal layers, also for layers within layers.
 
-    Such layers are found by their paths, and proved equal step by step.
+    Layers are candidates by their paths and proved equal step by step.
     """
     done = {frame.path for frame in flow.frames}
     containers: dict[str, None] = {}  # the paths that hold numbered modules
@@ -297,7 +305,10 @@ def fold_layers(flow: DataFlow[int]) -> DataFlow[int]:
 
 
 def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> LayerChain | None:
-    """Return the layers as a chain, if each repeats the first on results of the one before; else None."""
+    """Return layers as a chain if each repeats the first on results of the layer before it, else None.
+
+    `layers` has the steps of each layer.
+    """
     within = {id(step) for layer in layers for step in layer}
     outside = {operand for step in flow.steps if id(step) not in within for operand in step.operands}
     midway = any(number in outside for layer in layers[:-1] for step in layer for number in step.results)
@@ -319,7 +330,7 @@ def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> LayerChai
 
 
 def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) -> LayerMatch | None:
-    """Match the signals of two layers; None if they differ in anything but the parameters they read."""
+    """Pair the signals of two layers; return None if their steps differ in more than the parameters they read."""
     if [step.operation for step in first] != [step.operation for step in layer]:
         return None
     results: dict[int, int] = {}
@@ -340,9 +351,10 @@ def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[St
 
 
 def _keep_first_layer(flow: DataFlow[int], container: str, chain: LayerChain) -> DataFlow[int]:
-    """Keep the first layer only, in a frame; what reads the last one's signals reads the first one's.
+    """Return the flow with only the first layer of `chain`, in a frame for the list of layers at path `container`.
 
-    A signal that is both what all layers share and what the first begins with is split: the latter gets a step.
+    Steps that read signals of the last layer then read those of the first. A signal that is both shared by all layers
+    and the input of the first is split: the latter gets a step.
     """
     first_layer = chain.layers[0]
     shared = {number for number, source in chain.reads if source is None}
@@ -376,7 +388,7 @@ SCALING = ("mul", "div", "scaled_dot_product_attention")
 
 
 def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
-    """Record a subject and return its data flow in formulas, and the parameters that take no part in it."""
+    """Run a subject at many sizes; return its data flow with formulas as sizes, and the parameters it does not use."""
     first_flow: DataFlow[int] | None = None
 
     def read(values: Sizes) -> Readings:
@@ -414,7 +426,7 @@ def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[
 
 
 def _structure(flow: DataFlow[int]) -> list[Hashable]:
-    """Return what must not depend on sizes: operations, paths and signals; parameters by their pattern."""
+    """Return what must be equal at all sizes: operations, paths and signals; parameters by their pattern."""
     structure: list[Hashable] = []
     for step in flow.steps:
         stored = [n for n in step.operands if flow.signals[n].kind in STORED]
@@ -425,7 +437,7 @@ def _structure(flow: DataFlow[int]) -> list[Hashable]:
 
 
 def square_of_scale(step: Step) -> int:
-    """Return the n of a scale √n or 1/√n; 0 if it is not one.
+    """Return n if a step scales by √n or 1/√n, else 0.
 
     >>> square_of_scale(Step("mul", "", (3**-0.5,), {}, ())), square_of_scale(Step("div", "", (0.3,), {}, ()))
     (3, 0)
@@ -440,7 +452,10 @@ def square_of_scale(step: Step) -> int:
 def _apply_formulas(
     name: str, flow: DataFlow[int], fit_result: FitResult
 ) -> tuple[DataFlow[Polynomial], list[Signal[Polynomial]]]:
-    """Replace the numbers of one pass by formulas; return the parameters that take no part too."""
+    """Replace the shapes of a recorded flow by fitted formulas; return the flow and the parameters it does not use.
+
+    `name` is the model's, for errors.
+    """
 
     def fitted(group: PathGroup) -> GroupFit:
         if group in fit_result.failures:
@@ -489,11 +504,12 @@ REARRANGE = "rearrange"
 
 
 def merge_views(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
-    """Return the flow without copies, with chains of views as one step, and Kᵀ where a product reads a transpose."""
+    """Return the flow without copies, with chains of views as one step, and with transposed operands as Kᵀ."""
     return _absorb_transposes(_merge_view_chains(_drop_copies(flow)))
 
 
 def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
+    """Return the flow without steps whose result equals their operand: copies, and reshapes to the same shape."""
     same: dict[int, int] = {}
     steps: list[Step] = []
     signals = dict(flow.signals)
@@ -518,7 +534,7 @@ def _drop_copies(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
 
 
 def _merge_view_chains(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
-    """Join a view with the view that alone reads it."""
+    """Merge each view with the view that alone reads it."""
     uses, makers, signals = flow.count_uses(), {}, dict(flow.signals)
     steps: list[Step] = []
     for step in flow.steps:
@@ -536,7 +552,7 @@ def _merge_view_chains(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
 
 
 def _absorb_transposes(flow: DataFlow[Polynomial]) -> DataFlow[Polynomial]:
-    """Write a transpose that only products read into the products."""
+    """Remove transposes that only products read; the operands of the products are marked as transposed."""
     readers: dict[int, set[str]] = {flow.result: {"result"}}
     for step in flow.steps:
         for number in step.operands:
