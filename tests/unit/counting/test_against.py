@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lemma.counting import against as comparing
-from lemma.counting.against import TOOLS, ToolCount, compare_tools, exact_counts
+from lemma.counting.against import TOOLS, ToolCount, compare_tools, count_exactly
 from lemma.counting.subject import resolve_subject
 from lemma.errors import InputError
 
@@ -33,7 +33,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
 
 
 def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
-    exact, values = exact_counts(decoder), decoder.sizes(True)
+    exact, values = count_exactly(decoder), decoder.sizes(True)
     with FlopCounterMode(display=False) as counter:
         decoder.build(values)(*decoder.build_inputs(values).args)
     assert exact.total_flops == counter.get_total_flops()
@@ -43,14 +43,14 @@ def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
 
 
 def test_a_tool_that_is_right_needs_no_reason(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     made_up(monkeypatch, lambda base: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
 
 def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     saved = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS - 512, sum(saved.values()), "no attention", saved))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -63,7 +63,7 @@ def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeyp
 
 
 def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -75,7 +75,7 @@ def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(d
 
 
 def test_parameters_that_many_modules_lack_are_not_guessed(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     reserved = sum(count for path, count in exact.parameters.items() if "layers" not in path)
     made_up(monkeypatch, lambda base: ToolCount(reserved, exact.total_flops, "", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows

@@ -16,7 +16,7 @@ from torch import nn
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.inspection.drawing import COLOURS, png, text_colour
+from lemma.inspection.drawing import COLOURS, encode_png, text_colour
 from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
 from lemma.inspection.page import render_page
 from lemma.layers.recording import record_attention
@@ -311,7 +311,7 @@ def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path: Path) 
 def test_the_image_of_a_matrix_has_its_colours_and_empty_cells() -> None:
     image = pytest.importorskip("PIL.Image")
     weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
-    pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")
+    pixels = image.open(io.BytesIO(encode_png(weights, allowed))).convert("RGBA")
     actual = [pixels.getpixel(index) for index in ((0, 0), (1, 0), (0, 1), (1, 1))]
     expected = [tuple(bytes.fromhex(COLOURS[level][1:])) for level in (254, 127, 0)]
     assert [actual[0][:3], actual[2][:3], actual[3][:3]] == expected
