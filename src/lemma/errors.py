@@ -89,7 +89,7 @@ def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: s
 
 
 def closest_name(typed: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that differs by a typo or two, or only at its end; None without one.
+    """Return the choice that is most similar to a typed name, by a typo or two or a missing end; None without one.
 
     >>> closest_name("learning_rat", ["learning_rate"]), closest_name("heds", ["heads", "seed"])
     ('learning_rate', 'heads')

@@ -44,9 +44,9 @@ NEXT_STEPS = {  # errors of a disk that the user can do something about
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Write a file so that `path` holds the old content or the new, never a part of it.
+    r"""Write a file so that `path` holds the old content or the new, never a part of it.
 
-    A character that UTF-8 lacks, as in file names that are not UTF-8, is escaped as in JSON: `\\udcff`.
+    A character that UTF-8 lacks, as in file names that are not UTF-8, is escaped as in JSON: `\udcff`.
     """
     with atomic_replace(path) as temporary:
         temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
@@ -54,7 +54,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def atomic_replace(path: Path, keeps_existing: bool = False) -> Iterator[Path]:
-    """Yield a temporary path for a file or folder, which replaces `path` unless an exception is raised.
+    """Yield a temporary path to write a file or folder to; on success it replaces `path`.
 
     With `keeps_existing` a folder that another process has put there meanwhile stays instead.
     """
@@ -80,7 +80,7 @@ def atomic_replace(path: Path, keeps_existing: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def atomic_rewrite(path: Path, allowed_names: Collection[str]) -> Iterator[Path]:
-    """Yield a temporary folder that replaces `path`; refuse a folder that holds other files than the allowed ones."""
+    """Yield a temporary folder that replaces the folder `path`, which may hold only files with allowed names."""
     others = [inner.name for inner in path.iterdir() if inner.name not in allowed_names] if path.is_dir() else []
     if others or path.is_file():
         raise RunError(f"{path} already exists and holds {others[0] if others else 'a file'}. Name a new folder.")
@@ -92,7 +92,7 @@ def atomic_rewrite(path: Path, allowed_names: Collection[str]) -> Iterator[Path]
 
 @contextmanager
 def atomic_new_folder(path: Path) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path`, unless another process made one first: then that one stays."""
+    """Yield a temporary folder that becomes `path`; if another process creates `path` first, that folder stays."""
     with atomic_replace(path, keeps_existing=True) as temporary:
         temporary.mkdir()
         yield temporary
@@ -175,7 +175,7 @@ def check_replaceable(path: Path) -> None:
 
 
 def _is_writable_folder(folder: Path) -> bool:
-    """Return whether this user may list and change a folder; True if another process has just removed it."""
+    """Return whether this user may list and change a folder; True if it no longer exists."""
     mode = os.R_OK | os.W_OK | os.X_OK
     if os.access not in os.supports_dir_fd:  # Windows
         return os.access(folder, mode) or not folder.exists()
@@ -214,7 +214,7 @@ def explain_storage_errors(path: Path, temporary: Path | None = None) -> Iterato
 
 
 def unreadable_error(path: Path, error: OSError) -> StorageError:
-    """Return the error for a file that exists but cannot be read now, which does not mean that it is damaged."""
+    """Return a StorageError for a file that exists but cannot be read now; it need not be damaged."""
     refused = error.errno in (errno.EACCES, errno.EPERM)
     step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
     return StorageError(f"{path} cannot be read: {error.strerror or error}. {step}".rstrip())
@@ -236,13 +236,14 @@ def machine_id() -> str:
 
 
 def _temporary_path(path: Path) -> Path:
+    """Return a hidden path next to `path` that no other process uses."""
     return path.with_name(f".{path.name}.{next(SEQUENCE_NUMBERS)}.{machine_id()}-{os.getpid()}{PARTIAL_SUFFIX}")
 
 
 def _move_into_place(temporary: Path, path: Path, aside: Path | None) -> None:
-    """Rename `temporary` to `path`; exchange it with a folder that is there, or move that one to `aside` first.
+    """Rename `temporary` to `path`.
 
-    Without `aside` a folder that is there stays.
+    An existing folder is exchanged with it, or moved to `aside` first. If `aside` is None, an existing folder stays.
     """
     while True:
         try:
@@ -262,7 +263,7 @@ def _move_into_place(temporary: Path, path: Path, aside: Path | None) -> None:
 
 
 def _exchange_names(first: Path, second: Path) -> bool:
-    """Exchange the names of two files or folders in one step; return False where the system cannot."""
+    """Exchange two files or folders in one system call; return False if the system has no such call."""
     rename = _renameat2()
     if rename is None:
         return False
@@ -278,7 +279,7 @@ def _exchange_names(first: Path, second: Path) -> bool:
 
 @cache
 def _renameat2() -> Any:
-    """Return the C library's renameat2, or None where it has none."""
+    """Return the function renameat2 of the C library; None if it has none."""
     if not sys.platform.startswith("linux"):
         return None
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
@@ -288,11 +289,13 @@ def _renameat2() -> Any:
 
 
 def _sync_tree(path: Path) -> None:
+    """Flush a file, or a folder with all its files, to the disk."""
     for inner in (*path.rglob("*"), path):
         _sync_path(inner)
 
 
 def _sync_path(path: Path) -> None:
+    """Flush one file or folder entry to the disk."""
     if path.is_dir() and os.name == "nt":  # Windows syncs files only
         return
     descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)
@@ -303,6 +306,7 @@ def _sync_path(path: Path) -> None:
 
 
 def _remove(path: Path) -> None:
+    """Remove a file, or a folder with all its files; a file that does not exist is ignored."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
@@ -310,6 +314,7 @@ def _remove(path: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
+    """Return whether a process with this number runs on this machine."""
     if os.name == "nt":  # signal 0 is Ctrl-C there
         return True
     try:
@@ -369,7 +374,7 @@ def data_home() -> Path:
 
 
 def home_folder(name: str) -> Path:
-    """Return the folder of that name in the data home, created if it does not exist yet."""
+    """Create the subfolder of that name in the data home if needed, and return its path."""
     folder = data_home() / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -387,7 +392,7 @@ Advance = Callable[[int], None]  # called with the number of bytes done since th
 
 
 def progress_counter(progress: Progress | None, label: str, total: int) -> Advance:
-    """Return a function that adds up bytes and reports their sum.
+    """Return a function that adds up sizes and reports the sum to `progress` as (label, sum, total).
 
     >>> advance = progress_counter(lambda label, done, total: print(f"{label} {done}/{total}"), "reading", 10)
     reading 0/10
@@ -399,6 +404,7 @@ def progress_counter(progress: Progress | None, label: str, total: int) -> Advan
     done = 0
 
     def advance(size: int) -> None:
+        """Add a number of bytes and report the sum."""
         nonlocal done
         done += size
         if progress:
@@ -414,7 +420,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def file_hash(path: Path, advance: Advance | None = None) -> str:
-    """Return the SHA-256 of one file, as `sha256sum` prints it."""
+    """Return the SHA-256 of a file in hexadecimal; `advance` is called with the bytes that were read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -425,7 +431,7 @@ def file_hash(path: Path, advance: Advance | None = None) -> str:
 
 
 def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
-    """Return the combined hash of some files, in this order."""
+    """Return the combined SHA-256 of files, in this order; `advance` is called with the bytes that were read."""
     return combine_hashes([file_hash(path, advance) for path in paths])
 
 
@@ -435,7 +441,7 @@ def text_hash(text: str) -> str:
 
 
 def combine_hashes(hashes: Sequence[str]) -> str:
-    """Return one hash for several files: that of a single file itself, else the SHA-256 of the joined hashes.
+    """Combine the hashes of files: a single one stays, several become the SHA-256 of their concatenation.
 
     >>> combine_hashes(["ab"])
     'ab'
@@ -497,20 +503,20 @@ LARGE_FILE = 64 << 20  # bytes from which on a verified file is remembered on di
 def write_checked_json(
     path: Path, values: Mapping[str, Any], *, indent: int | None = 1, allow_nan: bool = True
 ) -> None:
-    """Write JSON values atomically with their SHA-256 added, for `read_checked_json`."""
+    """Write values as a JSON file with their SHA-256 in it, atomically, for `read_checked_json`."""
     plain = json.loads(json.dumps(values, allow_nan=allow_nan))  # as it will be read: keys are strings then
     content = {**plain, "sha256": _values_checksum(plain)}
     write_atomically(path, json.dumps(content, indent=indent, ensure_ascii=False))  # any cut of which is no JSON
 
 
 def write_checksums(folder: Path, manifest_name: str, names: Iterable[str] | None = None) -> None:
-    """Write the checksums of all files in a folder, or of the named ones, into a manifest there."""
+    """Write a manifest in a folder with the checksums of its files: those of these names, or all."""
     files = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
     write_checked_json(folder / manifest_name, {"files": {file.name: file_checksum(file) for file in files}})
 
 
 def read_checked_json(path: Path) -> dict[str, Any]:
-    """Read values written by `write_checked_json`; a change of any value is a RunError that names the file."""
+    """Read a JSON file that `write_checked_json` wrote; a changed value is a RunError that names the file."""
     values = read_json(path)
     if values.pop("sha256", None) != _values_checksum(values):
         raise RunError(f"{path} is damaged: its values do not have the SHA-256 written in it.")
@@ -518,16 +524,20 @@ def read_checked_json(path: Path) -> dict[str, Any]:
 
 
 def _values_checksum(values: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of JSON values, whatever the order of their keys."""
     return text_hash(json.dumps(values, sort_keys=True))
 
 
 def file_checksum(path: Path) -> dict[str, Any]:
-    """Return the SHA-256 and the size of a file, as manifests hold them."""
+    """Return {"sha256": …, "bytes": …} of a file, as manifests hold it."""
     return {"sha256": file_hash(path), "bytes": path.stat().st_size}
 
 
 def verify_file(path: Path, expected: Any, manifest_name: str) -> None:
-    """Compare a file with its checksum in a manifest; a missing or changed file is a RunError that names it."""
+    """Raise a RunError if a file is missing or does not have the size and SHA-256 in `expected`.
+
+    `manifest_name` is the file that these are from.
+    """
     try:
         size = path.stat().st_size
         is_valid = isinstance(expected, dict) and size == expected.get("bytes")
@@ -543,7 +553,10 @@ def verify_file(path: Path, expected: Any, manifest_name: str) -> None:
 
 
 def matches_checksum(path: Path, expected: str, compute: Callable[[], str]) -> bool:
-    """Return whether a file has the expected checksum, computed once per change of the file's size or time."""
+    """Return whether a file has a checksum; the result is cached until the file's size or time changes.
+
+    `compute` returns the actual checksum.
+    """
     status = path.stat()
     times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
     mark = text_hash(f"{real_path(path)} {times} {expected}")

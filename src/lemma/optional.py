@@ -7,7 +7,14 @@ from lemma.errors import InputError
 
 
 def import_optional(module: str, package: str, feature: str, requirement: str = "") -> Any:
-    """Import a library where it is first needed; if it is missing, say how to install it, by `requirement` if given."""
+    """Import an optional library; if it is missing, raise an InputError that says how to install it.
+
+    Args:
+        module: name to import.
+        package: name for people.
+        feature: use that needs it, which begins the message.
+        requirement: what pip installs, if not `package`.
+    """
     try:
         return import_module(module)
     except ImportError:

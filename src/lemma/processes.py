@@ -13,7 +13,7 @@ from typing import IO, Any
 
 
 def python_command(*arguments: str) -> list[str]:
-    """Return the command line of a child Python that does not import from the current folder.
+    """Return the command line of a Python process that imports nothing from the current folder.
 
     >>> python_command("-m", "pip")[1:]
     ['-P', '-m', 'pip']
@@ -22,7 +22,9 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def child_environment(**overrides: str) -> dict[str, str]:
-    """Return an environment in which a child imports what this process imports, but nothing from the current folder.
+    """Return the environment variables for a child that imports what this process imports, and `overrides`.
+
+    `overrides` are further variables.
 
     The current folder stays on the path only if the user put it on PYTHONPATH by its absolute path.
     """
@@ -42,7 +44,10 @@ def _is_current_folder(path: str) -> bool:
 
 
 def start_child(module: str, stderr: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a module as a child that reads and writes messages, in its own session: Ctrl-C reaches only the parent."""
+    """Start a module as a child process that reads and writes messages; Ctrl-C reaches only the parent.
+
+    `stderr` is that of `Popen`, and `environment` are additional variables.
+    """
     return subprocess.Popen(
         python_command("-m", module),
         stdin=subprocess.PIPE,
@@ -54,14 +59,14 @@ def start_child(module: str, stderr: int | None = None, **environment: str) -> s
 
 
 def write_message(stream: IO[bytes], value: Any, payload: bytes = b"") -> None:
-    """Write a JSON value with its length in 8 bytes before it, and a payload after it."""
+    """Write a JSON value to a stream, preceded by its length in 8 bytes and followed by `payload`."""
     content = json.dumps(value).encode()
     stream.write(len(content).to_bytes(8) + content + payload)
     stream.flush()
 
 
 def read_message(stream: IO[bytes]) -> Any:
-    """Read the JSON value of a message; None at the end of the stream, even in the middle of a message."""
+    """Read the JSON value of a message, without its payload; None at the end of the stream, even within a message."""
     head = stream.read(8)
     content = stream.read(int.from_bytes(head)) if len(head) == 8 else b""
     return json.loads(content) if content and len(content) == int.from_bytes(head) else None

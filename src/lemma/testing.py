@@ -28,7 +28,7 @@ LOSS_MARGIN = 0.5  # nats that the initial loss may differ from that of uniform 
 
 
 def contract_violations(model: LanguageModel) -> dict[str, str]:
-    """Return the messages of the checks that a model fails, by the check's name; {} for a model that passes all.
+    """Return the message of each check that a model fails, by the check's name; empty for a correct model.
 
     >>> from lemma.models.build import build
     >>> from lemma.spec.models import FeedForward
@@ -40,13 +40,13 @@ def contract_violations(model: LanguageModel) -> dict[str, str]:
 
 
 def contract_checks(model: LanguageModel) -> dict[str, Check]:
-    """Return the check functions that apply to a model, by name; checks of vectors only if it has `vectors`."""
+    """Return the checks that apply to a model, by name."""
     has_vectors = type(model).vectors is not Backbone.vectors
     return {check.__name__: check for check in (*CHECKS, *(VECTOR_CHECKS if has_vectors else ()))}
 
 
 def run_check(check: Check, model: LanguageModel) -> str:
-    """Run a check on random tokens; return its message, or the exception it raised, or "" if the model passes."""
+    """Run a check on a model; return a message about the violation, or "". An exception is a violation too."""
     tested = model if check in INITIAL_WEIGHT_CHECKS else randomized_copy(model)
     try:
         return check(tested, random_tokens(tested))
@@ -55,7 +55,7 @@ def run_check(check: Check, model: LanguageModel) -> str:
 
 
 def randomized_copy(model: AnyModule) -> AnyModule:
-    """Return a copy of a module in float64, in evaluation mode, with random normal weights of deviation WEIGHT_STD."""
+    """Return a copy of a model in double precision and evaluation mode, with large random weights."""
     copy = deepcopy(model)
     generators = {device: torch.Generator(device).manual_seed(5) for device in {p.device for p in copy.parameters()}}
     for parameter in copy.parameters():
@@ -64,7 +64,7 @@ def randomized_copy(model: AnyModule) -> AnyModule:
 
 
 def random_tokens(model: LanguageModel) -> Tokens:
-    """Return random token ids (ROWS, length), with a length of more than twice the model's receptive field."""
+    """Return a batch of random token ids, longer than the model's receptive field."""
     length = max(MIN_LENGTH, 2 * (model.receptive_field or 0) + 5)
     return torch.randint(model.spec.vocabulary, (ROWS, length), generator=torch.Generator().manual_seed(1))
 
@@ -165,7 +165,7 @@ def every_parameter_learns(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def idle_parameters(model: nn.Module) -> list[str]:
-    """Return the names of parameters whose `.grad`, after a backward pass, is None or no larger than rounding error."""
+    """Return the names of parameters whose gradient is missing or no larger than rounding errors."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     return [name for name, gradient in gradients.items() if gradient is None or not gradient.abs().max() > EXACT]
 
@@ -230,14 +230,14 @@ INITIAL_WEIGHT_CHECKS = (initial_loss_is_near_that_of_chance,)  # these keep the
 
 
 def _change_tokens(tokens: Tokens, positions: slice, model: LanguageModel) -> Tokens:
-    """Return a copy of the tokens in which every token at `positions` of the time axis is replaced by the next id."""
+    """Return a copy of token ids in which those at `positions` are replaced by other ids."""
     changed = tokens.clone()
     changed[:, positions] = (changed[:, positions] + 1) % model.spec.vocabulary
     return changed
 
 
 def _difference(actual: Tensor, expected: Tensor, tolerance: float, name: str) -> str:
-    """Return a message if two tensors differ in shape or by more than an absolute tolerance, otherwise "".
+    """Return a message if two tensors differ by more than the tolerance, else ""; `name` begins the message.
 
     Args:
         name: plural subject of the message, such as "before padding, vectors".

@@ -1,4 +1,4 @@
-"""The verb `adapt`: what it stores, what it needs, and what it says to slips."""
+"""The verb `adapt`: stored weights, references to the base, comparison, errors."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from adapting_runs import SMALL, small_base, small_table
 from lemma.errors import DataError, LemmaError, RunError, SpecError
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.folder import RunFolder
-from lemma.runs.load import merged_weights, run_hash
+from lemma.runs.load import read_merged_weights, run_hash
 from lemma.studies.compare_methods import SCENARIOS
 
 METHODS = ("frozen", "full", "adapters", "lora")
@@ -39,7 +39,7 @@ def _own_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("family", list(SMALL))
 @pytest.mark.parametrize("method", METHODS)
-def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
+def test_every_method_adapts_every_family_storing_only_trainable_weights(
     family: str, method: str, home: Path, tmp_path: Path
 ) -> None:
     base = small_base(home, family)
@@ -49,16 +49,18 @@ def test_every_family_is_adapted_by_every_method_and_stores_only_what_learned(
     model = lemma.load(tmp_path / "run", "cpu").module
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert stored.keys() == trained.keys() and done.learned == sum(t.numel() for t in stored.values())
-    head = {"head.weight"} if family == "decoder" else {"head.weight", "head.bias"}  # as transformers has it
+    head = {"head.weight"} if family == "decoder" else {"head.weight", "head.bias"}  # as in transformers
     assert head <= stored.keys()
-    assert method == "full" or not {f"body.{name}" for name in merged_weights(RunFolder.open(base))} & stored.keys()
+    assert (
+        method == "full" or not {f"body.{name}" for name in read_merged_weights(RunFolder.open(base))} & stored.keys()
+    )
     assert 0 <= done.score.accuracy.value <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_loaded_run_is_its_base_and_what_it_learned(method: str, base: Path, home: Path, tmp_path: Path) -> None:
+def test_loaded_adapted_run_combines_base_and_update(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
-    frozen = merged_weights(RunFolder.open(base))
+    frozen = read_merged_weights(RunFolder.open(base))
     model = lemma.load(tmp_path / "run", "cpu").module
     same = [
         name for name, p in model.named_parameters() if name.removeprefix("body.") in frozen and not p.requires_grad
@@ -68,14 +70,14 @@ def test_a_loaded_run_is_its_base_and_what_it_learned(method: str, base: Path, h
     assert bool(same) == (method != "full")
 
 
-def test_many_tasks_on_one_base_are_small_on_the_disk(base: Path, home: Path, tmp_path: Path) -> None:
+def test_adapted_runs_are_much_smaller_than_their_base(base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", rank=1, **SHORT)
     full = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())
     assert full < (base / "model.safetensors").stat().st_size / 2
     assert not (tmp_path / "run" / "tokenizer.json").exists() and not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_another_base_in_its_place_is_an_error_that_names_both_hashes(home: Path, tmp_path: Path) -> None:
+def test_replaced_base_is_rejected_with_both_hashes(home: Path, tmp_path: Path) -> None:
     base = small_base(tmp_path, "lstm")
     done = lemma.adapt(base, labels=home / "labels.csv", method="frozen", out=tmp_path / "run", **SHORT)
     names = RunFolder.open(done.path).adaptation
@@ -87,7 +89,7 @@ def test_another_base_in_its_place_is_an_error_that_names_both_hashes(home: Path
     assert other in str(error.value) and other != names.base_hash
 
 
-def test_another_tokenizer_or_method_is_noticed(home: Path, tmp_path: Path) -> None:
+def test_changed_tokenizer_or_method_is_detected(home: Path, tmp_path: Path) -> None:
     base = small_base(tmp_path, "gru")
     lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", **SHORT)
     words = (tmp_path / "run" / "adaptation.toml").read_text()
@@ -101,7 +103,7 @@ def test_another_tokenizer_or_method_is_noticed(home: Path, tmp_path: Path) -> N
         lemma.load(tmp_path / "run", "cpu")
 
 
-def test_a_base_is_never_overwritten_by_what_needs_it(base: Path, home: Path, tmp_path: Path) -> None:
+def test_adapted_run_cannot_overwrite_its_base(base: Path, home: Path, tmp_path: Path) -> None:
     kwargs = {"labels": home / "labels.csv", "method": "frozen", **SHORT}
     before = (base / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match="is the base itself"):
@@ -112,7 +114,7 @@ def test_a_base_is_never_overwritten_by_what_needs_it(base: Path, home: Path, tm
     assert (base / "model.safetensors").read_bytes() == before and lemma.load(tmp_path / "run", "cpu").labels
 
 
-def test_a_finished_run_without_checkpoints_is_not_started_again(base: Path, home: Path, tmp_path: Path) -> None:
+def test_finished_run_without_checkpoints_cannot_resume(base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method="lora", out=tmp_path / "run", **SHORT)
     before = (tmp_path / "run" / "model.safetensors").read_bytes()
     with pytest.raises(RunError, match="keeps no checkpoint"):
@@ -120,14 +122,15 @@ def test_a_finished_run_without_checkpoints_is_not_started_again(base: Path, hom
     assert (tmp_path / "run" / "model.safetensors").read_bytes() == before
 
 
-def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
-    base: Path, home: Path, tmp_path: Path
-) -> None:
+def test_forgetting_of_full_tuning_uses_the_tied_output(base: Path, home: Path, tmp_path: Path) -> None:
     words = {**SHORT, "steps": 12, "learning_rate": 0.02}
     board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **words)
     forgot = {row.method: row.forgetting.after for row in board.rows}
     adapted, unwrapped = lemma.load(tmp_path / "all" / "full", "cpu").module.body, lemma.load(base, "cpu")
-    for name, parameter in unwrapped.module.named_parameters():  # a fresh model given the tuned weights, tied as it was
+    for (
+        name,
+        parameter,
+    ) in unwrapped.module.named_parameters():  # a new model with the tuned weights and the original tying
         if name != "output.weight":
             parameter.data.copy_(adapted.get_parameter(name))
     from lemma.report.progress import SilentObserver
@@ -143,21 +146,21 @@ def test_what_is_forgotten_by_full_tuning_is_measured_with_its_own_tied_output(
         lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", **{**words, "steps": 5})
 
 
-def test_a_base_whose_text_is_gone_still_gets_its_board(home: Path, tmp_path: Path) -> None:
+def test_comparison_works_without_the_text_of_the_base(home: Path, tmp_path: Path) -> None:
     base = small_base(tmp_path, "gru")
     (tmp_path / "text.txt").unlink()
     board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", **SHORT)
     assert all(row.forgetting is None for row in board.rows) and "cannot be read" in board.to_dict()["note"]
 
 
-def test_fewer_labels_can_be_learned_from(base: Path, home: Path, tmp_path: Path) -> None:
+def test_limit_restricts_labelled_examples(base: Path, home: Path, tmp_path: Path) -> None:
     done = lemma.adapt(base, labels=home / "labels.csv", limit=20, method="frozen", out=tmp_path / "run", **SHORT)
     assert RunFolder.open(done.path).data.limit == 20
     with pytest.raises(SpecError, match="belongs to labels"):
         lemma.adapt(base, text=home / "text.txt", limit=20, out=tmp_path / "other", **SHORT)
 
 
-def test_words_that_would_change_nothing_are_refused(base: Path, home: Path, tmp_path: Path) -> None:
+def test_ineffective_adaptation_settings_are_rejected(base: Path, home: Path, tmp_path: Path) -> None:
     kwargs = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
     for word, output in {
         "classes": "unknown",
@@ -173,7 +176,7 @@ def test_words_that_would_change_nothing_are_refused(base: Path, home: Path, tmp
         lemma.adapt(base, **{**kwargs, "batch": 0})
 
 
-def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, tmp_path: Path) -> None:
+def test_base_and_run_can_move_together(home: Path, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     base = small_base(tmp_path / "here", "gru")
     lemma.adapt(base, labels=home / "labels.csv", method="frozen", out=tmp_path / "here" / "run", **SHORT)
@@ -185,7 +188,7 @@ def test_base_and_run_may_move_together_and_a_missing_base_is_named(home: Path, 
 
 
 @pytest.mark.parametrize("method", ["full", "frozen", "lora"])
-def test_a_merged_run_is_plain_and_says_the_same(method: str, base: Path, home: Path, tmp_path: Path) -> None:
+def test_merged_run_is_plain_with_equal_outputs(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
     lemma.export(tmp_path / "run", to="merged", out=tmp_path / "plain")
     item, other = lemma.load(tmp_path / "run", "cpu"), lemma.load(tmp_path / "plain", "cpu")
@@ -196,7 +199,7 @@ def test_a_merged_run_is_plain_and_says_the_same(method: str, base: Path, home: 
     assert scores[0] == scores[1]
 
 
-def test_adapters_cannot_be_merged_and_a_plain_run_need_not_be(base: Path, home: Path, tmp_path: Path) -> None:
+def test_merging_adapters_or_plain_runs_is_rejected(base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method="adapters", out=tmp_path / "run", **SHORT)
     with pytest.raises(SpecError, match="adapters cannot be merged"):
         lemma.export(tmp_path / "run", to="merged", out=tmp_path / "plain")
@@ -204,7 +207,7 @@ def test_adapters_cannot_be_merged_and_a_plain_run_need_not_be(base: Path, home:
         lemma.export(base, to="merged", out=tmp_path / "plain")
 
 
-def test_a_language_model_is_adapted_to_other_text_and_goes_on_writing(base: Path, home: Path, tmp_path: Path) -> None:
+def test_language_model_adapted_to_other_text_generates(base: Path, home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("hgfe dcba\nabba cede\n" * 80)
     done = lemma.adapt(base, text=other, method="lora", rank=2, out=tmp_path / "run", **SHORT)
@@ -212,20 +215,20 @@ def test_a_language_model_is_adapted_to_other_text_and_goes_on_writing(base: Pat
     assert lemma.evaluate(tmp_path / "run", text=home / "text.txt", progress=False).perplexity > 1
 
 
-def test_an_adapted_run_can_be_a_base_itself(base: Path, home: Path, tmp_path: Path) -> None:
+def test_adapted_run_can_be_a_base(base: Path, home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("hgfe dcba\nabba cede\n" * 80)
     lemma.adapt(base, text=other, method="lora", rank=2, out=tmp_path / "first", **SHORT)
     lemma.adapt(tmp_path / "first", labels=home / "labels.csv", method="frozen", out=tmp_path / "second", **SHORT)
     body, unwrapped = (
         lemma.load(tmp_path / "second", "cpu").module.body,
-        merged_weights(RunFolder.open(tmp_path / "first")),
+        read_merged_weights(RunFolder.open(tmp_path / "first")),
     )
     for name, tensor in unwrapped.items():
         assert name.startswith("output") or torch.equal(body.get_parameter(name), tensor)
 
 
-def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Path, tmp_path: Path) -> None:
+def test_resumed_adaptation_equals_uninterrupted_adaptation(base: Path, home: Path, tmp_path: Path) -> None:
     words = {"labels": home / "labels.csv", "method": "lora", **SHORT, "steps": 8, "checkpoint_every": 4}
     lemma.adapt(base, out=tmp_path / "whole", **words)
     from lemma.counting.count import trainable_formula
@@ -248,7 +251,7 @@ def test_an_interrupted_adaptation_goes_on_to_the_same_end(base: Path, home: Pat
     assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)
 
 
-SLIPS = {
+INVALID_TABLES = {
     "text,label\nabc,x\ncde,x\n": "one label",
     "text,label\nabc,x\n,y\n": "line 3",
     "text,label\nabc,x\ncde,\n": "line 3",
@@ -256,15 +259,15 @@ SLIPS = {
 }
 
 
-@pytest.mark.parametrize(("table", "said"), SLIPS.items())
-def test_a_bad_table_is_told_before_anything_is_made(table: str, said: str, base: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("table", "said"), INVALID_TABLES.items())
+def test_invalid_label_table_is_rejected_before_writing(table: str, said: str, base: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text(table)
     with pytest.raises(DataError, match=said):
         lemma.adapt(base, labels=tmp_path / "bad.csv", out=tmp_path / "run", **SHORT)
     assert not (tmp_path / "run").exists()
 
 
-def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: Path) -> None:
+def test_invalid_adapt_arguments_get_helpful_errors(base: Path, home: Path, tmp_path: Path) -> None:
     kwargs = {"labels": home / "labels.csv", "out": tmp_path / "run", **SHORT}
     with pytest.raises(DataError, match="Did you mean 'label'"):
         lemma.adapt(base, label_column="labl", **kwargs)
@@ -283,7 +286,7 @@ def test_slips_of_the_caller_are_told_plainly(base: Path, home: Path, tmp_path: 
     assert not (tmp_path / "run").exists()
 
 
-def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path, home: Path, tmp_path: Path) -> None:
+def test_comparison_has_every_method_and_a_winner_per_scenario(base: Path, home: Path, tmp_path: Path) -> None:
     board = lemma.adapt.compare(base, labels=home / "labels.csv", out=tmp_path / "all", rank=2, **SHORT)
     assert [row.method for row in board.rows] == list(METHODS)
     assert [line.partition(":")[0] for line in board.conclusion[-3:]] == [need.title for need in SCENARIOS]
@@ -297,7 +300,7 @@ def test_the_board_has_every_method_and_names_a_winner_for_each_need(base: Path,
     assert "<table" in (tmp_path / "all" / "board.html").read_text()
 
 
-def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_path: Path) -> None:
+def test_counting_an_adapted_run_includes_its_updates(home: Path, tmp_path: Path) -> None:
     base = small_base(home, "feed-forward")
     done = lemma.adapt(base, labels=home / "labels.csv", method="lora", rank=3, out=tmp_path / "run", **SHORT)
     account = lemma.count(tmp_path / "run", quantities=["parameters", "optimizer"])
@@ -310,7 +313,7 @@ def test_an_adapted_run_is_counted_with_what_its_method_adds(home: Path, tmp_pat
     assert wider - account.parameters.total == 2 * (3 * 6 + 9)  # two ranks more next to a matrix of 9 × 3·6
 
 
-def test_what_lora_adds_to_recurrent_layers_follows_a_formula_at_any_depth(home: Path, tmp_path: Path) -> None:
+def test_lora_parameter_formula_holds_at_any_recurrent_depth(home: Path, tmp_path: Path) -> None:
     base = small_base(home, "lstm")
     lemma.adapt(base, labels=home / "labels.csv", method="lora", rank=3, out=tmp_path / "run", **SHORT)
     figure, module = (
@@ -326,7 +329,7 @@ def test_what_lora_adds_to_recurrent_layers_follows_a_formula_at_any_depth(home:
 
 
 @pytest.mark.parametrize("family", ["encoder", "lstm"])
-def test_the_board_serves_other_text_too(family: str, home: Path, tmp_path: Path) -> None:
+def test_comparison_supports_adapting_to_text(family: str, home: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("hgfe dcba\nabba cede\n" * 60)
     words = {"positions": "learned"} if family == "encoder" else {}

@@ -1,4 +1,4 @@
-"""What the verbs take and refuse before they work: epochs, warm-up, and things that are no runs or models."""
+"""Arguments checked before any work: epochs, warm-up, objects that are not runs or models."""
 
 import re
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "a.txt"
 
 
-def test_epochs_become_steps_that_read_the_training_text_so_often(capsys: pytest.CaptureFixture[str]) -> None:
+def test_epochs_are_converted_to_steps_over_the_text(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[int] = []
 
     def note(session: Any) -> bool:
@@ -43,12 +43,12 @@ def test_epochs_become_steps_that_read_the_training_text_so_often(capsys: pytest
     assert f"epochs = 3: {steps:,} steps" in capsys.readouterr().err
 
 
-def test_epochs_of_examples_count_examples() -> None:
+def test_epochs_are_converted_to_steps_over_examples() -> None:
     settings = {"width": 8, "hidden": 8, "batch": 8, "tokenizer": "words", "held_out": 0.2}
     lemma.train("lstm", labels="labels.csv", epochs=2, out="run", **settings)
-    assert RunFolder.open(Path("run")).recipe.steps == 2 * 24 // 8  # a fifth each is held out for validation and test
+    assert RunFolder.open(Path("run")).recipe.steps == 2 * 24 // 8  # a fifth each is used for validation and test
     lemma.adapt("run", labels="labels.csv", epochs=3, method="full", batch=4, out="adapted", progress=False)
-    assert RunFolder.open(Path("adapted")).recipe.steps == 3 * 32 // 4  # a tenth each is held out
+    assert RunFolder.open(Path("adapted")).recipe.steps == 3 * 32 // 4  # a tenth each is used for validation and test
 
 
 @pytest.mark.parametrize(
@@ -60,12 +60,12 @@ def test_epochs_of_examples_count_examples() -> None:
         ({"epochs": True}, "a number above 0 is expected"),
     ],
 )
-def test_epochs_that_make_no_sense_are_refused(settings: dict[str, Any], said: str) -> None:
+def test_invalid_epochs_are_rejected(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         lemma.train("lstm", text="a.txt", out="run", progress=False, **{**SMALL, **settings})
 
 
-def test_the_command_takes_epochs() -> None:
+def test_train_command_accepts_epochs() -> None:
     words = [f"{name}={value}" for name, value in SMALL.items()]
     done = RUNNER.invoke(app, ["train", "lstm", "--text", "a.txt", "--out", "run", *words, "epochs=1"])
     assert done.exit_code == 0, done.output
@@ -74,7 +74,7 @@ def test_the_command_takes_epochs() -> None:
 @pytest.mark.parametrize(
     ("settings", "warm_up"), [({}, 1), ({"warm_up": 5}, 5), ({"warm_up": 50}, 1), ({"warm_up": 12}, 12)]
 )
-def test_a_warm_up_is_shortened_where_steps_are_few(
+def test_warm_up_is_shortened_for_few_steps(
     settings: dict[str, Any], warm_up: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lemma.train("rnn", text="a.txt", steps=12, out="run", **SMALL, **settings)
@@ -103,18 +103,18 @@ VERBS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), torch.zeros(2), 3, {"a": 1}])
-def test_what_is_no_run_and_no_model_is_refused_with_what_is_accepted(verb: str, model: Any) -> None:
+def test_verbs_reject_objects_that_are_not_runs_or_models(verb: str, model: Any) -> None:
     with pytest.raises(LemmaError, match=rf"a {re.escape(type(model).__name__)} is not a (run|model|study)"):
         VERBS[verb](model)
 
 
-def test_a_wrong_number_of_epochs_is_refused_before_the_data_are_read(tmp_path: Path) -> None:
+def test_invalid_epochs_are_rejected_before_reading_data(tmp_path: Path) -> None:
     for epochs in ("abc", 0, float("nan"), [1], True):
         with pytest.raises(SpecError, match=r"epochs = .*a number above 0 is expected"):
             lemma.train("lstm", text=tmp_path / "missing.txt", out=tmp_path / "run", epochs=epochs)
 
 
-def test_a_server_refuses_what_is_not_a_run_and_keys_that_are_not_text(tmp_path: Path) -> None:
+def test_server_rejects_non_runs_and_non_string_keys(tmp_path: Path) -> None:
     from lemma.api import application
     from lemma.serving.requests import Limits, check_api_key
 
@@ -127,7 +127,7 @@ def test_a_server_refuses_what_is_not_a_run_and_keys_that_are_not_text(tmp_path:
         Limits(tokens="a")  # pyright: ignore[reportArgumentType]
 
 
-def test_adapting_shortens_a_warm_up_that_would_never_end(tmp_path: Path, text: Path) -> None:
+def test_adapting_shortens_an_overlong_warm_up(tmp_path: Path, text: Path) -> None:
     lemma.train("lstm", text=text, out=tmp_path / "base", steps=2, progress=False, **SMALL)
     lemma.adapt(
         tmp_path / "base",

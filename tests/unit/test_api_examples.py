@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the verbs are run, with `lemma` imported as a reader has it."""
+"""Doctests of the verbs, with `lemma` imported."""
 
 import doctest
 
@@ -8,7 +8,7 @@ import lemma
 from lemma import api
 
 
-def test_the_examples_of_the_verbs_are_true(
+def test_docstring_examples_of_the_verbs_pass(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))

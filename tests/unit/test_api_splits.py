@@ -1,4 +1,4 @@
-"""Splits given as files of their own, through the verbs: trained, resumed, evaluated, adapted and studied."""
+"""Splits from separate files in every verb: train, resume, evaluate, adapt and study."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +27,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Callable[..., str]:
-    """Write a text of numbered lines, and give its name."""
+    """Return a function that writes a text of numbered lines and returns its name."""
 
     def write(name: str, start: int, count: int = 40) -> str:
         lines = [f"line {number} of a text that is long enough\n" for number in range(start, start + count)]
@@ -37,7 +37,7 @@ def text(tmp_path: Path) -> Callable[..., str]:
     return write
 
 
-def test_a_language_model_is_validated_and_tested_on_its_files(text: Callable[..., str]) -> None:
+def test_language_model_uses_validation_and_test_files(text: Callable[..., str]) -> None:
     kwargs = {"validation": text("v.txt", 100), "test": text("t.txt", 130)}
     result = lemma.train("lstm", text=text("a.txt", 0), **kwargs, out="run", **SMALL)
     output = result.to_dict()
@@ -54,13 +54,13 @@ def test_a_language_model_is_validated_and_tested_on_its_files(text: Callable[..
     assert other.loss == test.loss
 
 
-def test_a_run_without_files_says_nothing_of_them(text: Callable[..., str]) -> None:
+def test_run_without_split_files_omits_their_hashes(text: Callable[..., str]) -> None:
     output = lemma.train("lstm", text=text("a.txt", 0), out="run", **SMALL).to_dict()
     assert "split_hashes" not in output and "overlaps" not in output
 
 
 @pytest.mark.parametrize("changed", ["a.txt", "v.txt", "t.txt"])
-def test_resuming_and_evaluating_notice_any_file_that_changed(text: Callable[..., str], changed: str) -> None:
+def test_resuming_and_evaluating_detect_changed_split_files(text: Callable[..., str], changed: str) -> None:
     kwargs = {"validation": text("v.txt", 100), "test": text("t.txt", 200)}
     lemma.train("lstm", text=text("a.txt", 0), **kwargs, out="run", **SMALL)
     lemma.resume("run", steps=6, progress=False)
@@ -72,7 +72,7 @@ def test_resuming_and_evaluating_notice_any_file_that_changed(text: Callable[...
         lemma.evaluate("run", progress=False)
 
 
-def test_the_command_line_takes_files_of_every_split(text: Callable[..., str]) -> None:
+def test_command_line_accepts_files_of_every_split(text: Callable[..., str]) -> None:
     words = ["train", "lstm", "--text", text("a.txt", 0), "--validation", text("v.txt", 50), "--validation"]
     words += [text("w.txt", 150), "--test", text("t.txt", 250), "--out", "run"]
     words += ["width=8", "hidden=8", "steps=2", "batch=4"]
@@ -94,7 +94,7 @@ def test_the_command_line_takes_files_of_every_split(text: Callable[..., str]) -
         ({"pairs": "a.csv", "validation": ["a.csv", "b.csv"]}, "a split of pairs is one file"),
     ],
 )
-def test_splits_that_do_not_fit_are_refused_in_one_sentence(given: dict[str, Any], said: str) -> None:
+def test_invalid_split_files_are_rejected(given: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError, match=said):
         lemma.train("lstm", **given, out="run", **SMALL)
 
@@ -105,7 +105,7 @@ def table(name: str, numbers: range) -> str:
     return name
 
 
-def test_a_classifier_is_trained_adapted_evaluated_and_studied_with_its_files(text: Callable[..., str]) -> None:
+def test_classifier_split_files_work_in_every_verb(text: Callable[..., str]) -> None:
     kwargs = {"labels": table("a.csv", range(20)), "validation": table("v.csv", range(5, 9))}
     kwargs["test"] = table("t.csv", range(30, 36))
     result = lemma.train("lstm", **kwargs, out="run", tokenizer="words", **SMALL)
@@ -124,7 +124,7 @@ def test_a_classifier_is_trained_adapted_evaluated_and_studied_with_its_files(te
     assert "12 for the test" in str(studied) or "12 for the test" in json.dumps(studied.to_dict())
 
 
-def test_a_parser_takes_dev_and_validation_alike() -> None:
+def test_parser_accepts_dev_as_validation() -> None:
     sentences = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root")) for word in ("he", "she", "it", "one", "who")]
     for name, subset in {"a": sentences[:3], "v": sentences[2:4], "t": sentences[4:]}.items():
         Path(f"{name}.conllu").write_text(format_conllu(subset))
@@ -139,7 +139,7 @@ def test_a_parser_takes_dev_and_validation_alike() -> None:
         lemma.train("parser", treebank="a.conllu", dev="v.conllu", validation="v.conllu", out="x", **small)
 
 
-def test_a_graph_is_tested_on_the_nodes_of_a_file() -> None:
+def test_graph_is_tested_on_nodes_of_a_file() -> None:
     for name, nodes in {"n": (1, 2, 33, 34), "v": (3, 4, 31), "t": (5, 6, 7, 30)}.items():
         Path(f"{name}.txt").write_text("".join(f"{node}\n" for node in nodes))
     kwargs = {"labelled": "n.txt", "validation": "v.txt", "test": "t.txt"}
@@ -152,7 +152,7 @@ def test_a_graph_is_tested_on_the_nodes_of_a_file() -> None:
         lemma.evaluate("run", progress=False)
 
 
-def test_a_translator_and_other_pairs_are_tested_on_a_file() -> None:
+def test_translator_is_tested_on_a_file_of_pairs() -> None:
     for name, numbers in {"a": range(20), "v": range(20, 24), "t": range(2, 7)}.items():
         Path(f"{name}.tsv").write_text("source\ttarget\n" + "".join(f"in {n}\tout {n}\n" for n in numbers))
     small = {
@@ -175,7 +175,7 @@ def test_a_translator_and_other_pairs_are_tested_on_a_file() -> None:
     assert custom.to_dict()["sentences"] == other.to_dict()["sentences"] == 5
 
 
-def test_a_dual_encoder_is_tested_on_the_images_of_a_table() -> None:
+def test_dual_encoder_is_tested_on_images_of_a_table() -> None:
     Path("shown").mkdir()
     for shade in range(14):
         Image.new("L", (8, 8), 15 * shade).save(f"shown/{shade}.png")
@@ -191,7 +191,7 @@ def test_a_dual_encoder_is_tested_on_the_images_of_a_table() -> None:
     assert custom.images == other.images == 4 and custom.scores == other.scores  # pyright: ignore
 
 
-def test_trees_of_every_file_are_read_and_a_file_without_trees_is_refused() -> None:
+def test_every_split_file_of_a_tree_model_needs_trees() -> None:
     words = [("he", "up"), ("she", "down"), ("it", "up"), ("one", "down"), ("who", "up"), ("you", "down")]
     trees = [Sentence((word, "sleeps"), (2, 0), ("nsubj", "root"), label=label) for word, label in words]
     for name, subset in {"a": trees[:4], "v": trees[4:], "t": trees[3:]}.items():

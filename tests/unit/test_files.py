@@ -1,4 +1,4 @@
-"""Files and folders are written completely or not at all, whichever process is killed when; and the data home."""
+"""Atomic writes of files and folders under kills and concurrency; the data home."""
 
 import errno
 import os
@@ -31,8 +31,8 @@ from lemma.files import (
     write_checked_json,
 )
 
-NOBODY = 65534  # the user without rights
-DEAD = 1 << 22  # no process has so high a number
+NOBODY = 65534  # the unprivileged user
+DEAD = 1 << 22  # no process has an id this high
 
 
 def names(folder: Path) -> list[str]:
@@ -56,7 +56,7 @@ def test_writing_a_file_leaves_no_temporary_files(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "new" and names(tmp_path) == ["a.txt"]
 
 
-def test_a_failed_write_keeps_the_old_file_and_removes_the_temporary(tmp_path: Path) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     write_atomically(tmp_path / "a.txt", "old")
     with pytest.raises(ZeroDivisionError), atomic_replace(tmp_path / "a.txt") as temporary:
         temporary.write_text("half")
@@ -76,7 +76,7 @@ def test_a_failed_replacement_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
     with pytest.raises(FileNotFoundError), atomic_replace(tmp_path / "folder"):
-        pass  # nothing was written that could be renamed
+        pass  # no file was completed that could be renamed
     assert names(tmp_path / "folder") == ["old"] and names(tmp_path) == ["folder"]
 
 
@@ -101,7 +101,7 @@ def _exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "look", [restore_moved_folder, lambda path: remove_stale_temp_files(path.parent)], ids=["reader", "writer"]
 )
-def test_a_writer_killed_at_any_moment_leaves_the_old_folder_or_the_new(tmp_path: Path, look) -> None:
+def test_killed_writer_leaves_the_old_or_the_new_folder(tmp_path: Path, look) -> None:
     old, new = dict.fromkeys("ab", "old"), dict.fromkeys("ab", "new")
     seen: list[dict[str, str]] = []
     for moment in range(1, 100):
@@ -118,7 +118,7 @@ def test_a_writer_killed_at_any_moment_leaves_the_old_folder_or_the_new(tmp_path
     assert all(content in (old, new) for content in seen) and old in seen and len(seen) > 6
 
 
-def test_a_moved_folder_is_kept_until_it_can_be_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moved_folder_is_retained_until_restored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     aside = tmp_path / f".run.3.{machine_id()}-{DEAD}.aside"
     aside.mkdir()
     (aside / "weights").touch()
@@ -131,12 +131,12 @@ def test_a_moved_folder_is_kept_until_it_can_be_restored(tmp_path: Path, monkeyp
 
 
 @pytest.mark.skipif(files._renameat2() is None, reason="the system cannot exchange names")
-def test_the_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
+def test_folder_exists_at_every_moment_of_its_replacement(tmp_path: Path) -> None:
     moment = 0
     for moment in range(1, 100):
         write_folder(tmp_path / "run", "old")
         status = forked(partial(write_folder, tmp_path / "run", "new"), kill_at=moment)
-        assert (tmp_path / "run" / "b").exists()  # nobody restored it
+        assert (tmp_path / "run" / "b").exists()  # it was not restored
         if status == 0:
             break
     assert moment > 6
@@ -164,7 +164,7 @@ def test_threads_can_write_the_same_path(tmp_path: Path) -> None:
     assert names(tmp_path) == ["a.txt", *sorted(f"folder-{number}" for number in range(20))]
 
 
-def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_rename_restores_the_old_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_renameat2", lambda: None)
     write_folder(tmp_path / "run", "old")
     rename, calls = Path.replace, []
@@ -184,7 +184,7 @@ def test_a_rename_that_fails_puts_the_old_folder_back(tmp_path: Path, monkeypatc
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() != 0, reason="only root can become another user")
 @pytest.mark.usefixtures("_exchange")
 @pytest.mark.parametrize("protected", ["folder", "folder inside", "sticky parent"])
-def test_a_folder_of_another_user_is_not_moved(tmp_path: Path, protected: str) -> None:
+def test_folder_of_another_user_is_not_moved(tmp_path: Path, protected: str) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     write_folder(shared / "run", "old")
@@ -216,7 +216,7 @@ def test_a_folder_of_another_user_is_not_moved(tmp_path: Path, protected: str) -
     assert sorted(path.relative_to(shared) for path in shared.rglob("*")) == before
 
 
-def test_names_that_are_not_utf_8_and_loops_of_links_are_handled(tmp_path: Path) -> None:
+def test_non_utf8_names_and_symlink_loops_are_handled(tmp_path: Path) -> None:
     path = tmp_path / os.fsdecode(b"caf\xe9.json")
     write_checked_json(path, {"path": str(path)})
     assert read_checked_json(path) == {"path": str(path)} and len(names(tmp_path)) == 1
@@ -233,7 +233,7 @@ def test_the_next_writer_removes_the_files_of_a_killed_process(tmp_path: Path) -
     assert names(tmp_path) == ["other.txt"]
 
 
-def test_a_killed_removal_is_finished_by_the_next_writer(tmp_path: Path) -> None:
+def test_interrupted_removal_is_finished_by_the_next_writer(tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
     (tmp_path / "old" / "file").touch()
     child = os.fork()
@@ -244,10 +244,10 @@ def test_a_killed_removal_is_finished_by_the_next_writer(tmp_path: Path) -> None
     assert [name for name in names(tmp_path) if not name.startswith(".")] == [] != names(tmp_path)
     remove_stale_temp_files(tmp_path)
     assert names(tmp_path) == []
-    remove_atomically(tmp_path / "old")  # which is gone
+    remove_atomically(tmp_path / "old")  # the temporary folder is gone
 
 
-def test_temporary_files_of_living_processes_are_kept(tmp_path: Path) -> None:
+def test_temporary_files_of_running_processes_are_retained(tmp_path: Path) -> None:
     (tmp_path / f".a.txt.0.{machine_id()}-{os.getppid()}.partial").write_text("half")
     (tmp_path / f".a.txt.0.0123456789ab-{DEAD}.partial").write_text(
         "of another container, where that number may be alive"
@@ -295,7 +295,7 @@ def test_the_target_of_a_link_is_replaced_not_the_link(tmp_path: Path) -> None:
         (errno.EMFILE, "ulimit -n"),
     ],
 )
-def test_a_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number: int, message: str) -> None:
+def test_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number: int, message: str) -> None:
     write_atomically(tmp_path / "a.txt", "old")
     with (
         pytest.raises(StorageError, match=rf"a\.txt cannot be written: .*{message}"),
@@ -306,7 +306,7 @@ def test_a_storage_error_names_the_file_and_the_next_step(tmp_path: Path, number
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
 
 
-def test_a_change_of_any_value_fails_the_checksum(tmp_path: Path) -> None:
+def test_changed_value_fails_the_checksum(tmp_path: Path) -> None:
     path, values = tmp_path / "sealed.json", {"a": [1, 2.5, None], "b": {3: "ü"}}
     write_checked_json(path, values)
     assert read_checked_json(path) == {"a": [1, 2.5, None], "b": {"3": "ü"}}
@@ -317,7 +317,7 @@ def test_a_change_of_any_value_fails_the_checksum(tmp_path: Path) -> None:
             read_checked_json(path)
 
 
-def test_a_checksum_is_computed_again_only_after_a_change(tmp_path: Path) -> None:
+def test_checksum_is_recomputed_only_after_a_change(tmp_path: Path) -> None:
     path, read = tmp_path / "large", []
 
     def measure() -> str:
@@ -344,7 +344,7 @@ def test_two_processes_never_hold_the_same_lock(tmp_path: Path) -> None:
     assert names(tmp_path) == ["b"]
 
 
-def test_a_folder_moved_aside_is_restored_over_an_empty_one_and_kept_next_to_another(tmp_path: Path) -> None:
+def test_moved_folder_is_restored_only_over_an_empty_one(tmp_path: Path) -> None:
     for content in ("", "theirs"):
         folder = tmp_path / (content or "empty")
         folder.mkdir()
@@ -360,7 +360,7 @@ def test_a_folder_moved_aside_is_restored_over_an_empty_one_and_kept_next_to_ano
         assert aside.exists() == bool(content), "never removed before the new folder was in place"
 
 
-def test_a_folder_moved_aside_is_removed_once_the_new_one_is_in_place(tmp_path: Path) -> None:
+def test_moved_folder_is_removed_after_the_replacement(tmp_path: Path) -> None:
     aside = tmp_path / f".run.0.{machine_id()}-999999999.aside"
     aside.mkdir()
     (tmp_path / "run").mkdir()
@@ -369,7 +369,7 @@ def test_a_folder_moved_aside_is_removed_once_the_new_one_is_in_place(tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
-def test_the_home_is_lemma_home_then_the_cache_folder_then_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_home_is_lemma_home_then_xdg_cache_then_user_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", "/chosen")
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     assert data_home() == Path("/chosen")
@@ -380,9 +380,7 @@ def test_the_home_is_lemma_home_then_the_cache_folder_then_the_users(monkeypatch
     assert data_home() == Path("/somebody/.cache/lemma")
 
 
-def test_a_home_that_cannot_be_created_is_an_error_with_the_next_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_uncreatable_data_home_gets_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "file"))
     with pytest.raises(DataError, match="Set LEMMA_HOME"):

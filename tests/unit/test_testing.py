@@ -1,4 +1,4 @@
-"""The contract of language models is broken in every way that it forbids, and each is told."""
+"""Violations of every clause of the language-model contract are reported."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ from lemma.testing import contract_checks, contract_violations
 
 
 @dataclass(frozen=True)
-class Total(State):
-    """The sum of all embeddings so far."""
+class SumState(State):
+    """Sum of the embeddings of all earlier tokens."""
 
     total: Tensor
     about = "the sum so far"
@@ -24,11 +24,11 @@ class Total(State):
         return {"total": self.total}
 
     def with_tensors(self, tensors):
-        return Total(tensors["total"])
+        return SumState(tensors["total"])
 
 
-class Sums(LanguageModel):
-    """A good model: logits from the sum of all embeddings so far, kept small."""
+class SumModel(LanguageModel):
+    """A valid model: logits from the bounded sum of all embeddings so far."""
 
     receptive_field = None
 
@@ -39,26 +39,26 @@ class Sums(LanguageModel):
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, State]:
         sums = self.embedding(tokens).cumsum(1) + (0 if state is None else state.total[:, None])
-        return self.output(sums.tanh()), Total(sums[:, -1])
+        return self.output(sums.tanh()), SumState(sums[:, -1])
 
 
-class Forgetful(Sums):
+class IgnoresState(SumModel):
     def forward(self, tokens, state=None):
         return super().forward(tokens, None)
 
 
-class Seer(Sums):
+class SeesFuture(SumModel):
     def forward(self, tokens, state=None):
         logits, state = super().forward(tokens, state)
         return logits + 0.1 * logits[:, -1:], state
 
 
-class Liar(Sums):
+class WrongReceptiveField(SumModel):
     receptive_field = 4
 
 
-class Writer(Sums):
-    """It writes into the state that it is given."""
+class ModifiesState(SumModel):
+    """A model that modifies its input state."""
 
     def forward(self, tokens, state=None):
         logits, after = super().forward(tokens, state)
@@ -67,34 +67,34 @@ class Writer(Sums):
         return logits, after
 
 
-class Narrow(Sums):
+class MissingLogit(SumModel):
     def forward(self, tokens, state=None):
         logits, state = super().forward(tokens, state)
         return logits[..., :-1], state
 
 
-class Idle(Sums):
+class UntrainedParameter(SumModel):
     def __init__(self) -> None:
         super().__init__()
         self.more = nn.Linear(2, 2)
 
 
-class Loud(Sums):
+class LargeInitialLoss(SumModel):
     def __init__(self) -> None:
         super().__init__()
         nn.init.normal_(self.output.weight, std=30.0)
 
 
-class Crowd(Sums):
-    """It mixes the rows of a batch."""
+class MixesRows(SumModel):
+    """A model that mixes the rows of a batch."""
 
     def forward(self, tokens, state=None):
         logits, state = super().forward(tokens, state)
         return logits + 0.1 * logits.mean(0, keepdim=True), state
 
 
-class Blind(Sums):
-    """Its state says nothing of what it holds."""
+class ConstantSignature(SumModel):
+    """A model whose state has a constant signature."""
 
     def forward(self, tokens, state=None):
         logits, state = super().forward(tokens, state)
@@ -102,46 +102,46 @@ class Blind(Sums):
         return logits, state
 
 
-class Raising(Sums):
+class RaisesError(SumModel):
     def forward(self, tokens, state=None):
         raise RuntimeError("not today")
 
 
 BROKEN = {
-    Forgetful: "pieces_give_the_whole",
-    Seer: "future_cannot_move_the_past",
-    Liar: "receptive_field_is_what_counts",
-    Writer: "state_is_a_value",
-    Narrow: "logits_for_each_token",
-    Idle: "every_parameter_learns",
-    Loud: "initial_loss_is_near_that_of_chance",
-    Crowd: "state_survives_its_tensors_and_rows",
-    Blind: "signature_tells_states_apart",
-    Raising: "logits_for_each_token",
+    IgnoresState: "pieces_give_the_whole",
+    SeesFuture: "future_cannot_move_the_past",
+    WrongReceptiveField: "receptive_field_is_what_counts",
+    ModifiesState: "state_is_a_value",
+    MissingLogit: "logits_for_each_token",
+    UntrainedParameter: "every_parameter_learns",
+    LargeInitialLoss: "initial_loss_is_near_that_of_chance",
+    MixesRows: "state_survives_its_tensors_and_rows",
+    ConstantSignature: "signature_tells_states_apart",
+    RaisesError: "logits_for_each_token",
 }
 
 
-def test_a_good_model_keeps_all_but_what_its_borrowed_spec_says() -> None:
-    assert list(contract_violations(Sums())) == ["counted_without_memory"]  # an LSTM's spec has other parameters
+def test_valid_model_violates_only_the_count_of_its_borrowed_spec() -> None:
+    assert list(contract_violations(SumModel())) == ["counted_without_memory"]  # an LSTM's spec has other parameters
 
 
 @pytest.mark.parametrize("kind", BROKEN, ids=lambda kind: kind.__name__)
-def test_a_broken_promise_is_told(kind: type[Sums]) -> None:
+def test_each_contract_violation_is_reported(kind: type[SumModel]) -> None:
     assert contract_violations(kind())[BROKEN[kind]]
 
 
-def test_a_failure_is_told_with_its_words() -> None:
-    assert contract_violations(Raising())["state_is_a_value"] == "RuntimeError: not today"
+def test_model_exception_is_quoted_in_the_violation() -> None:
+    assert contract_violations(RaisesError())["state_is_a_value"] == "RuntimeError: not today"
 
 
-def test_a_model_that_gives_vectors_promises_more() -> None:
-    assert set(contract_checks(build(FeedForward()))) - set(contract_checks(Sums())) == {
+def test_models_with_vectors_have_extra_contract_checks() -> None:
+    assert set(contract_checks(build(FeedForward()))) - set(contract_checks(SumModel())) == {
         "vectors_are_what_the_output_reads",
         "padding_changes_no_vector",
     }
 
 
-def test_wrong_vectors_are_told() -> None:
+def test_wrong_vectors_are_reported() -> None:
     model = build(FeedForward(vocabulary=11, width=6, hidden=7, context=4))
     read = type(model).vectors
     type_ = type("Shifted", (type(model),), {"vectors": lambda self, tokens: read(self, tokens).roll(1, 1)})
@@ -149,8 +149,8 @@ def test_wrong_vectors_are_told() -> None:
     assert list(contract_violations(model)) == ["vectors_are_what_the_output_reads", "padding_changes_no_vector"]
 
 
-def test_the_model_itself_is_left_as_it_was() -> None:
-    model = Sums().train()
+def test_contract_checks_do_not_modify_the_model() -> None:
+    model = SumModel().train()
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     contract_violations(model)
     assert model.training and all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())

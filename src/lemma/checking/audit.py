@@ -162,7 +162,7 @@ class Audit(Result):
         return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
-        """Every claim with its verdict and the command that checks it, as a table."""
+        """Return a table of every claim with its verdict and command, and the summary."""
         header = ("row", "verdict", "claim", "right instead, or the command that measures", "command")
         rows = [
             (

@@ -136,7 +136,7 @@ def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
+def _choose_outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
     """Return "wrong" if there is a reason, otherwise "right" if the step was compared and "given" if not."""
     return "wrong" if reason else "right" if is_checked else "given"
 
@@ -195,7 +195,7 @@ class _FormulaDerivation:
         reason, is_checked = self._compare(members, first_number=1 if name else 0)
         if name:
             self.meanings[name] = self.expand(members[-1])
-        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
 
     def _split(self, line: str) -> tuple[bool, str, str]:
         """Split a line into (is it a definition such as `let d_ff = 4d`, the name before its = or "", its formula)."""
@@ -236,7 +236,8 @@ def _strip_braces(name: str) -> str:
 def _find_symbols(lines: Sequence[str]) -> set[str]:
     """Return the symbols of formulas: letters, letters with a subscript, names that begin a chain, and long words.
 
-    A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
+    Any other run of letters is a product of symbols, as 2BTdV where B, T, d and V occur; so is a run of two or three
+    letters.
     """
     starts = (match.end() if (match := _DEFINITION.match(line)) else 0 for line in lines)
     names = (_NAME.match(line[start:]) for line, start in zip(lines, starts, strict=True))
@@ -304,7 +305,7 @@ class _MatrixDerivation:
                 self.samples = add_values(self.samples, name, values)
             except ShapeError as error:
                 reason = reason or describe_shape_error(error, self.samples[0])
-        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
 
     def _describe_difference(self, previous: Node, step: Node) -> str:
         """Return a sentence on how the values of two expressions differ, and a repair if any; "" if they are equal."""

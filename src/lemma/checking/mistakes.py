@@ -70,12 +70,12 @@ class PartGroup:
 
 
 def is_bias(part: Part) -> bool:
-    """Return whether a part is a bias."""
+    """Return whether a part of a formula belongs to a bias, by its path."""
     return "bias" in part.path.rpartition(".")[2]
 
 
 def is_norm(part: Part) -> bool:
-    """Return whether a part belongs to a normalization layer."""
+    """Return whether a part of a formula belongs to a normalization layer, by its path."""
     return NORM_NAME.search(module_path(part.path)) is not None
 
 

@@ -31,7 +31,7 @@ from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.models.transformer import EncoderModel
 from lemma.runs.folder import RunFolder, is_run
 from lemma.runs.load import always_trainable
-from lemma.spec.base import distribute, exists
+from lemma.spec.base import assign_settings, exists
 from lemma.spec.choose import Choice, choose, preset_names, uses_plugins
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
@@ -448,8 +448,8 @@ def apply_settings(spec: ModelSpec, settings: Mapping[str, Any]) -> ModelSpec:
         for_towers = {name: value for name, value in settings.items() if name not in names}
         return spec.replace(**for_spec, towers=apply_settings(spec.towers, for_towers).to_dict())
     if not isinstance(spec, specs.TextReader):
-        return spec.replace(**distribute(settings, {"model": type(spec)})["model"])
-    by_owner = distribute(settings, {"model": type(spec), "body": type(spec.body)})
+        return spec.replace(**assign_settings(settings, {"model": type(spec)})["model"])
+    by_owner = assign_settings(settings, {"model": type(spec), "body": type(spec.body)})
     return spec.replace(**{"body": spec.body.replace(**by_owner["body"]).to_dict(), **by_owner["model"]})
 
 

@@ -178,7 +178,7 @@ class Tokenizer:
 
     @property
     def description(self) -> str:
-        """Kind and vocabulary size as text."""
+        """Text with the kind and the vocabulary size."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:
@@ -245,7 +245,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        """Whether the model comes with a template for conversations."""
+        """True if the model comes with a template for conversations."""
         return self._template is not None
 
     @property

@@ -64,11 +64,17 @@ def write_peft(
     task: str | None = None,
     overwrite: bool = False,
 ) -> None:
-    """Write a model's updates, and its modules that were trained in full, as a peft folder of the model `base`.
+    """Write a model's LoRA updates, and its modules that were trained in full, as a peft folder.
 
-    With `tensor_maps` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
-    joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
-    the joint matrix of torch's attention have no format there: a SpecError says so.
+    The update of a joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of
+    recurrent layers and the joint matrix of torch's attention have no format in peft: they are a SpecError.
+
+    Args:
+        model: the adapted model.
+        folder: path of the new folder.
+        base: path or name of the base model, as peft records it.
+        tensor_maps: maps of the base's matrices, to write the names of transformers' modules instead of Lemma's.
+        task: peft's `task_type`, which is the kind of transformers' class.
     """
     wrappers = lora_modules(model)
     if not wrappers:
@@ -121,7 +127,7 @@ class UpdateOptions(NamedTuple):
 
 
 def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-    """Drop the columns of B that are zero, with their rows of A; all stay if B is zero, as before training.
+    """Return A and B without the columns of B that are zero and their rows of A; unchanged if all of B is zero.
 
     `read_peft` adds them to give all updates one rank, and where parts of a joint matrix have different A.
     """
@@ -130,12 +136,15 @@ def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _row_map(tensor_map: TensorMap) -> TensorMap:
-    """Return how rows of an update are stored: as those of the matrix, but never transposed."""
+    """Return the map of the rows of LoRA's B: as that of the matrix, but never transposed."""
     return replace(tensor_map, layout="stacked") if tensor_map.layout == "transposed" else tensor_map
 
 
 def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
-    """Return the path of the module of transformers that is the same as one of Lemma's."""
+    """Return the path in transformers of a module of Lemma's; without `tensor_maps` the paths are equal.
+
+    A module that transformers does not have as one is a SpecError.
+    """
     if tensor_maps is None:
         return path
     tensor_map = tensor_maps.get(path)
@@ -146,7 +155,7 @@ def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
 
 
 def _check_exportable(path: str, wrapper: Any) -> None:
-    """Reject wrappers that peft does not have, and the output of torch's attention, whose update it would ignore."""
+    """Raise a SpecError for an updated module that peft's format cannot express."""
     base = wrapper.base
     if isinstance(wrapper, LoraMatrices) or isinstance(base, NonDynamicallyQuantizableLinear):
         parameters = wrapper.updates if isinstance(wrapper, LoraMatrices) else ["weight"]
@@ -159,7 +168,7 @@ def _check_exportable(path: str, wrapper: Any) -> None:
 
 
 def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules that are trained in full, by path; peft cannot store half of a module."""
+    """Return the modules that are trained in full, by path; a module that is trained in part is a SpecError."""
     updates = [part for part in model.modules() if isinstance(part, LowRankUpdate)]
     update_ids = {id(parameter) for update in updates for parameter in update.parameters()}
     modules: dict[str, nn.Module] = {}
@@ -180,7 +189,14 @@ def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
 def _write_options(
     paths: Collection[str], updates: Mapping[str, UpdateOptions], full_modules: Collection[str], base: str | None
 ) -> dict[str, Any]:
-    """Return peft's options for these updates, so that it finds them among the paths of all modules."""
+    """Return the content of adapter_config.json, by which peft finds the modules to update.
+
+    Args:
+        paths: of all modules of the model.
+        updates: options of each update by its module's path.
+        full_modules: paths of the modules that were trained in full.
+        base: path or name of the base model.
+    """
     targets = list(updates)
     for name in full_modules:
         clashes = [path for path in paths if path != name and path.endswith(name)]
@@ -194,10 +210,12 @@ def _write_options(
     ambiguous = any(path.endswith(ends) and path not in targets for path in paths)
 
     def alpha_of(update: UpdateOptions) -> float:
+        """Return an update's alpha, rounded if it is an integer but for rounding errors."""
         nearest = round(update.alpha)
         return nearest if math.isclose(update.alpha, nearest, rel_tol=1e-12) else update.alpha
 
     def exactly(path: str) -> str:
+        """Return a regular expression that matches a complete path only."""
         return f"^{re.escape(path)}"
 
     rank, alpha = Counter((update.rank, alpha_of(update)) for update in updates.values()).most_common(1)[0][0]
@@ -227,13 +245,16 @@ def _write_options(
 
 
 def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
-    """Add the updates of a peft folder to the matrices of a base model, and copy in modules that were saved in full.
+    """Add the LoRA updates of a peft folder to a model, and copy its modules that were trained in full.
 
-    With `tensor_maps` the folder's modules are called as in transformers' own class of the base.
+    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The method that
+    is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and other scales
+    are multiplied into B. `write_peft` leaves these zeros out again.
 
-    Anything not supported, such as DoRA or trained biases, is refused by its name before the model is changed. The
-    method that is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and
-    other scales are multiplied into B. `write_peft` leaves these zeros out again.
+    Args:
+        folder: the peft folder.
+        model: the base model, which is changed in place once the folder was checked.
+        tensor_maps: maps of the base's matrices, if the folder has the names of transformers' modules.
     """
     folder = Path(folder)
     restore_moved_folder(folder)
@@ -242,24 +263,24 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
         if not (folder / CONFIG).exists():
             raise RunError(f"{folder / CONFIG} is missing: this is not a peft folder.")
         options = PeftOptions.read(read_json(folder / CONFIG), folder / CONFIG)
-        stored = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
-        stored.updates = {path: options.scaled(path, A, B, folder) for path, (A, B) in stored.updates.items()}
+        stored = PeftTensors.sort_tensors(_read_weights(folder), folder / WEIGHTS)
+        stored.updates = {path: options.rescale(path, A, B, folder) for path, (A, B) in stored.updates.items()}
         if tensor_maps is not None:
             stored = _rename_tensors(stored, tensor_maps, folder)
-        targets = _matrices_at(model, stored.updates, folder)
+        targets = _find_matrices_at(model, stored.updates, folder)
         method = options.as_lora(max(len(A) for A, _ in stored.updates.values()))
-        updates = _new_updates(targets, stored, method, folder)
-        full_targets = _full_targets(model, stored, targets, folder)
+        updates = _build_updates(targets, stored, method, folder)
+        full_targets = _pair_full_tensors(model, stored, targets, folder)
     adapt_model(model, Frozen())
     for target, value in full_targets:
-        _copy(target, value)
+        _copy_into(target, value)
     matrices = list({id(matrix.weight): matrix for matrix in targets.values()}.values())
     paths = tuple(matrix.path for matrix in matrices)
     return Adaptation(wrap_owners(model, matrices, updates), method.replace(targets=paths), paths)
 
 
 def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path) -> "PeftTensors":
-    """Rename updates and modules from transformers' to Lemma's paths, and join the updates of a joint matrix."""
+    """Return the tensors of a peft folder by Lemma's module paths, with joined updates of joint matrices."""
     updates: dict[str, tuple[Tensor, Tensor]] = {}
     remaining = dict(stored.updates)
     full_tensors: dict[str, Tensor] = {}
@@ -284,9 +305,15 @@ def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path
 def _join_updates(
     tensor_map: TensorMap, names: Sequence[str], parts: Mapping[str, tuple[Tensor, Tensor]], folder: Path
 ) -> tuple[Tensor, Tensor]:
-    """Join the updates of some modules of transformers into one of a matrix that is made of them.
+    """Join the updates of several modules of transformers into (A, B) of the one matrix that Lemma makes of them.
 
     Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
+
+    Args:
+        tensor_map: map of the matrix.
+        names: paths of the modules in transformers, in the order of their rows.
+        parts: (A, B) of those modules that have an update.
+        folder: peft folder, for errors.
     """
     first_A, first_B = next(iter(parts.values()))
     is_shared = len(parts) == len(names) and all(torch.equal(first_A, A) for A, _ in parts.values())
@@ -347,7 +374,7 @@ class PeftOptions(ForeignFields):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: Path | str) -> Self:
-        """Read peft's options; one that would change the result and is not supported is a RunError that names it."""
+        """Validate the content of adapter_config.json; an option that is not supported is a RunError that names it."""
         if values.get("peft_type") != "LORA":
             raise RunError(f"{source}: peft_type = {values.get('peft_type')!r}; only LORA can be read.")
         supported = READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT
@@ -366,30 +393,34 @@ class PeftOptions(ForeignFields):
 
     @property
     def scale(self) -> float:
-        """Scale of updates that no pattern names: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
+        """Scale of the updates that no pattern changes: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
         return self._scale(self.lora_alpha, self.r)
 
     def _scale(self, alpha: float, rank: int) -> float:
+        """Return the scale of an update: alpha / rank, or alpha / √rank."""
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
-    def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
-        """Return an update with its difference from the common scale multiplied into B; its rank must be as stated."""
-        rank = _matching(self.rank_pattern, path, self.r)
+    def rescale(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
+        """Return (A, B) of an update with B multiplied by the ratio of its scale to the common scale.
+
+        Its rank must be the one that the options say.
+        """
+        rank = _select_by_pattern(self.rank_pattern, path, self.r)
         if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
             raise RunError(
                 f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
                 f"rank {rank}. Its options belong to another adapter."
             )
-        scale = self._scale(_matching(self.alpha_pattern, path, self.lora_alpha), rank)
+        scale = self._scale(_select_by_pattern(self.alpha_pattern, path, self.lora_alpha), rank)
         return A, B if scale == self.scale else B * (scale / self.scale)
 
     def as_lora(self, rank: int) -> Lora:
-        """Return the method of this rank whose alpha / rank is the common scale."""
+        """Return Lemma's adaptation method of this rank with the common scale."""
         return Lora(rank=rank, alpha=self.scale * rank, lora_dropout=self.lora_dropout)
 
 
-def _matching(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
-    """Return the value of the first pattern that matches the end of a path, as peft matches them."""
+def _select_by_pattern(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
+    """Return the value of the first pattern that matches a path from a dot or its start to its end, or the default."""
     starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
     matches = (value for pattern, value in (patterns or {}).items() if matches_to_end(pattern, path, starts))
     return next(matches, default)
@@ -411,8 +442,11 @@ class PeftTensors:
     full_tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def sort(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
-        """Sort a file's tensors; A and B are those of the matrix as Lemma stores it, where a row is a token."""
+    def sort_tensors(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
+        """Sort the tensors of a file into updates, copies of frozen matrices and full tensors.
+
+        A and B are those of the matrix as Lemma stores it: of an embedding, a row is a token.
+        """
         stored, factors = cls(), dict[str, dict[str, Tensor]]()
         for key, tensor in tensors.items():
             name = key.removeprefix(PREFIX)
@@ -436,7 +470,8 @@ class PeftTensors:
         return stored
 
 
-def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
+def _find_matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
+    """Return the linear or embedding matrix of each module path; an unknown path is a RunError."""
     matrices = {
         location.path: matrix
         for matrix in find_matrices(model)
@@ -449,10 +484,13 @@ def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) ->
     return {path: matrices[path] for path in paths}
 
 
-def _new_updates(
+def _build_updates(
     targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora, folder: Path
 ) -> dict[int, LowRankUpdate]:
-    """Make the updates, by the identity of their matrices; all locations of a tied matrix must have the same one."""
+    """Build the updates of the model's matrices, by the `id` of their weights.
+
+    All locations of a tied matrix must have the same update.
+    """
     updates: dict[int, LowRankUpdate] = {}
     for path, matrix in targets.items():
         A, B = stored.updates[path]
@@ -464,8 +502,8 @@ def _new_updates(
             )
         with torch.random.fork_rng(devices=[]):  # initial values, which are overwritten
             update = init_update(matrix, method.rank, method.alpha / method.rank, method.lora_dropout)
-        _copy(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
-        _copy(update.B, functional.pad(B, (0, method.rank - len(A))))
+        _copy_into(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
+        _copy_into(update.B, functional.pad(B, (0, method.rank - len(A))))
         first = updates.setdefault(id(matrix.weight), update)
         owners = {id(location.owner) for location in matrix.locations if location.path in targets}
         is_complete = all(id(location.owner) in owners for location in matrix.locations)
@@ -478,10 +516,10 @@ def _new_updates(
     return updates
 
 
-def _full_targets(
+def _pair_full_tensors(
     model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return the model's tensors that were saved in full with their values; check copies of frozen matrices."""
+    """Pair each parameter that was saved in full with its saved value; check copies of frozen matrices."""
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for name, value in stored.full_tensors.items():
         tensor = tensors.get(name)
@@ -501,7 +539,8 @@ def _full_targets(
     return [(tensors[name], value) for name, value in stored.full_tensors.items()]
 
 
-def _copy(target: Tensor, value: Tensor) -> None:
+def _copy_into(target: Tensor, value: Tensor) -> None:
+    """Copy a value into a tensor in place; a parameter becomes trainable."""
     with torch.no_grad():
         target.copy_(value)
     if isinstance(target, nn.Parameter):
@@ -509,6 +548,7 @@ def _copy(target: Tensor, value: Tensor) -> None:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read the safetensors file of a peft folder; a missing or damaged one is a RunError."""
     path = folder / WEIGHTS
     if not path.exists() and (folder / PICKLE).exists():
         raise RunError(

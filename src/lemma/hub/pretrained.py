@@ -54,7 +54,7 @@ LLAMA2C_SUFFIXES = (".bin", ".data")
 
 
 def is_pretrained(path: Path) -> bool:
-    """Check whether a path looks like a pretrained model: a folder with a config.json, a file of one, or a name."""
+    """Return whether a path looks like a pretrained model: a folder with config.json, a model file, or a known name."""
     if not exists(path):
         return str(path) in MODELS
     if path.is_dir():
@@ -96,18 +96,20 @@ class Pretrained:
 
     @property
     def tensor_maps(self) -> dict[str, TensorMap]:
-        """Maps of the matrices by the paths of Lemma's modules."""
+        """Maps of the matrices by module path in Lemma."""
         return self.tensor_maps_of(self.spec)
 
     def tensor_maps_of(self, spec: ModelSpec) -> dict[str, TensorMap]:
-        """Return the maps of a model made of this one: itself, or a classifier as transformers has it."""
+        """Return the maps of the matrices by module path, for this model's spec or a classifier made of it."""
         maps = tensor_maps_of(architecture_of(self.config), spec)
         return {each.name.removesuffix(".weight"): each for each in maps if each.name.endswith(".weight")}
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
-        """Build the model without drawing weights, then load blocks of one tensor at a time, to save memory.
+        """Build the model and load its weights, block by block to save memory.
 
-        `by_columns` stores large matrices in the order that decoding reads fastest.
+        Args:
+            dropout: rate for later training.
+            by_columns: whether large matrices are stored column by column, which decoding reads fastest.
         """
         for file in (*self.files, *self.extra_files):
             verify_pretrained_file(file)
@@ -126,7 +128,7 @@ class Pretrained:
 
 
 def open_pretrained(path: Path) -> Pretrained:
-    """Open a pretrained model; what cannot be read is refused with the reason, before anything is loaded."""
+    """Open a pretrained model at a path or by its name; download a named one if it is missing."""
     if not exists(path) and str(path) in MODELS:
         path = fetch_corpus(MODELS[str(path)], reading_progress(make_observer()))[0]
     with reading_foreign_file(path):
@@ -144,7 +146,7 @@ def open_pretrained(path: Path) -> Pretrained:
 
 
 def verify_pretrained_file(path: Path) -> None:
-    """Compare a file of a pretrained model with its checksum, if there is one.
+    """Compare a file of a pretrained model with its checksum, if one is known.
 
     A folder that Lemma wrote lists its checksums (`lemma.json`); in Hugging Face's cache a file is named by it. The
     SHA-256 of any other file is recorded in the data home when it is first opened. A change from that record is only a
@@ -174,7 +176,7 @@ def verify_pretrained_file(path: Path) -> None:
 
 
 def change_since_opened(path: Path) -> str | None:
-    """Explain how a file differs from when it was first opened; None if it does not, or was never opened.
+    """Return a message if a file has changed since it was first opened; None if not, or if never opened.
 
     The record is not replaced, so that the change is reported until the old file is back or the record is removed.
     """
@@ -189,12 +191,13 @@ def change_since_opened(path: Path) -> str | None:
 
 
 def forget_opened(path: Path) -> None:
-    """Forget the checksum of a file that Lemma itself has replaced."""
+    """Delete the recorded checksum of a file that Lemma has replaced."""
     with suppress(OSError):
         _record_path(real_path(path)).unlink(missing_ok=True)
 
 
 def _read_record(real: Path) -> dict[str, Any] | None:
+    """Return the record of a file that was opened before (path, time, hash); None without a readable one."""
     try:
         return read_checked_json(_record_path(real))
     except (RunError, StorageError):
@@ -202,12 +205,13 @@ def _read_record(real: Path) -> dict[str, Any] | None:
 
 
 def _record_path(real: Path) -> Path:
+    """Return the path of the record about an opened file, in the data home."""
     return data_home() / OPENED_FOLDER / f"{text_hash(str(real))[:32]}.json"
 
 
 @contextmanager
 def export_folder(path: Path, overwrite: bool) -> Iterator[Path]:
-    """Yield a temporary folder that becomes `path`, with checksums of the files that were written into it."""
+    """Yield a temporary folder to write an export into; on success it becomes `path`, with a list of checksums."""
     check_export_target(path, overwrite)
     path.absolute().parent.mkdir(parents=True, exist_ok=True)
     with atomic_replace(path) as temporary:
@@ -217,7 +221,9 @@ def export_folder(path: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def check_export_target(path: Path, overwrite: bool) -> None:
-    """Check that a folder can be written: nothing is there, or an unchanged export that may be overwritten."""
+    """Raise a RunError unless an export can be written to `path`: nothing is there, or an unmodified export and
+    `overwrite`.
+    """
     restore_moved_folder(path)
     if not exists(path):
         return

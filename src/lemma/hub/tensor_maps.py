@@ -38,13 +38,13 @@ class TensorMap:
     head_width: int = 1  # rows of one head
 
     def hf_shapes(self, shape: Shape) -> list[Shape]:
-        """Return the shapes that their tensors must have for Lemma's to have this one."""
+        """Return the shapes of the tensors in transformers if Lemma's tensor has this shape."""
         if self.layout == "transposed":
             return [shape[::-1]]
         return [(rows, *shape[1:]) for rows in self.row_counts] or [shape]
 
     def from_hf(self, tensors: list[Tensor]) -> Tensor:
-        """Build Lemma's tensor from theirs."""
+        """Convert the tensors of transformers, in the order of `hf_names`, to Lemma's tensor."""
         match self.layout:
             case "transposed":
                 return tensors[0].T.contiguous()
@@ -58,7 +58,7 @@ class TensorMap:
                 return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
     def to_hf(self, tensor: Tensor) -> list[Tensor]:
-        """Build their tensors from Lemma's."""
+        """Convert Lemma's tensor to those of transformers, in the order of `hf_names`."""
         if self.rotary_dim:
             even, odd = torch.arange(0, self.rotary_dim, 2), torch.arange(1, self.rotary_dim, 2)
             order = torch.cat([even, odd, torch.arange(self.rotary_dim, self.head_width)]).to(tensor.device)
@@ -98,7 +98,7 @@ class StoredTensors(Mapping[str, Tensor]):
         """Return the shape of a tensor without reading it."""
 
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """Read a tensor in blocks of its rows, so that one that must be converted is never in memory twice."""
+        """Yield a tensor in blocks of its rows, so that a converted one is never in memory twice."""
         yield self[name]
 
 
@@ -120,11 +120,11 @@ class NameTable:
 
     @property
     def output(self) -> str:
-        """The output matrix, which a checkpoint may hold though it is that of the embedding."""
+        """Name in transformers of the output matrix, which a checkpoint may hold even if the embedding replaces it."""
         return f"{self.names.get('output') or self.names['output.map']}.weight"
 
     def modules(self, spec: ModelSpec) -> Iterator[tuple[str, str]]:
-        """Yield Lemma's and their name of each module of a model, layer by layer."""
+        """Yield (name in Lemma, name in transformers) of each module of a model, layer by layer."""
         for (side, layers), rows in groupby(self.names.items(), lambda row: row[0].partition("layers.*")[:2]):
             names, depth = list(rows), 1
             if layers:
@@ -133,7 +133,7 @@ class NameTable:
                 yield from ((name.replace("*", index), hf_name.replace("*", index)) for name, hf_name in names)
 
     def tensor_maps(self, spec: Any) -> Iterator[TensorMap]:
-        """Yield maps of all tensors that a model may have, also biases that only one side has."""
+        """Yield the maps of all tensors that a model of this spec may have, optional biases included."""
         heads, width, inner = spec.heads, spec.head_width, spec.feed_forward_width
         key_value_heads, positions = getattr(spec, "key_value_heads", None) or heads, spec.positions
         queries, keys, rotary_dim = heads * width, key_value_heads * width, 0
@@ -143,7 +143,7 @@ class NameTable:
         row_counts = {"query_key_value": (queries, keys, keys), "key_value": (keys, keys), "gate_widen": (inner, inner)}
         has_head_norms = getattr(spec, "query_key_norm", False)
         for name, hf_name in self.modules(spec):
-            kind, hf_modules = name.rpartition(".")[2], _expand(hf_name)
+            kind, hf_modules = name.rpartition(".")[2], _expand_braces(hf_name)
             if (name == "output" and spec.tied) or (kind in ("query_norm", "key_norm") and not has_head_norms):
                 continue
             layout = self.layout if re.search(self.pattern, name) else "stacked"
@@ -161,7 +161,8 @@ class NameTable:
                 )
 
 
-def _expand(name: str) -> tuple[str, ...]:
+def _expand_braces(name: str) -> tuple[str, ...]:
+    """Expand {a,b} in a module name to one name for each; return a single name without braces."""
     before, brace, rest = name.partition("{")
     choices, _, after = rest.partition("}")
     return tuple(f"{before}{choice}{after}" for choice in choices.split(",")) if brace else (name,)

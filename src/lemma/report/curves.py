@@ -47,7 +47,7 @@ class Plot:
 
     @property
     def full_caption(self) -> str:
-        """The caption, with a note if some band or bar is cut at the edge."""
+        """The caption, with a note if a band or bar of a curve is cut off at the edge of the plot."""
         bottom, top = band_limits(self)
         is_cut = any(
             min(curve.low, default=top) < bottom or max(curve.high, default=bottom) > top for curve in self.curves
@@ -56,10 +56,11 @@ class Plot:
         return self.caption + (cut_note if is_cut else "")
 
     def svg(self) -> str:
-        """Draw it without a browser or the network; altair and vl-convert must be installed."""
+        """Draw the plot as an SVG document; the libraries altair and vl-convert must be installed."""
         import altair
 
         def scale(log: bool) -> Any:
+            """Return a logarithmic or linear axis scale."""
             return altair.Scale(type="log", nice=False, padding=12) if log else altair.Scale(zero=False, nice=True)
 
         x_scale, x_axis = scale(self.log_x), altair.Axis(tickCount=6, grid=False)
@@ -116,7 +117,7 @@ class Plot:
 
 
 def can_draw() -> bool:
-    """Return whether the libraries that draw are installed."""
+    """Return whether the libraries altair and vl-convert are installed."""
     try:
         import altair  # noqa: F401
         import vl_convert  # noqa: F401
@@ -126,7 +127,7 @@ def can_draw() -> bool:
 
 
 def to_svg(chart: Any) -> str:
-    """Render an altair chart in our plain style."""
+    """Render an altair chart as SVG text with Lemma's fonts."""
     text = io.StringIO()
     styled = chart.configure(background="transparent", font=FONT).configure_view(stroke=None)
     styled.configure_axis(labelFontSize=12, titleFontSize=12, titleFontWeight="normal").save(text, format="svg")
@@ -134,7 +135,7 @@ def to_svg(chart: Any) -> str:
 
 
 def band_limits(plot: Plot) -> tuple[float, float]:
-    """Return how far bands are drawn: past the lines by half their height, so that no wide interval flattens all.
+    """Return the lowest and highest y that bands are drawn to: half the height of the curves beyond them.
 
     >>> band_limits(Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0)),)))
     (0.0, 4.0)
@@ -147,7 +148,7 @@ def band_limits(plot: Plot) -> tuple[float, float]:
 
 
 def legend_columns(titles: Sequence[str]) -> int:
-    """Return how many names are put side by side above a plot.
+    """Return the number of columns of a legend with these titles that fit the width of a plot.
 
     >>> legend_columns(["measured", "exact formula"])
     2

@@ -14,7 +14,7 @@ BAR_WIDTH = 20
 
 
 def format_number(value: float, decimals: int = 3) -> str:
-    """Write a number with at most `decimals` decimals; very small and large ones get a power of ten, NaN is a dash.
+    """Format a number with at most `decimals` decimals; very small and large ones as a power of ten, NaN as a dash.
 
     >>> [format_number(value) for value in (0.2186, -1.0, 1e-9, float("-inf"))]
     ['0.219', '−1', '1.00e−09', '−∞']
@@ -34,7 +34,7 @@ def format_number(value: float, decimals: int = 3) -> str:
 
 
 def needed_decimals(values: Iterable[float], decimals: int) -> int:
-    """Return how many decimals, at most `decimals`, write all finite values as well as that many would.
+    """Return the smallest number of decimals that shows all finite values as exactly as `decimals` would.
 
     >>> needed_decimals([0.5, -1.25, 3], 4), needed_decimals([1 / 3, float("nan")], 4), needed_decimals([], 4)
     (2, 4, 0)
@@ -47,7 +47,7 @@ def needed_decimals(values: Iterable[float], decimals: int) -> int:
 
 
 def format_vector(values: Iterable[float], decimals: int = 3) -> str:
-    """Write a vector in brackets.
+    """Format numbers as a vector in parentheses.
 
     >>> format_vector([1, -0.25])
     '(1, −0.25)'
@@ -56,7 +56,7 @@ def format_vector(values: Iterable[float], decimals: int = 3) -> str:
 
 
 def format_short(value: float, decimals: int = 3) -> str:
-    """Write a number without the zeros that only line up columns.
+    """Format a number without trailing zeros.
 
     >>> format_short(0.25, 4), format_number(0.25, 4)
     ('0.25', '0.2500')
@@ -66,7 +66,8 @@ def format_short(value: float, decimals: int = 3) -> str:
 
 
 def format_numbers(values: Iterable[float], decimals: int = 3) -> list[str]:
-    """Write the numbers of a column, all with no more decimals than one of them needs.
+    """Format the numbers of a column with equally many decimals: as few as show all of them exactly, at most
+    `decimals`.
 
     >>> format_numbers([1, -0.25])
     ['1', '−0.25']
@@ -77,7 +78,7 @@ def format_numbers(values: Iterable[float], decimals: int = 3) -> list[str]:
 
 
 def format_factor(value: float, decimals: int = 3) -> str:
-    """Write a number as a factor of a product: with brackets if it is negative.
+    """Format a number as a factor of a product: in parentheses if it is negative.
 
     >>> format_factor(-0.5), format_factor(2)
     ('(−0.5)', '2')
@@ -87,7 +88,7 @@ def format_factor(value: float, decimals: int = 3) -> str:
 
 
 def format_times(count: int) -> str:
-    """Write how often something happens.
+    """Format a count of events, such as "once" or "3 times".
 
     >>> format_times(1), format_times(2), format_times(1000)
     ('once', 'twice', '1,000 times')
@@ -96,7 +97,7 @@ def format_times(count: int) -> str:
 
 
 def shade_block(fraction: float) -> str:
-    """Return a block character whose height is a fraction from 0 to 1.
+    """Return the block character whose height is a fraction (0 to 1) of a line.
 
     >>> shade_block(0), shade_block(0.219), shade_block(1)
     (' ', '▂', '█')
@@ -105,12 +106,12 @@ def shade_block(fraction: float) -> str:
 
 
 def _clamp(fraction: float) -> float:
-    """Limit a fraction to 0 to 1; NaN is 0."""
+    """Return a fraction limited to the range 0 to 1; 0 for NaN."""
     return min(max(fraction, 0.0), 1.0) if fraction == fraction else 0.0
 
 
 def draw_bar(fraction: float) -> str:
-    """Draw a bar whose length is a fraction from 0 to 1; any positive fraction can be seen.
+    """Return a bar of block characters, whose length is a fraction (0 to 1) of BAR_WIDTH; a positive one is visible.
 
     >>> draw_bar(0.5), draw_bar(0), draw_bar(0.001)
     ('██████████', '', '▏')
@@ -122,7 +123,7 @@ def draw_bar(fraction: float) -> str:
 
 
 def shorten(text: str, max_length: int = 60) -> str:
-    """Return the text, or its beginning if it is longer than `max_length`.
+    """Return a text cut to `max_length` characters, with an ellipsis as the last of them if it was longer.
 
     >>> shorten("abcdef", 4)
     'abc…'
@@ -131,10 +132,10 @@ def shorten(text: str, max_length: int = 60) -> str:
 
 
 def escape_invisible(text: str) -> str:
-    """Write invisible characters as escapes.
+    r"""Return a text with Python escapes for its invisible characters.
 
-    >>> escape_invisible("a\\x07b")
-    'a\\\\x07b'
+    >>> escape_invisible("a\x07b")
+    'a\\x07b'
     """
     return "".join(
         character if character.isprintable() and category(character)[0] != "C" else ascii(character)[1:-1]
@@ -160,22 +161,25 @@ class VisibleToken:
 
     @property
     def visible_text(self) -> str:
-        """The text with spaces and control characters made visible."""
+        """The text with visible symbols for spaces and control characters."""
         return make_visible(self.text)
 
     def label(self, max_length: int = 12) -> str:
-        """Return the visible text, shortened."""
+        """Return the visible text, cut to `max_length` characters."""
         return shorten(self.visible_text, max_length)
 
 
 def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[VisibleToken, ...]:
-    """Number the tokens of a text; without identities, equal texts are the same token."""
+    """Return tokens with their texts, numbered from 0.
+
+    `identities` are equal for equal tokens; by default, those with equal texts are equal.
+    """
     pairs = zip(texts, texts if identities is None else identities, strict=True)
     return tuple(VisibleToken(index, text, identity) for index, (text, identity) in enumerate(pairs))
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Write a count with its noun.
+    """Return a count with its noun, in the plural unless the count is 1.
 
     >>> pluralize(1, "head"), pluralize(1200, "token")
     ('1 head', '1,200 tokens')
@@ -184,13 +188,14 @@ def pluralize(count: int, noun: str) -> str:
 
 
 def make_visible(text: str) -> str:
-    r"""Write a token so that it is visible and cannot change a terminal or a page's order of reading.
+    r"""Return a token's text with visible symbols for spaces and escapes for characters that could change a terminal.
 
     >>> make_visible(" the"), make_visible("a\nb"), make_visible("\x1b[2J"), make_visible("")
     ('␣the', 'a↵b', '\\x1b[2J', '∅')
     """
 
     def visible(character: str) -> str:
+        """Return a symbol or escape for a character that is not visible, or the character itself."""
         if character in SPACE_SYMBOLS:
             return SPACE_SYMBOLS[character]
         is_hidden = category(character) in HIDDEN_CATEGORIES and character not in JOINERS
@@ -249,12 +254,15 @@ class WrittenNumber:
     alternative: Fraction | None = None
 
     def matches(self, exact: Fraction | int, value: Fraction | None = None) -> bool:
-        """Return whether the number is this one to the digits written and, if rounded, within 5 %."""
+        """Return whether this number equals `exact` to its written digits and, if rounded, within 5 %.
+
+        `value` is compared instead of the number's own value, if not None.
+        """
         error = abs((self.value if value is None else value) - exact)
         return error <= self.unit / 2 and (self.is_percent or error <= MAX_RELATIVE_ERROR * abs(exact))
 
     def is_right(self, exact: Fraction | int) -> bool:
-        """Return whether it matches; raise an InputError if that depends on what its only comma or point means."""
+        """Return whether this number matches `exact`; an ambiguous comma or point is an InputError if it decides."""
         if self.matches(exact):
             return True
         if self.alternative is not None and (self.alternative == exact or self.matches(exact, self.alternative)):
@@ -270,7 +278,7 @@ class WrittenNumber:
 
 
 def read_number(text: str) -> WrittenNumber:
-    """Read a number such as 9,721,596, 9.72 million or 12.5 %, or a change such as 54.1 % from 2 to 4 layers.
+    """Parse a number such as 9,721,596, 9.72 million or 12.5 %, or a change such as 54.1 % from 2 to 4 layers.
 
     >>> read_number("9.72 million").value, read_number("9.72 million").unit
     (Fraction(9720000, 1), Fraction(10000, 1))
@@ -294,7 +302,7 @@ def read_number(text: str) -> WrittenNumber:
 
 
 def unit_factor(unit: str) -> int | None:
-    """Return the number that a unit of thousands or bytes stands for; None for any other.
+    """Return the factor of a unit such as million or KiB; None for an unknown unit.
 
     >>> unit_factor("Million"), unit_factor("KiB"), unit_factor("m")
     (1000000, 1024, 1000000)
@@ -303,7 +311,7 @@ def unit_factor(unit: str) -> int | None:
 
 
 def read_entry(text: str) -> WrittenNumber | None:
-    """Read a number in a list or table, where commas separate entries; return None if the text is no number.
+    """Parse a number in a list or table, where commas separate entries; None if the text is not a number.
 
     >>> float(read_entry("−0.25").value), float(read_entry("1/4").value), read_entry("they")
     (-0.25, 0.25, None)
@@ -328,11 +336,12 @@ def read_entry(text: str) -> WrittenNumber | None:
 
 
 def _normalize_minus(text: str) -> str:
+    """Return a text with hyphens for minus signs and dashes."""
     return text.replace("−", "-").replace("–", "-")
 
 
 def _read_percent(text: str, match: re.Match[str]) -> WrittenNumber:
-    """Read a percentage, or a change in per cent between two sizes."""
+    """Convert the match of a percentage, or of a change in per cent between two sizes; `text` is as written."""
     between, scale = _BETWEEN.fullmatch(match["rest"]), Fraction(1)
     if between is None:
         if match["rest"].strip(" .\t\n"):
@@ -348,7 +357,10 @@ def _read_percent(text: str, match: re.Match[str]) -> WrittenNumber:
 
 
 def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> WrittenNumber:
-    """Return the number times a scale; whole numbers in full are exact unless written as approximate."""
+    """Convert the match of a number's digits, multiplied by `scale`; `text` is as written.
+
+    Whole numbers written in full are exact unless a word such as "about" comes first.
+    """
     integer, decimals = match["whole"], match["decimals"] or ""
     digits = re.sub(r"\D", "", integer)
     if integer.startswith("0") and digits != integer:
@@ -358,6 +370,7 @@ def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> WrittenNum
         )
 
     def times_scale(number: str, num_decimals: int) -> Fraction:
+        """Return an integer, its last `num_decimals` digits being decimals, times the scale."""
         return Fraction(int(match["sign"] + number), 10**num_decimals) * scale
 
     alternative = None

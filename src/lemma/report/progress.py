@@ -19,16 +19,16 @@ class Observer:
     """Follows phases with a known amount of work, rows of metrics and messages. This one shows nothing."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """Start a phase: "training" of `total` "steps", "tokenising" of `total` "bytes"."""
+        """Start a phase of `total` units of work, such as "training" of "steps"; `done` of them are done already."""
 
     def advance(self, done: int) -> None:
-        """Report that `done` of the phase is done by now; called very often."""
+        """Report that `done` units of the phase are done in all; called very often."""
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Report a row of metrics."""
+        """Report a row of metrics by name; "step" is the number of steps done."""
 
     def log(self, message: str) -> None:
-        """Show a message."""
+        """Show a message to the user."""
 
     def finish(self) -> None:
         """End the phase, successful or not."""
@@ -46,16 +46,18 @@ class LineObserver(Observer):
         self.total = 0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Print a line with the name of the phase and its `total` units of work."""
         self.total = total
         noun = unit.removesuffix("s") if total == 1 else unit
         self.log(f"{phase}: {total:,} {noun}" + (f", from {done:,} on" if done else ""))
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Show the progress, if the row has a validation."""
+        """Print the metrics of a row that has a validation loss."""
         if "validation_loss" in row:
             self.log(f"step {row['step']:,.0f} of {self.total:,}: {describe_metrics(row)}")
 
     def log(self, message: str) -> None:
+        """Print a message, wrapped to the width of the stream."""
         print(wrap_lines(message, stream_width(self.stream)), file=self.stream, flush=True)
 
 
@@ -68,23 +70,26 @@ class NotebookObserver(LineObserver):
         self.handle: Any = None
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw the bar of a new phase with `total` units of work, `done` of them done already."""
         self.phase, self.total, self.unit, self.figures = phase, total, unit, ""
         self._draw(done)
 
     def advance(self, done: int) -> None:
-        """Move the bar, if it is time to draw it again."""
+        """Redraw the bar with `done` units, if the last drawing is old enough."""
         if time.monotonic() - self.last_drawn > REFRESH_SECONDS or done >= self.total:
             self._draw(done)
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Show the latest figures next to the bar."""
+        """Show the metrics of a row next to the bar."""
         self.figures = describe_metrics(row) or self.figures
         self._draw(int(row["step"]))
 
     def finish(self) -> None:
+        """Forget the bar, so that the next phase draws a new one."""
         self.handle = None
 
     def _draw(self, done: int) -> None:
+        """Draw the bar with `done` units in the cell's output."""
         from IPython.display import HTML, display  # pyright: ignore[reportMissingImports]
 
         self.last_drawn = time.monotonic()
@@ -100,7 +105,7 @@ class BarAndFigures(Progress):
     """A bar, and below it the figures, so that both have room in a narrow terminal."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """The bar's line, and one for the figures if there are any."""
+        """Return the line of the bar and, if there are any, the lines of the metrics."""
         yield self.make_tasks_table(self.tasks)
         yield from (Text(words) for task in self.tasks if (words := task.fields["words"]))
 
@@ -116,6 +121,7 @@ class BarObserver(Observer):
         self.last_drawn, self.done = 0.0, 0.0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw the bar of a new phase with `total` units of work, `done` of them done already."""
         self.finish()
         count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
         columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())
@@ -125,25 +131,25 @@ class BarObserver(Observer):
         self.progress.start()
 
     def advance(self, done: int) -> None:
-        """Move the bar, if it is time to draw it again."""
+        """Redraw the bar with `done` units, if the last drawing is old enough."""
         self.done, now = done, time.monotonic()
         if self.progress and now - self.last_drawn > REFRESH_SECONDS:
             self.last_drawn = now
             self.progress.update(self.task, completed=done, refresh=True)
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Show the latest figures next to the bar."""
+        """Show the metrics of a row below the bar."""
         self.metrics |= row
         self.done = row["step"]
         if self.progress:
             self.progress.update(self.task, completed=row["step"], words=describe_metrics(self.metrics))
 
     def log(self, message: str) -> None:
-        """Write a line above the bar."""
+        """Print a message above the bar."""
         self.console.print(message, markup=False, highlight=False)
 
     def finish(self) -> None:
-        """Leave the bar where the work ended, also if it was not time to draw that."""
+        """Draw the bar a last time, and remove it from the terminal's control."""
         if self.progress:
             self.progress.update(self.task, completed=self.done, refresh=True)
             self.progress.stop()
@@ -151,7 +157,7 @@ class BarObserver(Observer):
 
 
 def describe_metrics(row: Mapping[str, float]) -> str:
-    """Write the metrics of a row for people.
+    """Return the metrics of a row as a line of text.
 
     >>> describe_metrics({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
     'loss 1.500 · validation perplexity 4.25 · 21,000 tokens/s'
@@ -184,7 +190,10 @@ def describe_metrics(row: Mapping[str, float]) -> str:
 
 
 def make_observer(stream: TextIO | None = None) -> Observer:
-    """Choose the bar for a terminal, one of HTML for a notebook, and plain lines for anything else."""
+    """Return the observer for an output stream: a bar for a terminal, an HTML bar for a notebook, otherwise lines.
+
+    By default the stream is stderr.
+    """
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if stream is None and getattr(shell, "kernel", None) is not None:
         return NotebookObserver()
@@ -195,10 +204,14 @@ def make_observer(stream: TextIO | None = None) -> Observer:
 
 
 def reading_progress(observer: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
-    """Return a callback (phase, done, total) that reports a reading to an observer, in bytes or a unit by phase."""
+    """Return a callback (label, done, total) that reports the progress of reading files to an observer.
+
+    `units` maps labels to units other than "bytes".
+    """
     phase = ""
 
     def progress(what: str, done: int, total: int) -> None:
+        """Start the phase `what` if it is new, and report that `done` of `total` units are done."""
         nonlocal phase
         if what != phase:
             phase = what

@@ -79,15 +79,15 @@ class Table:
     caption: str = ""
 
     def all_rows(self) -> list[Sequence[str]]:
-        """Return header, rows and total."""
+        """Return the header, the rows and, if there is one, the total."""
         return [self.header, *self.rows, *([self.total] if self.total else [])]
 
     def is_left_aligned(self, column: int) -> bool:
-        """Return whether a column is aligned left."""
+        """Return whether the column with this index is aligned left."""
         return self.is_text or column in self.left
 
     def row_kind(self, row: int) -> str:
-        """Return the kind of a row, counted from 0."""
+        """Return the kind of the row with this index, without the header; "" for an ordinary one."""
         return self.row_kinds[row] if row < len(self.row_kinds) else ""
 
 
@@ -104,12 +104,12 @@ class Matrix:
     decimals: int = 3
 
     def cells(self) -> tuple[tuple[str, ...], ...]:
-        """Write every number, with no more decimals than one of them needs."""
+        """Return all values as text, with equally many decimals."""
         needed = needed_decimals(self.values[np.isfinite(self.values)].tolist(), self.decimals)
         return tuple(tuple(format_number(value, needed) for value in row) for row in self.values)
 
     def table(self, shade_fractions: bool = True) -> Table:
-        """Return the matrix as a table; fractions get a small block next to the number."""
+        """Return the matrix as a table; `shade_fractions` adds to each fraction a block character of its size."""
         cells: Iterable[Sequence[str]] = self.cells()
         if self.colouring == "share" and shade_fractions:
             cells = [
@@ -149,7 +149,7 @@ class Image:
 
     @property
     def data_url(self) -> str:
-        """The image as a data URL."""
+        """The PNG as a data: URL."""
         return f"data:image/png;base64,{b64encode(self.png or b'').decode()}"
 
 
@@ -168,7 +168,7 @@ class Pre:
 
     @property
     def text(self) -> str:
-        """Return all parts together."""
+        """The complete text."""
         return "".join(text for text, _ in self.parts)
 
 
@@ -181,7 +181,7 @@ class Card:
     note: str = ""
 
     def content(self) -> list["Block"]:
-        """Return all blocks, title and note included."""
+        """Return the title, the blocks and the note."""
         note: list[Block] = [Text(self.note, "note")] if self.note else []
         return [Heading(self.title, 3), *self.blocks, *note]
 
@@ -194,7 +194,7 @@ class Cards:
     small: bool = False
 
     def content(self) -> list["Block"]:
-        """Return the cards."""
+        """Return the cards as blocks."""
         return list(self.cards)
 
 
@@ -207,7 +207,7 @@ class Fold:
     is_open: bool = False
 
     def content(self) -> list["Block"]:
-        """Return all blocks, its title included."""
+        """Return the title and the blocks."""
         return [Heading(self.title, 3), *self.blocks]
 
 
@@ -216,7 +216,7 @@ Blocks: TypeAlias = Iterable[Block]
 
 
 def plot_blocks(plots_to_draw: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
-    """Return plots as figures with captions; if they cannot be drawn, a note that says what to install."""
+    """Return each plot as a figure with its caption, or a note on what to install if plots cannot be drawn."""
     plots = list(plots_to_draw)
     if plots and not can_draw():
         return [Text(NO_PLOT, "note")]
@@ -238,29 +238,30 @@ class Result(ABC):
 
     @abstractmethod
     def blocks(self) -> Blocks:
-        """Return what is printed."""
+        """Return the blocks that are printed."""
 
     def details(self) -> Blocks:
-        """Return what is saved and shown in notebooks: at least what is printed."""
+        """Return the blocks for files and notebooks, which may be more than those that are printed."""
         return self.blocks()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return fields, or the attributes in `json_names`, as values that JSON can hold; see `to_plain`."""
+        """Return the fields, or the attributes in `json_names`, as JSON-compatible values."""
         names = self.json_names or [field.name for field in fields(self)]  # pyright: ignore[reportArgumentType]
         return {name: to_plain(getattr(self, name)) for name in names}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows of a .csv file, figures unrounded; none if it has no such rows."""
+        """Return the rows of a .csv file by column name; empty if the result has no such rows."""
         return []
 
     def __str__(self) -> str:
         return as_text(self.blocks(), self.indent)
 
     def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows."""
         return as_html(self.details(), self.title, full_page=False)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return the functions that write each kind of file, by the suffix of its name."""
+        """Return for each suffix of a file name the function that returns the content of such a file."""
         from lemma.report.svg import as_svg
 
         writers: dict[str, Callable[[], str]] = {
@@ -275,7 +276,7 @@ class Result(ABC):
         return writers | ({".csv": lambda: as_csv(records)} if records else {})
 
     def save(self, path: Path | str) -> Path:
-        """Write it to a file, in the form given by the suffix of its name, such as .html or .json."""
+        """Write the result to a file, in the format of its suffix, such as .html or .json; return the path."""
         target, writers = Path(path), self.writers()
         check_target(target, writers)
         write_atomically(target, writers[target.suffix.lower()]())
@@ -283,7 +284,7 @@ class Result(ABC):
 
 
 def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
-    """Raise an error if the suffix is unknown or the folder is missing, before work is spent on the content."""
+    """Raise an InputError if a file cannot be written: unknown suffix, or no such folder."""
     target, suffixes = Path(path), list(suffixes)
     if target.suffix.lower() not in suffixes:
         raise InputError(describe_unknown(f"{target}: ending of the name", target.suffix, suffixes))
@@ -295,7 +296,7 @@ def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
 
 
 def to_plain(value: Any) -> Any:
-    """Convert a value to what JSON can hold.
+    """Convert a value to JSON-compatible values: None, booleans, numbers, strings, lists and dictionaries.
 
     An object's own `to_dict()` is used where it has one; other dataclasses become dictionaries of their fields,
     arrays, tuples and sets lists, paths strings. NaN and infinity, which JSON lacks, become None.
@@ -322,15 +323,15 @@ def to_plain(value: Any) -> Any:
 
 
 def as_json(values: Any, indent: int = 2) -> str:
-    """Write plain values as readable JSON; NaN and infinity are errors."""
+    """Return JSON-compatible values as JSON text; NaN and infinity are errors."""
     return json.dumps(values, indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
-    """Write records as CSV with a header; what a record lacks is empty.
+    r"""Return records, one per row, as CSV text with a header; a key that a record lacks is an empty cell.
 
     >>> as_csv([{"model": "rnn", "seed": 1}])
-    'model,seed\\nrnn,1\\n'
+    'model,seed\nrnn,1\n'
     """
     buffer = io.StringIO()
     names = list(dict.fromkeys(name for record in records for name in record))
@@ -344,7 +345,10 @@ def as_csv(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_text(blocks: Blocks, indent: str = "") -> str:
-    """Write blocks one below the other, with an empty line between them but between texts. Drawings are left out."""
+    """Return blocks as text for a terminal, separated by empty lines; drawings are left out.
+
+    `indent` precedes all lines except headings.
+    """
     lines: list[str] = []
     previous: Block | None = None
     for block in blocks:
@@ -360,6 +364,7 @@ def as_text(blocks: Blocks, indent: str = "") -> str:
 
 
 def _text_lines(block: Block, indent: str) -> list[str]:
+    """Return the lines of text of one block."""
     match block:
         case Heading(text, _, underlined):
             lines = wrap(text)
@@ -384,13 +389,14 @@ def _text_lines(block: Block, indent: str) -> list[str]:
 
 
 def _wrap_text(text: str, indent: str) -> list[str]:
+    """Break lines that are longer than the text width; with `indent`, their continuations are indented twice."""
     if not indent:
         return wrap_lines(text).split("\n")
     return [part for line in text.splitlines() for part in wrap(line, indent=indent, hanging=indent * 2)]
 
 
 def _table_lines(block: Table, indent: str) -> list[str]:
-    """Write a table, with a bar behind each row if it fits."""
+    """Return the lines of a table, with a bar behind each row if it fits."""
     every = range(len(block.header))
     lines = format_table(
         block.all_rows(),
@@ -414,11 +420,12 @@ def _table_lines(block: Table, indent: str) -> list[str]:
 
 
 def as_markdown(blocks: Blocks) -> str:
-    """Write blocks as Markdown in which all special characters are escaped."""
-    return "\n\n".join(filter(None, map(_markdown, blocks))) + "\n"
+    """Return blocks as Markdown, with all special characters escaped."""
+    return "\n\n".join(filter(None, map(_format_markdown, blocks))) + "\n"
 
 
-def _markdown(block: Block) -> str:
+def _format_markdown(block: Block) -> str:
+    """Return one block as Markdown; "" if it has no text."""
     match block:
         case Heading(text, level):
             return f"{'#' * level} {_escape_markdown(text)}"
@@ -428,7 +435,7 @@ def _markdown(block: Block) -> str:
         case Items(items):
             return "\n".join(f"- {_escape_markdown(item)}" for item in items)
         case Table() | Matrix():
-            return _markdown_table(block if isinstance(block, Table) else block.table())
+            return _format_markdown_table(block if isinstance(block, Table) else block.table())
         case Facts(pairs):
             return "\n".join(
                 f"- **{_escape_markdown(name)}**: {_escape_markdown(value)}" for name, value in pairs.items()
@@ -444,8 +451,11 @@ def _markdown(block: Block) -> str:
             return as_markdown(block.content()).rstrip("\n")
 
 
-def _markdown_table(block: Table) -> str:
+def _format_markdown_table(block: Table) -> str:
+    """Return a table as Markdown."""
+
     def cell(text: str) -> str:
+        """Return the Markdown of a cell; leading spaces become indentation."""
         return "&emsp;" * ((len(text) - len(text.lstrip(" "))) // 2) + _escape_markdown(text)
 
     lines = [f"| {' | '.join(map(cell, row))} |" for row in block.all_rows()]
@@ -456,6 +466,7 @@ def _markdown_table(block: Table) -> str:
 
 
 def _escape_markdown(text: str) -> str:
+    """Return a text on one line with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|$~&])", r"\\\1", " ".join(text.split()))
 
 
@@ -475,11 +486,12 @@ LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
 
 
 def as_latex(blocks: Blocks) -> str:
-    """Write blocks as LaTeX to be included in a document that loads booktabs."""
-    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_latex, blocks))) + "\n"
+    """Return blocks as LaTeX to include in a document that loads booktabs."""
+    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_format_latex, blocks))) + "\n"
 
 
-def _latex(block: Block) -> str:
+def _format_latex(block: Block) -> str:
+    """Return one block as LaTeX; "" if it has no text."""
     match block:
         case Heading(text, level):
             return rf"\{'sub' * (level - 1)}section*{{{escape_latex(text)}}}"
@@ -490,11 +502,11 @@ def _latex(block: Block) -> str:
                 [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
             )
         case Table():
-            return _latex_table(block)
+            return _format_latex_table(block)
         case Matrix():
-            return _latex_table(block.table(shade_fractions=False))
+            return _format_latex_table(block.table(shade_fractions=False))
         case Facts(pairs):
-            return _latex_table(Table(("", ""), list(pairs.items()), is_text=True))
+            return _format_latex_table(Table(("", ""), list(pairs.items()), is_text=True))
         case Pre():
             lines = " \\\\\n".join(escape_latex(line) for line in block.text.splitlines())
             return f"\\begin{{quote}}\\ttfamily\n{lines}\n\\end{{quote}}"
@@ -503,11 +515,14 @@ def _latex(block: Block) -> str:
         case Legend():
             return ""
         case Card() | Cards() | Fold():
-            return "\n\n".join(map(_latex, block.content()))
+            return "\n\n".join(map(_format_latex, block.content()))
 
 
-def _latex_table(block: Table) -> str:
+def _format_latex_table(block: Table) -> str:
+    """Return a table as LaTeX."""
+
     def row(cells: Sequence[str]) -> str:
+        """Return the LaTeX of a row of cells."""
         return " & ".join(map(escape_latex, cells)) + r" \\"
 
     shape = "".join("l" if block.is_left_aligned(column) else "r" for column in range(len(block.header)))
@@ -520,7 +535,7 @@ def _latex_table(block: Table) -> str:
 
 
 def escape_latex(text: str) -> str:
-    r"""Write a text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
+    r"""Return a text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
 
     >>> escape_latex("5 % of x_1"), escape_latex("α → −1")
     ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
@@ -532,14 +547,14 @@ def escape_latex(text: str) -> str:
 
 
 def as_html(blocks: Blocks, title: str, full_page: bool = True) -> str:
-    """Write a full page, or the part of one that a notebook shows."""
-    template, style = _template()
+    """Return blocks as an HTML page or, without `full_page`, as the fragment that a notebook shows."""
+    template, style = _load_template()
     return template.render(blocks=list(blocks), title=title, style=style, whole=full_page).strip() + "\n"
 
 
 @cache
-def _template() -> tuple[Any, str]:
-    """Read the template and the stylesheet when the first page is made."""
+def _load_template() -> tuple[Any, str]:
+    """Return the Jinja template of a page, with its filters, and the stylesheet."""
     import jinja2
     from markupsafe import Markup, escape
 
@@ -555,6 +570,7 @@ def _template() -> tuple[Any, str]:
     )
 
     def frame(block: Block) -> str:
+        """Return the name of the frame that a block shares with its neighbours of the same name; "" for none."""
         if isinstance(block, Text):
             return "finding" if block.kind == "finding" else ""
         return {Matrix: "matrices", Figure: "plots"}.get(type(block), "")

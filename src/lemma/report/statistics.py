@@ -29,7 +29,10 @@ class Estimate:
 
     @classmethod
     def from_resamples(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
-        """Make an estimate with the 2.5th and the 97.5th percentile of resampled values."""
+        """Return an estimate with the 2.5th and 97.5th percentiles of values that resampled data gave.
+
+        `value` is that of the original data.
+        """
         if not len(resampled):
             return cls(float(value))
         low, high = np.percentile(resampled, [2.5, 97.5])
@@ -37,22 +40,22 @@ class Estimate:
 
     @property
     def value(self) -> float:
-        """The figure itself."""
+        """The mean, or the value of the original data."""
         return self.mean
 
     @property
     def interval(self) -> list[float] | None:
-        """The ends of the interval, if it has one."""
+        """Lower and upper end of the 95 % interval; None without an interval."""
         return None if self.bounds is None and self.margin is None else [self.low, self.high]
 
     @property
     def low(self) -> float:
-        """The lower end of the interval, or the figure itself."""
+        """Lower end of the 95 % interval; the value itself without one."""
         return self.bounds[0] if self.bounds else self.mean - (self.margin or 0.0)
 
     @property
     def high(self) -> float:
-        """The upper end of the interval, or the figure itself."""
+        """Upper end of the 95 % interval; the value itself without one."""
         return self.bounds[1] if self.bounds else self.mean + (self.margin or 0.0)
 
     def __str__(self) -> str:
@@ -66,12 +69,12 @@ class Estimate:
         if self.margin is None and self.values:
             return " / ".join(str(Estimate(value)) for value in self.values)
         if self.margin is None:
-            return f"{self.mean:,.{_decimals(self.mean, 4)}f}"
-        decimals = min(_decimals(self.margin, 2), 6)
+            return f"{self.mean:,.{_count_decimals(self.mean, 4)}f}"
+        decimals = min(_count_decimals(self.margin, 2), 6)
         return f"{self.mean:,.{decimals}f} ± {self.margin:,.{decimals}f}"
 
     def format_interval(self, scale: float = 1.0, unit: str = "") -> str:
-        """Write the figure with the ends of its interval.
+        """Return the value and its 95 % interval as text, multiplied by `scale` and followed by `unit`.
 
         >>> Estimate(0.75, bounds=(0.7, 0.8)).format_interval(100, " %")
         '75.00 %  (95 %: 70.00 to 80.00)'
@@ -85,7 +88,7 @@ SIGNIFICANCE_LEVEL = 0.05  # a p-value below this is called significant
 
 
 def estimate(values: Sequence[float]) -> Estimate:
-    """Return the mean of `values` and its margin t·s/√n; of two values the values themselves instead.
+    """Return the mean of values of several seeds and its 95 % margin t·s/√n; two values have no margin.
 
     >>> print(estimate([4.0, 4.2, 4.1]))
     4.10 ± 0.25
@@ -113,18 +116,18 @@ class PairedTest:
 
     @property
     def mean(self) -> float:
-        """The mean difference."""
+        """Mean difference over the seeds."""
         return fmean(self.differences)
 
     @property
     def standard_error(self) -> float | None:
-        """The standard error of the mean difference; None where there are too few seeds."""
+        """Standard error of the mean difference; None if there are fewer than three seeds."""
         count = len(self.differences)
         return max(stdev(self.differences) / math.sqrt(count), self.min_error) if count >= MIN_SEEDS else None
 
     @property
     def difference(self) -> Estimate:
-        """The mean difference with its 95 % interval."""
+        """Mean difference with its 95 % interval."""
         count = len(self.differences)
         if self.standard_error is None:
             return estimate(self.differences)
@@ -132,7 +135,7 @@ class PairedTest:
 
     @property
     def raw_p(self) -> float | None:
-        """The two-sided p-value of the mean difference being 0, before any correction."""
+        """Two-sided p-value of the mean difference being 0, before any correction; None without a test."""
         if self.standard_error is None:
             return None
         if self.standard_error == 0:
@@ -143,34 +146,34 @@ class PairedTest:
 
     @property
     def p(self) -> float | None:
-        """The p-value, corrected for the number of comparisons if there were several."""
+        """P-value, corrected for the number of comparisons if there were several; None without a test."""
         return self.raw_p if self.corrected_p is None else self.corrected_p
 
     @property
     def effect(self) -> float | None:
-        """Cohen's d of paired differences: their mean in units of their standard deviation; None if that is 0."""
+        """Cohen's d of paired differences: mean divided by standard deviation; None if that is 0 or unknown."""
         return self.mean / (self.standard_error * math.sqrt(len(self.differences))) if self.standard_error else None
 
     @property
     def is_significant(self) -> bool:
-        """Return whether chance alone would rarely give such a difference."""
+        """True if the p-value is below the significance level."""
         return self.p is not None and self.p < SIGNIFICANCE_LEVEL
 
     @property
     def verdict(self) -> str:
-        """Return what the test says."""
+        """Result of the test as text."""
         if self.p is None:
             return "too few seeds for a test"
         return "significant" if self.is_significant else "not significant"
 
     def format_difference(self, difference: float, decimals: int = 1) -> str:
-        """Write a difference with its sign: a ratio in per cent, a fraction in points."""
+        """Return a difference as text with its sign: a ratio as a change in per cent, a fraction in points."""
         value = 100 * (math.expm1(difference) if self.log else difference)
         return f"{value:+,.{decimals}f}".replace("-", "−")
 
     @property
     def unit(self) -> str:
-        """Return what differences are shown in."""
+        """Unit of formatted differences: "%" or "points"."""
         return "%" if self.log else "points"
 
     def __str__(self) -> str:
@@ -185,7 +188,7 @@ class PairedTest:
             each = " and ".join(map(self.format_difference, self.differences))
             return f"{each} {self.unit}, {'one seed' if len(self.differences) == 1 else 'seed by seed'}"
         estimate = self.difference
-        decimals = min(2, max(1, _decimals(100 * (estimate.margin or 0.0), 2)))
+        decimals = min(2, max(1, _count_decimals(100 * (estimate.margin or 0.0), 2)))
         low, mean, high = (
             self.format_difference(value, decimals) for value in (estimate.low, estimate.mean, estimate.high)
         )
@@ -193,7 +196,7 @@ class PairedTest:
         return f"{mean} {self.unit} (95 %: {low} to {high}; {format_p(self.p)}{size})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; differences on the scale that was tested."""
+        """Return the test as JSON-compatible values; differences are on the scale that was tested."""
         values = {"scale": "log" if self.log else "share", "differences": list(self.differences)}
         values |= {"mean": self.difference.mean, "margin": self.difference.margin, "p": self.raw_p, "p_holm": self.p}
         return values | {"comparisons": self.comparisons, "effect": self.effect}
@@ -202,14 +205,21 @@ class PairedTest:
 def paired_test(
     values: Sequence[float], baseline: Sequence[float], log: bool = True, min_error: float = 0.0
 ) -> PairedTest:
-    """Compare values of the same seeds in the same order; `log` compares their ratios."""
+    """Test the differences between a condition and a baseline, seed by seed.
+
+    Args:
+        values: of the condition, one per seed.
+        baseline: of the baseline, for the same seeds in the same order.
+        log: whether to compare logarithms, so that differences are ratios.
+        min_error: least standard error of the mean difference.
+    """
     pairs = zip(values, baseline, strict=True)
     differences = tuple(math.log(value / base) if log else value - base for value, base in pairs)
     return PairedTest(differences, log, min_error)
 
 
 def holm_correct(tests: Sequence[PairedTest]) -> list[PairedTest]:
-    """Correct the p-values of several tests, so that one false alarm among all is as rare as the level (Holm 1979).
+    """Return tests with p-values corrected for their number, so that the level holds for all together (Holm 1979).
 
     >>> [round(test.p, 4) for test in holm_correct([paired_test([73, 55, 55], [35, 35, 35])] * 2)]
     [0.0571, 0.0571]
@@ -223,7 +233,7 @@ def holm_correct(tests: Sequence[PairedTest]) -> list[PairedTest]:
 
 
 def format_p(p: float | None) -> str:
-    """Write a p-value.
+    """Return a p-value as text; "no test" for None.
 
     >>> format_p(0.0286), format_p(0.00002)
     ('p = 0.029', 'p < 0.001')
@@ -232,10 +242,13 @@ def format_p(p: float | None) -> str:
 
 
 def item_standard_error(differences: Sequence[float], num_items: int | None = None) -> float:
-    """Return the standard error that test items leave in a difference of fractions.
+    """Return the standard error that a finite number of test items leaves in a difference of fractions.
 
-    One item more each way is added, so that no number of items is certain (Laplace). `distinct` says how many items
-    there were if some were asked several times.
+    One more item each way is added, so that no number of items is certain (Laplace).
+
+    Args:
+        differences: per item, 1 if only the condition is right, −1 if only the baseline is, else 0.
+        num_items: number of different items, if some were asked several times.
 
     >>> round(item_standard_error([1, 0, 0, 0, 0, -1, 0, 0, 0, 0] * 2), 3)
     0.114
@@ -245,7 +258,9 @@ def item_standard_error(differences: Sequence[float], num_items: int | None = No
 
 
 def student_quantile(freedom: float, level: float = 0.95) -> float:
-    """Return the t that holds `level` of Student's distribution between −t and t.
+    """Return the t for which the interval −t to t holds the fraction `level` of Student's distribution.
+
+    `freedom` is the number of degrees of freedom.
 
     >>> round(student_quantile(1), 3), round(student_quantile(4), 3)
     (12.706, 2.776)
@@ -255,19 +270,19 @@ def student_quantile(freedom: float, level: float = 0.95) -> float:
     return float(stats.t.ppf((1 + level) / 2, freedom))
 
 
-def _decimals(value: float, digits: int) -> int:
-    """Return how many decimals show this many significant digits of `value`."""
+def _count_decimals(value: float, digits: int) -> int:
+    """Return the number of decimals with which a value has `digits` significant digits."""
     if value == 0 or not math.isfinite(value):
         return digits - 1
     return max(0, digits - 1 - math.floor(math.log10(abs(value))))
 
 
 def protocol_values(protocol: Mapping[str, Any]) -> NamedValues:
-    """Return how a measurement was made, by name, without what is empty."""
+    """Return the settings of a measurement as (name, value) pairs of text, without empty values."""
     return [(name, str(value)) for name, value in protocol.items() if value not in (None, (), [])]
 
 
 def format_named_values(values: NamedValues) -> str:
-    """Write names and values in two columns."""
+    """Return (name, value) pairs as text in two columns."""
     width = max(len(name) for name, _ in values) + 1
     return "\n".join(label_line(name, value, width) for name, value in values)

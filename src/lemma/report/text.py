@@ -18,13 +18,13 @@ _columns: ContextVar[int] = ContextVar("columns", default=DEFAULT_WIDTH)
 
 
 def text_width() -> int:
-    """Return how many columns text is set to now: 80, unless `set_text_width` says otherwise."""
+    """Return the width of text in columns: 80, unless within `set_text_width`."""
     return _columns.get()
 
 
 @contextmanager
 def set_text_width(number: int) -> Iterator[None]:
-    """Set text to this many columns within the block.
+    """Set the width of text to a number of columns within the block.
 
     >>> with set_text_width(60):
     ...     text_width()
@@ -38,7 +38,7 @@ def set_text_width(number: int) -> Iterator[None]:
 
 
 def stream_width(stream: TextIO | None) -> int:
-    """Return the columns to use on a stream: a terminal's own, within limits; 80 in a pipe or a file.
+    """Return the columns to use on an output stream: those of a terminal, within limits; 80 for a pipe or a file.
 
     >>> import io
     >>> stream_width(io.StringIO())
@@ -50,20 +50,20 @@ def stream_width(stream: TextIO | None) -> int:
 
 
 def display_width(text: str) -> int:
-    """Return how many columns of a terminal a text takes: East Asian characters and emoji take two, combining marks 0.
+    """Return the number of terminal columns that a text takes; wide characters take two, combining marks none.
 
-    >>> display_width("d·h"), display_width("語"), display_width("e\u0301"), display_width("👩‍👩‍👧"), display_width("❤️")
+    >>> display_width("d·h"), display_width("語"), display_width("é"), display_width("👩‍👩‍👧"), display_width("❤️")
     (3, 2, 1, 2, 2)
     """
-    return len(text) if text.isascii() else sum(width for _, width in graphemes(text))
+    return len(text) if text.isascii() else sum(width for _, width in iter_graphemes(text))
 
 
 JOINER, EMOJI_STYLE, SOFT_HYPHEN = "\u200d", "\ufe0f", "\u00ad"
 SKIN_TONES = range(0x1F3FB, 0x1F400)
 
 
-def graphemes(text: str) -> Iterator[tuple[str, int]]:
-    """Yield the characters that a reader sees, each with its width in columns; a joined emoji is one (UAX #29)."""
+def iter_graphemes(text: str) -> Iterator[tuple[str, int]]:
+    """Yield (character as a reader sees it, width in columns); a joined emoji is one character (UAX #29)."""
     cluster, width = "", 0
     for sign in text:
         extends_cluster = cluster.endswith(JOINER) and width == 2 and unicodedata.category(sign) == "So"
@@ -79,7 +79,7 @@ def graphemes(text: str) -> Iterator[tuple[str, int]]:
 
 
 def keep_together(text: str) -> str:
-    """Make a text that is never broken, such as `d = 512` in a list of sizes."""
+    """Return a text with no-break spaces, so that `wrap` does not break it."""
     return text.replace(" ", NO_BREAK_SPACE)
 
 
@@ -100,9 +100,14 @@ _BULLET = re.compile(r"[✓✗•·*–-] +(?=\S)")
 def wrap(
     text: str, width: int | None = None, indent: str = "", hanging: str | None = None, break_anywhere: bool = False
 ) -> list[str]:
-    """Break one line at spaces, a formula before its operators; the first line after `indent`, others after `hanging`.
+    """Break a line of text at spaces, and formulas before operators; return the lines.
 
-    What is too long for a line runs over it, unless it may be broken `anywhere`.
+    Args:
+        text: the line.
+        width: columns; by default `text_width()`.
+        indent: prefix of the first line.
+        hanging: prefix of all other lines; `indent` if None.
+        break_anywhere: whether words that are longer than a line are broken; otherwise they run over it.
 
     >>> wrap("parameters = d·(V + 2) + L·d", 18, hanging="  ")
     ['parameters = d·(V', '  + 2) + L·d']
@@ -124,17 +129,17 @@ def wrap(
 
 
 def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
-    """Split a formula or a module's path that is too long after its dots; the path of a file stays in one piece."""
+    """Split a formula or module path that is wider than `width` after its dots; a file path stays whole."""
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
     dotted = ((factor, display_width(factor)) for factor in _DOTTED.findall(word))
-    parts = _pack(graphemes(word) if break_anywhere else dotted, width)
+    parts = _pack_parts(iter_graphemes(word) if break_anywhere else dotted, width)
     # what has no place to be cut at, such as a model's babble, is cut where the line ends
-    return [piece for part in parts for piece in _pack(graphemes(part), width)]
+    return [piece for part in parts for piece in _pack_parts(iter_graphemes(part), width)]
 
 
-def _pack(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
-    """Join neighbouring parts, given with their widths, into pieces of at most `width` columns where parts allow it."""
+def _pack_parts(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
+    """Join neighbouring (text, width) parts into pieces of at most `width` columns, or of a single wider part."""
     pieces, used = [""], 0
     for part, part_width in parts:
         if pieces[-1] and used + part_width > width:
@@ -146,7 +151,7 @@ def _pack(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
 
 
 def wrap_paragraph(text: str, width: int | None = None) -> str:
-    """Break lines where they are too long, all of them flush left.
+    """Break the lines of a text that are wider than `width` columns, without indentation.
 
     >>> print(wrap_paragraph("to be or not to be", 10))
     to be or
@@ -156,7 +161,7 @@ def wrap_paragraph(text: str, width: int | None = None) -> str:
 
 
 def wrap_lines(text: str, width: int | None = None) -> str:
-    """Break lines where they are too long, the rest of each a little to the right.
+    """Break the lines of a text that are wider than `width` columns, and indent their continuations.
 
     Where a line begins with a name and two spaces, it goes on below what comes after them.
 
@@ -169,6 +174,9 @@ def wrap_lines(text: str, width: int | None = None) -> str:
 
 
 def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
+    """Break one line; continuations are prefixed by `hanging` or, if None, aligned with the text after a bullet or
+    label.
+    """
     if display_width(line) <= width:
         return [line.replace(NO_BREAK_SPACE, " ")]
     indent = line[: len(line) - len(line.lstrip(" "))]
@@ -180,7 +188,7 @@ def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
 
 
 def label_line(name: str, value: str, width: int, break_anywhere: bool = False) -> str:
-    """Write a name and its value, the value in its own column however long it is.
+    """Return a name, padded to `width` columns, and its value, which continues in its own column if it is long.
 
     >>> print(label_line("loss", "1.5 nats", 6))
     loss   1.5 nats
@@ -207,12 +215,20 @@ def format_table(
     underline_header: bool = False,
     width: int | None = None,
 ) -> list[str]:
-    """Align a table: columns in `left` to the left, others to the right; cells in `breakable` may be broken.
+    r"""Align the cells of a table in columns; return the lines.
 
-    Those of a header may be, too. Where that is not enough, columns with an underlined header are one space apart; and
-    where that is not, they go on below, the first of them repeated.
+    If the table is too wide, breakable cells are broken first, then underlined columns move closer, then columns
+    continue below, the first of them repeated.
 
-    >>> print("\\n".join(format_table([["a", "bb", "cc"], ["1", "2", "3"]], underline_header=True, width=6)))
+    Args:
+        rows: cells of each row.
+        left: indices of columns aligned left; others are aligned right.
+        breakable: indices of columns whose cells may be broken.
+        has_header: whether the first row is a header, whose cells may be broken.
+        underline_header: whether a line of dashes follows the header.
+        width: columns of text; by default `text_width()`.
+
+    >>> print("\n".join(format_table([["a", "bb", "cc"], ["1", "2", "3"]], underline_header=True, width=6)))
     a  bb
     ─  ──
     1   2
@@ -234,6 +250,7 @@ def format_table(
         min_widths.append(max(display_width(part) for cell_parts in parts for part in cell_parts))
 
     def total(some: Sequence[int], between: str) -> int:
+        """Return the width of columns of these widths, joined by the separator `between`."""
         return sum(some) + len(between) * (len(some) - 1)
 
     is_narrow = underline_header and total(min_widths, GAP) > max_width >= total(min_widths, NARROW_GAP)
@@ -270,6 +287,7 @@ def format_table(
 
 
 def _wrap_cell(text: str, width: int) -> list[str]:
+    """Return the lines of a cell that is broken to fit `width` columns, each with the indentation of the first."""
     if display_width(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip(" "))]

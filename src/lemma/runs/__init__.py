@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 def save(
     model: Any, tokenizer: Any, out: Path | str, *, labels: Sequence[str] = (), overwrite: bool = False
 ) -> "ExportResult":
-    """Save a model that was trained elsewhere, as in a loop of your own, as a finished run.
+    """Save a model that was trained elsewhere, such as in a custom training loop, as a finished run.
 
     Args:
         model: A model that `lemma.models.build.build` made; compiled or wrapped by DDP too.

@@ -49,7 +49,7 @@ MAX_CHECKPOINTS = 2
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, Any] | None = None) -> None:
-    """Write tensors from any device, with plain values about them in the file's header.
+    """Write tensors to a safetensors file, with JSON-compatible metadata in its header.
 
     The order of entries in the header varies, so all values are one entry: equal tensors then give equal files.
     """
@@ -58,7 +58,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Read the metadata of a file without its tensors."""
+    """Read the metadata of a safetensors file without its tensors."""
     with _explain_damage(path), safe_open(path, framework="pt") as file:
         metadata = parse_json((file.metadata() or {}).get(METADATA_KEY, "{}"))
         if not isinstance(metadata, dict):
@@ -67,7 +67,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read tensors in their order by name, and the file's metadata; a damaged file is a RunError that names it.
+    """Read the tensors of a safetensors file, sorted by name, and its metadata; damage is a RunError.
 
     Each is copied: where safetensors puts one in memory depends on the file's header, and kernels round misaligned
     numbers differently.
@@ -79,7 +79,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @contextmanager
 def _explain_damage(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file into RunErrors that name it."""
+    """Turn the errors of reading a file in this block into RunErrors that name it."""
     try:
         path.open("rb").close()  # safetensors takes a file that it may not read for a missing one
         yield
@@ -95,7 +95,14 @@ def _explain_damage(path: Path) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path, frozen: bool = False) -> None:
-    """Copy weights into a model; a RunError about their file names one with an unexpected name or shape."""
+    """Copy weights into a model's parameters; an unexpected name or shape is a RunError.
+
+    Args:
+        model: changed in place.
+        weights: by parameter name.
+        path: file that they are from, for errors.
+        frozen: whether the weights include those of frozen parameters.
+    """
     targets = named_weights(model, frozen)
     expected, actual = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (targets, weights))
     for name in sorted({*expected, *actual}):
@@ -110,17 +117,17 @@ def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path, fr
 
 
 def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec, method: Method | None = None) -> None:
-    """Write weights atomically, with their spec, how they were adapted, and their checksum in the header."""
+    """Write weights atomically with their spec, adaptation method and checksum in the header."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with atomic_replace(path) as temporary:
-        metadata = {"spec": weights_settings(spec, method), "sha256": _digest(on_cpu)}
+        metadata = {"spec": weights_settings(spec, method), "sha256": _hash_weights(on_cpu)}
         write_tensors(temporary, on_cpu, {**metadata, "header": _header_checksum(metadata)})
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read weights and the settings of the spec they were trained for; a RunError names a damaged file."""
+    """Read weights and the settings of their spec from a file; a wrong checksum is a RunError."""
     weights, metadata = read_tensors(path)
-    if metadata.get("sha256") != _digest(weights):
+    if metadata.get("sha256") != _hash_weights(weights):
         raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
     settings, checksum = metadata.get("spec"), metadata.pop("header", None)
     if not isinstance(settings, dict) or checksum not in (None, _header_checksum(metadata)):
@@ -129,14 +136,18 @@ def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def weights_settings(spec: ModelSpec, method: Method | None = None) -> dict[str, Any]:
-    """Return the settings that weights belong to: those of the spec, and of the method if they were adapted."""
+    """Return the settings that a weights file records: those of the spec and, if adapted, of the method."""
     return {**spec.to_dict(), **({"method": method.to_dict()} if method else {})}
 
 
 def check_weights_spec(path: Path, trained: Mapping[str, Any], spec: ModelSpec, method: Method | None = None) -> None:
-    """Check that weights were trained for this spec; equal shapes would not tell, for instance, the number of heads.
+    """Raise a RunError unless the settings in a weights file are those of the spec and the method.
 
-    A setting that is newer than the file has its default there.
+    Equal shapes would not tell, for instance, the number of heads. A setting newer than the file has its default there.
+
+    Args:
+        path: of the weights, for errors.
+        trained: settings that the file records.
     """
     expected = weights_settings(spec, method)
     with suppress(SpecError):
@@ -152,10 +163,12 @@ def check_weights_spec(path: Path, trained: Mapping[str, Any], spec: ModelSpec, 
 
 
 def _header_checksum(metadata: Mapping[str, Any]) -> str:
+    """Return a checksum of the metadata in a weights file's header."""
     return text_hash(json.dumps(metadata, sort_keys=True))
 
 
-def _digest(weights: Mapping[str, Tensor]) -> str:
+def _hash_weights(weights: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of weights: of their names, types, shapes and numbers."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(f"{name} {weights[name].dtype} {tuple(weights[name].shape)}\n".encode())
@@ -176,7 +189,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Save a checkpoint as `folder/step-N` and keep the last two."""
+    """Write a checkpoint to `folder/step-N` and return its path; remove all but the last two."""
     folder.mkdir(exist_ok=True)
     path = folder / f"step-{checkpoint.step}"
     with atomic_replace(path) as temporary:
@@ -192,13 +205,16 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
-    """List the checkpoints of a run, oldest first, good or not."""
+    """Return the paths of the checkpoints in a folder, oldest first, damaged ones included."""
     paths = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
     return sorted(paths, key=_step)
 
 
 def read_latest_checkpoint(folder: Path, warn: Callable[[str], None] = warnings.warn) -> Checkpoint | None:
-    """Read the newest checkpoint whose files all have their checksums; None if none was ever saved."""
+    """Read the newest undamaged checkpoint in a folder; None if there is no checkpoint.
+
+    `warn` gets a message for each damaged checkpoint; if all are damaged, a RunError is raised.
+    """
     reasons: list[str] = []
     for path in reversed(list_checkpoints(folder)):
         try:
@@ -212,7 +228,7 @@ def read_latest_checkpoint(folder: Path, warn: Callable[[str], None] = warnings.
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
-    """Read one checkpoint; a missing or damaged file is a RunError that names it."""
+    """Read the checkpoint at a path; a missing or damaged file is a RunError that names it."""
     checksums = read_checksums(path)
     for name, expected in checksums.items():
         verify_file(path / name, expected, MANIFEST)
@@ -224,7 +240,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_checksums(folder: Path) -> dict[str, Any]:
-    """Read the checksums of a folder's files by name; a manifest of version 0.1 has no checksum itself."""
+    """Return the checksum and size of each file in a folder, by name, from the folder's manifest."""
     checksums = read_json(folder / MANIFEST)
     if "sha256" in checksums:
         checksums = read_checked_json(folder / MANIFEST).get("files")
@@ -234,7 +250,7 @@ def read_checksums(folder: Path) -> dict[str, Any]:
 
 
 def remove_checkpoints_after(folder: Path, step: int) -> None:
-    """Remove checkpoints later than a step, from which a run resumes."""
+    """Remove the checkpoints in a folder that are later than a step, from which the run resumes."""
     remove_stale_temp_files(folder)
     for path in list_checkpoints(folder):
         if _step(path) > step:
@@ -242,4 +258,5 @@ def remove_checkpoints_after(folder: Path, step: int) -> None:
 
 
 def _step(path: Path) -> int:
+    """Return the training step of a checkpoint from its path."""
     return int(path.name.removeprefix("step-"))

@@ -52,11 +52,12 @@ class ExportResult(Result):
     bytes: int
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a text with the kind, size and path of the export."""
         yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 
 
 def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> ExportResult:
-    """Export a run to a format: merged, huggingface, gguf or peft."""
+    """Export the run at `path` to a file or folder `out` of a format: merged, huggingface, gguf or peft."""
     if to not in FORMATS:
         raise SpecError(describe_unknown("export: format", to, FORMATS))
     folder = RunFolder.open(path)
@@ -75,24 +76,27 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Expor
     return FORMATS[to].export(folder, out, overwrite)
 
 
-def merged_model(folder: RunFolder) -> nn.Module:
-    """Load the model of a finished run, with LoRA's updates merged if it was adapted."""
+def load_merged_model(folder: RunFolder) -> nn.Module:
+    """Load the model of a finished run, with LoRA updates merged into its matrices."""
     model = load_model(folder)
     return merge_lora(model) if folder.adaptation else model
 
 
 def _export_merged(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
-    return _write_merged_run(folder, merged_model(folder), out, overwrite, f"merged from {folder.path}")
+    """Write an adapted run as a run without a base."""
+    return _write_merged_run(folder, load_merged_model(folder), out, overwrite, f"merged from {folder.path}")
 
 
 def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
-    model, tokenizer = merged_model(folder), folder.vocabulary()
+    """Return the merged weights of a run by name, and its tokenizer; a run without a tokenizer is a RunError."""
+    model, tokenizer = load_merged_model(folder), folder.vocabulary()
     if not isinstance(tokenizer, Tokenizer):
         raise RunError(f"{folder.path} is of the family {folder.spec.family}, which other libraries have no form for.")
     return named_weights(model, include_frozen=True), tokenizer
 
 
 def _export_huggingface(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write a run as a folder for transformers."""
     weights, tokenizer = _load_text_model(folder)
     with export_folder(out, overwrite) as temporary:
         written = write_folder(temporary, folder.spec, weights, tokenizer, folder.labels())
@@ -100,6 +104,7 @@ def _export_huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Export
 
 
 def _export_gguf(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write a run as a GGUF file."""
     if out.suffix != ".gguf":
         raise SpecError(f"export: out = {out}: a file is written; its name must end in .gguf.")
     if out.exists():
@@ -116,6 +121,7 @@ def _export_gguf(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
 
 
 def _export_peft(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
+    """Write the LoRA updates of an adapted run as a folder for peft."""
     model, base = load_model(folder), folder.base()
     tensor_maps, task, base_path = None, None, base.path
     if isinstance(base, PretrainedRun):
@@ -148,7 +154,7 @@ FORMATS = {
 def save_model(
     model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = (), overwrite: bool = False
 ) -> ExportResult:
-    """Write a model that was trained elsewhere as a finished run with unknown data."""
+    """Write a model that was trained elsewhere as a finished run with unknown data, into the folder `out`."""
     model = unwrap_model(model)
     spec = getattr(model, "spec", None)
     if not isinstance(spec, ModelSpec):
@@ -185,11 +191,12 @@ def save_model(
 
 
 def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Return the shape of each tensor by name."""
     return {name: tensor.shape for name, tensor in tensors.items()}
 
 
 def unwrap_model(model: Any) -> Any:
-    """Return the model inside what torch.compile, DDP and others put around it, in any order."""
+    """Return the model inside the wrappers of torch.compile, DDP and others, in any order."""
     while isinstance(model, nn.Module) and "spec" not in vars(model):
         children = dict(model.named_children())
         inner = children.get("_orig_mod", children.get("module"))
@@ -200,14 +207,17 @@ def unwrap_model(model: Any) -> Any:
 
 
 def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False) -> ExportResult:
-    """Make a run of a base and LoRA weights that peft wrote; a merged run if no method of Lemma describes them."""
+    """Create a run in `out` from a base run at `path` and LoRA weights that peft wrote.
+
+    It is an adapted run, or a merged one if no adaptation method of Lemma describes the weights.
+    """
     base = RunFolder.open(path)
     check_finished(base)
     check_no_adapters(base)
     check_not_base(base, out)
     check_run_target(out, overwrite)  # before anything is read
     tensor_maps = base.source.tensor_maps if isinstance(base, PretrainedRun) else None
-    adaptation = read_peft(peft_folder, merged_model(base), tensor_maps)
+    adaptation = read_peft(peft_folder, load_merged_model(base), tensor_maps)
     for name, parameter in adaptation.model.named_parameters():  # such as the head of a classifier, as its base has it
         if any(fnmatch(name, pattern) for pattern in always_trainable(base.spec, adaptation.method)):
             parameter.requires_grad_(True)
@@ -218,14 +228,15 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
         result = _write_merged_run(base, merge_lora(adaptation.model), out, overwrite, f"{origin}, merged")
         return replace(result, what="a plain run (merged: the adapter holds whole modules next to LoRA's updates)")
     weights = named_weights(adaptation.model)
-    folder.create(base.vocabulary(), overwrite, base.labels(), result=(weights, _summary(base, out, origin)))
+    folder.create(base.vocabulary(), overwrite, base.labels(), result=(weights, _build_summary(base, out, origin)))
     return _make_result(out, "an adapted run", weights)
 
 
 def _can_be_reloaded(folder: RunFolder, model: nn.Module) -> bool:
-    """Check whether the method of a run makes a model with the same weights and scales, which can be loaded again."""
+    """Return whether the adapted run in `folder`, built from its method, has this model's weights and scales."""
 
     def scales(model: nn.Module) -> list[float]:
+        """Return the scale of each LoRA update."""
         return [module.scale for module in model.modules() if isinstance(module, LowRankUpdate)]
 
     rebuilt = build_run_uninitialized(folder)
@@ -233,17 +244,25 @@ def _can_be_reloaded(folder: RunFolder, model: nn.Module) -> bool:
 
 
 def _write_merged_run(folder: RunFolder, model: nn.Module, out: Path, overwrite: bool, origin: str) -> ExportResult:
+    """Write a model as a run in `out` without a base; other data come from the run `folder`.
+
+    `origin` is the sentence part of its summary that says how it was made.
+    """
     merged = RunFolder(out, folder.spec, folder.recipe, folder.data, folder.data_hash)
     weights = named_weights(model, include_frozen=True)
-    merged.create(folder.vocabulary(), overwrite, folder.labels(), result=(weights, _summary(folder, out, origin)))
+    merged.create(
+        folder.vocabulary(), overwrite, folder.labels(), result=(weights, _build_summary(folder, out, origin))
+    )
     return _make_result(out, "a plain run", weights)
 
 
-def _summary(folder: RunFolder, out: Path, origin: str) -> dict[str, Any]:
+def _build_summary(folder: RunFolder, out: Path, origin: str) -> dict[str, Any]:
+    """Return the summary of a run made from another: with the path `out`, and `origin` as how it was made."""
     return {**(folder.summary() or {}), "path": str(out), "made": origin}
 
 
 def _make_result(out: Path, description: str, weights: Mapping[str, Tensor]) -> ExportResult:
+    """Return the result of an export: its path and description, the number of weights, the bytes of its files."""
     files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
     parameters = sum(tensor.numel() for tensor in weights.values())
     return ExportResult(out, description, parameters, sum(file.stat().st_size for file in files))

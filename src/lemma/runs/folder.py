@@ -88,7 +88,7 @@ class RunFolder:
         has_lock: bool = False,
         result: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Write a new run atomically; anything already there is an error, unless it is a run to `overwrite`.
+        """Write a new run atomically; what is already at its path is an error, unless it is a run to `overwrite`.
 
         Args:
             has_lock: Whether the caller holds the `write_lock`.
@@ -122,7 +122,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, overrides: Collection[str] = ()) -> "RunFolder":
-        """Open a run; no folder, not a run and a damaged file are different errors.
+        """Open the run at a path, or a pretrained model as a finished run.
 
         `overrides` are settings of the recipe that are about to be replaced, in which recipe.toml may differ.
         """
@@ -150,17 +150,17 @@ class RunFolder:
 
     @property
     def method(self) -> Method | None:
-        """Method of an adapted run."""
+        """Adaptation method; None for a run that was not adapted."""
         return self.adaptation.method if self.adaptation else None
 
     @property
     def metrics(self) -> "Metrics":
-        """Rows of metrics.jsonl."""
+        """The file metrics.jsonl."""
         return Metrics(self.path / METRICS)
 
     @property
     def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
+        """Path of the folder of checkpoints."""
         return self.path / CHECKPOINTS
 
     @property
@@ -180,26 +180,26 @@ class RunFolder:
         return is_training and not exists(self.path / WEIGHTS) and not self.is_finished
 
     def check_resumable(self) -> None:
-        """Raise an error if a run has nothing to resume from, before its data are read."""
+        """Raise a RunError if there is nothing to resume training from."""
         if not self.is_resumable and self.is_finished:
             hint = "Adapt its base again with more steps." if self.adaptation else "Train a new run, or adapt this one."
             raise RunError(f"{self.path} is finished, and keeps no checkpoint to resume from. {hint}")
         self.check_complete()
 
     def check_complete(self) -> None:
-        """Raise an error if a run is neither finished nor resumable."""
+        """Raise a RunError if the run is neither finished nor resumable."""
         if not self.is_finished and not self.is_resumable:
             raise RunError(self.incomplete_message())
 
     def incomplete_message(self) -> str:
-        """Explain what a run lacks that is neither finished nor resumable, and what to do."""
+        """Return the error message for a run that is neither finished nor resumable."""
         return (
             f"{self.path} is incomplete: it has no {SUMMARY} and no checkpoint to resume from. "
             "Write it again with --overwrite, or remove it."
         )
 
     def summary(self) -> dict[str, Any] | None:
-        """Read the summary of a finished run; None before the end."""
+        """Read the summary of a finished run; None if the run is not finished."""
         if not self.is_finished:
             return None
         manifest = read_manifest(self.path)
@@ -210,7 +210,7 @@ class RunFolder:
         return read_json(self.path / SUMMARY)
 
     def base(self) -> "RunFolder":
-        """Open the base of an adapted run; its hash is checked when its weights are read."""
+        """Open the run or pretrained model that this run was adapted from."""
         assert self.adaptation is not None
         path = real_path(self.path / self.adaptation.base)
         if not path.exists() and self.adaptation.base in MODELS:
@@ -223,7 +223,7 @@ class RunFolder:
         return RunFolder.open(path)
 
     def tokenizer(self) -> Tokenizer:
-        """Read the tokenizer that the run was trained with; an adapted run has its base's."""
+        """Read the run's tokenizer; that of an adapted run is in its base."""
         if self.adaptation:
             return self.base().tokenizer()
         body = getattr(self.spec, "body", self.spec)
@@ -233,14 +233,14 @@ class RunFolder:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
     def vocabulary(self) -> Tokenizer | Lexicon | None:
-        """Read the tokenizer or the lexicon that the run was trained with; data without text have neither."""
+        """Read the run's tokenizer, or a parser's lexicon; None for data without text."""
         if isinstance(self.spec, Parser):
             return self.lexicon()
         has_text = "tokenizer" in type(self.data).model_fields and self.spec.data_kind != "graph"
         return self.tokenizer() if has_text else None
 
     def labels(self) -> tuple[str, ...]:
-        """Read the names of a classifier's classes, in the order of its outputs; a run without classes has none."""
+        """Read the class names of a classifier, in the order of its outputs; empty for other runs."""
         if not isinstance(self.spec, Classifier | Graph):
             return ()
         names = read_json(self.path / LABELS).get("labels")
@@ -249,14 +249,14 @@ class RunFolder:
         return tuple(str(name) for name in names)
 
     def lexicon(self) -> Lexicon:
-        """Read the lexicon that a parser's run was trained with."""
+        """Read the lexicon of a parser's run."""
         try:
             return Lexicon.load(self.path / LEXICON)
         except DataError as error:
             raise RunError(f"The run folder {self.path} is damaged. {error}") from None
 
     def rewind(self, step: int) -> None:
-        """Remove all that is later than `step`, from which the run resumes.
+        """Remove the metrics and checkpoints of all steps after `step`, from which the run resumes.
 
         The result of a finished run stays until there is a checkpoint of the steps that follow.
         """
@@ -268,12 +268,12 @@ class RunFolder:
         remove_checkpoints_after(self.checkpoints, step)
 
     def reopen(self) -> None:
-        """Remove the result of a finished run, now that a checkpoint has more steps."""
+        """Remove the final weights and summary of a finished run, since a checkpoint with more steps exists."""
         for name in (SUMMARY, WEIGHTS):  # in this order: weights without a summary count as unfinished
             (self.path / name).unlink(missing_ok=True)
 
     def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
-        """Write the final weights, then the summary.
+        """Write the final weights, by name, and then the summary, which marks the run as finished.
 
         The summary has its checksum in itself, so that the one of an earlier end stays valid until it is replaced.
         """
@@ -282,7 +282,10 @@ class RunFolder:
         write_checked_json(self.path / SUMMARY, summary)
 
     def _write_manifest(self, folder: Path, final_files: Mapping[str, Any] | None = None) -> None:
-        """Write the manifest for this recipe, whether it is on the disk yet or not."""
+        """Write the manifest with the content of the TOML files and checksums of other files in `folder`.
+
+        `final_files` are checksums of files that only a finished run has; None while training goes on.
+        """
         tables = {name: _read_table(folder, name) for name in TABLE_FILES if (folder / name).exists()}
         tables[RECIPE] = json.loads(json.dumps(self._recipe_table()))
         files = {name: file_checksum(folder / name) for name in HASHED_FILES if (folder / name).exists()}
@@ -295,6 +298,7 @@ class RunFolder:
         write_checked_json(folder / MANIFEST, manifest)
 
     def _recipe_table(self) -> dict[str, Any]:
+        """Return the content of recipe.toml: the recipe, and the data with their hash."""
         return {**self.recipe.to_dict(), "data": {**self.data.to_dict(), "hash": self.data_hash}}
 
 
@@ -306,15 +310,19 @@ class PretrainedRun(RunFolder):
 
     @property
     def is_finished(self) -> bool:
+        """Always True."""
         return True
 
     def summary(self) -> None:
-        return None
+        """Return None: the training of a pretrained model is unknown."""
+        return
 
     def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the pretrained model."""
         return self.source.tokenizer
 
     def labels(self) -> tuple[str, ...]:
+        """Return the class names of a classifier, LABEL_i for those without a name; empty for other models."""
         if not isinstance(self.spec, Classifier):
             return ()
         names = self.source.config.get("id2label") or {}
@@ -328,12 +336,12 @@ class Metrics:
     path: Path
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a line."""
+        """Append a row to the file."""
         with explain_storage_errors(self.path), self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
     def rows(self) -> list[dict[str, Any]]:
-        """Read all lines, except a last one that was only half written when the run was killed."""
+        """Read all rows; a last line that was only half written when the run was killed is left out."""
         if not self.path.exists():
             return []
         self.check(read_manifest(self.path.parent)["files"].get(METRICS), MANIFEST)
@@ -352,11 +360,11 @@ class Metrics:
         return rows
 
     def write(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Replace all lines."""
+        """Replace all rows of the file."""
         write_atomically(self.path, "".join(json.dumps(row) + "\n" for row in rows))
 
     def sync(self) -> dict[str, Any]:
-        """Flush the lines to the disk, before a checkpoint relies on them, and return their checksum."""
+        """Flush the file to the disk, before a checkpoint relies on it, and return its checksum and size."""
         if not self.path.exists():
             return {}
         with explain_storage_errors(self.path), self.path.open("rb+") as file:
@@ -364,7 +372,12 @@ class Metrics:
         return file_checksum(self.path)
 
     def check(self, expected: Mapping[str, Any] | None, manifest_name: str) -> None:
-        """Compare the bytes that a checkpoint or the manifest relies on with their checksum."""
+        """Raise a RunError if the beginning of the file does not have a checksum.
+
+        Args:
+            expected: checksum and number of bytes; None for no check.
+            manifest_name: file that the checksum is from, for errors.
+        """
         if not expected:
             return
         try:
@@ -383,7 +396,7 @@ REMOVE_METRICS = "The run needs it for its curves only: remove it to go on witho
 
 @contextmanager
 def write_lock(folder: Path) -> Iterator[None]:
-    """Lock a folder for writing: two processes that train in one folder would undo each other's work."""
+    """Hold a lock on a run folder; raise a RunError if another process holds it."""
     with file_lock(folder, timeout=0.2) as is_locked:
         if not is_locked:
             raise RunError(f"{folder} is being trained by another process. Wait for it, or stop it first.")
@@ -391,18 +404,18 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 
 def is_run(path: Path) -> bool:
-    """Check whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
+    """Return whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
     restore_moved_folder(path)
     return exists(path / SPEC) or is_pretrained(path)
 
 
 def _read_table(folder: Path, name: str) -> dict[str, Any]:
-    """Read a TOML file of a run, without the path of the base, which may change since its weights have a checksum."""
+    """Read a TOML file of a run folder, without the path of the base, which may change."""
     return {key: value for key, value in read_toml(folder / name).items() if (name, key) != (ADAPTATION, "base")}
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """Read the checksums of a run's files and the content of its tables; both are empty for version 0.1."""
+    """Read a run's manifest: checksums of files under "files", content of TOML files under "tables"."""
     if not (path / MANIFEST).exists():
         return {"files": {}, "tables": {}}
     manifest = read_checked_json(path / MANIFEST)
@@ -412,13 +425,16 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def check_unchanged(path: Path, overrides: Collection[str] = ()) -> None:
-    """Raise an error if a file of a run is not what was written; `overrides` are settings that may differ."""
-    for _, message in changed_files(path, overrides):
+    """Raise a RunError if a file of a run was changed; settings of the recipe in `overrides` may differ."""
+    for _, message in find_changed_files(path, overrides):
         raise RunError(message)
 
 
-def changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the files of a run that are not what was written, with a message about the change."""
+def find_changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+    """Yield (file name, message) for each file of a run that was changed or removed since it was written.
+
+    Settings of the recipe in `overrides` may differ.
+    """
     manifest = read_manifest(path)
     for name, expected in manifest["tables"].items():
         if name not in TABLE_FILES or not isinstance(expected, dict):
@@ -449,7 +465,10 @@ def changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple
 
 
 def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
-    """Check that every family and kind of positions of a run is built in or of an installed package."""
+    """Raise a RunError if a spec uses a family or positions of a plugin that is not installed.
+
+    `path` is the run, for errors.
+    """
     for noun, name in plugin_names(spec):
         group = PLUGIN_FAMILIES if noun == "family" else PLUGIN_POSITIONS
         if name not in group.reserved_names() and not group.provides(name):
@@ -460,7 +479,7 @@ def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
 
 
 def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield every family and kind of positions that a spec names, in its body and towers too.
+    """Yield ("family" or "positions", name) for each that the settings of a spec use, nested ones included.
 
     >>> list(plugin_names({"family": "classifier", "body": {"family": "bag", "positions": {"kind": "fading"}}}))
     [('family', 'classifier'), ('family', 'bag'), ('positions', 'fading')]
@@ -475,9 +494,9 @@ def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def is_started(path: Path) -> bool:
-    """Check whether a path holds more than a process leaves that is killed while it makes a run folder.
+    """Return whether a path holds more than the files that a killed process leaves while it creates a run folder.
 
-    That may be nothing at all, an empty folder, temporary files, or files that are written before the recipe.
+    Such a process leaves nothing, an empty folder, temporary files, or the files that are written before the recipe.
     """
     restore_moved_folder(path)
     if not path.is_dir():
@@ -486,7 +505,7 @@ def is_started(path: Path) -> bool:
 
 
 def remove_unstarted(path: Path) -> None:
-    """Remove a run folder that was never started, to train the run there."""
+    """Remove the folder of a run whose creation was interrupted; leave any other folder."""
     if path.is_dir():
         with write_lock(path):
             if not is_started(path):  # checked while nobody else writes there
@@ -494,7 +513,7 @@ def remove_unstarted(path: Path) -> None:
 
 
 def check_run_target(path: Path, overwrite: bool) -> None:
-    """Check that a run can be written to a path: nothing is there, or a run that may be overwritten."""
+    """Raise a RunError unless a run can be written to a path: nothing is there, or a run and `overwrite`."""
     check_utf8_path(path)
     restore_moved_folder(path)
     try:
@@ -524,13 +543,13 @@ def check_run_target(path: Path, overwrite: bool) -> None:
 
 
 def check_utf8_path(path: Path) -> None:
-    """Check that a name is UTF-8; safetensors cannot open others, nor can TOML hold them."""
+    """Raise a RunError if a path is not UTF-8; safetensors and TOML cannot hold others."""
     if not is_utf8(str(path)):
         raise RunError(f"{str(path)!r}: the name is not UTF-8. Rename the folder, or choose another name.")
 
 
 def check_is_run(path: Path) -> None:
-    """Check that a path is a run folder."""
+    """Raise a RunError that says what is wrong if a path is not a run folder."""
     if path.suffix == ".gguf" and not exists(path):
         raise RunError(f"{path}: there is no such file. Check the name and the folder it is looked for in.")
     if not exists(path):

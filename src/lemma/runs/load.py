@@ -42,7 +42,7 @@ TOWERS = "towers."
 
 
 def build_run_uninitialized(folder: RunFolder) -> nn.Module:
-    """Build the model of a run for `load_weights`, without initial weights except those of its base.
+    """Build the model of a run for `load_weights`: initial weights are not drawn, those of a base are loaded.
 
     The random state of the caller stays as it is, whatever an adaptation or the family of a plugin draws.
     """
@@ -53,7 +53,13 @@ def build_run_uninitialized(folder: RunFolder) -> nn.Module:
 def build_initial_model(
     folder: RunFolder, dropout: float = 0.0, builder: Callable[..., nn.Module] = build
 ) -> nn.Module:
-    """Build the model of a run as it starts: with new weights, or with those of its base and of the adaptation."""
+    """Build the model of a run before training: with new weights, or with those of its base and its adaptation.
+
+    Args:
+        folder: the run.
+        dropout: rate for training.
+        builder: function of a spec and the dropout that builds the model.
+    """
     if folder.adaptation is None:
         return builder(folder.spec, dropout)
     base = folder.base()
@@ -62,15 +68,16 @@ def build_initial_model(
         model = base.source.model(dropout)
     else:
         model = builder(folder.spec, dropout)
-        load_base_weights(model, merged_weights(base), base.path)
+        load_base_weights(model, read_merged_weights(base), base.path)
     method = folder.adaptation.method
     return adapt_model(model, method, always_trainable(folder.spec, method)).model
 
 
 def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
-    """Return patterns of the parameters that any method trains: a classifier's head, the layers that a re-ranker adds.
+    """Return name patterns of the parameters that are trained with any adaptation method.
 
-    If all else is frozen, a language model's output layer, and the projections of a dual encoder to the shared space.
+    They are a classifier's head and the new layers of a re-ranker; with the method `frozen` also a language model's
+    output layer, or a dual encoder's projections to the shared space.
     """
     if isinstance(spec, Classifier):
         return HEAD
@@ -82,9 +89,9 @@ def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
 
 
 def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Load the weights of a base into a model, or into the body of a classifier or the dual encoder of a re-ranker.
+    """Copy the weights of a base into a model, or into the part of a classifier or re-ranker that the base is.
 
-    Weights that a body leaves out are ignored.
+    Weights that the part does not have are ignored; `path` is the base, for errors.
     """
     target = model
     if isinstance(model, ClassifierModel):
@@ -96,11 +103,12 @@ def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Pat
 
 
 def _weights_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Return the weights whose name starts with a prefix, by the rest of the name."""
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def merged_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """Read all weights of a finished run, LoRA's updates merged into those of an adapted one."""
+def read_merged_weights(folder: RunFolder) -> dict[str, Tensor]:
+    """Read all weights of a finished run by name, with LoRA updates merged into their matrices."""
     check_finished(folder)
     if isinstance(folder, PretrainedRun):
         return named_weights(folder.source.model(), include_frozen=True)
@@ -112,7 +120,7 @@ def merged_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def load_model(folder: RunFolder) -> nn.Module:
-    """Load the model of a finished run."""
+    """Load the model of a finished run; LoRA updates and adapters stay separate modules."""
     if isinstance(folder, PretrainedRun):
         return folder.source.model()
     model = build_run_uninitialized(folder)
@@ -123,7 +131,7 @@ def load_model(folder: RunFolder) -> nn.Module:
 
 
 def run_hash(folder: RunFolder) -> str:
-    """Return the hash that identifies the answers of a run: of its weights and tokenizer, or of method and base."""
+    """Return a hash that identifies a run: of weights and tokenizer or, if adapted, of updates, method and base."""
     if isinstance(folder, PretrainedRun):
         return folder.source.hash
     weights = str(read_header(folder.path / WEIGHTS).get("sha256", ""))
@@ -134,7 +142,7 @@ def run_hash(folder: RunFolder) -> str:
 
 
 def check_finished(base: RunFolder) -> None:
-    """Raise an error if a base is not finished."""
+    """Raise a RunError if a run that is to be a base is not finished."""
     base.check_complete()
     if not base.is_finished:
         command = f"lemma train --resume {quote(str(base.path))}"
@@ -142,7 +150,7 @@ def check_finished(base: RunFolder) -> None:
 
 
 def check_not_base(base: RunFolder, out: Path) -> None:
-    """Check that `out` is neither the base nor a base that it needs itself, which would be lost."""
+    """Raise a RunError if `out` is the path of the base, or of a run that the base was adapted from."""
     folder: RunFolder | None = base
     while folder is not None:
         if real_path(folder.path) == real_path(out):
@@ -151,7 +159,7 @@ def check_not_base(base: RunFolder, out: Path) -> None:
 
 
 def check_no_adapters(base: RunFolder) -> None:
-    """Check that a base has no adapters, which cannot be merged into its weights."""
+    """Raise a RunError if a base was adapted with adapters, which cannot be merged into its weights."""
     if base.adaptation and base.adaptation.method.kind == "adapters":
         raise RunError(
             f"{base.path} was adapted with adapters, and so cannot be a base itself. Adapt {base.base().path} instead, "
@@ -160,7 +168,7 @@ def check_no_adapters(base: RunFolder) -> None:
 
 
 def check_base_hash(folder: RunFolder, base: RunFolder) -> None:
-    """Check that the weights of a base are those that the run was adapted from."""
+    """Raise a RunError if the weights of a base have changed since the run was adapted from it."""
     assert folder.adaptation is not None
     actual = run_hash(base)
     if actual != folder.adaptation.base_hash:
@@ -172,9 +180,9 @@ def check_base_hash(folder: RunFolder, base: RunFolder) -> None:
 
 
 def make_adaptation_spec(base: RunFolder, out: Path, method: Method) -> AdaptationSpec:
-    """Make the spec of a run in `out` that is adapted from a base, which it names by a relative path.
+    """Return the spec of a run in `out` that is adapted from a base by a method.
 
-    A pretrained model with a name is called by it.
+    The base is recorded by its path relative to `out`, or by the name of a pretrained model.
     """
     check_finished(base)
     check_not_base(base, out)
@@ -209,13 +217,13 @@ class Run:
 
     @property
     def model(self) -> LanguageModel:
-        """Language model of the run; a run of another kind is an error that says how to use it."""
+        """The language model; a run of another kind is an error that says how to use it."""
         return self.require(LanguageModel, "a language model")
 
     def require(self, model_class: type[Kind], expected: str, hint: str = "") -> Kind:
-        """Return the model if it is of this class; another is an error that says what the run holds and how to use it.
+        """Return the model if it is of a class; otherwise raise a RunError that says how to use the run.
 
-        The dual encoder of a re-ranker is returned too.
+        Of a re-ranker, the dual encoder inside it counts too.
 
         Args:
             expected: The expected model in words.
@@ -230,7 +238,7 @@ class Run:
         raise RunError(f"{message} It is {self.spec.usage.format(path)} {hint.format(path)}".rstrip())
 
     def merge_lora(self) -> "Run":
-        """Return the run with LoRA's updates merged into a copy of its model, which is as fast as the base.
+        """Return a copy of the run with LoRA updates merged into the matrices, which is as fast as the base.
 
         A model with hooks or patched forwards is used as it is, since a copy would not call them.
         """
@@ -239,7 +247,7 @@ class Run:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Tokenizer of the model; a parser's run has a lexicon instead."""
+        """The tokenizer; a run without one, such as a parser's, is an error."""
         if self.vocabulary is None:
             raise RunError(f"{self.path} holds {self.spec.usage.format(quote(str(self.path)))}")
         if not isinstance(self.vocabulary, Tokenizer):
@@ -250,7 +258,7 @@ class Run:
         return self.vocabulary
 
     def chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]:
-        """Encode a conversation by the model's own chat template, ready for the assistant's answer.
+        """Return the token ids of a conversation in the model's chat template, up to where the assistant answers.
 
         >>> run.chat([{"role": "user", "content": "Why is the sky blue?"}])  # doctest: +SKIP
         """
@@ -258,14 +266,16 @@ class Run:
 
     @property
     def lexicon(self) -> Lexicon:
-        """Words and relations that the parser knows."""
+        """Words and relations of a parser; a run of another kind is an error."""
         if not isinstance(self.vocabulary, Lexicon):
             raise RunError(f"{self.path} holds a model of the family {self.spec.family}, which has no lexicon.")
         return self.vocabulary
 
 
 def load(path: Path | str, device: str = "cpu") -> Run:
-    """Load a run, its model ready for use; where the end is missing or damaged, the last good checkpoint serves.
+    """Load a run or a pretrained model onto a device, ready for use.
+
+    If the final weights are missing or damaged, those of the last good checkpoint are loaded, with a warning.
 
     A Hugging Face folder, a `.gguf` file or the name of a pretrained model is loaded as a run is.
     """
@@ -298,6 +308,7 @@ def load(path: Path | str, device: str = "cpu") -> Run:
 
 
 def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
+    """Return the weights of a run by name, and None, or a note if they are those of a checkpoint."""
     folder.check_complete()
     if not folder.is_finished:
         command = f"lemma train --resume {quote(str(folder.path))}"
@@ -311,6 +322,7 @@ def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]
 
 
 def _checkpoint_weights(folder: RunFolder, reason: str) -> tuple[dict[str, Tensor], str]:
+    """Return the weights of the last good checkpoint by name, and a note that begins with `reason`."""
     checkpoint = read_latest_checkpoint(folder.checkpoints)
     if checkpoint is None:
         raise RunError(f"{reason} There is no checkpoint to take weights from either.")

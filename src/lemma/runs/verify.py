@@ -24,8 +24,8 @@ from lemma.runs.folder import (
     Metrics,
     PretrainedRun,
     RunFolder,
-    changed_files,
     check_utf8_path,
+    find_changed_files,
     is_run,
     read_manifest,
 )
@@ -64,10 +64,11 @@ class Verification(Result):
         return all(file.state != "damaged" for file in self.files)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one record per file: its path, bytes, state and the reason of a damage."""
+        """Return one dictionary per file: path, bytes, state and, if it is damaged, the reason."""
         return [asdict(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a table of files with their state, and the reasons of damages."""
         rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
         yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
@@ -78,7 +79,7 @@ class Verification(Result):
 
 
 def verify_folder(path: Path) -> Verification:
-    """Compare every file of a run, of a study, or of all runs in a folder with its checksum."""
+    """Compare every file of a run, a study, an export, or all runs below a folder with its checksum."""
     check_utf8_path(path)
     if is_run(path):
         return Verification(path, tuple(_run_files(path, path)))
@@ -100,7 +101,7 @@ def verify_folder(path: Path) -> Verification:
 
 
 def verify_home(home: Path) -> Verification:
-    """Compare the caches of the data home with their checksums; what is damaged is made again at its next use."""
+    """Compare the cached files in the data home with their checksums; damaged ones are replaced at their next use."""
     files: list[CheckedFile] = []
     patterns = (f"stores/*/{STORE}", "tokenizers/*.json", "counts/*.json")
     for path in sorted(path for pattern in patterns for path in home.glob(pattern)):
@@ -114,7 +115,13 @@ def verify_home(home: Path) -> Verification:
 
 
 def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a study next to its runs: those listed in its manifest, and measurements with checksums."""
+    """Check the files of a study except its runs: those in its manifest, and measurements with checksums.
+
+    Args:
+        study: folder of the study.
+        runs: folders of all runs, whose results are next to them.
+        root: folder that reported paths are relative to.
+    """
     has_manifest = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
     if has_manifest:
         yield from check_files([study / MANIFEST], root, lambda: read_checksums(study))
@@ -131,7 +138,7 @@ def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[Chec
 
 
 def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a run; a run that cannot be opened is damaged even if every file has its checksum."""
+    """Check the files of a run, and whether it can be opened; reported paths are relative to `root`."""
     try:
         folder, message = RunFolder.open(run), ""
     except LemmaError as error:
@@ -147,6 +154,7 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
 
 
 def _pretrained_files(folder: PretrainedRun, root: Path) -> Iterator[CheckedFile]:
+    """Check the files of a pretrained model, as far as checksums are known; paths are relative to `root`."""
     files = [*folder.source.files, *folder.source.extra_files]
     if (files[0].parent / CHECKSUMS).exists():
         yield from _export_files(files[0].parent, files, root)
@@ -161,8 +169,15 @@ def _pretrained_files(folder: PretrainedRun, root: Path) -> Iterator[CheckedFile
 
 
 def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterator[CheckedFile]:
+    """Check the files of a run folder by its manifest and their own checksums, and report temporary files.
+
+    Args:
+        run: path of the folder.
+        folder: the opened run; None if it cannot be opened.
+        root: folder that reported paths are relative to.
+    """
     try:
-        manifest, changes = read_manifest(run), dict(changed_files(run))
+        manifest, changes = read_manifest(run), dict(find_changed_files(run))
     except LemmaError as error:
         manifest, changes = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
     names = [*manifest["tables"], *(name for name in manifest["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
@@ -194,7 +209,13 @@ def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterat
 
 
 def _export_files(folder: Path, files: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a folder that Lemma wrote for another library, also those that are listed and missing."""
+    """Check the files of a folder that Lemma wrote for another library.
+
+    Args:
+        folder: with a list of checksums.
+        files: to check in addition to those in the list.
+        root: folder that reported paths are relative to.
+    """
     manifest = folder / CHECKSUMS
     yield from check_files([manifest], root, partial(read_checked_json, manifest))
     paths = dict.fromkeys(files)
@@ -205,9 +226,13 @@ def _export_files(folder: Path, files: Sequence[Path], root: Path) -> Iterator[C
 
 
 def check_files(paths: list[Path], root: Path, check: Callable[[], object], note: str = "") -> Iterator[CheckedFile]:
-    """Run a check of several files; the one that its error names is damaged, or all if it names none.
+    """Run a check of several files and yield a result for each: good, damaged, or without a checksum.
 
-    With a `note`, files that pass have no checksum, for the reason that it gives.
+    Args:
+        paths: of the files; the one that the error names is damaged, or all if it names none.
+        root: folder that reported paths are relative to.
+        check: raises a LemmaError for damage.
+        note: reason why the files have no checksum; "" if they have.
     """
     try:
         check()
@@ -225,6 +250,7 @@ def check_files(paths: list[Path], root: Path, check: Callable[[], object], note
 
 
 def _checked_file(path: Path, root: Path, state: State, note: str = "") -> CheckedFile:
+    """Return the result for a file, with its path relative to `root` and its size in bytes."""
     name = str(path)
     if path == root:  # a model may be a single file
         name = path.name

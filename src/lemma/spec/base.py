@@ -34,7 +34,7 @@ class Spec(BaseModel):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
-        """Map each textbook letter to its field.
+        """Return the field name of each textbook letter.
 
         >>> from lemma.spec.models import FeedForward
         >>> FeedForward.letters()["d_h"]
@@ -44,7 +44,7 @@ class Spec(BaseModel):
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """List all names of settings: each field, then its letter."""
+        """Return the names of all settings: each field, followed by its letter if it has one."""
         return [
             name for field_name, field in cls.model_fields.items() for name in (field_name, letter_of(field)) if name
         ]
@@ -52,6 +52,7 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_letters(cls, data: Any) -> Any:
+        """Rename letters and old names to field names before validation, and check numbers and text."""
         if not isinstance(data, Mapping):
             return data
         letters, values = cls.letters(), {}
@@ -70,32 +71,32 @@ class Spec(BaseModel):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate settings; a mistake becomes a SpecError whose message starts with `source`."""
+        """Validate settings and return the spec; a mistake is a SpecError whose message starts with `source`."""
         try:
             return cls.model_validate(settings)
         except ValidationError as error:
             raise SpecError(explain_validation(error, source, cls)) from None
 
     def replace(self, **settings: Any) -> Self:
-        """Return a copy with some settings changed, validated like a new one."""
+        """Return a validated copy with some settings, by field name or letter, changed."""
         letters = type(self).letters()
         changes = {letters.get(key, key): value for key, value in settings.items()}
         source = getattr(self, "family", type(self).__name__.lower())
         return type(self).read({**self.to_dict(), **changes}, source)
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with the sizes of the data: vocabulary, relations, classes."""
+        """Return a copy with the sizes that the data determine: vocabulary, relations, classes."""
         return self.replace(**sizes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for TOML or JSON, without unset (None) fields."""
+        """Return the fields as TOML- and JSON-compatible values, without those that are None."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def is_utf8(text: str) -> bool:
-    """Check whether text can be written as UTF-8; names of files that are not UTF-8 contain surrogates.
+    r"""Return whether a text can be encoded as UTF-8; file names that are not UTF-8 hold surrogates.
 
-    >>> is_utf8("café"), is_utf8("caf\\udce9")
+    >>> is_utf8("café"), is_utf8("caf\udce9")
     (True, False)
     """
     return not any("\ud800" <= character <= "\udfff" for character in text)
@@ -107,7 +108,10 @@ MAX_DEPTH = 1000  # layers
 
 
 def check_number(name: str, value: int, field: FieldInfo) -> None:
-    """Reject booleans where a number is expected, and numbers too large for any machine."""
+    """Raise a ValueError for a boolean where a number is expected, and for a number beyond the limit of its field.
+
+    `name` is the setting as the user typed it.
+    """
     if isinstance(value, bool):
         if not _accepts_bool(field.annotation):
             raise ValueError(f"{name} = {str(value).lower()}: a number is expected, as in {name}={field.get_default()}")
@@ -119,7 +123,7 @@ def check_number(name: str, value: int, field: FieldInfo) -> None:
 
 
 def _accepts_bool(annotation: Any) -> bool:
-    """Check whether true and false are values of a field: all fields but numbers accept them."""
+    """Return whether a field with this type annotation accepts true and false."""
     parts = get_args(annotation)
     if not parts:
         return annotation not in (int, float)
@@ -128,7 +132,7 @@ def _accepts_bool(annotation: Any) -> bool:
 
 
 def short_repr(value: Any) -> str:
-    """Format a value for a message, shortened if it is long.
+    """Return the `repr` of a value for a message, shortened if it is long.
 
     >>> short_repr("a" * 100), short_repr(10**5000)
     ("'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa…", 'a number of more than 4,000 digits')
@@ -143,16 +147,17 @@ def short_repr(value: Any) -> str:
 
 
 def letter_of(field: FieldInfo) -> str | None:
-    """Return the field's textbook letter, if it has one."""
+    """Return a field's textbook letter; None without one."""
     return next((item.name for item in field.metadata if isinstance(item, Letter)), None)
 
 
 def explain_validation(error: ValidationError, source: str, spec_class: type[Spec]) -> str:
-    """Describe pydantic's errors, one line per mistake: the setting, its value, what was expected."""
+    """Return pydantic's errors as text, one line per mistake: the setting, its value, what was expected."""
     return "\n".join(_explain_mistake(mistake, source, spec_class) for mistake in error.errors())
 
 
 def _explain_mistake(mistake: Any, source: str, spec_class: type[Spec]) -> str:
+    """Return the message for one of pydantic's errors; `source` is the spec as messages name it."""
     kind, location, context = mistake["type"], mistake["loc"], mistake.get("ctx", {})
     path = ".".join([source, *(str(step)[:64] for step in location)]).strip(".")
     if kind == "extra_forbidden":
@@ -184,7 +189,7 @@ def _explain_mistake(mistake: Any, source: str, spec_class: type[Spec]) -> str:
 
 
 def _settings_at(spec_class: type[Spec], path: Sequence[int | str]) -> list[str]:
-    """List the settings next to the one at the end of a path through fields and kinds of tagged choices."""
+    """Return the names of the settings of the (nested) spec that holds the last item of a path."""
     classes = [spec_class]
     for step in path[:-1]:
         annotations = [each.model_fields[step].annotation for each in classes if step in each.model_fields]
@@ -196,20 +201,21 @@ def _settings_at(spec_class: type[Spec], path: Sequence[int | str]) -> list[str]
 
 
 def _spec_classes_in(annotation: Any) -> list[type[Spec]]:
+    """Return the spec classes that occur in a type annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Spec):
         return [annotation]
     return [spec_class for part in get_args(annotation) for spec_class in _spec_classes_in(part)]
 
 
 def exists(path: Path) -> bool:
-    """Check whether a path exists; False for a name that no file can have."""
+    """Return whether a path exists; False for a name that no file can have."""
     with suppress(OSError):
         return path.exists()
     return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file; a SpecError names the file and the line of a mistake."""
+    """Read a TOML file as a dictionary; a mistake is a SpecError that names the file and the line."""
     try:
         if (size := path.stat().st_size) > MAX_TOML_BYTES:
             raise SpecError(f"{path} has {size:,} bytes; a file of settings has at most {MAX_TOML_BYTES:,}.")
@@ -232,7 +238,7 @@ MAX_KEY_DOTS = 64
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; any mistake in it is a ValueError with a short message."""
+    """Parse TOML text as a dictionary; any mistake is a ValueError with a short message."""
     if LONG_DOTTED_KEY.search(text):
         raise ValueError(f"a key has more than {MAX_KEY_DOTS} dots")
     try:
@@ -249,7 +255,7 @@ LONG_DOTTED_KEY = re.compile(rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """Format a table of plain values as TOML, nested tables last.
+    """Return a table of TOML-compatible values as TOML text, with nested tables last.
 
     >>> print(to_toml({"family": "rnn", "width": 8, "positions": {"kind": "none"}}))
     family = "rnn"
@@ -259,44 +265,47 @@ def to_toml(table: Mapping[str, Any]) -> str:
     kind = "none"
     <BLANKLINE>
     """
-    return "\n".join(_toml_lines(table, ())) + "\n"
+    return "\n".join(_format_toml_lines(table, ())) + "\n"
 
 
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _format_toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+    """Return the TOML lines of a table; `path` are the keys that lead to it."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    lines = [f"{_format_key(key)} = {_format_value(value)}" for key, value in plain.items()]
     for key, nested in tables.items():
-        header = ".".join(_key(step) for step in (*path, key))
-        lines += ["", f"[{header}]", *_toml_lines(nested, (*path, key))]
+        header = ".".join(_format_key(step) for step in (*path, key))
+        lines += ["", f"[{header}]", *_format_toml_lines(nested, (*path, key))]
     return lines
 
 
-def _key(key: str) -> str:
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
+def _format_key(key: str) -> str:
+    """Return a key in TOML, quoted if needed."""
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _quote_text(key)
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
+    """Return a value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        return _text(value)
+        return _quote_text(value)
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(_format_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_format_key(key)} = {_format_value(item)}" for key, item in value.items()) + " }"
     raise TypeError(f"TOML has no way to write {type(value).__name__}")
 
 
-def _text(value: str) -> str:
-    """Quote text; TOML's escapes are those of JSON and one for the delete character."""
+def _quote_text(value: str) -> str:
+    """Return a text as a TOML string."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
-    """Parse `key=value` settings; a value is a TOML literal, or else plain text. Nothing is ever evaluated.
+    """Parse `key=value` settings to a dictionary; a value is a TOML literal or else plain text.
 
     >>> parse_settings(["width=128", "tied=true", "positions=sinusoidal", "learning_rate=1e-3"])
     {'width': 128, 'tied': True, 'positions': 'sinusoidal', 'learning_rate': 0.001}
@@ -314,7 +323,7 @@ def parse_settings(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def parse_value(text: str) -> Any:
-    """Parse a TOML literal (number, true, false, string, list, table); return anything else as text."""
+    """Return the value of a TOML literal (number, true, false, string, list, table); return other text unchanged."""
     try:
         document = parse_toml(f"value = {text}")
     except ValueError:
@@ -322,12 +331,17 @@ def parse_value(text: str) -> Any:
     return document["value"] if list(document) == ["value"] else text
 
 
-def distribute(
+def assign_settings(
     settings: Mapping[str, Any], spec_classes: Mapping[str, type[Spec]], extra_names: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Assign each setting to the first of `spec_classes` that has it; an unknown one is an error with a suggestion.
+    """Return the settings of each spec class: a setting belongs to the first class that has it.
 
-    A dotted setting reaches into a nested choice: `positions.base=500`. `extra_names` are suggested too.
+    A dotted setting reaches into a nested spec: `positions.base=500`.
+
+    Args:
+        settings: values by setting name, letter or dotted name.
+        spec_classes: the classes, by names such as "model" and "recipe".
+        extra_names: further settings, which the error about an unknown setting suggests too.
     """
     assigned: dict[str, dict[str, Any]] = {owner: {} for owner in spec_classes}
     for key, value in nest_settings(settings).items():
@@ -339,6 +353,7 @@ def distribute(
 
 
 def _explain_unknown(name: str, value: Any, spec_classes: Sequence[type[Spec]], extra_names: Iterable[str]) -> str:
+    """Return the error message for a setting that none of the spec classes has."""
     for spec_class in spec_classes:
         if new_name := spec_class.renamed.get(name):
             return f"the setting '{name}' is called '{new_name}' now. Type {new_name}={str(value)[:64]}"
@@ -354,12 +369,13 @@ def _explain_unknown(name: str, value: Any, spec_classes: Sequence[type[Spec]], 
 def _explain_synonym(
     name: str, value: Any, spec_classes: Iterable[type[Spec]], extra_names: Iterable[str]
 ) -> str | None:
-    """Explain a setting that another program has under this name; None for a name that none has.
+    """Return the error message for a setting that other programs call by this name; None if none does.
 
     A value is repeated only where the setting takes it.
     """
 
     def find(synonym: str) -> tuple[str, type[Spec] | None] | None:
+        """Return the field of a synonym and the class that has it (None for an extra name); None if no class has it."""
         owner = next((spec_class for spec_class in spec_classes if synonym in spec_class.setting_names()), None)
         if owner is None:
             return (synonym, None) if synonym in extra_names else None
@@ -382,12 +398,13 @@ def _explain_synonym(
 
 
 def _describe_fields(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:
+    """Return "name=…: description" of (field, spec class) pairs."""
     descriptions = ((name, owner.model_fields[name].description if owner else "") for name, owner in fields)
     return " ".join(f"{name}=…: {description}" for name, description in descriptions)
 
 
 def _accepts(spec_class: type[Spec], name: str, value: Any) -> bool:
-    """Check whether a setting takes a value, whatever the other settings are."""
+    """Return whether a setting of a spec class accepts this value, whatever the other settings are."""
     try:
         spec_class.model_validate({name: value})
     except ValidationError as error:
@@ -397,7 +414,7 @@ def _accepts(spec_class: type[Spec], name: str, value: Any) -> bool:
 
 
 def nest_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn dotted settings into tables; the plain setting names the table's kind.
+    """Convert dotted settings to nested tables; a plain setting becomes the `kind` of a table of that name.
 
     >>> nest_settings({"positions.base": 500, "positions": "sinusoidal", "width": 8})
     {'positions': {'base': 500, 'kind': 'sinusoidal'}, 'width': 8}
@@ -417,4 +434,5 @@ def nest_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _as_table(value: Any) -> dict[str, Any]:
+    """Return a mapping as a dictionary, and any other value as a table with that `kind`."""
     return dict(value) if isinstance(value, Mapping) else {"kind": value}

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, describe_unknown
-from lemma.spec.base import Spec, distribute, exists, letter_of, nest_settings, read_toml, short_repr
+from lemma.spec.base import Spec, assign_settings, exists, letter_of, nest_settings, read_toml, short_repr
 from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, TrainedTokenizer
 from lemma.spec.models import (
     FAMILIES,
@@ -46,7 +46,7 @@ class Preset:
 
 
 def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
-    """Read a model's settings; `family` says which family they belong to."""
+    """Return the model spec of these settings; `family` tells its class. `source` begins error messages."""
     family = settings.get("family")
     if family is None:
         raise SpecError(f"{source}: 'family' is missing. Choices: {', '.join(family_names())}.")
@@ -57,7 +57,10 @@ def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
 
 
 def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokenizer:
-    """Read a tokenizer from its kind, or from a table of settings, of the default kind unless it names one."""
+    """Return the tokenizer spec of a kind, or of a table of settings with `default_kind` unless it has a kind.
+
+    `source` begins error messages.
+    """
     table = {"kind": default_kind, **value} if isinstance(value, Mapping) else {"kind": value}
     if not isinstance(table["kind"], str) or table["kind"] not in TOKENIZER_SPECS:
         raise SpecError(describe_unknown(source, short_repr(table["kind"]).strip("'"), TOKENIZER_SPECS))
@@ -65,6 +68,7 @@ def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokeniz
 
 
 def _read_preset(name: str, table: Mapping[str, Any]) -> Preset:
+    """Build a preset from its table in presets.toml."""
     model = read_model({"family": name, **table.get("model", {})}, name)
     tokenizer = read_tokenizer(table["tokenizer"], name, "byte-pairs") if "tokenizer" in table else None
     return Preset(model, table["description"], table.get("recipe", {}), tokenizer)
@@ -78,7 +82,7 @@ RESERVED_NAMES = {*PRESETS, *FAMILIES}
 
 
 def preset(name: str) -> Preset:
-    """Return the preset of that name; a SpecError lists the names if no preset has it."""
+    """Return the preset of that name; an unknown name is a SpecError that lists all."""
     match = find_preset(name)
     if match is None:
         raise SpecError(_explain_unknown_model(name))
@@ -98,12 +102,12 @@ def find_preset(name: str) -> Preset | None:
 
 
 def preset_names() -> list[str]:
-    """List the names of all presets, built-in ones first."""
+    """Return the names of all presets, built-in ones first."""
     return [*PRESETS, *PLUGIN_FAMILIES.names()]
 
 
 def uses_plugins(spec: Spec) -> bool:
-    """Check whether a spec, or one in it, is of a class that a plugin brings.
+    """Return whether a spec, or a spec nested in it, is of a plugin's class.
 
     >>> from lemma.spec.models import Decoder
     >>> uses_plugins(Decoder())
@@ -115,6 +119,7 @@ def uses_plugins(spec: Spec) -> bool:
 
 
 def _explain_unknown_model(name: str) -> str:
+    """Return the error message for an unknown preset."""
     return describe_unknown("model", name, preset_names(), MODEL_SYNONYMS.get(name.lower()))
 
 
@@ -133,7 +138,13 @@ class Choice:
     has_own_warm_up: bool = False  # the warm-up is among the settings, and so may be as long as the training
 
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
-        """Make the data spec; `kind` is text, treebank, pairs, labels, images or graph, and `source` names the data."""
+        """Return the data spec of a training with this model.
+
+        Args:
+            kind: text, treebank, pairs, labels, images or graph; it must be the kind that the model learns from.
+            source: name or path of the data.
+            settings: further fields of the data spec.
+        """
         expected = self.model.data_kind
         if kind != expected:
             raise SpecError(
@@ -147,7 +158,7 @@ class Choice:
         return spec_class.read({**defaults, **self.data_settings, **settings, kind: source}, "data")
 
     def as_classifier(self) -> "Choice":
-        """Return the choice of a classifier that has this model for its body."""
+        """Return a copy whose model is a classifier with this model as its body."""
         if isinstance(self.model, Classifier):
             return self
         if not isinstance(self.model, BodySpec):
@@ -159,9 +170,12 @@ class Choice:
 def choose(
     model: str | Path | ModelSpec | Choice, settings: Mapping[str, Any] | None = None, *, classify: bool = False
 ) -> Choice:
-    """Take a preset, a spec file or a spec, and change settings of the model, the recipe and the tokenizer.
+    """Return a model, its recipe and its tokenizer, from a preset, a spec file or a spec, with settings changed.
 
-    To `classify`, the model becomes the body of a classifier; the settings reach both.
+    Args:
+        model: name of a preset, path of a spec file, spec, or an earlier choice.
+        settings: values by name or letter, of the model, the recipe, the tokenizer or the data.
+        classify: whether the model becomes the body of a classifier; settings then reach both.
 
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
@@ -175,7 +189,7 @@ def choose(
     kind = spec.data_kind
     data_class = DATA_SPECS[kind]
     if "tokenizer" not in data_class.model_fields:
-        parts = distribute(settings, {"model": type(spec), "recipe": Recipe, "data": data_class}, ("epochs",))
+        parts = assign_settings(settings, {"model": type(spec), "recipe": Recipe, "data": data_class}, ("epochs",))
         data_class.read({kind: kind, **parts["data"]}, "data")  # reports a mistake before the recipe is read
         data_settings |= parts["data"]
     else:
@@ -183,7 +197,7 @@ def choose(
         data_settings |= {"held_out": settings.pop("held_out")} if "held_out" in settings else {}
         body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
         spec_classes = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
-        parts = distribute(settings, spec_classes, ("tokenizer", "held_out", "validation", "test", "epochs"))
+        parts = assign_settings(settings, spec_classes, ("tokenizer", "held_out", "validation", "test", "epochs"))
         tokenizer = tokenizer.replace(**parts["tokenizer"])
     if isinstance(spec, TextReader) and parts["body"]:
         parts["model"]["body"] = spec.body.replace(**parts["body"]).to_dict()
@@ -216,14 +230,14 @@ NOT_FOR_GRAPHS = {
 
 
 def reason_unused(setting: str, model: ModelSpec) -> str | None:
-    """Explain why a setting of the recipe has no effect on this model; None if it has one."""
+    """Return the reason why a recipe setting has no effect on a model; None if it has an effect."""
     if setting in ONLY_FOR and not isinstance(model, ONLY_FOR[setting][0]):
         return ONLY_FOR[setting][1]
     return NOT_FOR_GRAPHS.get(setting) if isinstance(model, Graph) else None
 
 
 def check_recipe_settings(settings: Iterable[str], model: ModelSpec) -> None:
-    """Reject settings of the recipe that have no effect on this model."""
+    """Raise a SpecError if any of these recipe settings has no effect on a model."""
     for name in settings:
         if reason := reason_unused(name, model):
             raise SpecError(
@@ -232,6 +246,7 @@ def check_recipe_settings(settings: Iterable[str], model: ModelSpec) -> None:
 
 
 def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> TrainedTokenizer:
+    """Remove the setting `tokenizer` from `settings` and return the tokenizer that it chooses, or the default."""
     names = [name for name in settings if name.partition(".")[0] == "tokenizer"]
     requested = nest_settings({name: settings.pop(name) for name in names}).get("tokenizer")
     if requested is None or requested == default.kind:
@@ -242,6 +257,7 @@ def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> Tr
 
 
 def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
+    """Convert a preset name, spec file or spec to a choice without changed settings."""
     if isinstance(model, Choice):
         return model
     if isinstance(model, ModelSpec):
@@ -264,7 +280,7 @@ def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
 
 
 def read_spec_file(path: Path) -> Choice:
-    """Read a spec file: the model's settings, and optionally the tables [recipe] and [tokenizer]."""
+    """Read a TOML file of a model's settings, with optional tables [recipe] and [tokenizer]."""
     settings = read_toml(path)
     recipe = Recipe.read(settings.pop("recipe", {}), f"{path}: recipe")
     tokenizer = read_tokenizer(settings.pop("tokenizer", {}), f"{path}: tokenizer", "byte-pairs")
@@ -283,12 +299,13 @@ class SettingRow:
 
     @property
     def title(self) -> str:
+        """Name, letter and default as text."""
         letter = f" ({self.letter})" if self.letter else ""
         return f"{self.word}{letter} = {'unset' if self.default is None else self.default}"
 
 
 def describe_settings(model: str) -> list[SettingRow]:
-    """List the settings of a model, its recipe, its data and its tokenizer, with their defaults for this model.
+    """List the settings of a preset: of its model, recipe, data and tokenizer, with their defaults.
 
     >>> [row.title for row in describe_settings("lstm")][1]
     'width (d) = 128'
@@ -308,6 +325,7 @@ def describe_settings(model: str) -> list[SettingRow]:
 
 
 def _setting_rows(source: str, spec: Spec) -> list[SettingRow]:
+    """List the settings of one spec; `source` is model, recipe, data or tokenizer."""
     values = {
         name: value["kind"] if isinstance(value, dict) and "kind" in value else value
         for name, value in spec.to_dict().items()

@@ -104,6 +104,7 @@ class TreebankSpec(Spec):
 
 
 def _check_node_count(value: int | str) -> int | str:
+    """Return a number of nodes as an integer, and a file name unchanged; numbers below 1 are a ValueError."""
     number = int(value) if isinstance(value, str) and value.isdecimal() else value
     if isinstance(number, int) and number < 1:
         raise ValueError(f"data: {value} nodes are too few. Give a number from 1 on, or a file with one node per line.")
@@ -193,6 +194,9 @@ DATA_SPECS: dict[str, type[AnyDataSpec]] = {next(iter(spec.model_fields)): spec 
 
 
 def read_data(settings: Mapping[str, Any], source: str) -> AnyDataSpec:
-    """Read the settings of any kind of data; the setting that names the source tells the kind."""
+    """Return the data spec of these settings, whose kind follows from the setting that names the data.
+
+    `source` begins error messages.
+    """
     kind = next((kind for name, kind in DATA_SPECS.items() if name in settings), DataSpec)
     return kind.read(settings, source)

@@ -17,7 +17,10 @@ Activation = Literal["gelu", "gelu-exact", "relu", "silu"]
 
 
 def check_heads(width_name: str, width: int, heads_name: str, heads: int) -> None:
-    """Check that heads divide their width; the error suggests the nearest widths that would fit."""
+    """Raise a ValueError with the nearest fitting widths if the number of heads does not divide a width.
+
+    The names are those of the settings.
+    """
     if width % heads:
         lower = width // heads * heads
         nearest = ", ".join(str(multiple) for multiple in (lower, lower + heads) if multiple)
@@ -41,11 +44,12 @@ class ModelSpec(Spec):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
+        """Return the field name of each textbook letter, `first_letters` first."""
         letters = super().letters()
         return {letter: letters[letter] for letter in (*cls.first_letters, *letters)}
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes by their textbook letters.
+        """Return the model's sizes by their textbook letters.
 
         >>> from lemma.spec.models import FeedForward
         >>> FeedForward().sizes()
@@ -54,7 +58,7 @@ class ModelSpec(Spec):
         return {letter: getattr(self, name) for letter, name in type(self).letters().items()}
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters.
+        """Return a copy with other sizes, by their textbook letters.
 
         >>> from lemma.spec.models import FeedForward
         >>> FeedForward().with_sizes({"d": 8}).width
@@ -126,6 +130,7 @@ class Recurrent(LanguageSpec):
 
     @model_validator(mode="after")
     def _tied_fits(self) -> Self:
+        """Check that a tied output layer has the width of the embedding."""
         if self.tied and self.hidden != self.width:
             family = getattr(self, "family", "recurrent")
             raise ValueError(
@@ -215,6 +220,7 @@ class AttentionModel(BodySpec):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
+        """Check that the number of heads divides the width, and that positions suit the width of a head."""
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"{self.family}.{name}", self.query_width, f"{self.family}.heads", self.heads)
         width, positions = self.head_width, self.positions
@@ -267,7 +273,7 @@ class Decoder(AttentionModel, LayerStack):
     """Soft cap of the logits: c·tanh(logit/c) (Gemma 2, Riviere et al. 2024); none if unset."""
 
     def has_bias(self, part: str) -> bool:
-        """Check whether a part has biases: query_key_value, attention_output or feed_forward."""
+        """Return whether a part (query_key_value, attention_output or feed_forward) has biases."""
         own = getattr(self, f"{part}_bias")
         return self.bias if own is None else own
 
@@ -278,6 +284,7 @@ class Decoder(AttentionModel, LayerStack):
 
     @model_validator(mode="after")
     def _groups_fit(self) -> Self:
+        """Check value width, key–value heads, merged matrices and window against the other settings."""
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
         key_value_heads = self.key_value_heads or self.heads
         if self.heads % key_value_heads:
@@ -332,6 +339,7 @@ class TableA5(LanguageSpec):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
+        """Check that the number of heads divides the width."""
         check_heads("table-a5.width", self.width, "table-a5.heads", self.heads)
         return self
 
@@ -362,6 +370,7 @@ class Transformer(AttentionModel):
 
     @model_validator(mode="after")
     def _special_tokens_fit(self) -> Self:
+        """Check that the ids of special tokens are in the vocabulary."""
         if any(not 0 <= token < self.vocabulary for token in self.special_tokens or ()):
             raise ValueError(
                 f"{self.family}.special_tokens = {self.special_tokens}: ids from 0 to {self.vocabulary - 1} are "
@@ -394,7 +403,7 @@ class Encoder(Transformer):
     """Whether the output layer for tokens has a bias (BERT)."""
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy for a tokenizer of this size, to which the special tokens are added unless it has them."""
+        """Return a copy for a tokenizer of this vocabulary size; special tokens are added unless it has them."""
         return self.replace(vocabulary=sizes["vocabulary"] + (0 if self.special_tokens else len(SPECIAL_TOKENS)))
 
 
@@ -449,11 +458,12 @@ class NewFamily(LanguageSpec):
 
     @property
     def longest(self) -> int | None:
-        """Maximum number of tokens that it reads at once; None if there is no limit."""
+        """Maximum number of tokens that the model reads at once; None for no limit."""
         return None
 
 
 def _reserved_names() -> set[str]:
+    """Return the names that plugins cannot give to a family."""
     from lemma.spec.choose import RESERVED_NAMES  # made of all families
 
     return RESERVED_NAMES
@@ -476,14 +486,14 @@ DEFAULT_POOLING = {
 
 
 def max_text_tokens(body: BodySpec) -> int:
-    """Return the maximum number of tokens of a text that a body reads: the context of a Transformer."""
+    """Return the maximum number of tokens of a text that a classifier with this body reads."""
     if isinstance(body, NewFamily):
         return body.longest or DEFAULT_MAX_TOKENS
     return body.context if isinstance(body, Transformer | Decoder) else DEFAULT_MAX_TOKENS
 
 
 def body_from_name(value: Any) -> Any:
-    """Turn the name of a body into its settings."""
+    """Convert the name of a body to a table of settings, before validation; tables are returned unchanged."""
     if isinstance(value, dict) and "kind" in value:  # as in body=lstm body.hidden=64
         value = {"family": value["kind"], **{name: inner for name, inner in value.items() if name != "kind"}}
     family = value if isinstance(value, str) else value.get("family") if isinstance(value, dict) else None
@@ -527,17 +537,17 @@ class TextReader(Pooling, ModelSpec):
         return DEFAULT_POOLING.get(self.body.family, "last") if self.pool == "auto" else self.pool
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with the sizes of the data; the vocabulary is that of the body."""
+        """Return a copy with the sizes that the data determine; the vocabulary is set in the body."""
         sizes = dict(sizes)
         body = self.body.replace(vocabulary=sizes.pop("vocabulary", self.vocabulary))
         return self.replace(**sizes, body=body.to_dict())
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of the body and of the model by their letters."""
+        """Return the sizes of the body and of the model, by their textbook letters."""
         return {**self.body.sizes(), **super().sizes()}
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes, given by their letters; those that the model does not have are the body's.
+        """Return a copy with other sizes, by their textbook letters; letters that the model lacks are the body's.
 
         >>> from lemma.spec.models import Classifier
         >>> Classifier().with_sizes({"K": 3, "D": 8}).sizes()["D"]
@@ -612,6 +622,7 @@ class DualEncoder(TextReader):
 
     @model_validator(mode="after")
     def _heads_fit(self) -> Self:
+        """Check that the image tower's number of heads divides its width."""
         check_heads("dual-encoder.image_width", self.image_width, "dual-encoder.image_heads", self.image_heads)
         return self
 
@@ -643,7 +654,7 @@ class CrossAttention(Reranking, ModelSpec):
         return self.towers.vocabulary
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with the sizes of the data."""
+        """Return a copy with the sizes that the data determine, set in the towers."""
         return self.replace(towers=self.towers.with_data_sizes(sizes).to_dict())
 
     def sizes(self) -> dict[str, int]:
@@ -683,6 +694,7 @@ class TransformerEncoder(Spec):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
+        """Check that each head has an even width."""
         if self.width % (2 * self.heads):
             nearest = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
             raise ValueError(
@@ -761,10 +773,10 @@ FAMILIES: dict[str, type[ModelSpec]] = {
 
 
 def find_family(name: str) -> type[ModelSpec] | None:
-    """Return the family of that name, built in or of a plugin; None for an unknown name."""
+    """Return the spec class of a family, built in or of a plugin; None for an unknown name."""
     return FAMILIES.get(name) or PLUGIN_FAMILIES.find(name)
 
 
 def family_names() -> list[str]:
-    """List the names of all families, built-in ones first."""
+    """Return the names of all families, built-in ones first."""
     return [*FAMILIES, *PLUGIN_FAMILIES.names()]

@@ -41,7 +41,10 @@ class PluginGroup(Generic[Kind]):
     )  # that registered classes name, by the paths that stand for them
 
     def register(self, spec_class: type[Kind], parts: Mapping[str, Any]) -> None:
-        """Register a class by its name in this process, with the parts that it names; a second time replaces it."""
+        """Register a spec class by its name in this process; a class of that name is replaced.
+
+        `parts` are the objects that the class refers to, such as its model, by attribute name.
+        """
         tag = spec_class.model_fields.get(self.tag)
         name = str(tag.default) if tag else ""
         if name in self.reserved_names():
@@ -60,7 +63,7 @@ class PluginGroup(Generic[Kind]):
         self.registered[name] = spec_class
 
     def names(self) -> list[str]:
-        """List the names of plugins; one that is built in is ignored with a warning."""
+        """Return the names of all plugins of the group; one with a built-in name is left out with a warning."""
         reserved = self.reserved_names()
         for entry in (entry for name, entries in self._entries().items() if name in reserved for entry in entries):
             warnings.warn(
@@ -71,13 +74,13 @@ class PluginGroup(Generic[Kind]):
         return [*self.registered, *(name for name in self._entries() if name not in {*reserved, *self.registered})]
 
     def provides(self, name: str) -> bool:
-        """Check whether a plugin has this name; a package installed a moment ago counts too."""
+        """Return whether a plugin has this name, installed a moment ago included."""
         if name not in self.reserved_names() and name not in self.registered and name not in self._entries():
             entry_points_of.cache_clear()
         return name in self.names()
 
     def find(self, name: str) -> type[Kind] | None:
-        """Return the class of a plugin; None if the name is built in or unknown."""
+        """Return the spec class of a plugin; None if the name is built in or unknown."""
         if not self.provides(name):
             return None
         if name in self.registered:
@@ -95,7 +98,12 @@ class PluginGroup(Generic[Kind]):
         return spec_class
 
     def load_part(self, name: str, path: str) -> Any:
-        """Import what belongs to a name, given as `package.module:attribute`, unless it was registered."""
+        """Return the registered object of a path, or else import it.
+
+        Args:
+            name: of the plugin, for errors.
+            path: as `package.module:attribute`.
+        """
         if path in self.parts:
             return self.parts[path]
         module, colon, attribute = path.partition(":")
@@ -105,16 +113,23 @@ class PluginGroup(Generic[Kind]):
             return getattr(import_module(module), attribute)
 
     def attribute_errors(self, name: str, path: str = "") -> Any:
-        """Return a context that reports every error as one of the package that has this name."""
+        """Return a context manager that turns errors into a PackageError about the package of a plugin.
+
+        `path` tells the package of a plugin that was registered.
+        """
         entries = self._entries().get(name)
         package = _package_title(entries[0]) if entries else path.partition(".")[0]
         return attribute_errors(package, f"the {self.noun} '{name}'")
 
     def _entries(self) -> dict[str, list["EntryPoint"]]:
+        """Return the entry points of the group by name."""
         return entry_points_of(self.name, tuple(sys.path))
 
     def _check(self, spec_class: Any, name: str, description: str) -> None:
-        """Reject what is not a subclass of the base class, or has another name inside."""
+        """Raise a PackageError unless a class derives from the base class and its tag field has this name.
+
+        `description` begins the message.
+        """
         base = self.base_class
         if not (isinstance(spec_class, type) and issubclass(spec_class, base)):
             raise PackageError(f"{description}, which is not a subclass of {base.__module__}.{base.__name__}.")
@@ -127,7 +142,7 @@ class PluginGroup(Generic[Kind]):
 
 @contextmanager
 def attribute_errors(package: str, noun: str) -> Iterator[None]:
-    """Turn any error in another package's code into one that names the package."""
+    """Turn any error in the block into a PackageError that names the package; `noun` is what it brings."""
     try:
         yield
     except LemmaError:
@@ -141,7 +156,7 @@ def attribute_errors(package: str, noun: str) -> Iterator[None]:
 
 @cache
 def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryPoint"]]:
-    """Return the entry points of a group by name, read once for every `sys.path`."""
+    """Return the entry points of a group by name; `path` is `sys.path`, for which they are cached."""
     from importlib.metadata import entry_points  # not needed where all names are Lemma's own
 
     by_name: dict[str, list[EntryPoint]] = {}
@@ -151,15 +166,24 @@ def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryP
 
 
 def _package_title(entry: "EntryPoint") -> str:
+    """Return the name and version of an entry point's package."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value.partition(".")[0]
 
 
 def kind_validator(
     noun: str, kinds: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
 ) -> BeforeValidator:
-    """Return a validator that accepts a spec by its `kind` alone; a table without a kind has the default one."""
+    """Return a pydantic validator that accepts the `kind` of a spec instead of its table.
+
+    Args:
+        noun: name of the setting, for errors.
+        kinds: built-in kinds.
+        group: plugins with further kinds.
+        default: kind of a table without one; None if it must have one.
+    """
 
     def read(value: Any) -> Any:
+        """Convert a kind to a table with this kind; tables and specs are returned as they are."""
         if default and isinstance(value, Mapping) and "kind" not in value:
             return {"kind": default, **value}
         if isinstance(value, bool | int | float):
@@ -188,6 +212,7 @@ class OpenChoice:
         )
 
     def _read(self, value: Any, read_built_in: Callable[[Any], Any]) -> Any:
+        """Validate a value by the plugin class of its name, or else by the union of built-in classes."""
         if isinstance(value, self.group.base_class):
             return value
         name = value.get(self.group.tag) if isinstance(value, Mapping) else None

@@ -144,7 +144,7 @@ class Rotary(PositionsSpec):
     """How angles change for a longer context: none, linear, llama3 or yarn."""
 
     def rotary_dim(self, head_width: int) -> int:
-        """Return the number of a head's coordinates that are rotated.
+        """Return the number of coordinates that are rotated in a head of this width.
 
         >>> Rotary(share=0.25).rotary_dim(64)
         16
@@ -186,6 +186,7 @@ class Relative(PositionsSpec):
 
     @model_validator(mode="after")
     def _buckets_fit(self) -> Self:
+        """Check that `farthest` is beyond the distances that have a bucket of their own."""
         if self.farthest <= self.buckets // 2:
             raise ValueError(
                 f"relative.farthest = {self.farthest} must be larger than half of relative.buckets = {self.buckets}: "

@@ -26,7 +26,7 @@ class NewObjective(Spec):
         kind: Any
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings by name."""
+        """Return the settings by name, without the kind."""
         return {name: getattr(self, name) for name in type(self).model_fields if name != "kind"}
 
 
@@ -48,15 +48,19 @@ class ObjectiveChoice(Spec):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings as they were given."""
+        """Settings of the objective by name, not validated."""
         return dict(self.model_extra or {})
 
     @model_serializer
     def _serialize(self) -> str | dict[str, Any]:
+        """Return the kind alone, or a table of kind and settings."""
         return {"kind": self.kind, **self.settings} if self.settings else self.kind
 
     def resolve(self) -> NewObjective | None:
-        """Return the objective with its settings, None for the causal one; reject one that is not installed."""
+        """Return the plugin's objective with validated settings; None for the causal one.
+
+        An objective that is not installed is a SpecError.
+        """
         if self.kind == CAUSAL:
             if self.settings:
                 names = ", ".join(self.settings)
@@ -101,7 +105,7 @@ class CustomOptimizer(Spec):
 
 
 def _name_function(value: Any) -> Any:
-    """Replace a function by the name that recipes have for it."""
+    """Return "custom" for a function, and any other value unchanged."""
     return "custom" if callable(value) else value
 
 
@@ -116,7 +120,7 @@ Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], B
 
 
 def _read_tracker(value: Any) -> Any:
-    """Translate `tensorboard = true` and `false` of earlier versions."""
+    """Convert `tensorboard = true` and `false` of earlier versions to a tracker's name or None."""
     trackers = {True: "tensorboard", False: None, "none": None}
     return trackers.get(value, value) if isinstance(value, bool | str) else value
 
@@ -207,9 +211,10 @@ STEPS_PER_WARM_UP_STEP = 10
 
 
 def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int | None = None) -> Recipe:
-    """Shorten a warm-up to a tenth of the steps, or to its fraction of the `reference` recipe if that is more.
+    """Return a recipe whose warm-up takes at most a tenth of its steps, or the same fraction as in `reference` if that
+    is more.
 
-    A warm-up of up to `max_steps` stays, as one that a person set.
+    A warm-up of up to `max_steps` steps stays unchanged.
 
     >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), max_steps=12).warm_up
     (1, 6)
@@ -222,7 +227,7 @@ def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int 
 
 
 def warm_up_message(recipe: Recipe, requested: int) -> str:
-    """Format the message that a warm-up was shortened."""
+    """Return the message that a warm-up of `requested` steps was shortened to that of the recipe."""
     return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
 
 

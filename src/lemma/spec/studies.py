@@ -14,7 +14,7 @@ from lemma.spec.recipe import Full, Method, Recipe
 
 
 def parse_seeds(value: Any) -> Any:
-    """Turn a number into that many seeds, from 1 on; keep a list as it is.
+    """Convert a number to that many seeds, from 1 on; return a list as a tuple.
 
     >>> parse_seeds(3), parse_seeds([7])
     ((1, 2, 3), (7,))
@@ -30,14 +30,14 @@ def parse_seeds(value: Any) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """Turn one or several values into a tuple without duplicates."""
+    """Convert a value, or a list without its duplicates, to a tuple; any other type is returned as it is."""
     if isinstance(value, (int, float, str)):
         return (value,)
     return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
 
 
 def _read_models(value: Any) -> Any:
-    """Turn the names of models into tables."""
+    """Convert the names of models to tables, in a tuple."""
     models = (value,) if isinstance(value, str) else value
     if not isinstance(models, (list, tuple)):
         return value
@@ -84,6 +84,7 @@ class StudySpec(Spec):
 
     @model_validator(mode="after")
     def _titles_differ(self) -> Self:
+        """Check that no two models have the same title."""
         models = [model for model in getattr(self, "models", ()) if isinstance(model, ComparedModel)]
         titles = [model.title.lower() for model in models]
         if duplicate := next((model.title for model in models if titles.count(model.title.lower()) > 1), None):
@@ -106,6 +107,7 @@ class StudyBudget(Spec):
 
     @model_validator(mode="after")
     def _one_clock(self) -> Self:
+        """Check that the budget has tokens or seconds, not both."""
         if self.tokens and self.seconds:
             raise ValueError("study.budget: give tokens or seconds, not both; each fixes the number of steps.")
         return self
@@ -121,6 +123,7 @@ class StudyTuning(Spec):
 
     @model_validator(mode="after")
     def _rates_differ(self) -> Self:
+        """Check that there are at least two different learning rates."""
         if len(set(self.learning_rate)) < max(2, len(self.learning_rate)):
             raise ValueError(
                 f"study.tune.learning_rate = {list(self.learning_rate)}: give at least two rates, none twice."
@@ -129,7 +132,7 @@ class StudyTuning(Spec):
 
 
 def _read_tuning(value: Any) -> Any:
-    """Turn a list of learning rates, or true for the default ones, into a table."""
+    """Convert a list of learning rates, or true for the default ones, to a table; false to None."""
     if isinstance(value, bool):
         return {} if value else None
     return {"learning_rate": value} if isinstance(value, (list, tuple)) else value
@@ -147,6 +150,7 @@ class ClaimComparison(Spec):
 
     @model_validator(mode="after")
     def _same_settings(self) -> Self:
+        """Check that `at` and `against` have the same settings with different values."""
         if self.at.keys() != self.against.keys() or self.at == self.against:
             raise ValueError(
                 f"study.claims: at = {self.at} and against = {self.against} "
@@ -199,11 +203,13 @@ class GridStudy(StudySpec):
     @field_validator("data", mode="before")
     @classmethod
     def _one_text(cls, data: Any) -> Any:
+        """Convert a single text in the data settings to a tuple."""
         is_single = isinstance(data, Mapping) and isinstance(data.get("text"), str)
         return {**data, "text": (data["text"],)} if is_single else data
 
     @model_validator(mode="after")
     def _values_differ(self) -> Self:
+        """Check that each setting of the grid has values, none twice."""
         for name, values in self.grid.items():
             if not values or len({repr(value) for value in values}) < len(values):
                 raise ValueError(f"study: {name} = {list(values)} must hold at least one value, and none twice.")
@@ -211,6 +217,7 @@ class GridStudy(StudySpec):
 
     @model_validator(mode="after")
     def _claims_fit(self) -> Self:
+        """Check that the settings and values of all claims are in the grid."""
         axes = {**self.grid, "model": tuple(model.title for model in self.models)}
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
             for name, value in [*comparison.at.items(), *comparison.against.items()]:
@@ -238,6 +245,7 @@ class TuneStudy(GridStudy):
 
     @model_validator(mode="after")
     def _one_model(self) -> Self:
+        """Check that there is one model and a search space of settings that are not set elsewhere."""
         if len(self.models) != 1 or self.grid or self.tune:
             raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
         for name, values in self.space.items():
@@ -384,6 +392,7 @@ class HeadsStudy(CostStudy):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
+        """Check that each number of heads divides the width."""
         for heads in self.heads:
             check_heads("heads.width", self.width, "heads.heads", heads)
         return self
@@ -404,6 +413,7 @@ class LengthStudy(CostStudy):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
+        """Check that the number of heads divides the width."""
         check_heads("length.width", self.width, "length.heads", self.heads)
         return self
 
@@ -428,7 +438,7 @@ SET_BY_STUDY = {"seed", "family", "vocabulary", "V", "features", "F", "classes",
 
 
 def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> StudySpec:
-    """Read a built-in study or a TOML file with the same fields, and apply settings to it.
+    """Return the spec of a built-in study or of a TOML file, with some settings changed.
 
     A dotted setting reaches inside and leaves the rest as it was: `budget.tokens`, `data.text`, `settings.batch`.
 
@@ -457,7 +467,7 @@ def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> S
 
 
 def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any], str]:
-    """Return the class and the settings of a study, and what messages call it."""
+    """Return the class of a study, its settings, and its name in messages."""
     if not isinstance(name, (str, Path)):
         raise SpecError(f"a {type(name).__name__} is not a study: give the name of a built-in one or a TOML file.")
     path = Path(name)
@@ -476,7 +486,15 @@ def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any]
 
 
 def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
-    """Return `old` with `value` set at a dotted path inside it."""
+    """Return `old` with `value` set at a path of keys inside it.
+
+    Args:
+        old: value, or table that the path leads into.
+        path: keys; empty to replace `old`.
+        value: new value.
+        merges: whether a table as value is merged with the old table instead of replacing it.
+        source: begins error messages.
+    """
     if path:
         if not isinstance(old, (str, Mapping)) and old is not None:
             kind = "a list" if isinstance(old, (list, tuple)) else f"{short_repr(old)}"

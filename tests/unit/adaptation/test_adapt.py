@@ -1,4 +1,4 @@
-"""What learns, by method, and how it is counted."""
+"""Trainable parameters of each adaptation method and their counts."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def account_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
 
 
-def test_frozen_lets_only_the_head_learn_and_full_lets_everything() -> None:
+def test_frozen_trains_only_the_head_and_full_trains_everything() -> None:
     model = build(Classifier(body=Lstm(vocabulary=13, width=6, hidden=7), classes=3))
     frozen = adapt_model(model, Frozen(), learn=("head.*",))
     assert frozen.model is model
@@ -30,12 +30,12 @@ def test_frozen_lets_only_the_head_learn_and_full_lets_everything() -> None:
     assert full.num_trainable == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_pattern_of_learn_that_fits_nothing_is_refused() -> None:
+def test_learn_pattern_without_matches_is_rejected() -> None:
     with pytest.raises(SpecError, match=r"learn = 'heads\.\*' matches nothing here. Did you mean"):
         adapt_model(nn.ModuleDict({"head": nn.Linear(2, 2), "body": nn.Linear(2, 2)}), Frozen(), learn=("heads.*",))
 
 
-def test_a_tied_parameter_learns_by_any_of_its_names_and_counts_once() -> None:
+def test_tied_parameter_matches_any_name_and_counts_once() -> None:
     model = build(Decoder(vocabulary=13, width=8, depth=1, heads=2))
     adaptation = adapt_model(model, Frozen(), learn=("output.weight",))
     assert trainable_parameters(model) == [("embedding.weight", (13, 8))]
@@ -44,12 +44,12 @@ def test_a_tied_parameter_learns_by_any_of_its_names_and_counts_once() -> None:
     assert adaptation.trainable_bytes == 832
 
 
-def test_parameters_that_cannot_learn_are_left_alone() -> None:
+def test_integer_parameters_stay_untrainable() -> None:
     model = nn.ParameterDict({"codes": nn.Parameter(torch.arange(3), requires_grad=False), "real": torch.ones(2)})
     assert adapt_model(model, Full()).trainable == [("real", (2,))]
 
 
-def test_patterns_are_case_sensitive_and_every_one_must_fit() -> None:
+def test_patterns_are_case_sensitive_and_each_must_match() -> None:
     assert match_patterns("targets", ["a.*"], [["a.b"], ["A.b"]]) == [0]
     with pytest.raises(SpecError, match="'c' matches nothing"):
         match_patterns("targets", ["a.*", "c"], [["a.b"]])
@@ -68,7 +68,7 @@ def test_patterns_are_case_sensitive_and_every_one_must_fit() -> None:
         (FeedForward(V=10, d=3, d_h=4, N=3), Frozen(), (), "0", 0),
     ],
 )
-def test_the_formula_of_what_learns_is_read_off_the_adapted_module(spec, method, learn, formula, number) -> None:
+def test_trainable_parameter_formula_matches_adapted_module(spec, method, learn, formula, number) -> None:
     figure = count(adapted_subject(spec, method, learn), ["parameters"]).parameters
     assert figure.total == number == adapt_model(build(spec), method, learn).num_trainable
     assert formula is None or figure.formula == formula

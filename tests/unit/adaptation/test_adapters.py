@@ -1,4 +1,4 @@
-"""Adapters: where they stand, what they cost, and that they start as the identity."""
+"""Placement, cost and identity initialization of adapters."""
 
 import copy
 from typing import Any
@@ -22,22 +22,22 @@ from families import SMALL
 TOKENS = torch.tensor([[1, 2, 3, 4, 5], [6, 7, 8, 1, 2]])
 
 
-def shake(model: nn.Module) -> nn.Module:
+def randomize_trainable(model: nn.Module) -> nn.Module:
     for parameter in model.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.3)
     return model
 
 
-def said(model: nn.Module, *given: Any) -> Any:
+def logits_of(model: nn.Module, *given: Any) -> Any:
     with torch.no_grad():
         built = model(*given)
     built = built[0] if isinstance(built, tuple) else built
     return getattr(built, "logits", built)
 
 
-def test_an_adapter_is_x_plus_up_of_gelu_of_down() -> None:
-    adapter = shake(Adapter(6, 2))
+def test_adapter_computes_x_plus_up_gelu_down() -> None:
+    adapter = randomize_trainable(Adapter(6, 2))
     vectors = torch.randn(3, 4, 6)
     down, up = (adapter.get_submodule(name) for name in ("down", "up"))
     torch.testing.assert_close(adapter(vectors), vectors + up(gelu(down(vectors))))
@@ -60,17 +60,17 @@ def test_an_adapter_is_x_plus_up_of_gelu_of_down() -> None:
         ),
     ],
 )
-def test_the_family_says_where_adapters_stand(name: str, places: tuple[str, ...]) -> None:
+def test_each_family_places_adapters_at_its_output_projections(name: str, places: tuple[str, ...]) -> None:
     model = build(SMALL[name]).eval()
-    state, before = set(model.state_dict()), said(copy.deepcopy(model).requires_grad_(False), TOKENS)
+    state, before = set(model.state_dict()), logits_of(copy.deepcopy(model).requires_grad_(False), TOKENS)
     adaptation = adapt_model(model, Adapters(bottleneck=3))
     assert adaptation.paths == places
-    assert torch.equal(said(model, TOKENS), before)
+    assert torch.equal(logits_of(model, TOKENS), before)
     assert state < set(model.state_dict())
-    assert not torch.allclose(said(shake(model), TOKENS), before)
+    assert not torch.allclose(logits_of(randomize_trainable(model), TOKENS), before)
 
 
-def test_attention_to_a_source_has_its_own() -> None:
+def test_cross_attention_gets_separate_adapters() -> None:
     spec = EncoderDecoder(vocabulary=11, width=8, heads=2, context=9, encoder_depth=1, decoder_depth=1)
     positions = adapt_model(build(spec), Adapters()).paths
     assert [path for path in positions if path.startswith("decoder")] == [
@@ -82,17 +82,17 @@ def test_attention_to_a_source_has_its_own() -> None:
     assert number == 3 * 2 * (2 * 8 * 5 + 5 + 8)
 
 
-def test_foreign_modules_are_asked_for_their_placement() -> None:
+def test_third_party_modules_require_explicit_placement() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(vocab_size=13, n_embd=8, n_layer=2, n_head=2, n_positions=9, bos_token_id=None)
     model = transformers.GPT2LMHeadModel(config).eval()
     with pytest.raises(SpecError, match=r"Name them, as in placement.*transformer\.h\.\*\.mlp"):
         adapt_model(model, Adapters())
-    before = said(model, TOKENS)
+    before = logits_of(model, TOKENS)
     adaptation = adapt_model(model, Adapters(bottleneck=2, placement=("*.mlp", "*.attn")))
     assert adaptation.num_trainable == 4 * (2 * 8 * 2 + 2 + 8)
-    assert torch.equal(said(model, TOKENS), before)
-    assert not torch.allclose(said(shake(model), TOKENS), before)
+    assert torch.equal(logits_of(model, TOKENS), before)
+    assert not torch.allclose(logits_of(randomize_trainable(model), TOKENS), before)
 
 
 @pytest.mark.parametrize(
@@ -106,10 +106,10 @@ def test_foreign_modules_are_asked_for_their_placement() -> None:
     ],
     ids=["sequence", "nested", "both-ways", "cell", "packed"],
 )
-def test_any_module_is_adapted_in_its_first_output_only(module: nn.Module, given: Any) -> None:
+def test_adapter_changes_only_the_first_output_of_a_module(module: nn.Module, given: Any) -> None:
     unwrapped = copy.deepcopy(module)
     adapt_model(module, Adapters(bottleneck=2, placement=("",)))
-    shake(module)
+    randomize_trainable(module)
     adapter: Any = module.get_submodule("adapter")
     with torch.no_grad():
         built, base = module(given), unwrapped(given)
@@ -120,17 +120,17 @@ def test_any_module_is_adapted_in_its_first_output_only(module: nn.Module, given
         torch.testing.assert_close(built[1], base[1])
 
 
-def test_torchs_fast_path_does_not_pass_by_an_adapter() -> None:
+def test_torch_encoder_fast_path_runs_adapters() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
     model = nn.TransformerEncoder(layer, 2).eval()
     adapt_model(model, Adapters(bottleneck=2))
-    shake(model)
+    randomize_trainable(model)
     vectors, missing = torch.randn(3, 5, 8), torch.arange(5) >= torch.tensor([[5], [3], [4]])
     slow = model(vectors, None, missing).detach()
-    torch.testing.assert_close(said(model, vectors, None, missing)[~missing], slow[~missing])
+    torch.testing.assert_close(logits_of(model, vectors, None, missing)[~missing], slow[~missing])
 
 
-def test_modules_that_are_never_called_are_refused() -> None:
+def test_adapters_on_uncalled_modules_are_rejected() -> None:
     attention = nn.ModuleDict({"attention": nn.MultiheadAttention(8, 2)})
     with pytest.raises(SpecError, match=r"attention\.out_proj is never called.*after attention"):
         adapt_model(attention, Adapters(placement=("attention.out_proj",)))
@@ -142,7 +142,7 @@ def test_modules_that_are_never_called_are_refused() -> None:
         adapt_model(build(SMALL["decoder"]), Adapters(placement=("narrow",)))
 
 
-def test_a_width_that_cannot_be_is_named_when_it_is_met() -> None:
+def test_adapter_width_mismatch_is_reported_in_forward() -> None:
     class Doubles(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -156,27 +156,29 @@ def test_a_width_that_cannot_be_is_named_when_it_is_met() -> None:
         model(torch.ones(2, 3))
 
 
-def test_adapters_cannot_be_merged_and_say_why() -> None:
+def test_merging_adapters_is_rejected_with_the_reason() -> None:
     model = adapt_model(build(SMALL["decoder"]), Adapters()).model
     with pytest.raises(SpecError, match="σ is between W_down and W_up"):
         merge_lora(model)
 
 
 @pytest.mark.parametrize("name", ["decoder", "lstm", "feed-forward"])
-def test_an_adapted_model_decodes_as_it_reads_and_so_does_its_copy(name: str) -> None:
-    model: Any = shake(adapt_model(build(SMALL[name]).double().eval(), Adapters(bottleneck=2)).model)
+def test_adapted_model_decodes_like_full_forward_and_copies_independently(name: str) -> None:
+    model: Any = randomize_trainable(adapt_model(build(SMALL[name]).double().eval(), Adapters(bottleneck=2)).model)
     result = generate(model, [[1, 2, 3]], Sampling(tokens=4, temperature=0.0))[0].tokens
     tokens = [1, 2, 3]
     for _ in range(4):
-        tokens.append(int(said(model, torch.tensor([tokens]))[0, -1].argmax()))
+        tokens.append(int(logits_of(model, torch.tensor([tokens]))[0, -1].argmax()))
     assert [*result][-4:] == tokens[3:]
     twin = copy.deepcopy(model)
-    assert torch.equal(said(twin, TOKENS), said(model, TOKENS))
-    assert not torch.allclose(said(shake(twin), TOKENS), said(model, TOKENS))
+    assert torch.equal(logits_of(twin, TOKENS), logits_of(model, TOKENS))
+    assert not torch.allclose(logits_of(randomize_trainable(twin), TOKENS), logits_of(model, TOKENS))
 
 
-def test_half_precision_and_compilation_work() -> None:
-    model = shake(adapt_model(build(SMALL["decoder"]).to(torch.bfloat16).eval(), Adapters(bottleneck=2)).model)
-    assert said(model, TOKENS).dtype == torch.bfloat16
+def test_adapters_support_bfloat16_and_compilation() -> None:
+    model = randomize_trainable(
+        adapt_model(build(SMALL["decoder"]).to(torch.bfloat16).eval(), Adapters(bottleneck=2)).model
+    )
+    assert logits_of(model, TOKENS).dtype == torch.bfloat16
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True, dynamic=False)
-    assert torch.equal(said(compiled, TOKENS), said(model, TOKENS))
+    assert torch.equal(logits_of(compiled, TOKENS), logits_of(model, TOKENS))

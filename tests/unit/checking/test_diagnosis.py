@@ -393,7 +393,7 @@ def diagnose(model: str, formula: str, mistakes: tuple[MadeMistake, ...]) -> tup
     return is_exact, not is_exact and not UNCERTAIN.search(diagnosis), diagnosis
 
 
-def test_the_textbook_formulas_are_right() -> None:
+def test_textbook_formulas_are_right() -> None:
     for model, (parts, _) in MODELS.items():
         assert read_question(cached_account(model), "parameters", write_parts(parts), {}).is_equal, model
 
@@ -404,7 +404,7 @@ def test_no_part_is_explained_twice() -> None:
     assert diagnosis == "Your formula has 2*d where the model has d_ff = 4*d."
 
 
-def test_most_mistakes_are_named_exactly_and_none_is_named_wrongly_with_certainty() -> None:
+def test_diagnosis_is_mostly_exact_and_never_confidently_wrong() -> None:
     results = [(diagnose(*answer), answer) for answer in ANSWERS]
     num_exact = sum(is_exact for (is_exact, _, _), _ in results)
     wrong = [(answer, diagnosis) for (_, is_wrong, diagnosis), answer in results if is_wrong]

@@ -54,11 +54,11 @@ STUDENTS: list[dict[str, Any]] = [
 POINTS = [[2, 1, 3, 1], [0.5, 0.5, 1, 0.75], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-def test_the_marks_themselves() -> None:
+def test_marks_match_expected_points() -> None:
     assert [[mark.points for mark in mark_answers(SHEET, settings).marks] for settings in STUDENTS] == POINTS
 
 
-def test_gradescope_is_given_a_test_for_each_question() -> None:
+def test_gradescope_results_have_a_test_per_question() -> None:
     result = gradescope_results(mark_answers(SHEET, STUDENTS[1]))
     assert result == json.loads(json.dumps(result))
     assert set(result) <= {"score", "output", "output_format", "visibility", "tests"}
@@ -80,7 +80,7 @@ def test_gradescope_is_given_a_test_for_each_question() -> None:
     assert "base" not in json.dumps(result) and "repair" not in json.dumps(result)  # nothing that the sheet keeps
 
 
-def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
+def test_lti_scores_have_a_score_per_student(tmp_path: Path) -> None:
     table = tmp_path / "class.csv"
     table.write_text(f'student,user_id,Q1\nAda,u-1,"{WHOLE}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
     marks = mark_class(SHEET, [table])
@@ -99,7 +99,7 @@ def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
         lti_scores(mark_answers(SHEET, {"Q1": "R"}))
 
 
-def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
+def test_lambda_feedback_returns_a_boolean_and_feedback() -> None:
     lora = {"kind": "parameters", "model": "lora"}
     assert evaluation_function(WHOLE, "", lora) == {"is_correct": True, "feedback": "Right."}
     partly = evaluation_function("W_in*W_out", None, {**lora, "credit": {"W_in*W_out": 0.5}})
@@ -113,12 +113,12 @@ def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
         evaluation_function("R", "", {"kind": "parameters", "modell": "lora"})
 
 
-def test_points_are_a_float_and_not_a_verdict() -> None:
+def test_points_are_returned_as_a_float() -> None:
     assert [points(SHEET, "Q1", settings) for settings in STUDENTS] == [2.0, 0.5, 0.0, 0.0]
     assert type(points(SHEET, "Q1", STUDENTS[0])) is float
 
 
-def test_the_steps_of_partial_credit() -> None:
+def test_partial_credit_steps_cover_all_combinations() -> None:
     questions = [SheetQuestion.model_validate(fields) for fields in SHEET["questions"]]
     thirds = [1 / 3, 2 / 3, 1]
     assert [possible_fractions(question) for question in questions] == [
@@ -129,7 +129,7 @@ def test_the_steps_of_partial_credit() -> None:
     ]
 
 
-def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
+def test_sheet_text_is_never_written_as_code() -> None:
     hostile = "x'\"]}); import os; os.system('touch ran') #\n"
     question = {"id": hostile[:90], "text": f"{hostile}`\n```", "kind": "parameters", "model": "lora"}
     sheet = read_sheet({"title": hostile, "questions": [question, {**question, "id": "if"}, {**question, "id": "1 2"}]})
@@ -157,7 +157,7 @@ def released(notebook: dict[str, Any]) -> str:
     return "\n".join(saved)
 
 
-def test_the_released_notebook_shows_neither_answers_nor_credits_nor_values() -> None:
+def test_released_notebook_hides_answers_credits_and_values() -> None:
     questions = [
         {"id": "Q1", "kind": "parameters", "model": "lora", "credit": {"W_in*W_out": 0.25}, "text": "How many?"},
         {"id": "Q2", "kind": "number", "value": "16*Q1", "credit": {"12345": 0.5}},
@@ -170,7 +170,7 @@ def test_the_released_notebook_shows_neither_answers_nor_credits_nor_values() ->
         assert secret not in rendered, secret
 
 
-def test_the_cells_of_a_graded_notebook_give_the_points() -> None:
+def test_graded_notebook_cells_return_the_points() -> None:
     for settings, expected in zip(STUDENTS[:2], POINTS[:2], strict=True):
         space: dict[str, Any] = {VARIABLES[id]: answer for id, answer in settings.items()}
         result = []
@@ -183,7 +183,7 @@ def test_the_cells_of_a_graded_notebook_give_the_points() -> None:
         assert result == expected
 
 
-def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) -> None:
+def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
     answers = tmp_path / "ada.toml"
     answers.write_text(f"student = 'Ada'\n[answers]\nQ1 = '{WHOLE}'", encoding="utf-8")
 
@@ -210,7 +210,7 @@ def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", range(len(STUDENTS)))
-def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
+def test_otter_awards_the_same_points(number: int, tmp_path: Path) -> None:
     otter: Any = pytest.importorskip("otter.test_files", reason="needs otter-grader: pip install 'lemma-lm[grading]'")
     from otter.nbmeta_config import NBMetadataConfig
 
@@ -228,7 +228,7 @@ def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nbgrader_awards_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the sheet to the gradebook: the assignment generated, two notebooks handed in, executed and graded."""
     pytest.importorskip("nbgrader", reason="needs nbgrader: pip install 'lemma-lm[grading]'")
     import nbformat

@@ -1,4 +1,4 @@
-"""The command line as a person meets it: what it prints, what it exits with, what it leaves behind."""
+"""Output, exit status and files of the command line."""
 
 import contextlib
 import hashlib
@@ -16,7 +16,7 @@ TEXT = "the cat sat on the mat and the dog sat on the log\n" * 200
 
 
 def lemma(*words: str, folder: Path, apart: bool = False) -> Done:
-    """Type a command in a folder: in this process, or `apart`, as a person starts it, which takes seconds."""
+    """Run a command in a folder, in this process or (`apart`) in a new one, which takes seconds."""
     with contextlib.chdir(folder):
         return (run_in_subprocess if apart else run_in_process)(["lemma", *words])
 
@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_folder_has_its_files(folder: Path) -> None:
+def test_training_writes_the_files_of_a_run(folder: Path) -> None:
     names = {path.name for path in (folder / "runs/a").iterdir()}
     assert {"spec.toml", "recipe.toml", "tokenizer.json", "metrics.jsonl", "model.safetensors", "checkpoints"} <= names
 
@@ -48,14 +48,14 @@ def test_evaluate_prints_one_json_object(folder: Path) -> None:
     assert result["perplexity"] == pytest.approx(2.718281828459045 ** result["loss"])
 
 
-def test_evaluate_other_text_has_that_texts_hash(folder: Path) -> None:
+def test_evaluating_other_text_reports_its_checksum(folder: Path) -> None:
     (folder / "other.txt").write_text("the dog sat\n" * 50, encoding="utf-8")
     result = json.loads(lemma("evaluate", "runs/a", "--text", "other.txt", "--json", folder=folder).stdout)
     expected = hashlib.sha256((folder / "other.txt").read_bytes()).hexdigest()
     assert result["protocol"]["data_hash"] == expected
 
 
-def test_generate_repeats_itself_with_a_seed_in_another_process_too(folder: Path) -> None:
+def test_seeded_generation_is_reproducible_across_processes(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "The", "--tokens", "20", "--seed", "7"]
     first_result, again = (lemma(*words, folder=folder, apart=separate).stdout for separate in (True, False))
     assert first_result.startswith("The")
@@ -63,7 +63,7 @@ def test_generate_repeats_itself_with_a_seed_in_another_process_too(folder: Path
     assert first_result != lemma(*words[:-1], "8", folder=folder).stdout
 
 
-def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
+def test_greedy_generation_reports_its_loop(folder: Path) -> None:
     words = ["generate", "runs/a", "--prompt", "the", "--tokens", "400", "--temperature", "0", "--json"]
     result = json.loads(lemma(*words, folder=folder).stdout)
     assert set(result) == {"prompt", "text", "tokens", "loop", "stopped", "tokens_per_second", "logprobs", "seed"}
@@ -72,7 +72,7 @@ def test_generate_at_zero_reports_its_loop(folder: Path) -> None:
         assert tokens[loop["onset"] : -loop["period"]] == tokens[loop["onset"] + loop["period"] :]
 
 
-def test_resume_of_a_finished_run_changes_nothing(folder: Path) -> None:
+def test_resuming_a_finished_run_changes_nothing(folder: Path) -> None:
     before = (folder / "runs/a/model.safetensors").read_bytes()
     done = lemma("train", "--resume", "runs/a", folder=folder)
     assert done.status == 0, done.stderr
@@ -121,35 +121,35 @@ BESIDE_SOURCE += ["--ignore-eos", "--no-ignore-eos", "--prompt=a"]
 
 
 def refusal(words: list[str]) -> str:
-    """Return what the command line says in this process; a process of its own for each would take its time."""
+    """Return the error of a command run in this process, which is faster than a process per command."""
     result = CliRunner().invoke(app, words)
     assert isinstance(result.exception, SpecError), result.output
     return str(result.exception)
 
 
 @pytest.mark.parametrize("option", BESIDE_RESUME)
-def test_resume_refuses_every_other_option(option: str) -> None:
+def test_resume_rejects_other_options(option: str) -> None:
     message = refusal(["train", "--resume", "runs/a", option])
     assert "takes only KEY=VALUE settings" in message and f"Leave out {option.partition('=')[0]}." in message
 
 
 @pytest.mark.parametrize("option", BESIDE_SOURCE)
-def test_a_source_refuses_what_is_for_prompts(option: str) -> None:
+def test_source_rejects_options_for_prompts(option: str) -> None:
     name = option.partition("=")[0].replace("--no-", "--")
     assert f"{name}: for text after a prompt" in refusal(["generate", "runs/a", "--source", "Go.", option])
 
 
 @pytest.mark.parametrize("option", ["--beam=2", "--length-penalty=1"])
-def test_a_prompt_refuses_what_is_for_sources(option: str) -> None:
+def test_prompt_rejects_options_for_sources(option: str) -> None:
     assert f"{option.partition('=')[0]}: for translations" in refusal(["generate", "runs/a", option])
 
 
-def test_a_tree_that_is_to_learn_text_is_told_of_labels_and_a_parser() -> None:
+def test_training_a_tree_on_text_suggests_labels_and_parser() -> None:
     message = refusal(["train", "tree", "--text", "book.txt", "--out", "runs/x"])
     assert "lemma train tree --labels tweets --parser runs/parser --out runs/a" in message
 
 
-def test_options_of_generate_that_are_not_given_have_the_values_that_help_names(folder: Path) -> None:
+def test_help_of_generate_states_the_actual_defaults(folder: Path) -> None:
     words = ["generate", str(folder / "runs/a"), "--prompt", "the", "--json"]
     settings = ["--tokens=200", "--temperature=0.8", "--seed=1", "--samples=1", "--no-stop-at-loop", "--no-ignore-eos"]
     base, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in (["--seed=1"], settings))
@@ -159,7 +159,7 @@ def test_options_of_generate_that_are_not_given_have_the_values_that_help_names(
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_input_gets_a_message_and_status_2_and_leaves_nothing(case: str, folder: Path) -> None:
+def test_invalid_input_exits_with_2_and_writes_nothing(case: str, folder: Path) -> None:
     (folder / "empty.txt").write_bytes(b"")
     (folder / "bytes.txt").write_bytes(b"hello \xff\xfe world\n" * 100)
     (folder / "short.txt").write_text("a b c\n", encoding="utf-8")
@@ -172,6 +172,6 @@ def test_wrong_input_gets_a_message_and_status_2_and_leaves_nothing(case: str, f
     assert not (folder / "runs/x").exists()
 
 
-def test_debug_lets_the_error_through_with_its_traceback(folder: Path) -> None:
+def test_debug_option_shows_the_traceback(folder: Path) -> None:
     with pytest.raises(RunError, match="runs/none"):
         lemma("evaluate", "runs/none", "--debug", folder=folder)

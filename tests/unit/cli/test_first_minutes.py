@@ -1,4 +1,4 @@
-"""A new user's first minutes: what they type, what is wrong with their files, what they break off."""
+"""First steps of a new user: typing errors, unreadable files, interruptions."""
 
 import codecs
 import json
@@ -28,7 +28,7 @@ SMALL = ["batch=8", "sequence_length=16", "hidden=16", "width=8", "V=300"]
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """A command's status, and what it prints on either stream, as one line."""
+    """Return the exit status, stdout and stderr of a command, each as one line."""
     with pytest.raises(SystemExit) as left:
         main(list(words))
     out, err = capsys.readouterr()
@@ -40,7 +40,7 @@ def test_help_is_a_command_and_a_flag(capsys: pytest.CaptureFixture[str]) -> Non
     assert run(capsys, "help", "train") == run(capsys, "train", "--help")
 
 
-def test_the_verbs_stand_in_the_order_of_the_docs() -> None:
+def test_help_lists_verbs_in_documented_order() -> None:
     output = CliRunner().invoke(app, ["--help"]).output.partition("Commands:")[2]
     names = [line.split()[0] for line in output.splitlines() if line.startswith("  ") and line[2:3].isalpha()]
     verbs = ["count", "check", "train", "evaluate", "generate", "look", "adapt", "export"]
@@ -48,7 +48,7 @@ def test_the_verbs_stand_in_the_order_of_the_docs() -> None:
     assert names[: len(verbs)] == verbs
 
 
-def test_completion_names_the_verbs_without_looking_for_runs() -> None:
+def test_completion_lists_verbs_without_reading_runs() -> None:
     for typed, expected in (
         ("lemma tr", "train"),
         ("lemma look att", "attention"),
@@ -69,7 +69,7 @@ def test_completion_names_the_verbs_without_looking_for_runs() -> None:
         ("Café, “quoted”".encode("cp1252"), "iconv -f windows-1252 -t utf-8"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_told_how_to_become_one(
+def test_unreadable_text_files_get_conversion_advice(
     content: bytes, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -78,9 +78,7 @@ def test_a_file_that_cannot_be_read_is_told_how_to_become_one(
     assert status == 2 and said in err and not Path("runs").exists()
 
 
-def test_an_arithmetic_that_the_machine_has_not_got_leaves_no_folder_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unsupported_precision_leaves_no_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     def refuse(*_: object, **__: object) -> None:
@@ -95,7 +93,7 @@ def test_an_arithmetic_that_the_machine_has_not_got_leaves_no_folder_behind(
     assert not (tmp_path / "run").exists()
 
 
-def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
+def test_ctrl_c_exits_with_130_and_prints_the_resume_command(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(BOOK)
     words = ["train", "lstm", "--text", "book.txt", "--out", "runs/a", "steps=1000000", *SMALL, "evaluate_every=999999"]
     training = subprocess.Popen(
@@ -117,7 +115,7 @@ def test_ctrl_c_ends_with_130_and_says_how_to_go_on(tmp_path: Path) -> None:
     ["a" * 300, "a/" * 3000, "a\0b", "a\ud800", "x/" + "é" * 200 + ".gguf"],
     ids=["long", "deep", "with a NUL", "with half a pair", "long in bytes"],
 )
-def test_a_name_that_no_file_can_have_is_bad_input(name: str, tmp_path: Path) -> None:
+def test_impossible_file_names_are_input_errors(name: str, tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(BOOK)
     for verb in (
         lambda: lemma.count(name),
@@ -136,7 +134,7 @@ def test_a_name_that_no_file_can_have_is_bad_input(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["families", "lstm-gru", "graph"])
-def test_a_number_of_seeds_means_that_many_everywhere(name: str) -> None:
+def test_seed_count_expands_to_that_many_seeds(name: str) -> None:
     assert read_study(name, {"seeds": 3}).seeds == (1, 2, 3)
     assert read_study(name, {"seeds": [7]}).seeds == (7,)
     for wrong, output in (
@@ -169,7 +167,7 @@ def book_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["zzz=1"], "unknown setting 'zzz'. Choices:"),
     ],
 )
-def test_names_of_other_programs_lead_to_the_right_one(words: list[str], said: str, capsys) -> None:
+def test_setting_names_of_other_libraries_are_translated(words: list[str], said: str, capsys) -> None:
     status, _, err = run(capsys, "train", "lstm", "--text", "none.txt", "--out", "runs/a", *words)
     assert status == 2 and said in err
 
@@ -178,12 +176,12 @@ def test_names_of_other_programs_lead_to_the_right_one(words: list[str], said: s
     ("name", "meant"),
     [("transformer", "decoder"), ("gpt", "decoder"), ("BERT", "encoder"), ("lstn", "lstm"), ("xyz", "")],
 )
-def test_models_by_other_names_lead_to_the_nearest_preset(name: str, meant: str, capsys) -> None:
+def test_unknown_model_names_suggest_the_nearest_preset(name: str, meant: str, capsys) -> None:
     status, _, err = run(capsys, "train", name, "--text", "none.txt", "--out", "runs/a")
     assert status == 2 and (f"Did you mean '{meant}'?" in err if meant else "Did you mean" not in err)
 
 
-def test_a_module_that_is_built_is_counted_by_number() -> None:
+def test_module_instance_is_counted_by_number() -> None:
     from torch import nn
 
     with pytest.warns(UserWarning, match=r"counted by number\. For formulas, give what builds it"):
@@ -191,7 +189,7 @@ def test_a_module_that_is_built_is_counted_by_number() -> None:
     assert int(account.parameters.number) == 3 * 4 + 4 + 4 * 2 + 2 == int(account.parameters.formula)
 
 
-def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> None:
+def test_random_seed_is_reported_unless_set(book_run: Path, capsys) -> None:
     settings = {"tokens": 30, "temperature": 1.0}
     item, other = (lemma.generate(book_run, "the", **settings) for _ in range(2))
     assert item.seed != other.seed and item.text != other.text and f"seed: {item.seed}" in str(item)
@@ -205,7 +203,7 @@ def test_a_seed_is_drawn_and_told_unless_it_is_given(book_run: Path, capsys) -> 
     assert any(line.strip().startswith('"tokens": [') and line.rstrip().endswith("],") for line in out.splitlines())
 
 
-def test_a_text_never_begins_with_half_a_character() -> None:
+def test_generated_text_never_starts_inside_a_character() -> None:
     from lemma.data.tokenizers import train_tokenizer
     from lemma.generation.sequences import Detokenizer
     from lemma.spec.data import BytePairs
@@ -214,10 +212,10 @@ def test_a_text_never_begins_with_half_a_character() -> None:
     half, tail = tokenizer.encode("é").tolist()
     spelling = Detokenizer(tokenizer, [tokenizer.eos or 0])
     pieces = [spelling.add(token) for token in (tail, *tokenizer.encode("aé").tolist(), half, *tokenizer.encode("b"))]
-    assert "".join(pieces) == "aé\N{REPLACEMENT CHARACTER}b"  # half a character within the text is told
+    assert "".join(pieces) == "aé\N{REPLACEMENT CHARACTER}b"  # an incomplete character inside the text is shown
 
 
-def test_progress_in_a_notebook_moves_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_notebook_progress_updates_one_display(monkeypatch: pytest.MonkeyPatch) -> None:
     rendered: list[str] = []
 
     class Display:
@@ -255,18 +253,18 @@ def test_progress_in_a_notebook_moves_in_its_place(monkeypatch: pytest.MonkeyPat
         ({"prompt": 5}, r"prompt = 5 \(int\) is not a text"),
     ],
 )
-def test_settings_of_the_wrong_kind_are_named(settings: dict, said: str, book_run: Path) -> None:
+def test_settings_of_the_wrong_type_are_named(settings: dict, said: str, book_run: Path) -> None:
     with pytest.raises(SpecError, match=said):
         lemma.generate(book_run, **{"prompt": "the", "tokens": 3, **settings})
 
 
-def test_a_language_models_json_has_a_perplexity(book_run: Path) -> None:
+def test_language_model_json_includes_perplexity(book_run: Path) -> None:
     saved = json.loads((book_run / "summary.json").read_text())
     assert saved["perplexity"] > 1 and saved["best_perplexity"] > 1
 
 
 @pytest.mark.parametrize("family", ["parser", "classifier", "graph", "dual-encoder", "lstm"])
-def test_the_json_of_trees_and_classes_has_no_perplexity(family: str, book_run: Path) -> None:
+def test_tree_and_classifier_json_omits_perplexity(family: str, book_run: Path) -> None:
     summary = json.loads((book_run / "summary.json").read_text())
     done = TrainingResult.from_dict({**summary, "family": family})
     base = done.to_dict()
@@ -274,7 +272,7 @@ def test_the_json_of_trees_and_classes_has_no_perplexity(family: str, book_run: 
     assert TrainingResult.from_dict(base).best_loss == done.best_loss, "it can still be read"
 
 
-def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
+def test_unordered_plot_points_are_not_connected() -> None:
     pytest.importorskip("altair")
     curves = (Curve("a", (0.0, 1.0, 2.0), (3.0, 1.0, 2.0), dots=True),)
     merged, separate = (Plot("", "", curves, joined=merged).svg() for merged in (True, False))
@@ -282,7 +280,7 @@ def test_points_that_are_no_sequence_are_not_joined_by_lines() -> None:
     assert merged.count("mark-symbol") and separate.count("mark-symbol")
 
 
-def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_messages_appear_only_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     output: list[str] = []
     monkeypatch.setattr("lemma.cli.common.ANNOUNCE_AFTER", 0.01)
     monkeypatch.setattr("lemma.cli.common.print_message", lambda message, to_stderr: output.append(message))
@@ -293,7 +291,7 @@ def test_waiting_is_explained_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch
         assert output == ["counting"] * terminal
 
 
-def test_threads_of_the_command_line_spin_shortly_where_others_want_all_cores() -> None:
+def test_openmp_threads_yield_on_shared_cores() -> None:
     idle, busy = "0.1 0.2 0.3 1/200 42", f"9.0 9.0 9.0 {(os.cpu_count() or 1) + 1}/200 42"
     assert [choose_spin_count(load) for load in (idle, busy, "", "what is this")] == [10_000, 1_000, 10_000, 10_000]
     code = """

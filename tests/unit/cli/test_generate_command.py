@@ -49,7 +49,7 @@ OPTIONS: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("kind", ["trigram", "decoder", "bytes"])
 @pytest.mark.parametrize("name", OPTIONS)
-def test_an_option_is_the_setting_of_the_same_name(kind: str, name: str, runs: dict[str, Run]) -> None:
+def test_generate_options_set_sampling_settings_of_the_same_name(kind: str, name: str, runs: dict[str, Run]) -> None:
     words, settings = OPTIONS[name]
     run = runs[kind]
     results = typed(run, "--prompt", "the", "--temperature", "1.5", *words)
@@ -63,12 +63,12 @@ def test_an_option_is_the_setting_of_the_same_name(kind: str, name: str, runs: d
     assert result.stopped == ("stop" if "stop" in name else "length")
 
 
-def test_the_settings_that_editors_complete_are_those_of_sampling_and_beam() -> None:
+def test_generate_signature_lists_sampling_and_beam_settings() -> None:
     names = set(Sampling.__dataclass_fields__) | {"beam", "length_penalty"}
-    assert set(SamplingSettings.__annotations__) == names - {"samples"}  # an argument of its own
+    assert set(SamplingSettings.__annotations__) == names - {"samples"}  # a separate argument
 
 
-def test_samples_are_listed_prompt_by_prompt(runs: dict[str, Run]) -> None:
+def test_samples_are_ordered_by_prompt(runs: dict[str, Run]) -> None:
     run = runs["bytes"]
     result = typed(run, "--prompt", "a", "--prompt", "the", "--samples", "2", "--tokens", "8", "--seed", "5")
     assert [item["prompt"] for item in result["generations"]] == ["a", "a", "the", "the"]
@@ -76,10 +76,10 @@ def test_samples_are_listed_prompt_by_prompt(runs: dict[str, Run]) -> None:
     assert [item["tokens"] for item in result["generations"]] == [list(item.tokens) for item in again]
     assert again[0].tokens == lemma.generate(run, "a", tokens=8, seed=5).tokens
     assert again[1].tokens == lemma.generate(run, "a", tokens=8, seed=6).tokens
-    assert len(lemma.generate(run, "a", samples=1, tokens=1)) == 1  # a list, since samples are asked for
+    assert len(lemma.generate(run, "a", samples=1, tokens=1)) == 1  # a list, since `samples` is set
 
 
-def test_a_stream_yields_the_text_in_whole_characters(runs: dict[str, Run]) -> None:
+def test_stream_yields_complete_characters(runs: dict[str, Run]) -> None:
     run = runs["bytes"]
     text = lemma.generate(run, "the", tokens=60, temperature=2.0).text
     pieces = list(lemma.generate(run, "the", tokens=60, temperature=2.0, stream=True))
@@ -93,14 +93,14 @@ def test_a_stream_yields_the_text_in_whole_characters(runs: dict[str, Run]) -> N
     assert {number for number, _ in numbered} == {0}
 
 
-def test_defaults_hold_where_nothing_is_given(runs: dict[str, Run]) -> None:
+def test_unset_options_take_their_defaults(runs: dict[str, Run]) -> None:
     run = runs["decoder"]
     choice = lemma.generate(run, "the", temperature=0.0, defaults={"tokens": 7, "temperature": 1.0, "logprobs": 0})
     assert len(choice.tokens) == 7 and choice.logprobs is not None
     assert choice.tokens == lemma.generate(run, "the", temperature=0.0, tokens=7).tokens
 
 
-def test_on_a_terminal_the_text_comes_first_and_then_its_log_probabilities(runs: dict[str, Run]) -> None:
+def test_terminal_output_shows_text_before_logprobs(runs: dict[str, Run]) -> None:
     words = ["generate", str(runs["trigram"].path), "--prompt", "the", "--tokens", "4", "--logprobs", "1"]
     done = CliRunner().invoke(app, words)
     result = lemma.generate(runs["trigram"], "the", tokens=4, logprobs=1)
@@ -124,7 +124,7 @@ REFUSED: list[tuple[str, dict[str, Any], type[LemmaError], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "words", "error", "message"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_does_not_apply_is_refused(
+def test_inapplicable_generation_settings_are_rejected(
     kind: str, words: dict[str, Any], error: type[LemmaError], message: str, runs: dict[str, Run]
 ) -> None:
     with pytest.raises(error, match=message):
@@ -143,6 +143,6 @@ def test_what_does_not_apply_is_refused(
         (["--logit-bias", "3"], "--logit-bias 3: expected a token's id and a number, as in 17=-5"),
     ],
 )
-def test_the_command_line_refuses_what_does_not_apply(words: list[str], message: str, runs: dict[str, Run]) -> None:
+def test_inapplicable_command_line_options_are_rejected(words: list[str], message: str, runs: dict[str, Run]) -> None:
     with pytest.raises(SpecError, match=message):
         CliRunner().invoke(app, ["generate", str(runs["bytes"].path), *words], catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""`lemma search` as a person meets it."""
+"""`lemma search` on the command line."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from search_runs import image_folder, untrained_run
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    index = tmp_path_factory.mktemp("search")
-    untrained_run(index / "run")
-    image_folder(index / "pictures", 5)
-    return index
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("search")
+    untrained_run(path / "run")
+    image_folder(path / "pictures", 5)
+    return path
 
 
 def search(*words: object) -> int:
@@ -24,26 +24,36 @@ def search(*words: object) -> int:
     return int(left.value.code or 0)
 
 
-def test_images_are_found_and_counted_and_a_page_is_written(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [place / "run", "--images", place / "pictures", "--index", place / "index", "--query", "a red", "-k", "2"]
-    assert search(*words, "--out", place / "found.html") == 0
+def test_search_retrieves_images_and_writes_a_page(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = [
+        folder / "run",
+        "--images",
+        folder / "pictures",
+        "--index",
+        folder / "index",
+        "--query",
+        "a red",
+        "-k",
+        "2",
+    ]
+    assert search(*words, "--out", folder / "found.html") == 0
     printed = capsys.readouterr()
     assert "5 indexed, 5 new" in printed.out and "   2  " in printed.out and "   3  " not in printed.out
-    assert "Written to" in printed.err and (place / "found.html").stat().st_size > 1000
+    assert "Written to" in printed.err and (folder / "found.html").stat().st_size > 1000
     assert search(*words, "--json", "--query", "blue") == 0
     output = json.loads(capsys.readouterr().out)
     assert [answer["query"] for answer in output["answers"]] == ["a red", "blue"] and output["new"] == 0
 
 
-def test_texts_are_ranked_for_an_image(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (place / "texts.csv").write_text("id,what\n1,a red\n2,a blue\n")
-    image = place / "pictures" / "00-red-circle.png"
-    words = [place / "run", "--image", image, "--texts", place / "texts.csv", "--text-column", "what"]
+def test_search_ranks_texts_for_an_image(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "texts.csv").write_text("id,what\n1,a red\n2,a blue\n")
+    image = folder / "pictures" / "00-red-circle.png"
+    words = [folder / "run", "--image", image, "--texts", folder / "texts.csv", "--text-column", "what"]
     assert search(*words) == 0
     assert "texts: 2 read\nof: " in capsys.readouterr().out
 
 
-def test_a_search_by_hand_prints_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_worked_search_prints_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert search("--matrices", "e7") == 0
     printed = capsys.readouterr().out
     assert all(figure in printed for figure in ("1.5844", "−1.5003", "0.0789", "sentence 3"))
@@ -64,7 +74,7 @@ def test_a_search_by_hand_prints_the_figures_of_the_example(capsys: pytest.Captu
         (["--matrices", "e7", "--word", "image 9"], "unknown focus 'image 9'"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_line_with_status_2(
+def test_search_errors_print_one_line_and_exit_with_2(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert search(*words) == 2
@@ -74,9 +84,9 @@ def test_what_is_wrong_is_said_in_a_line_with_status_2(
 @pytest.mark.parametrize(
     ("name", "said"), [("found.pdf", "unknown ending of the name '.pdf'"), ("none/found.csv", "there is no folder")]
 )
-def test_a_file_that_cannot_be_written_is_told_before_anything_is_indexed(
-    place: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
+def test_unwritable_output_is_reported_before_indexing(
+    folder: Path, name: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [place / "run", "--images", place / "pictures", "--index", place / "later", "--query", "a red"]
-    assert search(*words, "--out", place / name) == 2
-    assert said in " ".join(capsys.readouterr().err.split()) and not (place / "later").exists()
+    words = [folder / "run", "--images", folder / "pictures", "--index", folder / "later", "--query", "a red"]
+    assert search(*words, "--out", folder / name) == 2
+    assert said in " ".join(capsys.readouterr().err.split()) and not (folder / "later").exists()

@@ -1,4 +1,4 @@
-"""`lemma serve` as a person meets it."""
+"""`lemma serve` on the command line."""
 
 import json
 import os
@@ -22,7 +22,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return untrained(tmp_path_factory.mktemp("served"), "trigram")
 
 
-def test_it_serves_until_ctrl_c_and_then_leaves_with_0(run: Path) -> None:
+def test_serve_runs_until_ctrl_c_and_exits_with_0(run: Path) -> None:
     words = [sys.executable, "-m", "lemma", "serve", str(run), "--port", "0", "--json"]
     quiet = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=quiet) as server:
@@ -41,18 +41,18 @@ def test_it_serves_until_ctrl_c_and_then_leaves_with_0(run: Path) -> None:
         assert server.stderr.read() == "" and server.stdout.read() == ""
 
 
-def refused(*words: object) -> int:
+def exit_status(*words: object) -> int:
     with pytest.raises(SystemExit) as left:
         main(["serve", *map(str, words)])
     return int(left.value.code or 0)
 
 
-def test_a_taken_port_is_refused_with_a_free_one(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_occupied_port_is_rejected_with_a_free_suggestion(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as used:
         used.bind(("127.0.0.1", 0))
         used.listen()
         port = used.getsockname()[1]
-        assert refused(run, "--port", port) == 2
+        assert exit_status(run, "--port", port) == 2
     output = capsys.readouterr().err
     assert f"port {port} on 127.0.0.1 is in use. The next free one: --port " in output
     free = int(output.split("--port ")[1])
@@ -61,14 +61,14 @@ def test_a_taken_port_is_refused_with_a_free_one(run: Path, capsys: pytest.Captu
         other.bind(("127.0.0.1", free))
 
 
-def test_what_cannot_be_served_is_said(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert refused(tmp_path / "none", "--port", 0) == 2
+def test_unservable_runs_are_rejected(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(tmp_path / "none", "--port", 0) == 2
     assert "there is no such folder" in " ".join(capsys.readouterr().err.split())
-    assert refused(run, "--host", "no.such.host.invalid") == 2 and "no.such.host" in capsys.readouterr().err
-    assert refused(run, "--port", 70000) == 2 and "65535" in capsys.readouterr().err
+    assert exit_status(run, "--host", "no.such.host.invalid") == 2 and "no.such.host" in capsys.readouterr().err
+    assert exit_status(run, "--port", 70000) == 2 and "65535" in capsys.readouterr().err
 
 
-def test_a_host_that_others_reach_is_said_to_have_no_password() -> None:
+def test_public_host_without_key_prints_a_warning() -> None:
     from lemma.serving.server import Ready
 
     words = str(Ready("http://0.0.0.0:8000", ("a",), local=False))

@@ -1,4 +1,4 @@
-"""`lemma study`: what its exit status says."""
+"""Exit status of `lemma study`."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ data = { text = ["TEXT"], tokenizer = { kind = "characters" } }
 
 
 @pytest.mark.parametrize(("rate", "status"), [(1e-3, 0), (1e30, 1)])
-def test_a_study_of_which_every_run_failed_exits_with_1(
+def test_study_with_only_failed_runs_exits_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rate: float, status: int
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""What a person reads fits 80 columns: piped, without colour, in a narrow terminal and in a wide one."""
+"""Output fits 80 columns when piped, and the width of a narrow or wide terminal."""
 
 import contextlib
 import io
@@ -76,7 +76,7 @@ SMALL = ("feed-forward", "lstm")
 
 
 def run(line: str) -> str:
-    """Return what a command prints, on both streams; neither is a terminal."""
+    """Return stdout and stderr of a command; neither is a terminal."""
     streams, formatting = io.StringIO(), warnings.formatwarning
     with contextlib.redirect_stdout(streams), contextlib.redirect_stderr(streams), contextlib.suppress(SystemExit):
         main(shlex.split(line))
@@ -95,7 +95,7 @@ def commands(command: Any, path: str = "") -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", list(commands(get_command(app))))
-def test_the_help_of_every_command_fits(path: str) -> None:
+def test_help_of_every_command_fits_the_width(path: str) -> None:
     output = run(f"{path} --help")
     assert "Usage: lemma" in output and too_wide(output) == []
     assert not [line for line in output.partition("Commands:")[2].splitlines() if line.endswith("...")], "cut off"
@@ -103,24 +103,24 @@ def test_the_help_of_every_command_fits(path: str) -> None:
 
 
 @pytest.mark.parametrize("words", [f"look {kind} {case}" for kind, cases in WORKED.items() for case in cases])
-def test_worked_cases_fit(words: str) -> None:
+def test_worked_cases_fit_the_width(words: str) -> None:
     assert len(output := run(words)) > 200 and too_wide(output) == []
 
 
 @pytest.mark.parametrize("words", CHECKS)
-def test_checks_fit(words: str) -> None:
+def test_checks_fit_the_width(words: str) -> None:
     assert (output := run(f"check {words}")).strip() and too_wide(output) == []
 
 
 @pytest.mark.parametrize("words", WRONG)
-def test_errors_fit(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_fit_the_width(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert (output := run(words)).strip() and too_wide(output) == []
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_accounts_and_lists_of_words_fit(preset: str) -> None:
+def test_accounts_and_setting_lists_fit_the_width(preset: str) -> None:
     account = run(f"count {preset}" + ("" if preset in SMALL else " --only parameters"))
     assert "parameters = " in account and too_wide(account) == []
     rows = [line for line in account.splitlines() if re.match(r" *\w+\.weight ", line)]
@@ -128,15 +128,15 @@ def test_accounts_and_lists_of_words_fit(preset: str) -> None:
     assert too_wide(run(f"train {preset} --settings")) == []
 
 
-def test_lists_fit_and_a_search_by_hand_does() -> None:
+def test_data_lists_and_worked_search_fit_the_width() -> None:
     for words in ("data", "look attention", "look lstm", "search --matrices e7 --full"):
         assert (output := run(words)) and too_wide(output) == []
 
 
-# The facility itself
+# Wrapping and tables
 
 
-def test_nothing_is_lost_where_a_line_is_broken() -> None:
+def test_wrapping_loses_no_characters() -> None:
     text = "optimizer bytes = 8·(V·(d + D + 1) + 4·d·D + 2) + (L−1)·(32·D² + 4) + 8·L·(4·D² + 4·D + 1) = 3,942,424"
     for width in range(20, 110):
         lines = wrap(text, width, hanging="  ")
@@ -145,7 +145,7 @@ def test_nothing_is_lost_where_a_line_is_broken() -> None:
         assert not any(line.endswith((" +", " =", " −")) for line in lines), "a sign stands with what follows it"
 
 
-def test_a_path_and_a_command_are_not_broken() -> None:
+def test_paths_and_commands_are_not_wrapped() -> None:
     path = "/a/very/long/path" + "/folder" * 12
     assert path in wrap_lines(f"{path}: there is no such file.", 60)
     output = wrap_lines("lemma: --text is missing, as in: lemma train lstm --text shakespeare --out runs/a", 80)
@@ -156,7 +156,7 @@ def test_a_path_and_a_command_are_not_broken() -> None:
     assert wrap(keep_together("d = 512") + " " + keep_together("h = 8"), 10) == ["d = 512", "h = 8"]
 
 
-def test_a_line_goes_on_below_what_it_says_and_prose_at_the_left() -> None:
+def test_continuation_lines_align_with_their_text() -> None:
     assert wrap_lines("loss    at most nats per token", 20).splitlines() == [
         "loss    at most nats",
         "        per token",
@@ -166,12 +166,12 @@ def test_a_line_goes_on_below_what_it_says_and_prose_at_the_left() -> None:
     assert wrap_lines("short\n\n  lines stay", 20) == "short\n\n  lines stay"
 
 
-def test_wide_signs_count_twice() -> None:
+def test_wide_characters_count_as_two_columns() -> None:
     assert max(map(display_width, wrap("日本語 日本語 日本語", 13))) <= 13
     assert format_table([["日本", "1"], ["a", "22"]], has_header=False) == ["日本   1", "a     22"]
 
 
-def test_a_table_breaks_its_head_then_its_cells_then_itself() -> None:
+def test_narrow_tables_wrap_header_then_cells_then_columns() -> None:
     rows = [["name", "a long head", "another head"], ["x", "1", "2"]]
     assert format_table(rows, width=40)[0] == "name  a long head  another head"
     narrow = format_table(rows, width=23)
@@ -183,7 +183,7 @@ def test_a_table_breaks_its_head_then_its_cells_then_itself() -> None:
     assert sum(line.count("ccccccccc") for line in folded) == 6 and sum(line.startswith("a ") for line in folded) == 3
 
 
-def test_a_pipe_has_80_columns_and_a_terminal_its_own_within_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipe_width_is_80_and_terminal_width_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -195,7 +195,7 @@ def test_a_pipe_has_80_columns_and_a_terminal_its_own_within_reason(monkeypatch:
 
 
 @pytest.mark.parametrize("width", [50, 100])
-def test_results_follow_the_width_that_is_set(width: int) -> None:
+def test_results_follow_the_configured_width(width: int) -> None:
     import lemma
 
     rendered: tuple[Any, ...] = (lemma.check("identity", "b5", I=16, samples=500), lemma.look("attention", "e1"))
@@ -206,8 +206,8 @@ def test_results_follow_the_width_that_is_set(width: int) -> None:
 
 
 @pytest.mark.parametrize("setting", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
-def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
-    """As a person sees it who starts the command in such a terminal, of 60 columns."""
+def test_no_color_terminal_gets_no_escape_codes(setting: dict[str, str]) -> None:
+    """Run the command in a pseudo-terminal of 60 columns."""
     ours, reference = pty.openpty()
     environment = {**os.environ, "COLUMNS": "60", **setting}
     command = [sys.executable, "-m", "lemma", "train", "lstmm", "--text", "a", "--out", "b"]
@@ -219,13 +219,13 @@ def test_a_terminal_without_colour_gets_none(setting: dict[str, str]) -> None:
     assert "\x1b" not in printed and too_wide(printed, 60) == []
 
 
-def test_columns_that_are_underlined_may_stand_one_space_apart() -> None:
+def test_underlined_columns_may_be_one_space_apart() -> None:
     rows = [["a", "1 ± 2", "3 ± 4"], ["b", "5 ± 6", "7 ± 8"]]
     assert format_table(rows, underline_header=True, width=13) == ["a 1 ± 2 3 ± 4", "─ ───── ─────", "b 5 ± 6 7 ± 8"]
     assert "" in format_table(rows, width=13), "without a rule one could not tell where a cell ends"
 
 
-def test_a_first_row_that_is_no_head_begins_at_its_top() -> None:
+def test_first_row_without_header_is_aligned_to_the_top() -> None:
     rows = [["a", "one two three four"], ["b", "five"]]
     base = format_table(rows, left=(0, 1), breakable=(1,), has_header=False, width=16)
     assert base == ["a  one two three", "   four", "b  five"]

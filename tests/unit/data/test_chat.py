@@ -35,7 +35,7 @@ EXPENSIVE = {
 
 
 @pytest.mark.parametrize("name", EXPENSIVE)
-def test_an_expensive_template_is_stopped_and_the_next_conversation_is_written(name: str) -> None:
+def test_expensive_template_is_stopped_without_blocking_the_next(name: str) -> None:
     start = time.monotonic()
     with pytest.raises(ChatTemplateError, match="the model's chat template"):
         render_chat(EXPENSIVE[name], TALK, {})
@@ -43,7 +43,7 @@ def test_an_expensive_template_is_stopped_and_the_next_conversation_is_written(n
     assert render_chat(PLAIN, TALK, {}) == "user:Hi \ud83c!;"
 
 
-def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
+def test_stopped_template_can_be_rendered_again() -> None:
     template = (
         "{% if spin %}{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{% endif %}ok"
     )
@@ -52,7 +52,7 @@ def test_a_template_that_was_stopped_can_be_rendered_again() -> None:
     assert render_chat(template, TALK, {}, spin=False) == "ok"
 
 
-def test_a_renderer_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unresponsive_renderer_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat, "SECONDS", 0.3)
     monkeypatch.setattr(processes, "python_command", lambda *_: [sys.executable, "-c", "import time; time.sleep(60)"])
     start = time.monotonic()
@@ -61,14 +61,14 @@ def test_a_renderer_that_does_not_answer_is_killed(monkeypatch: pytest.MonkeyPat
     assert time.monotonic() - start < 5
 
 
-def test_the_clock_is_read_at_every_rendering() -> None:
+def test_each_rendering_uses_the_current_time() -> None:
     template = "{{ strftime_now('%s.%f') }}"
     first, second = float(render_chat(template, TALK, {})), float(render_chat(template, TALK, {}))
     assert abs(time.time() - second) < 5
     assert second > first
 
 
-def test_many_threads_may_render_at_once() -> None:
+def test_chat_rendering_is_thread_safe() -> None:
     def rendered(number: int) -> bool:
         template = f"{{{{ messages[0].content }}}} in {number % 9}"  # more templates than processes
         return render_chat(template, [{"role": "user", "content": str(number)}], {}) == f"{number} in {number % 9}"
@@ -78,7 +78,7 @@ def test_many_threads_may_render_at_once() -> None:
     assert len(chat._renderers) <= chat.MAX_RENDERERS
 
 
-def test_a_forked_process_starts_its_own_renderers() -> None:
+def test_forked_process_starts_new_renderers() -> None:
     assert render_chat(PLAIN, TALK, {})
     child = os.fork()
     if child == 0:
@@ -89,7 +89,7 @@ def test_a_forked_process_starts_its_own_renderers() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_the_child_ends_with_its_parent_and_never_imports_torch() -> None:
+def test_renderer_exits_with_its_parent_without_importing_torch() -> None:
     code = (
         "import os, signal, sys\nfrom lemma.data import chat\n"
         "chat.render_chat('{{ 1 }}', [], {})\n"
@@ -107,7 +107,7 @@ def test_the_child_ends_with_its_parent_and_never_imports_torch() -> None:
     assert not Path(f"/proc/{child}/cmdline").exists() or not Path(f"/proc/{child}/cmdline").read_bytes()
 
 
-def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renderer_does_not_import_from_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("jinja2", "json", "lemma"):
         (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
@@ -116,7 +116,7 @@ def test_nothing_in_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "trace").exists()
 
 
-def test_the_template_gets_json_data_and_other_objects_are_refused() -> None:
+def test_template_accepts_only_json_data() -> None:
     message = MappingProxyType({"role": "user", "content": ("a", 1.5, None)})
     assert render_chat("{{ messages[0].content | tojson }}{{ tools }}", (message,), {}) == '["a", 1.5, null]None'
     with pytest.raises(DataError, match="a lock is neither text"):
@@ -130,7 +130,7 @@ def _saved(folder: Path, **config: object) -> Path:
     return folder / "tokenizer.json"
 
 
-def test_an_error_in_a_template_names_its_file(tmp_path: Path) -> None:
+def test_template_error_names_its_file(tmp_path: Path) -> None:
     path = _saved(tmp_path, chat_template="{% if %}")
     with pytest.raises(DataError, match=f"{CONFIG_FILE}: the model's chat template cannot be rendered"):
         Tokenizer.load(path).chat(TALK)
@@ -145,7 +145,7 @@ def test_an_error_in_a_template_names_its_file(tmp_path: Path) -> None:
         Tokenizer.load(path)
 
 
-def test_a_trained_tokenizer_can_have_a_chat_template(tmp_path: Path) -> None:
+def test_trained_tokenizer_can_have_a_chat_template(tmp_path: Path) -> None:
     train_tokenizer(Characters(), ["abc"]).save(tmp_path / "tokenizer.json")
     (tmp_path / TEMPLATE_FILE).write_text(PLAIN)
     assert Tokenizer.load(tmp_path / "tokenizer.json").chat([{"role": "a", "content": "b"}]) == "a:b;"
@@ -162,18 +162,18 @@ def test_a_trained_tokenizer_can_have_a_chat_template(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_a_wrong_type_in_tokenizer_config_is_named(tmp_path: Path, field: dict[str, object]) -> None:
+def test_wrong_type_in_tokenizer_config_is_named(tmp_path: Path, field: dict[str, object]) -> None:
     with pytest.raises(RunError, match=f"{CONFIG_FILE}: .*{next(iter(field))}"):
         Tokenizer.load(_saved(tmp_path, **field))
 
 
-def test_flags_and_numbers_are_no_special_tokens(tmp_path: Path) -> None:
+def test_flags_and_numbers_are_not_special_tokens(tmp_path: Path) -> None:
     tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "pad_token": None}
     result = Tokenizer.load(_saved(tmp_path, **tokens, num_image_token=256)).special_tokens
     assert result == {"bos_token": "<s>", "eos_token": "</s>"}
 
 
-def test_sampling_settings_are_checked_and_zeros_switch_off(tmp_path: Path) -> None:
+def test_generation_config_is_checked_and_zeros_disable_settings(tmp_path: Path) -> None:
     path = _saved(tmp_path)
     (tmp_path / "generation_config.json").write_text('{"top_k": 0, "no_repeat_ngram_size": 0, "temperature": 0.5}')
     assert Tokenizer.load(path).sampling == {"temperature": 0.5}
@@ -182,7 +182,7 @@ def test_sampling_settings_are_checked_and_zeros_switch_off(tmp_path: Path) -> N
         Tokenizer.load(path)
 
 
-def test_tojson_takes_the_arguments_of_transformers() -> None:
+def test_tojson_filter_accepts_the_arguments_of_transformers() -> None:
     template = "{{ messages[0].content|tojson(ensure_ascii=True) }}{{ messages|tojson(separators=(',', ':')) }}"
     text = render_chat(template, [{"role": "user", "content": "é"}], {})
     assert text == '"\\u00e9"[{"role":"user","content":"é"}]'

@@ -32,14 +32,14 @@ def decoded(dataset: Splits[TokenArray]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_splits_decode_to_the_file_and_the_tokenizer_is_trained_on_the_training_split(
+def test_splits_decode_to_the_file_with_a_training_split_tokenizer(
     kind: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 500)  # many pieces
     dataset = prepare_text(spec_of(write(TEXT), kind=kind))
     texts = decoded(dataset)
     merged = texts["train"] + texts["validation"]
-    if kind == "words":  # a number that only the last lines have is unknown
+    if kind == "words":  # a number that occurs only in the last lines is unknown
         assert dataset.item("validation").tolist().count(dataset.tokenizer.unk or 0) > 0
         assert dataset.item("train").tolist().count(dataset.tokenizer.unk or 0) == 0
     else:
@@ -50,15 +50,15 @@ def test_the_splits_decode_to_the_file_and_the_tokenizer_is_trained_on_the_train
     assert dataset.item("validation").bytes / len(TEXT.encode()) == pytest.approx(0.1, abs=0.01)
 
 
-def test_characters_seen_only_in_the_validation_split_are_left_out_and_counted(write: Callable[..., Path]) -> None:
+def test_validation_only_characters_are_skipped_and_counted(write: Callable[..., Path]) -> None:
     dataset = prepare_text(spec_of(write("abc\n" * 90 + "aé🙂c\n" * 10), held_out=0.2))
     assert dataset.tokenizer.vocabulary == 4
     assert (dataset.item("train").dropped_characters, dataset.item("validation").dropped_characters) == (0, 20)
     assert decoded(dataset)["validation"] == "ac\n" * 10
-    assert dataset.item("validation").bytes == 30  # only what the tokens express
+    assert dataset.item("validation").bytes == 30  # only bytes that tokens encode
 
 
-def test_the_hash_is_that_of_sha256sum_for_one_file_and_of_the_joined_hashes_for_several(
+def test_dataset_hash_is_sha256_of_the_file_or_of_joined_hashes(
     write: Callable[..., Path],
 ) -> None:
     paths = [write(TEXT, "a.txt"), write(TEXT[::-1], "b.txt")]
@@ -79,7 +79,7 @@ def test_files_are_joined_in_order_with_eos_between_them(kind: str, write: Calla
     assert len(dataset.split_names) == 2
 
 
-def test_a_second_call_only_hashes_the_files(write: Callable[..., Path], home: Path) -> None:
+def test_second_preparation_reads_files_only_for_checksums(write: Callable[..., Path], home: Path) -> None:
     path, messages = write(TEXT), []
     first = prepare_text(
         spec_of(path), progress=lambda description, done, total: messages.append((description, done, total))
@@ -101,7 +101,7 @@ def test_a_second_call_only_hashes_the_files(write: Callable[..., Path], home: P
     assert len(list((home / "stores").iterdir())) == len(list((home / "tokenizers").iterdir())) == 1
 
 
-def test_another_text_tokenizer_or_fraction_gets_another_store(write: Callable[..., Path]) -> None:
+def test_token_store_depends_on_text_tokenizer_and_fraction(write: Callable[..., Path]) -> None:
     folders = {folder_of(prepare_text(spec_of(write(TEXT))))}
     folders.add(folder_of(prepare_text(spec_of(write(TEXT), held_out=0.3))))
     folders.add(folder_of(prepare_text(spec_of(write(TEXT), kind="words"))))
@@ -110,13 +110,13 @@ def test_another_text_tokenizer_or_fraction_gets_another_store(write: Callable[.
     assert len(folders | {folder_of(changed)}) == 4
 
 
-def test_a_cached_tokenizer_is_not_used_for_another_split(write: Callable[..., Path]) -> None:
+def test_cached_tokenizer_is_not_reused_for_another_split(write: Callable[..., Path]) -> None:
     path = write("abc\n" * 75 + "abd\n" * 25)
     assert prepare_text(spec_of(path, held_out=0.1)).tokenizer.vocabulary == 5
     assert prepare_text(spec_of(path, held_out=0.3)).tokenizer.vocabulary == 4
 
 
-def test_a_damaged_store_or_tokenizer_is_made_again(write: Callable[..., Path], home: Path) -> None:
+def test_damaged_store_or_tokenizer_is_rebuilt(write: Callable[..., Path], home: Path) -> None:
     first = prepare_text(spec_of(write(TEXT)))
     before = decoded(first)
     (folder_of(first) / "tokens.bin").write_bytes(b"half")
@@ -126,7 +126,7 @@ def test_a_damaged_store_or_tokenizer_is_made_again(write: Callable[..., Path], 
     assert tuple(TokenStore(folder_of(first)).splits) == ("train", "validation")
 
 
-def test_a_passed_tokenizer_is_used_unchanged(write: Callable[..., Path], home: Path) -> None:
+def test_passed_tokenizer_is_used_unchanged(write: Callable[..., Path], home: Path) -> None:
     tokenizer = train_tokenizer(Characters(), ["abc "])
     dataset = prepare_text(spec_of(write("abcdé " * 50)), tokenizer=tokenizer)
     assert dataset.tokenizer is tokenizer
@@ -135,14 +135,14 @@ def test_a_passed_tokenizer_is_used_unchanged(write: Callable[..., Path], home: 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_bad_bytes_far_into_the_text_leave_nothing_behind(kind: str, write: Callable[..., Path], home: Path) -> None:
+def test_invalid_bytes_late_in_the_text_leave_no_files(kind: str, write: Callable[..., Path], home: Path) -> None:
     path = write(TEXT.encode() * 40 + b"caf\xe9 au lait")
     with pytest.raises(DataError, match=rf"text\.txt: byte {len(TEXT.encode()) * 40 + 3} \(0xe9\) is not UTF-8"):
         prepare_text(spec_of(path, kind=kind))
     assert not list((home / "stores").rglob("*"))
 
 
-def test_ctrl_c_while_tokenising_leaves_nothing_behind(write: Callable[..., Path], home: Path) -> None:
+def test_ctrl_c_while_tokenizing_leaves_no_files(write: Callable[..., Path], home: Path) -> None:
     def interrupt(what: str, done: int, total: int) -> None:
         if what == "tokenising" and done:
             raise KeyboardInterrupt
@@ -152,7 +152,7 @@ def test_ctrl_c_while_tokenising_leaves_nothing_behind(write: Callable[..., Path
     assert not list((home / "stores").iterdir())
 
 
-def test_an_unknown_name_suggests_the_closest_corpus(tmp_path: Path) -> None:
+def test_unknown_name_suggests_the_closest_corpus(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"unknown text 'shakespear'\. Did you mean 'shakespeare'\?.*Or give the path of a"
     ):
@@ -161,7 +161,7 @@ def test_an_unknown_name_suggests_the_closest_corpus(tmp_path: Path) -> None:
         prepare_text(spec_of(tmp_path / "book.txt"))
 
 
-def test_a_text_named_twice_is_refused(write: Callable[..., Path], toy: Corpus) -> None:
+def test_duplicate_text_argument_is_rejected(write: Callable[..., Path], toy: Corpus) -> None:
     path = write(TEXT)
     with pytest.raises(DataError, match=r"text\.txt is given twice"):
         prepare_text(spec_of(path, path.parent / "." / "x" / ".." / path.name))
@@ -169,7 +169,7 @@ def test_a_text_named_twice_is_refused(write: Callable[..., Path], toy: Corpus) 
         prepare_text(spec_of("toy", "toy"))
 
 
-def test_corpora_and_files_may_be_mixed(toy: Corpus, write: Callable[..., Path]) -> None:
+def test_corpora_and_files_can_be_mixed(toy: Corpus, write: Callable[..., Path]) -> None:
     path = write("be not\n" * 20)
     dataset = prepare_text(spec_of(path, "toy", held_out=0.5))
     assert decoded(dataset) == {
@@ -194,7 +194,7 @@ def test_other_text_is_tokenized_with_the_passed_tokenizer(toy: Corpus, write: C
     assert reserved.hash == toy.hash
 
 
-def test_of_a_corpus_the_test_split_is_read_if_it_has_one(toy: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_corpus_test_split_is_read_if_present(toy: Corpus, monkeypatch: pytest.MonkeyPatch) -> None:
     def split(files: list[Path]) -> dict[str, list[TextSpan]]:
         return {"train": [], "validation": [TextSpan(files[0], 0, 9)], "test": [TextSpan(files[1], 0, 4)]}
 
@@ -203,12 +203,12 @@ def test_of_a_corpus_the_test_split_is_read_if_it_has_one(toy: Corpus, monkeypat
     assert (dataset.description, decoded(dataset)) == ("toy (test)", {"text": "not "})
 
 
-def test_text_without_any_known_character_is_an_error(write: Callable[..., Path]) -> None:
+def test_text_without_known_characters_is_rejected(write: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match="the split 'text' has no tokens"):
         read_tokens([str(write("中文"))], train_tokenizer(Characters(), ["abc"]))
 
 
-def test_the_home_can_be_removed_at_any_time(write: Callable[..., Path], home: Path) -> None:
+def test_data_home_can_be_removed_at_any_time(write: Callable[..., Path], home: Path) -> None:
     before = decoded(prepare_text(spec_of(write(TEXT))))
     shutil.rmtree(home)
     assert decoded(prepare_text(spec_of(write(TEXT)))) == before

@@ -38,7 +38,7 @@ def test_token_rows_behave_like_lists(lists: list[list[int]], length: int, data:
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
-def test_encoding_texts_together_gives_the_same_ids_as_one_by_one(kind: Words | BytePairs | Characters) -> None:
+def test_batch_encoding_equals_single_encoding(kind: Words | BytePairs | Characters) -> None:
     texts = ["to be", "", "or  not\nto be", "é", "that's it " * 30, " "]
     tokenizer = train_tokenizer(kind, [texts[0], *texts[4:]])
     rows, left_out = encode_texts(tokenizer, texts, lambda _: None)
@@ -47,7 +47,7 @@ def test_encoding_texts_together_gives_the_same_ids_as_one_by_one(kind: Words | 
     assert left_out == sum(missing for _, missing in single)
 
 
-def test_every_epoch_reads_every_example_once_with_similar_lengths_together() -> None:
+def test_epoch_reads_each_example_once_in_length_buckets() -> None:
     lengths = np.random.default_rng(1).integers(1, 100, size=640)
     order = BucketedExamples(lengths, batch=16, seed=3)
     first = np.concatenate([order.examples(step) for step in range(order.steps)])

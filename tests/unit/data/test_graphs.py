@@ -1,4 +1,4 @@
-"""Graphs as data: by name, generated, and users' files with their mistakes."""
+"""Graphs as data: named, generated, and users' files with errors."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from lemma.data.graphs import WITHIN_FRACTION, GraphNodes, NodeGraph, block_graph, prepare_graph, split_nodes
+from lemma.data.graphs import WITHIN_FRACTION, GraphNodes, NodeGraph, generate_block_graph, prepare_graph, split_nodes
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import GraphSpec
@@ -26,45 +26,45 @@ def read(graph: Path | str, **words) -> Splits[GraphNodes]:
     return prepare_graph(GraphSpec(graph=str(graph), **words), seed=1)
 
 
-def whole(data: Splits[GraphNodes]) -> NodeGraph:
+def full_graph(data: Splits[GraphNodes]) -> NodeGraph:
     return data.item("train").graph
 
 
-def test_a_folder_gives_unique_edges_and_standardised_features(tmp_path: Path) -> None:
+def test_graph_folder_gives_unique_edges_and_standardised_features(tmp_path: Path) -> None:
     graph = read(folder(tmp_path))
-    assert whole(graph).edges.tolist() == [[0, 1, 3], [1, 2, 4]] and whole(graph).weights is None
-    assert graph.labels == ("x", "y") and whole(graph).classes.tolist() == [0, 1, 0, -1, 1, 1]
-    assert isinstance(whole(graph).features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
-    np.testing.assert_allclose(whole(graph).features.mean(0), 0, atol=1e-6)
-    np.testing.assert_allclose(whole(graph).features.std(0), 1, atol=1e-6)
+    assert full_graph(graph).edges.tolist() == [[0, 1, 3], [1, 2, 4]] and full_graph(graph).weights is None
+    assert graph.labels == ("x", "y") and full_graph(graph).classes.tolist() == [0, 1, 0, -1, 1, 1]
+    assert isinstance(full_graph(graph).features, np.ndarray) and graph.sizes() == {"features": 2, "classes": 2}
+    np.testing.assert_allclose(full_graph(graph).features.mean(0), 0, atol=1e-6)
+    np.testing.assert_allclose(full_graph(graph).features.std(0), 1, atol=1e-6)
     assert any("2 edges were loops or came twice" in note for note in graph.notes)
     assert 3 not in np.concatenate([part.nodes for part in graph.items.values()]), (
         "a node without a label is in no split"
     )
 
 
-def test_a_table_of_edges_takes_its_nodes_from_another_file_and_weights_from_a_column(tmp_path: Path) -> None:
+def test_edge_table_reads_nodes_file_and_weight_column(tmp_path: Path) -> None:
     folder(tmp_path, edges="from\tto\tweight\n")
     (tmp_path / "links.tsv").write_text("from\tto\tweight\na\tb\t2\nb\ta\t5\nc\td\t0.5\n")
     graph = read(tmp_path / "links.tsv", nodes_file=str(tmp_path / "nodes.csv"))
-    assert whole(graph).edges.tolist() == [[0, 2], [1, 3]]
-    assert whole(graph).weights is not None and whole(graph).weights.tolist() == [5.0, 0.5]
+    assert full_graph(graph).edges.tolist() == [[0, 2], [1, 3]]
+    assert full_graph(graph).weights is not None and full_graph(graph).weights.tolist() == [5.0, 0.5]
 
 
-def test_words_are_scaled_to_sum_to_one_and_nodes_without_features_are_one_hot(tmp_path: Path) -> None:
+def test_word_features_sum_to_one_and_missing_features_are_one_hot(tmp_path: Path) -> None:
     words = read(folder(tmp_path, "id,label,features\na,x,red big\nb,y,red\nc,x,\nd,y,big small red red\n", "a,b\n"))
-    assert isinstance(whole(words).features, csr_array)
+    assert isinstance(full_graph(words).features, csr_array)
     expected = [[0.5, 0.5, 0], [0, 1, 0], [0, 0, 0], [1 / 3, 1 / 3, 1 / 3]]
-    np.testing.assert_allclose(whole(words).features.toarray(), expected, atol=1e-6)
+    np.testing.assert_allclose(full_graph(words).features.toarray(), expected, atol=1e-6)
     bare = read(folder(tmp_path, "id,label\na,x\nb,y\nc,x\nd,y\n", "a,b\n"))
-    assert isinstance(whole(bare).features, csr_array)
-    assert np.array_equal(whole(bare).features.toarray(), np.eye(4, dtype=np.float32))
+    assert isinstance(full_graph(bare).features, csr_array)
+    assert np.array_equal(full_graph(bare).features.toarray(), np.eye(4, dtype=np.float32))
 
 
-def test_binary_columns_are_scaled_to_sum_to_one_and_columns_of_words_are_left_out(tmp_path: Path) -> None:
+def test_binary_features_sum_to_one_and_text_columns_are_skipped(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, "id,label,p,q,town\na,x,1,1,Ulm\nb,y,0,1,Bern\nc,x,0,0,Bonn\nd,y,1,0,Ulm\n", "a,b\n"))
-    assert isinstance(whole(graph).features, csr_array)
-    assert whole(graph).features.toarray().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
+    assert isinstance(full_graph(graph).features, csr_array)
+    assert full_graph(graph).features.toarray().tolist() == [[0.5, 0.5], [0, 1], [0, 0], [1, 0]]
     assert any("'town' holds no numbers" in note for note in graph.notes)
 
 
@@ -99,7 +99,7 @@ def test_binary_columns_are_scaled_to_sum_to_one_and_columns_of_words_are_left_o
         ("id,label,age\na,x,NaN\nb,y,3\nc,x,4\n", "a,b\n", r"nodes.csv, line 2: the feature 'age' is 'NaN'"),
     ],
 )
-def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges: str, message: str) -> None:
+def test_graph_file_error_names_file_and_line(tmp_path: Path, nodes: str, edges: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         read(folder(tmp_path, nodes, edges))
 
@@ -133,44 +133,44 @@ def test_a_mistake_names_the_file_and_the_line(tmp_path: Path, nodes: str, edges
         ({"links": []}, '"nodes" must be a list'),
     ],
 )
-def test_a_mistake_in_a_node_link_file_names_the_entry(tmp_path: Path, document, message: str) -> None:
+def test_node_link_error_names_the_entry(tmp_path: Path, document, message: str) -> None:
     path = tmp_path / "graph.json"
     path.write_text(document if isinstance(document, str) else json.dumps(document))
     with pytest.raises(DataError, match=message):
         read(path)
 
 
-def test_keys_of_a_node_link_file_are_read_as_headers_are_and_nan_is_no_label(tmp_path: Path) -> None:
+def test_node_link_keys_match_headers_and_nan_is_no_label(tmp_path: Path) -> None:
     labels = ["x", "y", float("nan"), "x", "y"]
     nodes = [{"ID ": index, " Label": label} for index, label in enumerate(labels)]
     document = {"Nodes": nodes, "Links": [{"Source": 0, "TARGET": 1, "Weight": 2}]}
     (tmp_path / "graph.json").write_text(json.dumps(document))
     graph = read(tmp_path / "graph.json")
-    assert graph.labels == ("x", "y") and whole(graph).classes.tolist() == [0, 1, -1, 0, 1]
+    assert graph.labels == ("x", "y") and full_graph(graph).classes.tolist() == [0, 1, -1, 0, 1]
     assert (
-        whole(graph).edges.tolist() == [[0], [1]]
-        and whole(graph).weights is not None
-        and whole(graph).weights.tolist() == [2.0]
+        full_graph(graph).edges.tolist() == [[0], [1]]
+        and full_graph(graph).weights is not None
+        and full_graph(graph).weights.tolist() == [2.0]
     )
 
 
 @pytest.mark.parametrize("header", ["target,foo", "foo,source", "weight,foo,target"])
-def test_if_one_end_of_an_edge_is_named_the_other_column_is_the_other_end(tmp_path: Path, header: str) -> None:
+def test_unnamed_edge_column_is_the_other_endpoint(tmp_path: Path, header: str) -> None:
     row = "2,b,a" if header.startswith("weight") else "a,b"
-    assert whole(read(folder(tmp_path, edges=f"{header}\n{row}\n"))).edges.tolist() == [[0], [1]]
+    assert full_graph(read(folder(tmp_path, edges=f"{header}\n{row}\n"))).edges.tolist() == [[0], [1]]
 
 
-def test_columns_without_a_name_are_separate_features_and_the_label_is_none(tmp_path: Path) -> None:
+def test_unnamed_columns_are_separate_features(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, ",,label,id\n1,2,p,a\n3,4,q,b\n5,7,p,c\n2,2,q,d\n", "a,b\n"))
     assert graph.sizes() == {"features": 2, "classes": 2} and graph.labels == ("p", "q")
 
 
-def test_a_graph_without_edges_has_a_note(tmp_path: Path) -> None:
+def test_graph_without_edges_has_a_note(tmp_path: Path) -> None:
     graph = read(folder(tmp_path, edges="source,target\n"))
-    assert whole(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.notes
+    assert full_graph(graph).edges.shape == (2, 0) and "there are no edges: each node is alone" in graph.notes
 
 
-def test_a_rare_class_does_not_shrink_the_others_and_is_named_in_a_note(tmp_path: Path) -> None:
+def test_rare_class_is_noted_without_shrinking_others(tmp_path: Path) -> None:
     classes = np.repeat([0, 1, 2], [500, 500, 9])
     splits, message = split_nodes(classes, GraphSpec(graph="g"), 1, ("one", "two", "rare"))
     assert np.bincount(classes[splits["train"]]).tolist() == [20, 20, 9]
@@ -180,7 +180,7 @@ def test_a_rare_class_does_not_shrink_the_others_and_is_named_in_a_note(tmp_path
 
 
 @pytest.mark.parametrize("graph", ["karate", "folder", "graph.json"])
-def test_a_table_of_nodes_is_refused_next_to_a_graph_that_has_its_own(tmp_path: Path, graph: str) -> None:
+def test_node_table_is_rejected_for_graphs_with_nodes(tmp_path: Path, graph: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "graph.json").write_text('{"nodes": [], "links": []}')
     index = graph if graph == "karate" else tmp_path / graph
@@ -188,7 +188,7 @@ def test_a_table_of_nodes_is_refused_next_to_a_graph_that_has_its_own(tmp_path: 
         read(index, nodes_file=str(tmp_path / "nodes.csv"))
 
 
-def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Path, monkeypatch) -> None:
+def test_missing_pyarrow_rejects_cora_before_download(tmp_path: Path, monkeypatch) -> None:
     from lemma.data import corpora as library
     from lemma.data import corpora as named
 
@@ -199,7 +199,7 @@ def test_without_pyarrow_cora_is_refused_before_anything_is_fetched(tmp_path: Pa
         read("cora")
 
 
-def test_every_kind_of_invalid_graph_has_its_own_error(tmp_path: Path) -> None:
+def test_each_invalid_graph_has_a_distinct_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Did you mean 'cora'"):
         read("coro")
     with pytest.raises(DataError, match="no such file or folder"):
@@ -213,7 +213,7 @@ def test_every_kind_of_invalid_graph_has_its_own_error(tmp_path: Path) -> None:
         read("karate", nodes=50)
 
 
-def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_class() -> None:
+def test_node_splits_are_disjoint_seeded_and_balanced() -> None:
     ones, remaining = (prepare_graph(GraphSpec(graph="blocks", labelled=7), seed=seed) for seed in (1, 2))
     again = prepare_graph(GraphSpec(graph="blocks", labelled=7, split=1), seed=5)
     assert np.bincount(ones.item("train").classes).tolist() == [7, 7, 7, 7]
@@ -224,14 +224,14 @@ def test_the_splits_are_disjoint_drawn_by_the_seed_and_have_as_many_of_each_clas
     assert ones.hash == remaining.hash
 
 
-def test_a_small_graph_is_trained_on_fewer_nodes_with_a_note() -> None:
+def test_small_graph_uses_fewer_training_nodes_with_a_note() -> None:
     club = read("karate")
     assert {name: len(nodes) for name, nodes in club.items.items()} == {"train": 4, "validation": 10, "test": 20}
     assert any("2 nodes of each class" in note for note in club.notes)
 
 
-def test_generated_graphs_have_exactly_n_edges_mostly_within_and_are_the_same_every_time() -> None:
-    item, other = block_graph(2000, 9000), block_graph(2000, 9000)
+def test_generated_graphs_are_assortative_and_deterministic() -> None:
+    item, other = generate_block_graph(2000, 9000), generate_block_graph(2000, 9000)
     assert isinstance(item.features, np.ndarray) and isinstance(other.features, np.ndarray)
     assert np.array_equal(item.edges, other.edges) and np.array_equal(item.features, other.features)
     assert item.edges.shape == (2, 9000) and (item.edges[0] < item.edges[1]).all()
@@ -240,4 +240,4 @@ def test_generated_graphs_have_exactly_n_edges_mostly_within_and_are_the_same_ev
     within = (labels[item.edges[0]] == labels[item.edges[1]]).mean()
     assert within == pytest.approx(WITHIN_FRACTION + (1 - WITHIN_FRACTION) / 4, abs=0.02)
     with pytest.raises(SpecError, match="too dense"):
-        block_graph(100, 5000)
+        generate_block_graph(100, 5000)

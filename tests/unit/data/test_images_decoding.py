@@ -1,4 +1,4 @@
-"""Decoding of images of every format: colours, rotation, the square, and errors of damaged files."""
+"""Decoding of every image format: colours, rotation, padding to a square, damaged files."""
 
 import io
 import struct
@@ -25,7 +25,7 @@ def saved(tmp_path: Path, image: Image.Image, name: str, **options: object) -> P
 
 
 def colour(path: Path, side: int = 8) -> tuple[int, ...]:
-    """The one colour of an image that has no other."""
+    """Return the colour of a uniform image."""
     pixels = decode_image(path, side)
     assert pixels.shape == (3, side, side) and pixels.dtype == np.uint8
     assert (pixels.max(axis=(1, 2)) - pixels.min(axis=(1, 2)) <= 1).all()
@@ -33,7 +33,7 @@ def colour(path: Path, side: int = 8) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.gif", "a.webp", "a.bmp", "a.tiff", "a.ppm", "a.ico", "a.jp2", "A.JPG"])
-def test_every_common_format_gives_the_colour_that_was_saved(tmp_path: Path, name: str) -> None:
+def test_common_image_formats_preserve_colour(tmp_path: Path, name: str) -> None:
     options = {"lossless": True} if name == "a.webp" else {}
     path = saved(tmp_path, Image.new("RGB", (20, 20), RED), name, **options)
     assert np.abs(np.subtract(colour(path), RED)).max() <= (2 if name == "A.JPG" else 0)
@@ -51,7 +51,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_every_mode_of_a_png_gives_its_colour_on_white(tmp_path: Path, mode: str) -> None:
+def test_every_png_mode_is_composited_on_white(tmp_path: Path, mode: str) -> None:
     image, expected = MODES[mode]
     assert colour(saved(tmp_path, image, "a.png")) == expected
 
@@ -65,7 +65,7 @@ DEEP = {
 
 
 @pytest.mark.parametrize("mode", DEEP)
-def test_deep_and_printed_colours_of_a_tiff_are_read(tmp_path: Path, mode: str) -> None:
+def test_tiff_16_bit_and_cmyk_colours_are_read(tmp_path: Path, mode: str) -> None:
     image, expected = DEEP[mode]
     assert colour(saved(tmp_path, image, "a.tif")) == expected
 
@@ -77,28 +77,28 @@ def test_values_beyond_sixteen_bits_are_scaled_to_their_range(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("options", [{"transparency": 0}, {"transparency": bytes([0, 255])}])
-def test_a_transparent_colour_of_a_palette_is_white(tmp_path: Path, options: dict[str, object]) -> None:
+def test_transparent_palette_colour_becomes_white(tmp_path: Path, options: dict[str, object]) -> None:
     image = Image.new("P", (9, 9), 0)
     image.putpalette([0, 0, 0, 0, 0, 255])
     assert colour(saved(tmp_path, image, "a.png", **options)) == WHITE
 
 
-def test_the_first_frame_of_an_animation_is_read(tmp_path: Path) -> None:
+def test_animation_uses_its_first_frame(tmp_path: Path) -> None:
     frames = [Image.new("RGB", (9, 9), tint) for tint in (RED, (0, 0, 255))]
     path = saved(tmp_path, frames[0], "a.gif", save_all=True, append_images=frames[1:])
     assert colour(path) == RED
 
 
 def corners(path: Path) -> list[int]:
-    """Of an image of 4 × 4 whose colours are those of its four corners: which corner is where."""
+    """Return which corner colour is at which corner of an image of 4 × 4."""
     pixels = decode_image(path, 4)[0]
     return [round(float(pixels[row, column]) / 60) for row in (0, 3) for column in (0, 3)]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_an_image_is_rotated_by_its_exif_orientation(tmp_path: Path, orientation: int) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
     upright = np.kron(np.array([[0, 60], [120, 180]], np.uint8), np.ones((2, 2), np.uint8))
-    # What EXIF 2.3 says of where the stored first row and first column are in the image that is seen.
+    # EXIF 2.3: positions of the stored first row and first column in the displayed image.
     stored = {
         1: upright,
         2: upright[:, ::-1],
@@ -116,16 +116,14 @@ def test_an_image_is_rotated_by_its_exif_orientation(tmp_path: Path, orientation
 
 
 @pytest.mark.parametrize(("size", "inside"), [((40, 20), np.s_[:, 2:6, :]), ((20, 40), np.s_[:, :, 2:6])])
-def test_an_image_that_is_not_square_is_centred_on_white(
-    tmp_path: Path, size: tuple[int, int], inside: tuple[slice, ...]
-) -> None:
+def test_non_square_image_is_centred_on_white(tmp_path: Path, size: tuple[int, int], inside: tuple[slice, ...]) -> None:
     pixels = decode_image(saved(tmp_path, Image.new("RGB", size, (10, 20, 30)), "a.png"), 8).copy()
     assert (pixels[inside] == np.array([10, 20, 30])[:, None, None]).all()
     pixels[inside] = 255
     assert (pixels == 255).all()
 
 
-def test_a_line_of_one_pixel_stays_a_line(tmp_path: Path) -> None:
+def test_one_pixel_line_survives_decoding(tmp_path: Path) -> None:
     pixels = decode_image(saved(tmp_path, Image.new("RGB", (500, 1), 0), "a.png"), 16)
     assert (pixels == 0).all(axis=(0, 2)).sum() == 1
 
@@ -136,7 +134,7 @@ def test_downscaling_averages_pixels(tmp_path: Path) -> None:
     assert np.abs(pixels.astype(int) - 127).max() <= 8
 
 
-def test_cropping_leaves_the_same_margin_wherever_the_drawing_is(tmp_path: Path) -> None:
+def test_cropped_margin_does_not_depend_on_position(tmp_path: Path) -> None:
     def framed(box: tuple[int, int, int, int], name: str) -> np.ndarray:
         image = Image.new("RGBA", (100, 100))
         image.paste((255, 0, 0, 255), box)
@@ -148,14 +146,14 @@ def test_cropping_leaves_the_same_margin_wherever_the_drawing_is(tmp_path: Path)
     assert samples.min() == 1 and samples.max() == 16  # 32 pixels and 2 × 2 of margin are 36, here half as many
 
 
-def test_an_empty_drawing_is_refused_when_margins_are_cropped(tmp_path: Path) -> None:
+def test_cropping_an_empty_drawing_is_rejected(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.new("RGBA", (9, 9)), "a.png")
     with pytest.raises(DataError, match=r"a\.png: nothing is drawn in it"):
         decode_image(path, 8, crop_margins=True)
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A PNG of a few bytes that says it is large."""
+    """Return a PNG of a few bytes with a large declared size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
@@ -183,7 +181,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_image_is_an_error_with_its_name_and_the_reason(tmp_path: Path, name: str) -> None:
+def test_damaged_image_error_names_file_and_reason(tmp_path: Path, name: str) -> None:
     content, reason = BROKEN[name]
     (tmp_path / name).write_bytes(content)
     with warnings.catch_warnings():
@@ -194,12 +192,12 @@ def test_a_broken_image_is_an_error_with_its_name_and_the_reason(tmp_path: Path,
             assert reason in str(caught.value)
 
 
-def test_an_image_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+def test_missing_image_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"a\.png: there is no such file"):
         decode_image(tmp_path / "a.png", 8)
 
 
-def test_images_are_decoded_in_order_with_errors_at_their_positions(tmp_path: Path) -> None:
+def test_decoding_preserves_order_of_images_and_errors(tmp_path: Path) -> None:
     paths = [saved(tmp_path, Image.new("L", (9, 9), shade), f"{shade}.png") for shade in range(100)]
     paths[50].write_bytes(b"broken")
     read = list(decode_images(paths, 4))
@@ -207,7 +205,7 @@ def test_images_are_decoded_in_order_with_errors_at_their_positions(tmp_path: Pa
     assert [index for index, pixels in enumerate(read) if index != 50 and pixels[0, 0, 0] != index] == []
 
 
-def test_only_one_batch_of_images_is_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_most_one_batch_is_decoded_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, decoded = saved(tmp_path, Image.new("L", (9, 9)), "a.png"), []
     monkeypatch.setattr(
         decoding, "_decode", lambda path, side, framed: decoded.append(path) or np.zeros((3, side, side))
@@ -216,13 +214,13 @@ def test_only_one_batch_of_images_is_decoded_ahead(tmp_path: Path, monkeypatch: 
     assert 1 <= len(decoded) <= 100
 
 
-def test_a_thumbnail_is_a_small_png_of_the_same_shape(tmp_path: Path) -> None:
+def test_thumbnail_is_a_small_png_with_equal_aspect_ratio(tmp_path: Path) -> None:
     path = saved(tmp_path, Image.new("RGBA", (200, 100), (255, 0, 0, 128)), "a.png")
     small = Image.open(io.BytesIO(make_thumbnail(path, 50)))
     assert (small.format, small.size, small.getpixel((3, 3))) == ("PNG", (50, 25), HALF_RED_ON_WHITE)
 
 
-def test_images_are_found_in_subfolders_but_not_hidden_ones(tmp_path: Path) -> None:
+def test_images_are_listed_in_visible_subfolders_only(tmp_path: Path) -> None:
     for name in ("b.PNG", "sub/deep/a.jpeg", "sub/notes.txt", ".hidden.png", ".git/c.png", "d.png/e.webp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"")
@@ -231,7 +229,7 @@ def test_images_are_found_in_subfolders_but_not_hidden_ones(tmp_path: Path) -> N
     assert result == ["b.PNG", "d.png/e.webp", "sub/deep/a.jpeg"]
 
 
-def test_without_pillow_the_error_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pillow_error_says_how_to_install_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)
     with pytest.raises(InputError, match=r"pip install 'lemma-lm\[images\]'"):
         canvas.import_pillow()

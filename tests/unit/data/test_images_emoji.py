@@ -1,4 +1,4 @@
-"""The emoji by name, as published, in two styles. They are fetched into the usual data home; offline: skipped."""
+"""The published emoji by name, in two styles. Downloaded into the default data home; skipped when offline."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.corpora import IMAGES, convert_font, emoji_names, fetch_corpus
+from lemma.data.corpora import IMAGES, convert_font, fetch_corpus, read_emoji_names
 from lemma.data.images import CaptionedImages, draw_emoji, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError
@@ -28,7 +28,7 @@ def in_usual_home() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def styles() -> dict[str, Splits[CaptionedImages]]:
-    """Both styles, prepared in the usual data home, where the second is drawn once."""
+    """Prepare both styles in the default data home, where the second is drawn once."""
     try:
         with in_usual_home():
             return {
@@ -78,10 +78,10 @@ def test_both_styles_fill_their_square_alike(styles: dict[str, Splits[CaptionedI
     for data in styles.values():
         inked = (np.asarray(data.item("train").pixels) < 250).any(axis=1)
         longest = np.maximum(*(inked.any(axis=axis).sum(axis=1) for axis in (1, 2)))
-        assert np.quantile(longest, 0.02) >= 27 and longest.max() <= 31  # 32 less a margin of a sixteenth on each side
+        assert np.quantile(longest, 0.02) >= 27 and longest.max() <= 31  # 32 minus a margin of a sixteenth on each side
 
 
-def test_a_red_heart_is_red_in_both_styles_and_near_itself(styles: dict[str, Splits[CaptionedImages]]) -> None:
+def test_red_heart_emoji_is_red_and_similar_in_both_styles(styles: dict[str, Splits[CaptionedImages]]) -> None:
     hearts = []
     for data in styles.values():
         split, index = next(
@@ -108,7 +108,7 @@ def test_evaluation_uses_the_test_split_unless_another_is_named(styles: dict[str
 
 @pytest.fixture
 def font(styles: dict[str, Splits[CaptionedImages]]) -> Path:
-    """OpenMoji's font; what is drawn goes to the test's own data home."""
+    """Return OpenMoji's font; drawings are cached in the data home of the test."""
     with in_usual_home():
         return next(path for path in fetch_corpus(IMAGES["emoji-openmoji"]) if path.suffix == ".ttf")
 
@@ -116,14 +116,12 @@ def font(styles: dict[str, Splits[CaptionedImages]]) -> Path:
 SOME = ["1f600.png", "2764-fe0f.png", "1f468-200d-1f4bb.png"]
 
 
-def test_what_the_font_cannot_draw_as_one_image_is_left_out(font: Path) -> None:
+def test_emoji_missing_from_the_font_are_skipped(font: Path) -> None:
     lacking = ["1faeb.png", "1f600-1f600.png", "200d.png"]
     assert list(draw_emoji(font, [*SOME, *lacking])) == sorted(SOME)
 
 
-def test_without_shaping_sequences_are_left_out_not_drawn_in_pieces(
-    font: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_emoji_sequences_are_skipped_without_text_shaping(font: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from PIL import ImageFont
 
     basic = ImageFont.truetype(font, 128, layout_engine=ImageFont.Layout.BASIC)
@@ -131,7 +129,7 @@ def test_without_shaping_sequences_are_left_out_not_drawn_in_pieces(
     assert "1f468-200d-1f4bb.png" not in draw_emoji(font, SOME) and "1f600.png" in draw_emoji(font, SOME)
 
 
-def test_drawings_are_cached_and_drawn_again_when_damaged(font: Path) -> None:
+def test_drawn_emoji_are_cached_and_redrawn_when_damaged(font: Path) -> None:
     first = {name: path.read_bytes() for name, path in draw_emoji(font, SOME).items()}
     path = draw_emoji(font, SOME)["1f600.png"]
     stamp = path.stat().st_mtime_ns
@@ -140,7 +138,7 @@ def test_drawings_are_cached_and_drawn_again_when_damaged(font: Path) -> None:
     assert {name: path.read_bytes() for name, path in draw_emoji(font, SOME).items()} == first
 
 
-def test_names_have_no_flags_no_skin_tones_and_no_underscores(tmp_path: Path) -> None:
+def test_emoji_names_exclude_flags_skin_tones_and_underscores(tmp_path: Path) -> None:
     rows = {
         "\U0001f44b": ":waving_hand:",
         "\U0001f44b\U0001f3fd": ":waving_hand_medium_skin_tone:",
@@ -150,7 +148,7 @@ def test_names_have_no_flags_no_skin_tones_and_no_underscores(tmp_path: Path) ->
     }
     names = {text: {"en": name, "status": 2} for text, name in rows.items()} | {"x": {"en": ":x:", "status": 4}}
     (tmp_path / "emoji.json").write_text(json.dumps(names))
-    assert emoji_names(tmp_path / "emoji.json") == {"1f44b": "waving hand", "1f3c1": "chequered flag"}
+    assert read_emoji_names(tmp_path / "emoji.json") == {"1f44b": "waving hand", "1f3c1": "chequered flag"}
     (tmp_path / "into").mkdir()
     (tmp_path / "a.ttf").write_bytes(b"font")
     convert_font([tmp_path / "a.ttf", tmp_path / "emoji.json"], tmp_path / "into")

@@ -1,4 +1,4 @@
-"""Folders of images: which captions go with which image, what is left out with a note, and how it is split."""
+"""Folders of images: captions, skipped files, splits and caches."""
 
 import json
 import os
@@ -23,7 +23,7 @@ Folder = Callable[..., Path]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Folder:
-    """Make a folder of grey images, each with a shade of its own, and a table of captions."""
+    """Return a function that makes a folder of grey images of different shades with a table of captions."""
 
     def make(rows: Sequence[tuple[str, str]], images: Sequence[str] | None = None, table: str = "captions.csv") -> Path:
         root = tmp_path / "pictures"
@@ -46,7 +46,7 @@ def prepared(root: Path | str, **words: object) -> Splits[CaptionedImages]:
     return prepare_images(spec, side=4, length=8, special_tokens=True)
 
 
-def judged(root: Path, **words: str) -> Splits[CaptionedImages]:
+def evaluated(root: Path, **words: str) -> Splits[CaptionedImages]:
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), ["number one two three"])
     spec = ImagesSpec(images=str(root), **words)
     return prepare_images(spec, evaluation=True, side=4, length=8, special_tokens=True, tokenizer=tokenizer)
@@ -56,7 +56,7 @@ def named(data: Splits[CaptionedImages]) -> dict[str, tuple[str, ...]]:
     return {image.name: image.captions for split in data.split_names for image in data.item(split).images}
 
 
-def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
+def test_images_stay_paired_with_their_captions(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     for split in data.split_names:
         tokens = data.item(split)
@@ -68,7 +68,7 @@ def test_an_image_and_its_caption_stay_together(folder: Folder) -> None:
             assert text.tolist() == [[start, *names, start + 1]]
 
 
-def test_a_tenth_each_is_held_out_and_no_image_is_in_two_splits(folder: Folder) -> None:
+def test_image_splits_are_disjoint_tenths(folder: Folder) -> None:
     data = prepared(folder(many(50)))
     names = {split: {image.name for image in data.item(split).images} for split in data.split_names}
     assert {split: len(subset) for split, subset in names.items()} == {"train": 40, "validation": 5, "test": 5}
@@ -76,14 +76,14 @@ def test_a_tenth_each_is_held_out_and_no_image_is_in_two_splits(folder: Folder) 
     assert data.sizes() == {"vocabulary": data.tokenizer.vocabulary + 3}
 
 
-def test_the_tokenizer_is_learned_from_the_training_captions_alone(folder: Folder) -> None:
+def test_tokenizer_is_trained_on_training_captions_only(folder: Folder) -> None:
     data = prepared(folder([(f"{number}.png", f"word{number}") for number in range(20)]))
     tokenizer = data.tokenizer
     trained = {word for number in range(20) if tokenizer.encode(word := f"word{number}").tolist() != [tokenizer.unk]}
     assert trained == {image.captions[0] for image in data.item("train").images}
 
 
-def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
+def test_identical_image_files_share_a_split(folder: Folder) -> None:
     rows = many(15)
     root = folder([*rows, *((f"copies/{name}", f"copy of {name}") for name, _ in rows)])
     for name, _ in rows:
@@ -94,7 +94,7 @@ def test_equal_files_under_two_names_are_in_one_split(folder: Folder) -> None:
     assert any(sentence.startswith("15 images are the same file as another") for sentence in data.notes)
 
 
-def test_most_images_keep_their_split_when_others_are_added(folder: Folder) -> None:
+def test_image_splits_are_stable_when_images_are_added(folder: Folder) -> None:
     def split_of(count: int) -> dict[str, str]:
         data = prepared(folder(many(count)))
         return {image.name: split for split in data.split_names for image in data.item(split).images}
@@ -103,7 +103,7 @@ def test_most_images_keep_their_split_when_others_are_added(folder: Folder) -> N
     assert sum(after[name] != split for name, split in before.items()) < 12
 
 
-def test_an_image_may_have_several_captions_of_which_one_is_chosen(folder: Folder) -> None:
+def test_one_of_several_captions_is_chosen(folder: Folder) -> None:
     rows = [(f"{number}.png", caption) for number in range(8) for caption in ("a", "a b", "a b c", "a")]
     data = prepared(folder(rows))
     assert set(named(data).values()) == {("a", "a b", "a b c")}
@@ -123,13 +123,13 @@ def test_batches_have_the_shapes_of_an_example_set(folder: Folder) -> None:
     assert len(tokens) == int(tokens.lengths.sum())
 
 
-def test_long_captions_are_cut_and_counted(folder: Folder) -> None:
+def test_long_captions_are_truncated_and_counted(folder: Folder) -> None:
     data = prepared(folder([(f"{number}.png", "a b c d e f g h i j") for number in range(10)]))
     assert data.item("train").lengths.max() == 8
     assert "10 of 10 captions are longer than 8 tokens: their start was kept" in data.notes
 
 
-def test_images_that_cannot_be_used_are_skipped_with_a_note(folder: Folder, tmp_path: Path) -> None:
+def test_unusable_images_are_skipped_with_a_note(folder: Folder, tmp_path: Path) -> None:
     good = many(20)
     wrong = [("../secret.png", "x"), ("/etc/passwd", "x"), ("sub/../../secret.png", "x"), ("gone.png", "x")]
     invalid = [("empty.png", "x"), ("half.png", "x"), ("text.png", "x"), ("locked.png", "x")]
@@ -153,7 +153,7 @@ def test_images_that_cannot_be_used_are_skipped_with_a_note(folder: Folder, tmp_
     assert again.notes == data.notes
 
 
-def test_a_folder_without_usable_images_is_an_error_with_the_reasons(folder: Folder) -> None:
+def test_folder_without_usable_images_lists_the_reasons(folder: Folder) -> None:
     root = folder(many(5))
     for number in range(5):
         (root / f"{number}.png").write_bytes(b"")
@@ -166,11 +166,11 @@ def test_a_folder_without_usable_images_is_an_error_with_the_reasons(folder: Fol
         prepared(root)
 
 
-def test_too_few_images_are_refused_for_training_but_evaluated(folder: Folder) -> None:
+def test_too_few_images_can_be_evaluated_but_not_trained_on(folder: Folder) -> None:
     root = folder(many(3))
     with pytest.raises(DataError, match=r"3 different images are too few .* Give at least 4"):
         prepared(root)
-    data = judged(root)
+    data = evaluated(root)
     assert data.split_names == ("images",) and len(data.item("images").images) == 3
     assert {split: len(prepared(folder(many(4))).item(split).images) for split in ("train", "validation", "test")} == {
         "train": 2,
@@ -179,7 +179,7 @@ def test_too_few_images_are_refused_for_training_but_evaluated(folder: Folder) -
     }
 
 
-def test_a_folder_is_evaluated_completely_or_on_the_named_split(folder: Folder) -> None:
+def test_image_folder_is_evaluated_fully_or_on_one_split(folder: Folder) -> None:
     root = folder(many(30))
     data = prepared(root)
     check = {"side": 4, "length": 8, "special_tokens": True, "tokenizer": data.tokenizer}
@@ -203,54 +203,54 @@ def test_a_folder_is_evaluated_completely_or_on_the_named_split(folder: Folder) 
         ("x/a.jsonl", '{"file": "x/1.png", "text": "one"}\n{"file": "2.png", "text": "two"}\n'),
     ],
 )
-def test_captions_are_read_from_every_kind_of_table(folder: Folder, name: str, content: str) -> None:
+def test_captions_are_read_from_every_table_format(folder: Folder, name: str, content: str) -> None:
     root = folder([], ["x/1.png", "2.png"])
     (root / "captions.csv").unlink()
     (root / name).write_text(content)
-    data = judged(root)
+    data = evaluated(root)
     assert named(data) == {"x/1.png": ("one",), "2.png": ("two",)}
     assert "column" in data.notes[0]
 
 
-def test_a_caption_that_is_called_like_a_column_makes_no_header(folder: Folder) -> None:
+def test_caption_equal_to_a_column_name_is_not_a_header(folder: Folder) -> None:
     root = folder([], ["1.png", "2.png"])
     (root / "captions.csv").write_text("1.png,name\n2.png,title\n")
-    assert named(judged(root)) == {"1.png": ("name",), "2.png": ("title",)}
+    assert named(evaluated(root)) == {"1.png": ("name",), "2.png": ("title",)}
 
 
-def test_columns_and_tables_can_be_named(folder: Folder, tmp_path: Path) -> None:
+def test_caption_columns_and_tables_can_be_chosen(folder: Folder, tmp_path: Path) -> None:
     root = folder(many(5))
     (tmp_path / "other.csv").write_text("caption,image,what,where\nno,no.png,yes,1.png\n")
     kwargs = {"captions": str(tmp_path / "other.csv"), "image": "where", "caption": "what"}
-    assert named(judged(root, **kwargs)) == {"1.png": ("yes",)}
+    assert named(evaluated(root, **kwargs)) == {"1.png": ("yes",)}
     (root / "second.csv").write_text("image,caption\n2.png,second\n")
-    assert named(judged(root, captions="second.csv")) == {"2.png": ("second",)}
+    assert named(evaluated(root, captions="second.csv")) == {"2.png": ("second",)}
     with pytest.raises(
         DataError, match=r"2 tables \(captions\.csv, second\.csv\)\. Choose the table of the captions: captions=FILE"
     ):
-        judged(root)
+        evaluated(root)
 
 
-def test_accents_are_found_however_they_are_spelled(folder: Folder) -> None:
+def test_file_names_match_across_unicode_normalization(folder: Folder) -> None:
     root = folder([("cafe\u0301.png", "coffee")], ["caf\u00e9.png"])
-    assert set(named(judged(root)).values()) == {("coffee",)}
+    assert set(named(evaluated(root)).values()) == {("coffee",)}
 
 
-def test_an_ambiguous_file_name_is_not_guessed(folder: Folder) -> None:
+def test_ambiguous_file_name_is_rejected(folder: Folder) -> None:
     root = folder([("1.png", "one"), ("2.png", "two")], ["x/1.png", "y/1.png", "x/2.png"])
-    data = judged(root)
+    data = evaluated(root)
     assert named(data) == {"x/2.png": ("two",)}
     assert any("1 image of the table is not in the folder: 1.png" in sentence for sentence in data.notes)
 
 
-def test_without_a_table_the_error_shows_an_example(folder: Folder) -> None:
+def test_missing_caption_table_error_shows_an_example(folder: Folder) -> None:
     root = folder(many(5))
     (root / "captions.csv").unlink()
     with pytest.raises(DataError, match=r"no table says what the images show[\s\S]*image,caption\n  dogs/rex\.jpg,"):
         prepared(root)
 
 
-def test_a_path_that_is_no_folder_is_an_error(tmp_path: Path) -> None:
+def test_image_path_must_be_a_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"unknown set of images 'emojy'\. Did you mean 'emoji'"):
         prepared("emojy")
     with pytest.raises(DataError, match="there is no such folder"):
@@ -273,7 +273,7 @@ def test_pixels_are_memory_mapped_and_cached(folder: Folder, home: Path, monkeyp
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "header", "missing"])
-def test_a_damaged_cache_is_made_again(folder: Folder, home: Path, damage: str) -> None:
+def test_damaged_image_cache_is_rebuilt(folder: Folder, home: Path, damage: str) -> None:
     root = folder(many(20))
     before = np.array(prepared(root).item("train").pixels)
     (cache,) = (home / "pictures").iterdir()
@@ -300,7 +300,7 @@ def test_interrupted_decoding_leaves_no_files(folder: Folder, home: Path, monkey
     assert len(prepared(root).item("train").images) == 16
 
 
-def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder: Folder) -> None:
+def test_image_hash_depends_only_on_files_and_table(folder: Folder) -> None:
     root = folder(many(20))
     first = prepared(root)
     assert prepared(root, held_out=0.2).hash == first.hash and len(first.hash) == 64
@@ -314,7 +314,7 @@ def test_the_hash_changes_with_a_file_or_the_table_and_with_nothing_else(folder:
     assert prepared(root).hash not in (first.hash, second.hash)
 
 
-def test_progress_is_reported(folder: Folder) -> None:
+def test_decoding_progress_is_reported(folder: Folder) -> None:
     messages: list[tuple[str, int, int]] = []
     spec = ImagesSpec.model_validate({"images": str(folder(many(20))), "tokenizer": "words"})
     prepare_images(spec, side=4, length=8, special_tokens=True, progress=lambda *row: messages.append(row))
@@ -323,7 +323,7 @@ def test_progress_is_reported(folder: Folder) -> None:
     assert all(done == total > 0 for done, total in last.values())
 
 
-def test_captions_of_unknown_words_are_counted_and_have_distinct_ids(folder: Folder) -> None:
+def test_unknown_word_captions_are_counted_with_distinct_ids(folder: Folder) -> None:
     root = folder([("a.png", "zebra one"), ("b.png", "Zebra  one"), ("c.png", "zebra"), ("d.png", "a yak")])
     existing = train_tokenizer(Words(), ["a red heart"] * 3)
     data = prepare_images(
@@ -338,7 +338,7 @@ def test_captions_of_unknown_words_are_counted_and_have_distinct_ids(folder: Fol
     ]
 
 
-def test_white_space_alone_is_no_known_text_for_characters(folder: Folder) -> None:
+def test_whitespace_only_caption_counts_as_unknown(folder: Folder) -> None:
     root = folder([("a.png", "ж ж"), ("b.png", "a b")])
     names = train_tokenizer(Characters(), [" a b"])
     data = prepare_images(
@@ -347,7 +347,7 @@ def test_white_space_alone_is_no_known_text_for_characters(folder: Folder) -> No
     assert "1 captions hold nothing that the tokenizer knows" in data.notes
 
 
-def test_rows_without_a_caption_are_left_out_named_and_counted(folder: Folder) -> None:
+def test_rows_without_caption_are_skipped_named_and_counted(folder: Folder) -> None:
     root = folder([*many(12), ("3.png", " "), ("12.png", "")])
     data = prepared(root)
     assert "2 captions are empty: line 14, line 15" in data.notes

@@ -1,4 +1,4 @@
-"""Labelled texts with trees as numbers: words and heads, cut and padded together."""
+"""Labelled texts with trees as numbers: words and heads, truncated and padded together."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def labelled(lengths: list[int]) -> LabelledExamples:
     return LabelledExamples(TokenRows(np.arange(bounds[-1]), bounds), np.arange(len(lengths)))
 
 
-def test_a_batch_holds_words_and_heads_with_padding() -> None:
+def test_tree_batch_holds_words_and_heads_with_padding() -> None:
     examples = attach_heads(labelled([3, 1]), [(1, -1, 1), (-1,)])
     assert isinstance(examples, LabelledExamples)
     batch, classes = examples.batch([1, 0])
@@ -32,12 +32,12 @@ def test_a_batch_holds_words_and_heads_with_padding() -> None:
     assert classes.tolist() == [[1], [0]] and examples.lengths.tolist() == [3, 1]
 
 
-def test_an_arc_to_a_word_that_was_cut_off_is_lost_and_an_empty_text_has_no_arc() -> None:
+def test_arcs_to_truncated_words_are_dropped() -> None:
     examples = attach_heads(labelled([2, 1]), [(2, 0, -1), ()])
     assert examples.batch([0, 1])[0][..., 1].tolist() == [[-1, 0], [-1, -1]]
 
 
-def test_the_arcs_of_a_text_are_those_of_its_sentences_with_an_offset() -> None:
+def test_arcs_of_a_text_are_offset_sentence_arcs() -> None:
     text = join_parses([B1, tiny()[1], B1])
     expected = []
     for start, sentence in ((0, B1), (7, tiny()[1]), (10, B1)):
@@ -45,12 +45,12 @@ def test_the_arcs_of_a_text_are_those_of_its_sentences_with_an_offset() -> None:
     assert list(text.heads) == expected and len(text.words) == 17
 
 
-def test_white_space_within_a_word_becomes_an_underscore() -> None:
+def test_whitespace_in_words_becomes_an_underscore() -> None:
     text = join_parses([Sentence(("1 000", "euro\u00a0s"), (2, 0), ("nummod", "root"))])
     assert text == ParsedWords(("1_000", "euro_s"), (1, -1)) and text.text.split() == list(text.words)
 
 
-def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) -> None:
+def test_labelled_treebank_gives_texts_labels_and_trees(tmp_path: Path) -> None:
     path = tmp_path / "trees.conllu"
     sentences = [Sentence(s.words, s.heads, s.relations, label=f"l{index % 2}") for index, s in enumerate(tiny())]
     path.write_text(format_conllu(sentences))
@@ -64,7 +64,7 @@ def test_a_file_of_trees_gives_texts_labels_and_its_own_trees(tmp_path: Path) ->
     ]
 
 
-def test_a_sentence_without_a_label_is_named_with_its_line(tmp_path: Path) -> None:
+def test_sentence_without_label_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "trees.conllu"
     path.write_text(format_conllu([Sentence(("a",), (0,), ("root",), label="x"), Sentence(("b",), (0,), ("root",))]))
     with pytest.raises(DataError, match=r"line 5: the sentence has no label.*# label = NAME"):

@@ -1,4 +1,4 @@
-"""Labelled texts: how they are split, cut, limited and refused."""
+"""Labelled texts: splits, truncation, limits and errors."""
 
 import random
 from collections import Counter
@@ -24,7 +24,7 @@ def table(rows: list[tuple[str, str]]) -> str:
     return "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in rows)
 
 
-def made(count: int, labels: str = "ab") -> list[tuple[str, str]]:
+def make_rows(count: int, labels: str = "ab") -> list[tuple[str, str]]:
     return [(f"the text of number {number} is {label}", label) for number in range(count) for label in labels]
 
 
@@ -35,24 +35,24 @@ def prepared(
     return prepare_labels(spec, length=length, special_tokens=special_tokens)
 
 
-def test_a_tenth_of_each_label_is_held_out_twice(write: Write) -> None:
-    data = prepared(write(table(made(100)), "a.tsv"))
+def test_a_tenth_per_label_goes_to_validation_and_test(write: Write) -> None:
+    data = prepared(write(table(make_rows(100)), "a.tsv"))
     assert data.split_names == SPLITS
     counts = {split: Counter(label for _, label in data.item(split).texts) for split in SPLITS}
     assert counts == {"train": {"a": 80, "b": 80}, "validation": {"a": 10, "b": 10}, "test": {"a": 10, "b": 10}}
-    assert sorted(text for split in SPLITS for text in data.item(split).texts) == sorted(made(100))
+    assert sorted(text for split in SPLITS for text in data.item(split).texts) == sorted(make_rows(100))
 
 
-def test_texts_that_differ_in_case_or_white_space_are_in_one_split(write: Write) -> None:
-    rows = [row for text, label in made(60) for row in [(text, label), (f" {text.upper()} ", label)]]
+def test_near_duplicate_texts_share_a_split(write: Write) -> None:
+    rows = [row for text, label in make_rows(60) for row in [(text, label), (f" {text.upper()} ", label)]]
     data = prepared(write(table(rows), "a.tsv"))
     seen = [{normalise_text(text) for text, _ in data.item(split).texts} for split in SPLITS]
     assert all(seen) and not seen[0] & seen[1] and not seen[0] & seen[2] and not seen[1] & seen[2]
     assert sum(len(data.item(split).texts) for split in SPLITS) == len(rows)
 
 
-def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
-    rows = made(50, "abc")
+def test_label_splits_do_not_depend_on_row_order(write: Write) -> None:
+    rows = make_rows(50, "abc")
     item = prepared(write(table(rows), "a.tsv"), limit=30)
     random.Random(1).shuffle(rows)
     other = prepared(write(table(rows), "b.tsv"), limit=30)
@@ -66,7 +66,7 @@ def test_the_order_of_the_file_changes_nothing(write: Write) -> None:
     share=st.floats(0.01, 0.49),
     strata=st.integers(1, 4),
 )
-def test_at_most_the_fraction_of_each_stratum_is_held_out(sizes: dict[str, int], share: float, strata: int) -> None:
+def test_held_out_fraction_is_bounded_per_stratum(sizes: dict[str, int], share: float, strata: int) -> None:
     stratum = {key: str(len(key) % strata) for key in sizes}
     split = assign_splits(sizes, stratum, share)
     assert split.keys() == sizes.keys()
@@ -79,7 +79,7 @@ def test_at_most_the_fraction_of_each_stratum_is_held_out(sizes: dict[str, int],
 
 @settings(max_examples=50, deadline=None)
 @given(labels=st.lists(st.sampled_from("aaabc"), min_size=1, max_size=80))
-def test_the_first_examples_hold_each_label_in_its_proportion(labels: list[str]) -> None:
+def test_first_examples_are_stratified_by_label(labels: list[str]) -> None:
     order, counts = stratified_order(labels), Counter(labels)
     assert sorted(order) == list(range(len(labels)))
     for size in range(len(counts), len(labels) + 1):
@@ -88,8 +88,8 @@ def test_the_first_examples_hold_each_label_in_its_proportion(labels: list[str])
         assert all(abs(samples[label] - size * counts[label] / len(labels)) <= len(counts) for label in counts)
 
 
-def test_a_limit_is_nested_and_leaves_the_held_out_texts_alone(write: Write) -> None:
-    path = write(table([*made(60), *made(20, "c")]), "a.tsv")
+def test_limits_are_nested_and_keep_held_out_texts(write: Write) -> None:
+    path = write(table([*make_rows(60), *make_rows(20, "c")]), "a.tsv")
     few, more, full = (prepared(path, limit=limit) for limit in (10, 30, None))
     assert set(few.item("train").texts) < set(more.item("train").texts) < set(full.item("train").texts)
     assert [len(data.item("train").texts) for data in (few, more)] == [10, 30]
@@ -100,15 +100,15 @@ def test_a_limit_is_nested_and_leaves_the_held_out_texts_alone(write: Write) -> 
     assert few.labels == ("a", "b", "c")
 
 
-def test_a_limit_below_the_labels_is_refused_and_one_above_the_texts_has_a_note(write: Write) -> None:
-    path = write(table(made(20, "abc")), "a.tsv")
+def test_limit_is_checked_against_labels_and_texts(write: Write) -> None:
+    path = write(table(make_rows(20, "abc")), "a.tsv")
     with pytest.raises(DataError, match=r"limit=2 leaves no text for some of the 3 labels. Set limit=3"):
         prepared(path, limit=2)
     assert any("limit=500 is more than the 48 training texts" in note for note in prepared(path, limit=500).notes)
 
 
-def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write: Write) -> None:
-    rows = [*made(30), ("twice", "a"), ("Twice", "a"), ("twice", "b"), ("even", "a"), ("even", "b")]
+def test_conflicting_labels_are_resolved_by_majority(write: Write) -> None:
+    rows = [*make_rows(30), ("twice", "a"), ("Twice", "a"), ("twice", "b"), ("even", "a"), ("even", "b")]
     data = prepared(write(table(rows), "a.tsv"))
     saved = [row for split in SPLITS for row in data.item(split).texts]
     assert sorted(row for row in saved if row[0].lower() == "twice") == [("Twice", "a"), ("twice", "a")]
@@ -117,8 +117,8 @@ def test_of_a_text_with_two_labels_the_majority_is_kept_and_a_tie_dropped(write:
 
 
 @pytest.mark.parametrize("special_tokens", [False, True])
-def test_tokens_are_the_texts_in_order_with_special_tokens_on_request(write: Write, special_tokens: bool) -> None:
-    data = prepared(write(table(made(20)), "a.tsv"), special_tokens=special_tokens)
+def test_encoding_keeps_text_order_with_optional_special_tokens(write: Write, special_tokens: bool) -> None:
+    data = prepared(write(table(make_rows(20)), "a.tsv"), special_tokens=special_tokens)
     vocabulary = data.tokenizer.vocabulary
     assert data.sizes() == {"classes": 2, "vocabulary": vocabulary + 3 * special_tokens}
     examples = data.item("train")
@@ -131,8 +131,8 @@ def test_tokens_are_the_texts_in_order_with_special_tokens_on_request(write: Wri
 
 
 @pytest.mark.parametrize("special_tokens", [False, True])
-def test_a_long_text_keeps_its_start_and_is_counted(write: Write, special_tokens: bool) -> None:
-    rows = [*made(20), *((f"{text} and more and more", label) for text, label in made(3))]
+def test_long_texts_are_truncated_and_counted(write: Write, special_tokens: bool) -> None:
+    rows = [*make_rows(20), *((f"{text} and more and more", label) for text, label in make_rows(3))]
     data = prepared(write(table(rows), "a.tsv"), length=7 + 2 * special_tokens, special_tokens=special_tokens)
     assert data.notes[-1] == f"6 of 46 texts are longer than {7 + 2 * special_tokens} tokens: their start was kept"
     longest = next(index for index, (text, _) in enumerate(data.item("train").texts) if text.endswith("more"))
@@ -142,7 +142,7 @@ def test_a_long_text_keeps_its_start_and_is_counted(write: Write, special_tokens
 
 
 @pytest.mark.parametrize("kind", [Words(), BytePairs(vocabulary=300), Characters()])
-def test_truncating_a_text_first_gives_the_same_tokens(kind: Words | BytePairs | Characters) -> None:
+def test_truncating_before_tokenizing_gives_the_same_tokens(kind: Words | BytePairs | Characters) -> None:
     from lemma.data.store import truncate_text
 
     text = "  it's  12 times,\n\nthe worst\tof-times " * 20
@@ -153,7 +153,7 @@ def test_truncating_a_text_first_gives_the_same_tokens(kind: Words | BytePairs |
         assert len(begun) > length
 
 
-def test_unknown_characters_are_left_out_with_a_note(write: Write) -> None:
+def test_unknown_label_text_characters_are_skipped_with_a_note(write: Write) -> None:
     path = write(table([(f"aab{'ab' * (n % 7)} {n % 10}{n // 10}", "xy"[n % 2]) for n in range(40)]), "a.tsv")
     tokenizer = prepared(path, tokenizer="characters").tokenizer
     other = write("text,label\naaé,x\néé,y\n", "b.csv")
@@ -171,7 +171,7 @@ def test_unknown_characters_are_left_out_with_a_note(write: Write) -> None:
         assert (data.item("text").lengths > 0).all()
 
 
-def test_the_tokenizer_knows_the_training_texts_alone(write: Write) -> None:
+def test_tokenizer_is_trained_on_training_texts_only(write: Write) -> None:
     rows = [(f"word{number} of {label}", label) for number in range(40) for label in "ab"]
     data = prepared(write(table(rows), "a.tsv"))
     trained = {text.split()[0] for text, _ in data.item("train").texts}
@@ -179,8 +179,8 @@ def test_the_tokenizer_knows_the_training_texts_alone(write: Write) -> None:
     assert data.tokenizer.vocabulary == 2 + len(trained | {"of", "a", "b"})
 
 
-def test_a_tokenizer_is_cached_for_the_same_texts(write: Write, home: Path) -> None:
-    path = write(table(made(20)), "a.tsv")
+def test_tokenizer_is_cached_per_set_of_texts(write: Write, home: Path) -> None:
+    path = write(table(make_rows(20)), "a.tsv")
     for words in ({}, {}, {"limit": 12}, {"tokenizer": "characters"}):
         prepared(path, **words)
     assert len(list((home / "tokenizers").iterdir())) == 3
@@ -188,7 +188,7 @@ def test_a_tokenizer_is_cached_for_the_same_texts(write: Write, home: Path) -> N
 
 MISTAKES = [
     ([(f"t{n}", "one") for n in range(9)], "all 9 texts have one label, 'one'; at least two are needed"),
-    ([*made(9), ("rare", "c")], r"line 20: the label 'c' has 1 text to train on; each needs 2"),
+    ([*make_rows(9), ("rare", "c")], r"line 20: the label 'c' has 1 text to train on; each needs 2"),
     ([(f"t{n}", f"l{n}") for n in range(9)], "9 of 9 labels have fewer than 2 texts to train on, such as 'l0'"),
     (
         [("t1", "a"), ("t2", "a"), ("t3", "b"), ("t4", "b")],
@@ -198,18 +198,18 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("rows", "message"), MISTAKES)
-def test_files_that_cannot_be_learned_from_are_refused(write: Write, rows: list[tuple[str, str]], message: str) -> None:
+def test_untrainable_label_files_are_rejected(write: Write, rows: list[tuple[str, str]], message: str) -> None:
     with pytest.raises(DataError, match=message):
         prepared(write(table(rows), "a.tsv"))
 
 
-def test_a_rare_label_is_trained_on_but_not_held_out(write: Write) -> None:
-    data = prepared(write(table([*made(20), ("first c", "c"), ("second c", "c")]), "a.tsv"))
+def test_rare_labels_stay_in_the_training_split(write: Write) -> None:
+    data = prepared(write(table([*make_rows(20), ("first c", "c"), ("second c", "c")]), "a.tsv"))
     assert Counter(label for _, label in data.item("train").texts)["c"] == 2 and data.labels == ("a", "b", "c")
 
 
-def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Write) -> None:
-    path, other = write(table(made(20)), "a.tsv"), write("good,a\nbad,c\n", "b.csv")
+def test_unknown_label_is_named_with_its_line(write: Write) -> None:
+    path, other = write(table(make_rows(20)), "a.tsv"), write("good,a\nbad,c\n", "b.csv")
     data = prepared(path)
     message = r"b\.csv, line 2: unknown label 'c'.*Choices: a, b"
     with pytest.raises(DataError, match=message):
@@ -225,15 +225,15 @@ def test_a_label_that_the_model_does_not_know_is_named_with_its_line(write: Writ
         prepare_labels(LabelsSpec(labels=str(other)), length=8, special_tokens=False, labels=data.labels)
 
 
-def test_another_file_is_evaluated_completely_in_order_or_on_one_split(write: Write) -> None:
-    data = prepared(write(table(made(20)), "a.tsv"))
-    rows = [("same text", "b"), ("same text", "a"), *made(10)]
+def test_other_label_file_is_evaluated_fully_or_on_one_split(write: Write) -> None:
+    data = prepared(write(table(make_rows(20)), "a.tsv"))
+    rows = [("same text", "b"), ("same text", "a"), *make_rows(10)]
     kwargs = {"tokenizer": data.tokenizer, "labels": data.labels, "length": 8, "special_tokens": False}
     full = prepare_labels(LabelsSpec(labels=str(write(table(rows), "b.tsv"))), evaluation=True, **kwargs)
     assert full.split_names == ("text",) and list(full.item("text").texts) == rows
     assert full.item("text").classes.tolist() == [data.labels.index(label) for _, label in rows]
     test = prepare_labels(
-        LabelsSpec(labels=str(write(table(made(20)), "a.tsv"))), evaluation=True, split="test", **kwargs
+        LabelsSpec(labels=str(write(table(make_rows(20)), "a.tsv"))), evaluation=True, split="test", **kwargs
     )
     assert (
         test.split_names == ("test",)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from lemma.data.batches import MaskedWindows
 from lemma.errors import DataError
 
-V = 53  # 50 tokens and three marks
+V = 53  # 50 tokens and three special tokens
 START, END, MASK = 50, 51, 52
 TEXT = np.random.default_rng(0).integers(0, 50, size=4000).astype(np.uint16)
 
@@ -20,7 +20,7 @@ def windows(
 
 
 def original(inputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """The rows as they were before anything was hidden."""
+    """Return the rows before masking."""
     full = np.where(targets >= 0, targets, inputs)
     full[:, 0] = inputs[:, 0]
     return full
@@ -38,9 +38,7 @@ def stands_in_text(sequence_length: np.ndarray) -> list[int]:
     rate=st.floats(0.01, 0.99),
     step=st.integers(0, 10**6),
 )
-def test_a_row_is_special_tokens_and_spans_of_the_text_and_targets_are_its_own_tokens(
-    objective: str, context: int, rate: float, step: int
-) -> None:
+def test_masked_rows_are_text_spans_with_original_targets(objective: str, context: int, rate: float, step: int) -> None:
     order = windows(objective, context, batch=6, rate=rate)
     inputs, targets = order.batch(TEXT, step)
     assert inputs.shape == targets.shape == (6, context) and inputs.dtype == targets.dtype == np.int64
@@ -57,7 +55,7 @@ def test_a_row_is_special_tokens_and_spans_of_the_text_and_targets_are_its_own_t
         assert (targets[:, 0] == -1).all() and all(stands_in_text(row[1:-1]) for row in full)
 
 
-def test_eight_in_ten_tokens_are_masked_one_replaced_and_one_unchanged() -> None:
+def test_masking_uses_80_10_10_proportions() -> None:
     order = windows(batch=2000, rate=0.25)
     inputs, targets = order.batch(TEXT, 7)
     choice = targets >= 0
@@ -71,10 +69,10 @@ def test_eight_in_ten_tokens_are_masked_one_replaced_and_one_unchanged() -> None
     assert counts[50:].sum() == 0 and counts[:50].min() > 0
 
 
-def test_every_position_but_special_tokens_is_predicted_equally_often() -> None:
+def test_masked_positions_are_uniform_outside_special_tokens() -> None:
     targets = np.concatenate([windows("both", batch=500).batch(TEXT, step)[1] for step in range(20)])
     choice = (targets >= 0).mean(0)
-    marks = [21, 41]  # behind A and behind B
+    marks = [21, 41]  # after A and after B
     assert choice[marks].tolist() == [0, 0] and choice[0] == 1
     rate = windows("both").num_predicted / windows("both").text_tokens
     remaining = np.delete(choice, [0, *marks])
@@ -94,8 +92,8 @@ def test_half_of_the_second_segments_follow_the_first(objective: str) -> None:
             assert stands_in_text(b)
 
 
-def test_a_random_second_segment_is_any_but_the_following_one() -> None:
-    text = np.arange(20)  # every sequence_length tells its place
+def test_random_second_segment_is_never_the_next_one() -> None:
+    text = np.arange(20)  # every span identifies its position
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)
     separate = inputs[:, 2 + order.first_segment] - inputs[:, 1]
@@ -105,7 +103,7 @@ def test_a_random_second_segment_is_any_but_the_following_one() -> None:
     )
 
 
-def test_a_replaced_token_is_always_another() -> None:
+def test_replacement_token_differs_from_the_original() -> None:
     text = np.random.default_rng(0).integers(0, 2, size=500)
     inputs, targets = MaskedWindows(500, 42, 500, 1, 0.5, "masked", 5).batch(text, 0)
     choice = targets >= 0
@@ -113,12 +111,12 @@ def test_a_replaced_token_is_always_another() -> None:
     assert abs(left - 0.1) < 4 * np.sqrt(0.09 / choice.sum())
 
 
-def test_an_odd_batch_has_one_more_of_either_kind_equally_often() -> None:
+def test_odd_batches_balance_next_and_random_segments() -> None:
     counts = [windows("both", batch=5).batch(TEXT, step)[1][:, 0].sum() for step in range(400)]
     assert set(counts) == {2, 3} and 140 < sum(count == 3 for count in counts) < 260
 
 
-def test_a_batch_is_a_function_of_seed_and_step() -> None:
+def test_masked_batch_is_determined_by_seed_and_step() -> None:
     item, again, other = windows(), windows(), windows(seed=2)
     np.testing.assert_array_equal(item.batch(TEXT, 3), again.batch(TEXT, 3))
     assert (item.batch(TEXT, 3)[0] != item.batch(TEXT, 4)[0]).any()
@@ -126,7 +124,7 @@ def test_a_batch_is_a_function_of_seed_and_step() -> None:
 
 
 @pytest.mark.parametrize("objective", ["masked", "both"])
-def test_evaluation_reads_every_window_once_with_the_same_masks(objective: str) -> None:
+def test_masked_evaluation_reads_each_window_once_with_fixed_masks(objective: str) -> None:
     order = windows(objective, batch=1)
     rows = [original(*part) for part in order.evaluation_batches(TEXT)]
     firsts = np.concatenate(rows)[:, 1 : 1 + order.first_segment]
@@ -136,7 +134,7 @@ def test_evaluation_reads_every_window_once_with_the_same_masks(objective: str) 
         np.testing.assert_array_equal(item, again)
 
 
-def test_the_shortest_text_and_context_that_are_possible_work_and_shorter_ones_are_refused() -> None:
+def test_masking_enforces_minimal_text_and_context_lengths() -> None:
     least = MaskedWindows(2, 5, 2, 1, 0.5, "both", V)
     inputs, targets = least.batch(TEXT[:2], 0)
     assert inputs.shape == (2, 5) and sorted(targets[:, 0]) == [0, 1]

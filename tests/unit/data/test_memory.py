@@ -1,4 +1,4 @@
-"""Memory stays flat: the benchmark of the 1 GB claim at a size that a test can afford."""
+"""Memory stays flat: the benchmark of the 1 GB claim at a smaller size."""
 
 import subprocess
 import sys
@@ -10,11 +10,11 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow
-def test_twenty_megabytes_are_prepared_in_little_memory() -> None:
+def test_preparing_20_mb_of_text_uses_bounded_memory() -> None:
     program = "from benchmarks.memory import measure_all; print([measured.peak for measured in measure_all(20)])"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     characters, words, byte_pairs = map(float, done.stdout.strip("[]\n").split(","))
-    # The text would take 20 MB, its tokens as Python numbers 160 to 700 MB; what is left is vocabularies and buffers.
+    # The text takes 20 MB and its tokens as Python integers 160 to 700 MB; vocabularies and buffers need the rest.
     assert 0 < characters < 20
     assert 0 < words < 150
     assert 0 < byte_pairs < 150

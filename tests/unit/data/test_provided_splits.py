@@ -1,4 +1,4 @@
-"""Splits provided as files: taken as they are, hashed, compared with each other, or refused."""
+"""Splits provided as files: used unchanged, hashed, compared with each other, or rejected."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -26,14 +26,14 @@ def sha(*paths: Path) -> str:
     return sums[0] if len(sums) == 1 else hashlib.sha256("".join(sums).encode()).hexdigest()
 
 
-def joint(**hashes: str) -> str:
+def joined_hash(**hashes: str) -> str:
     return hashlib.sha256(" ".join(f"{split} {custom}" for split, custom in hashes.items()).encode()).hexdigest()
 
 
 # Text
 
 
-def test_text_files_are_the_splits_token_for_token(write: Write) -> None:
+def test_text_split_files_have_exactly_their_tokens(write: Write) -> None:
     a, v, t, u = (write(f"{word} one two\nthree {word}\n" * 9, f"{word}.txt") for word in ("aa", "vv", "tt", "uu"))
     spec = DataSpec(text=(str(a),), validation=str(v), test=(str(t), str(u)), tokenizer={"kind": "characters"})
     data = prepare_text(spec)
@@ -44,11 +44,11 @@ def test_text_files_are_the_splits_token_for_token(write: Write) -> None:
     assert data.item("test").tolist() == names.encode_lossy(t.read_text() + u.read_text())[0].tolist()
     assert names.vocabulary == len(set(a.read_text())), "only training text teaches the tokenizer"
     assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t, u)}
-    assert data.hash == joint(**data.split_hashes)
+    assert data.hash == joined_hash(**data.split_hashes)
     assert prepare_text(spec.replace(test=None)).hash != data.hash != prepare_text(spec.replace(validation=None)).hash
 
 
-def test_a_text_without_one_of_the_files_is_held_out_as_before(write: Write) -> None:
+def test_missing_text_split_file_is_replaced_by_a_held_out_split(write: Write) -> None:
     a, t = (
         write("".join(f"line {number} of the text\n" for number in range(100)), "a.txt"),
         write("other\n" * 9, "t.txt"),
@@ -63,7 +63,7 @@ def test_a_text_without_one_of_the_files_is_held_out_as_before(write: Write) -> 
     assert len(validated.item("train")) == len(base.item("train")) + len(base.item("validation"))
 
 
-def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
+def test_overlapping_lines_of_splits_are_counted_but_not_removed(write: Write) -> None:
     a = write("same line\n\nonly here\nsame line\nand here", "a.txt")
     v, t = write("same line\nnew\n  same line \n\n", "v.txt"), write("new\nnewer\nsame line", "t.txt")
     data = prepare_text(DataSpec(text=(str(a),), validation=str(v), test=str(t), tokenizer={"kind": "words"}))
@@ -76,7 +76,7 @@ def test_lines_that_two_splits_share_are_counted_and_kept(write: Write) -> None:
     assert again.overlaps == data.overlaps, "the stored tokens keep them"
 
 
-def test_a_provided_split_replaces_that_of_a_corpus(toy: Corpus, write: Write) -> None:
+def test_provided_split_replaces_the_corpus_split(toy: Corpus, write: Write) -> None:
     ours = write("be not\n" * 3, "v.txt")
     data = prepare_text(DataSpec(text=("toy",), validation=str(ours), tokenizer={"kind": "words"}))
     custom = prepare_text(DataSpec(text=("toy",), tokenizer={"kind": "words"}))
@@ -85,7 +85,7 @@ def test_a_provided_split_replaces_that_of_a_corpus(toy: Corpus, write: Write) -
     assert "toy: its own validation split is not used, since another is given" in data.notes
 
 
-def test_a_text_split_that_is_missing_is_named(write: Write) -> None:
+def test_missing_text_split_file_is_named(write: Write) -> None:
     spec = DataSpec(text=(str(write("some text\n" * 9)),), validation="nowhere/v.txt")
     with pytest.raises(DataError, match=r"^nowhere/v\.txt: there is no such file\."):
         prepare_text(spec)
@@ -106,7 +106,7 @@ def labels(spec: dict[str, object], **words: object) -> object:
     )
 
 
-def test_labelled_files_are_the_splits_row_for_row(write: Write) -> None:
+def test_labelled_split_files_have_exactly_their_rows(write: Write) -> None:
     rare = [*ROWS, ("text 0 of a", "b"), ("only one", "c"), ("text 1 of a", "a"), ("text 1 of a", "b")]
     a, v, t = (write(labelled(rows), f"{name}.tsv") for name, rows in {"a": rare, "v": ROWS[:3], "t": ROWS[4:]}.items())
     data = labels({"labels": str(a), "validation": str(v), "test": str(t)})
@@ -114,13 +114,13 @@ def test_labelled_files_are_the_splits_row_for_row(write: Write) -> None:
     assert [list(data.item(split).texts) for split in ("validation", "test")] == [ROWS[:3], ROWS[4:]]
     assert data.labels == ("a", "b", "c") and data.item("validation").classes.tolist() == [0, 1, 0]
     assert data.split_hashes == {"train": sha(a), "validation": sha(v), "test": sha(t)}
-    assert data.hash == joint(**data.split_hashes)
+    assert data.hash == joined_hash(**data.split_hashes)
     assert "3 of the 3 texts of the validation split are in the train split too" in data.overlaps
     assert len(data.overlaps) == 2, "validation and test share nothing"
 
 
 @pytest.mark.parametrize(("given", "drawn"), [("validation", "test"), ("test", "validation")])
-def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, given: str, drawn: str) -> None:
+def test_missing_label_split_is_held_out_from_training(write: Write, given: str, drawn: str) -> None:
     a, v = write(labelled(ROWS), "a.tsv"), write(labelled([("TEXT 3  of a", "a"), ("new", "b")]), "v.tsv")
     data, base = labels({"labels": str(a), given: str(v)}), labels({"labels": str(a)})
     sizes = {split: len(data.item(split).texts) for split in data.split_names}
@@ -131,7 +131,7 @@ def test_of_labels_only_the_split_that_is_not_given_is_held_out(write: Write, gi
     assert len(data.overlaps) == 1 and data.overlaps[0].startswith("1 of the 2 texts")
 
 
-def test_a_label_that_training_does_not_know_names_its_line(write: Write) -> None:
+def test_unknown_label_in_a_split_names_its_line(write: Write) -> None:
     a, v = write(labelled(ROWS), "a.tsv"), write(labelled([("new", "b"), ("newer", "bb")]), "v.tsv")
     with pytest.raises(DataError, match=r"v\.tsv, line 3: .*'bb'"):
         labels({"labels": str(a), "validation": str(v)})
@@ -139,7 +139,7 @@ def test_a_label_that_training_does_not_know_names_its_line(write: Write) -> Non
         labels({"labels": str(a), "test": "nowhere.tsv"})
 
 
-def test_other_labels_with_a_test_file_are_evaluated_on_it(write: Write) -> None:
+def test_evaluation_of_other_labels_uses_their_test_file(write: Write) -> None:
     a, t = write(labelled(ROWS), "a.tsv"), write(labelled(ROWS[:5]), "t.tsv")
     names = labels({"labels": str(a)})
     kwargs = {"tokenizer": names.tokenizer, "labels": names.labels, "evaluation": True}
@@ -155,7 +155,7 @@ def pairs(rows: Sequence[tuple[str, str]]) -> str:
     return "source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in rows)
 
 
-def test_files_of_pairs_are_the_splits_pair_for_pair(write: Write) -> None:
+def test_pair_split_files_have_exactly_their_pairs(write: Write) -> None:
     rows = [(f"word {number}", f"drow {number}") for number in range(6)]
     a, v, t = (
         write(pairs([*rows, rows[0]]), "a.tsv"),
@@ -167,7 +167,7 @@ def test_files_of_pairs_are_the_splits_pair_for_pair(write: Write) -> None:
     assert sorted(data.item("train").pairs) == sorted([*rows, rows[0]])
     assert list(data.item("validation").pairs) == rows[:2] * 2 and list(data.item("test").pairs) == [("x", "y")]
     assert data.overlaps == ("4 of the 4 pairs of the validation split are in the train split too",)
-    assert data.hash == joint(train=sha(a), validation=sha(v), test=sha(t))
+    assert data.hash == joined_hash(train=sha(a), validation=sha(v), test=sha(t))
     only = prepare_pairs(spec.replace(test=None, held_out=0.2), length=16)
     assert {split: len(only.item(split).pairs) for split in only.split_names} == {
         "train": 5,
@@ -183,7 +183,7 @@ def tree(*words: str) -> Sentence:
     return Sentence(words, tuple(range(len(words))), ("root", *["dep"] * (len(words) - 1)), ("X",) * len(words))
 
 
-def test_conllu_files_are_the_splits_and_dev_is_another_name(write: Write) -> None:
+def test_conllu_split_files_are_used_with_dev_as_alias(write: Write) -> None:
     a, v, t = (
         write(format_conllu([tree(*text.split()) for text in texts]), f"{name}.conllu")
         for name, texts in {"a": ["a b", "c", "d e"], "v": ["c", "f"], "t": ["g", "a b", "c"]}.items()
@@ -209,7 +209,7 @@ def test_conllu_files_are_the_splits_and_dev_is_another_name(write: Write) -> No
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Ten grey images, the last of which is the first again, and three tables of captions."""
+    """Return a folder of ten grey images, the last a copy of the first, and three tables of captions."""
     root = tmp_path / "shown"
     root.mkdir()
     for shade in range(10):
@@ -225,7 +225,7 @@ def images(root: Path, **words: object) -> object:
     return prepare_images(spec, side=3, length=8, special_tokens=True)
 
 
-def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None:
+def test_caption_split_tables_have_exactly_their_images(folder: Path) -> None:
     data = images(folder, captions="captions.csv", validation="v.csv", test=str(folder / "t.csv"))
     names = {split: sorted(image.name for image in data.item(split).images) for split in data.split_names}
     expected = {"train": range(5), "validation": (1, 5, 6), "test": (7, 8, 9)}
@@ -240,10 +240,12 @@ def test_tables_of_captions_are_the_splits_image_for_image(folder: Path) -> None
         "1 of the 3 images of the test split is in the train split too",
     )
     single = images(folder, validation="v.csv", test="t.csv")
-    assert single.hash == data.hash == joint(**data.split_hashes), "the table that is left over is that of training"
+    assert single.hash == data.hash == joined_hash(**data.split_hashes), (
+        "the table that is left over is that of training"
+    )
 
 
-def test_of_images_only_the_split_that_is_not_given_is_held_out(folder: Path) -> None:
+def test_missing_image_split_is_held_out_from_training(folder: Path) -> None:
     data = images(folder, captions="captions.csv", test="t.csv", held_out=0.2)
     assert {split: len(data.item(split).images) for split in data.split_names} == {
         "train": 4,
@@ -260,7 +262,7 @@ def test_of_images_only_the_split_that_is_not_given_is_held_out(folder: Path) ->
 # Graphs
 
 
-def test_files_of_nodes_are_the_splits_node_for_node(write: Write) -> None:
+def test_node_split_files_have_exactly_their_nodes(write: Write) -> None:
     n, v, t = write("1\n34\n", "n.txt"), write("2\n3\n2\n\n", "v.txt"), write("3\n30\n31\n", "t.txt")
     spec = GraphSpec(graph="karate", labelled=str(n), validation=str(v), test=str(t))
     data = prepare_graph(spec, seed=1)
@@ -273,10 +275,10 @@ def test_files_of_nodes_are_the_splits_node_for_node(write: Write) -> None:
     assert "v.txt: 1 lines name a node again: each node counts once" in data.notes
     base = prepare_graph(GraphSpec(graph="karate"), seed=1)
     assert data.split_hashes == {"graph": base.hash, "train": sha(n), "validation": sha(v), "test": sha(t)}
-    assert data.hash == joint(**data.split_hashes) and base.split_hashes == {}
+    assert data.hash == joined_hash(**data.split_hashes) and base.split_hashes == {}
 
 
-def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write: Write) -> None:
+def test_missing_node_splits_are_drawn_from_unlisted_nodes(write: Write) -> None:
     t = write("".join(f"{node}\n" for node in range(1, 20)), "t.txt")
     data = prepare_graph(GraphSpec(graph="karate", test=str(t), validation=4), seed=3)
     sizes = {split: len(data.item(split)) for split in data.split_names}
@@ -293,12 +295,12 @@ def test_of_nodes_only_what_is_not_given_is_drawn_and_never_from_the_files(write
         ("", r"v\.txt: the file is empty"),
     ],
 )
-def test_a_file_of_nodes_that_does_not_fit_is_refused(write: Write, content: str, message: str) -> None:
+def test_invalid_node_file_is_rejected(write: Write, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
         prepare_graph(GraphSpec(graph="karate", validation=str(write(content, "v.txt"))), seed=1)
 
 
-def test_a_listed_node_needs_a_label_and_training_needs_nodes(tmp_path: Path, write: Write) -> None:
+def test_listed_nodes_need_labels_and_training_needs_nodes(tmp_path: Path, write: Write) -> None:
     (tmp_path / "nodes.csv").write_text("id,label,age\na,x,1\nb,y,2\nc,,3\nd,x,4\n")
     (tmp_path / "edges.csv").write_text("source,target\na,b\nc,d\n")
     with pytest.raises(DataError, match=r"v\.txt, line 1: the node 'c' has no label"):

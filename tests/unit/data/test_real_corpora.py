@@ -1,4 +1,4 @@
-"""The corpora themselves, as published. They are fetched into the usual data home once; without a network: skipped."""
+"""The published corpora, downloaded into the default data home once; skipped when offline."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ USUAL_HOME = os.environ.get("LEMMA_HOME")
 
 @pytest.fixture
 def fetched(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, home: Path) -> list[Path]:
-    """The files of a corpus, taken from the usual data home into this test's own."""
+    """Return the files of a corpus, linked from the default data home into that of the test."""
     with monkeypatch.context() as patch:
         patch.setenv("LEMMA_HOME", USUAL_HOME) if USUAL_HOME else patch.delenv("LEMMA_HOME")
         try:
@@ -39,7 +39,7 @@ def texts_of(splits: TextSplits) -> dict[str, list[bytes]]:
 
 
 @pytest.mark.parametrize("fetched", ["shakespeare"], indirect=True)
-def test_shakespeare_has_65_characters_all_of_them_in_its_training_part(fetched: list[Path]) -> None:
+def test_shakespeare_has_65_characters_all_in_training(fetched: list[Path]) -> None:
     dataset = prepare_text(DataSpec(text=("shakespeare",), tokenizer=Characters()))
     assert dataset.tokenizer.vocabulary == 65
     assert {split: len(dataset.item(split)) for split in dataset.split_names} == {
@@ -62,7 +62,7 @@ def test_wikitext_has_its_published_counts(fetched: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("fetched", ["speeches"], indirect=True)
-def test_speeches_hold_out_whole_years_spread_over_time(fetched: list[Path]) -> None:
+def test_speeches_splits_hold_complete_years(fetched: list[Path]) -> None:
     splits = CORPORA["speeches"].split(fetched)
     years = {name: {section.path.name[:4] for section in sections} for name, sections in splits.items()}
     assert years["train"].isdisjoint(years["validation"] | years["test"])
@@ -77,23 +77,23 @@ def test_speeches_hold_out_whole_years_spread_over_time(fetched: list[Path]) -> 
 
 
 @pytest.mark.parametrize("fetched", ["speeches"], indirect=True)
-def test_held_out_speeches_hardly_repeat_the_training_ones(fetched: list[Path]) -> None:
+def test_held_out_speeches_barely_overlap_with_training(fetched: list[Path]) -> None:
     numbers: dict[bytes, int] = {}
     weights = np.random.default_rng(1).integers(1, 2**63, size=20, dtype=np.uint64)
 
-    def runs(texts: list[bytes]) -> set[int]:
-        """A number for every run of 20 words; equal runs have equal numbers."""
+    def hash_word_runs(texts: list[bytes]) -> set[int]:
+        """Return the hashes of all runs of 20 words."""
         ids = [np.array([numbers.setdefault(word, len(numbers)) for word in text.split()], np.uint64) for text in texts]
         sums = [sum(w * words[k : len(words) - 19 + k] for k, w in enumerate(weights)) for words in ids]
         return set(np.concatenate(sums).tolist())
 
-    result = {name: runs(texts) for name, texts in texts_of(CORPORA["speeches"].split(fetched)).items()}
+    result = {name: hash_word_runs(texts) for name, texts in texts_of(CORPORA["speeches"].split(fetched)).items()}
     repeated = {name: len(result[name] & result["train"]) / len(result[name]) for name in ("validation", "test")}
     assert repeated == pytest.approx({"validation": 0.001, "test": 0.006}, abs=0.0005)
 
 
 @pytest.mark.parametrize("fetched", ["ewt"], indirect=True)
-def test_ewt_has_its_sentences_and_every_one_is_a_tree(fetched: list[Path]) -> None:
+def test_ewt_sentences_are_complete_and_valid_trees(fetched: list[Path]) -> None:
     assert sum(path.stat().st_size for path in fetched) == TREEBANKS["ewt"].size
     read = {split: read_trees("ewt", split=split).item(split).sentences for split in ("train", "validation", "test")}
     assert [len(sentences) for sentences in read.values()] == [12_543, 2_002, 2_077]

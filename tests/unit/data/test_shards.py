@@ -1,4 +1,4 @@
-"""Packed shards and records give the tokens of the plain text that they hold, read in a stream and on several cores."""
+"""Compressed shards and records give the tokens of their plain text, streamed and in parallel."""
 
 import gzip
 import io
@@ -20,7 +20,7 @@ from lemma.data.store import batch_pieces, encode_pieces, prepare_text
 from lemma.data.text import (
     DOCUMENT_END,
     TextSpan,
-    count_shared_lines,
+    describe_shared_lines,
     open_text,
     read_pieces,
     sample_stream,
@@ -68,7 +68,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str, tmp_path: Path, home: Path) -> None:
+def test_shards_have_the_tokens_of_their_text_with_eos_per_record(name: str, tmp_path: Path, home: Path) -> None:
     path, base = tmp_path / name, tmp_path / "plain.txt"
     WRITTEN[name](path)
     base.write_text(TEXT, encoding="utf-8")
@@ -83,11 +83,11 @@ def test_a_shard_gives_the_tokens_of_its_text_and_records_end_with_eos(name: str
         expected = [token for text in RECORDS for token in (*tokenizer.encode(text).tolist(), tokenizer.eos)][:-1]
         assert [*train.tolist(), tokenizer.eos, *validation.tolist()] == expected  # cut where a record ends
     assert 0.1 < validation.bytes / len(TEXT.encode()) < 0.3
-    assert len(list((home / "texts").iterdir())) == 1  # its size is remembered
+    assert len(list((home / "texts").iterdir())) == 1  # its size is cached
     assert prepare_text(DataSpec(text=(str(path),), held_out=0.2), tokenizer=tokenizer).hash == data.hash
 
 
-def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stream_sample_equals_file_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.data.text.BLOCK", 1000)
     for name, content in (("plain.txt", TEXT.encode()), ("packed.txt.gz", gzip.compress(TEXT.encode()))):
         (tmp_path / name).write_bytes(content)
@@ -96,7 +96,7 @@ def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: p
     windows = sample_text([base], limit)
     from_file = "".join(piece for window in windows for piece in read_pieces(window, "characters"))
     from_stream = "".join(sample_stream([packed], limit))
-    assert abs(len(from_file) - len(from_stream)) < 600  # half characters at the ends of 512 windows
+    assert abs(len(from_file) - len(from_stream)) < 600  # partial characters at the ends of 512 windows
     assert from_stream.replace("é", "")[:2000] == from_file.replace("é", "")[:2000]
     (tmp_path / "other.txt.gz").write_bytes(gzip.compress(TEXT.encode()))
     spec = DataSpec(text=(str(tmp_path / "packed.txt.gz"), str(tmp_path / "other.txt.gz")))
@@ -105,7 +105,7 @@ def test_a_sample_of_a_stream_is_that_of_the_file(tmp_path: Path, monkeypatch: p
     assert "were trained on 0.0 of the 0.0 MB of training text, in 512 windows" in message
 
 
-def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) -> None:
+def test_parallel_tokenization_equals_serial_tokenization(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     path.write_bytes(b"\n".join([JSON] * 60))
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
@@ -123,17 +123,17 @@ def test_several_processes_give_the_ids_of_one_in_their_order(tmp_path: Path) ->
         encode_pieces(tokenizer, [("\ud800", 0)])
 
 
-def test_a_killed_encoding_process_is_an_error_and_loses_no_ids(capfd: pytest.CaptureFixture[str]) -> None:
+def test_killed_tokenizing_process_is_an_error(capfd: pytest.CaptureFixture[str]) -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=300), [TEXT])
     worker = start_worker(tokenizer)
-    assert os.getsid(worker.pid) == worker.pid  # out of reach of Ctrl-C, which is for who started it
+    assert os.getsid(worker.pid) == worker.pid  # Ctrl-C reaches only the parent process
     worker.kill()
     worker.communicate()
     half = json.dumps({"tokens": 3, "bytes": 9, "left_out": {}}).encode() + b"\n" + bytes(8)
     killed: Any = SimpleNamespace(stdin=io.BytesIO(), stdout=io.BytesIO(half))
     with pytest.raises(DataError, match="has ended"):
         _request(killed, [("a", 0)])
-    for size in (4, 8, 20):  # who wrote them was killed
+    for size in (4, 8, 20):  # the writing process was killed
         run_worker(io.BytesIO(((100).to_bytes(8) + b"[" * 20)[:size]), io.BytesIO())
     assert capfd.readouterr().err == ""
 
@@ -149,7 +149,7 @@ def test_glob_patterns_list_shards_in_order(tmp_path: Path, monkeypatch: pytest.
         data_args({"text": ["other-*.txt"]})
 
 
-def test_an_unreadable_shard_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_unreadable_shard_is_named(tmp_path: Path) -> None:
     wrong: dict[str, tuple[bytes, str]] = {
         "cut.txt.gz": (gzip.compress(TEXT.encode())[:-20], "damaged"),
         "other.txt.gz": (b"plain text", "damaged"),
@@ -175,16 +175,14 @@ def test_an_unreadable_shard_is_an_error_that_names_the_file(tmp_path: Path) -> 
         assert name in str(error.value)
 
 
-def test_a_missing_package_is_an_error_with_the_command_to_install_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_package_error_has_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
     (tmp_path / "a.txt.zst").write_bytes(b"x")
     with pytest.raises(InputError, match=r"pip install 'lemma-lm\[shards\]'"):
         open_text(tmp_path / "a.txt.zst")
 
 
-def test_characters_of_records_are_those_of_their_texts(tmp_path: Path) -> None:
+def test_record_characters_equal_those_of_their_texts(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(JSON)
     data = prepare_text(DataSpec(text=(str(tmp_path / "a.jsonl"),), tokenizer=Characters()))
     merged = "".join(data.tokenizer.decode(data.item(split)) for split in ("train", "validation"))
@@ -192,7 +190,7 @@ def test_characters_of_records_are_those_of_their_texts(tmp_path: Path) -> None:
     assert TextSpan(tmp_path / "a.jsonl", 0, 5).size == 5
 
 
-def test_a_line_is_bounded_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_line_length_is_bounded_before_decompression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "DOCUMENT_LIMIT", 1000)
     path = tmp_path / "a.jsonl.gz"
     good = json.dumps({"text": "b" * 980}).encode()
@@ -208,7 +206,7 @@ def test_a_line_is_bounded_before_it_is_unpacked(tmp_path: Path, monkeypatch: py
     assert open_text(path).size == 980
 
 
-def test_cells_of_a_table_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_cell_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="to read .parquet: pip install pyarrow")
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a" * 500_000] * 100}), path, compression="zstd")
@@ -229,9 +227,7 @@ def test_cells_of_a_table_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         open_text(other)
 
 
-def test_a_table_that_unpacks_to_far_more_than_text_can_is_refused_unread(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_decompression_bomb_table_is_rejected_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "ROW_GROUP_LEAST", 1 << 20)
     pyarrow = pytest.importorskip("pyarrow", reason="to read .parquet: pip install pyarrow")
     pytest.importorskip("pyarrow.parquet")
@@ -244,7 +240,7 @@ def test_a_table_that_unpacks_to_far_more_than_text_can_is_refused_unread(
         open_text(path)
 
 
-def test_very_long_lines_are_compared_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_overlap_of_very_long_lines_is_counted_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "BLOCK", 10)
     lines = {
         "train": "abc\n" + "0123456789" * 3 + "tail\nxyz",
@@ -254,4 +250,4 @@ def test_very_long_lines_are_compared_in_parts(tmp_path: Path, monkeypatch: pyte
     for name, content in lines.items():
         (tmp_path / name).write_text(content)
         splits[name] = [TextSpan(tmp_path / name, 0, len(content))]
-    assert count_shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]
+    assert describe_shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]

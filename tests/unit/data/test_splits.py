@@ -1,4 +1,4 @@
-"""Splits: what all kinds of data have in common."""
+"""Splits of all kinds of data."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ def splits_of(**items: list[int]) -> Splits[list[int]]:
     return Splits("text", items, None, "hash", "toy", {"vocabulary": 3})
 
 
-def test_an_unknown_split_is_an_error_that_lists_the_splits() -> None:
+def test_unknown_split_error_lists_the_splits() -> None:
     with pytest.raises(DataError, match=r"no split 'test' in toy\. It has: train, validation\."):
         splits_of(train=[1], validation=[2]).item("test")
     with pytest.raises(DataError, match=r"unknown split 'tset'\. Did you mean 'test'"):
@@ -25,13 +25,13 @@ def test_a_selected_split_is_named_in_the_description() -> None:
     assert select_split({"train": 1, "test": 2}, None, "toy") == ({"test": 2}, "toy (test)")
 
 
-def test_the_sizes_are_a_copy() -> None:
+def test_split_sizes_are_returned_as_a_copy() -> None:
     data = splits_of(train=[1])
     data.sizes()["vocabulary"] = 99
     assert data.sizes() == {"vocabulary": 3}
 
 
-def test_all_of_a_group_are_in_the_split_it_is_assigned_to() -> None:
+def test_items_follow_the_split_of_their_group() -> None:
     groups = {str(key): [f"{key}b", f"{key}a"] for key in range(50)}
     assigned = assign_splits(dict.fromkeys(groups, 2), dict.fromkeys(groups, ""), 0.1)
     splits = split_groups(groups, assigned)
@@ -41,7 +41,7 @@ def test_all_of_a_group_are_in_the_split_it_is_assigned_to() -> None:
         assert subset == [text for key in keys for text in sorted(groups[key])]
 
 
-def test_slices_of_a_token_array_are_ordinary_arrays() -> None:
+def test_token_array_slices_are_plain_arrays() -> None:
     tokens = np.arange(5, dtype=np.uint16).view(TokenArray)
     tokens.bytes, tokens.dropped_characters = 9, 1
     assert type(tokens[1:3]) is np.ndarray and type(tokens[np.array([2])]) is np.ndarray

@@ -26,15 +26,13 @@ def content_of(sections: list[TextSpan]) -> bytes:
 
 @settings(deadline=None)
 @given(texts=texts, share=st.floats(0.01, 0.99))
-def test_the_splits_are_the_text_and_no_byte_is_in_both(
-    tmp_path_factory: pytest.TempPathFactory, texts: list[str], share: float
-) -> None:
+def test_splits_partition_the_text(tmp_path_factory: pytest.TempPathFactory, texts: list[str], share: float) -> None:
     contents = [text.encode() for text in texts]
     documents = documents_of(tmp_path_factory.getbasetemp(), contents)
     try:
         splits = hold_out(documents, share)
     except DataError:
-        assert sum(map(len, contents)) * min(share, 1 - share) < 4  # less than a character is to be held out
+        assert sum(map(len, contents)) * min(share, 1 - share) < 4  # the held-out fraction is less than a character
         return
     train, validation = content_of(splits["train"]), content_of(splits["validation"])
     assert train + validation == b"".join(contents)
@@ -45,32 +43,32 @@ def test_the_splits_are_the_text_and_no_byte_is_in_both(
     assert abs(len(validation) - total * share) <= room
 
 
-def test_the_cut_is_at_the_nearest_line_then_at_the_nearest_space(write: Callable[..., Path]) -> None:
+def test_text_is_split_at_the_nearest_line_or_space(write: Callable[..., Path]) -> None:
     def train_of(content: str) -> str:
         path = write(content)
         return content_of(hold_out([TextSpan(path, 0, len(content))], 0.5)["train"]).decode()
 
     assert train_of("aaaa bb\nccc\nd eeee ffff") == "aaaa bb\nccc\n"
-    assert train_of("aaaa bb\nccccc\nd eeee ff") == "aaaa bb\nccccc\n"  # 4 bytes back, 2 bytes on
+    assert train_of("aaaa bb\nccccc\nd eeee ff") == "aaaa bb\nccccc\n"  # 4 bytes back, 2 bytes ahead
     assert train_of("aaaaaa b cccccccc dd") == "aaaaaa b "
     assert train_of("a" * 20) == "a" * 10
     assert train_of("a\n" + "b" * 38) == "a\n" + "b" * 18  # the only line's end is too far away
 
 
-def test_files_are_one_text_in_the_order_given(tmp_path: Path) -> None:
+def test_files_are_concatenated_in_argument_order(tmp_path: Path) -> None:
     documents = documents_of(tmp_path, [b"x" * 30, b"y" * 30, b"z" * 40])
     splits = hold_out(documents, 0.4)
     assert splits == {"train": documents[:2], "validation": documents[2:]}
 
 
-def test_a_text_of_one_character_cannot_be_divided(tmp_path: Path) -> None:
+def test_splitting_a_single_character_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"a text of 4 bytes leaves nothing for the split 'validation'\. Give more text"
     ):
         hold_out(documents_of(tmp_path, ["🙂".encode()]), 0.1)
 
 
-def test_a_sample_is_bounded_spread_and_made_of_whole_characters(tmp_path: Path) -> None:
+def test_sample_is_bounded_spread_and_cut_between_characters(tmp_path: Path) -> None:
     contents = ["é".encode() * 30_000, "中".encode() * 50_000, b"a" * 40_000]
     documents = documents_of(tmp_path, contents)
     assert sample_text(documents, 10**6) == documents

@@ -22,7 +22,7 @@ def two_splits() -> dict[str, list[EncodedText]]:
     return {"train": train, "validation": [EncodedText(np.array([5, 6]), 7, 1)]}
 
 
-def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
+def test_token_store_round_trips_with_counts(tmp_path: Path) -> None:
     store_of(tmp_path / "store", two_splits())
     store = TokenStore(tmp_path / "store")
     assert tuple(store.splits) == ("train", "validation")
@@ -34,14 +34,14 @@ def test_what_is_written_is_read_back_with_its_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("vocabulary", "dtype"), [(65536, np.uint16), (65537, np.uint32)])
-def test_the_largest_token_fits(tmp_path: Path, vocabulary: int, dtype: type) -> None:
+def test_token_store_holds_the_largest_token_id(tmp_path: Path, vocabulary: int, dtype: type) -> None:
     store = store_of(tmp_path / "store", {"train": [EncodedText(np.array([vocabulary - 1]))]}, vocabulary)
     assert store.splits["train"].dtype == dtype
     assert store.splits["train"].tolist() == [vocabulary - 1]
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, DataError, OSError])
-def test_an_interrupted_store_leaves_nothing_behind(tmp_path: Path, failure: type[BaseException]) -> None:
+def test_interrupted_token_store_leaves_no_files(tmp_path: Path, failure: type[BaseException]) -> None:
     def failing() -> Iterator[EncodedText]:
         yield EncodedText(np.arange(100_000))
         assert list(tmp_path.rglob("tokens.bin"))
@@ -52,13 +52,13 @@ def test_an_interrupted_store_leaves_nothing_behind(tmp_path: Path, failure: typ
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_split_without_tokens_is_refused_and_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_split_without_tokens_is_rejected_without_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="the split 'validation' has no tokens"):
         store_of(tmp_path / "store", {**two_splits(), "validation": []})
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
+def test_first_of_two_concurrent_store_writers_wins(tmp_path: Path) -> None:
     class Racing(dict[str, list[EncodedText]]):
         def items(self):  # type: ignore[no-untyped-def]
             store_of(tmp_path / "store", {"train": [EncodedText(np.array([7]))]})
@@ -69,7 +69,7 @@ def test_the_first_of_two_writers_wins(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+def test_only_temporary_stores_of_dead_processes_are_removed(tmp_path: Path) -> None:
     killed = subprocess.Popen([sys.executable, "-c", ""])
     killed.wait()
     for process in (killed.pid, os.getppid()):
@@ -79,7 +79,7 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_writes_is_n
 
 
 @pytest.mark.parametrize("damage", ["shorter", "longer", "no header", "half a header", "another format", "missing"])
-def test_a_damaged_store_is_recognised(tmp_path: Path, damage: str) -> None:
+def test_damaged_token_store_is_detected(tmp_path: Path, damage: str) -> None:
     folder = store_of(tmp_path / "store", two_splits()).folder
     header, tokens = folder / "store.json", folder / "tokens.bin"
     if damage == "shorter":

@@ -1,4 +1,4 @@
-"""Tables: what is read of CSV, TSV and JSONL files, and how each mistake is named with its line."""
+"""Tables: rows of CSV, TSV and JSONL files, and errors with line numbers."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ PLAIN = [("It is good.", "yes"), ("It is bad.", "no"), ("So, so", "no"), ("Good"
         ("a.jsonl", '["It is good.", "yes"]\n["It is bad.", "no"]\n["So, so", "no"]\n["Good", "yes"]\n'),
     ],
 )  # fmt: skip
-def test_every_form_of_the_same_table_gives_the_same_rows(write: Write, name: str, content: str) -> None:
+def test_all_table_formats_give_the_same_rows(write: Write, name: str, content: str) -> None:
     assert rows_of(write(content, name)) == PLAIN
 
 
@@ -54,11 +54,11 @@ def test_columns_are_chosen_by_name_or_by_number(write: Write, columns: dict[str
     assert rows_of(path, **columns) == [("x", "p"), ("y", "q"), ("z", "p")]
 
 
-def test_a_column_named_by_a_number_comes_before_the_column_of_that_number(write: Write) -> None:
+def test_numeric_column_name_precedes_column_number(write: Write) -> None:
     assert rows_of(write("2,1\nx,p\ny,q\n", "a.csv"), text="2", label="1") == [("x", "p"), ("y", "q")]
 
 
-def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write: Write) -> None:
+def test_line_numbers_account_for_quoted_newlines(write: Write) -> None:
     path = write('text,label\n"one\ntwo, ""three""\n",a\nfour,b\nfive,\n', "a.csv")
     with pytest.raises(DataError, match=r"a\.csv, line 6: the label is empty"):
         rows_of(path)
@@ -66,19 +66,19 @@ def test_quoted_cells_may_hold_newlines_and_lines_are_still_counted_right(write:
     assert rows_of(full) == [('one\ntwo, "three"', "a"), ("four", "b")]
 
 
-def test_quotes_in_tsv_are_characters_if_they_enclose_no_cells(write: Write) -> None:
+def test_unpaired_quotes_in_tsv_are_literal(write: Write) -> None:
     path = write('"Look," she said.\tElla dijo "mira".\n"Go."\tVe.\n', "a.tsv")
     assert read_pair_file(str(path)).examples[0] == ('"Look," she said.', 'Ella dijo "mira".')
     assert read_pair_file(str(path)).examples[1] == ('"Go."', "Ve.")
 
 
-def test_a_cell_longer_than_the_csv_modules_own_limit_is_read_and_the_limit_stays(write: Write) -> None:
+def test_long_cells_are_read_without_changing_the_csv_limit(write: Write) -> None:
     before = csv.field_size_limit()
     assert len(rows_of(write(f"text,label\n{'x' * 200_000},a\ny,b\n", "a.csv"))[0][0]) == 200_000
     assert csv.field_size_limit() == before
 
 
-def test_numbers_and_truth_values_of_json_are_labels(write: Write) -> None:
+def test_json_numbers_and_booleans_are_labels(write: Write) -> None:
     lines = '{"text": "a", "label": 1}\n{"text": "b", "label": true}\n{"text": "c", "label": 1.5}\n'
     assert [label for _, label in rows_of(write(lines, "a.jsonl"))] == ["1", "true", "1.5"]
 
@@ -87,13 +87,13 @@ def test_numbers_and_truth_values_of_json_are_labels(write: Write) -> None:
     ("content", "header"),
     [("good,yes\nbad,no\nfine,yes\n", False), ("words,mood\ngood,yes\nbad,no\nfine,yes\n", True)],
 )
-def test_a_note_says_whether_there_is_a_header(write: Write, content: str, header: bool) -> None:
+def test_note_reports_whether_a_header_was_detected(write: Write, content: str, header: bool) -> None:
     (note,) = read_label_file(str(write(content, "a.csv"))).notes
     assert ("line 1 read as the header" if header else "no header: line 1 read as data") in note
     assert ("text from column 'words', label from column 'mood'" if header else "text from column 1") in note
 
 
-def test_an_allowed_label_that_occurs_once_is_no_header(write: Write) -> None:
+def test_unique_allowed_label_is_not_taken_for_a_header(write: Write) -> None:
     path = str(write("good,yes\nbad,no\nso so,maybe\n", "a.csv"))
     source = read_label_file(path, allowed_labels=["maybe", "no", "yes"])
     assert [example.label for example in source.examples] == ["yes", "no", "maybe"]
@@ -128,14 +128,14 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("name", "content", "columns", "message"), MISTAKES)
-def test_a_mistake_is_named_with_its_line(
+def test_table_error_names_its_line(
     write: Write, name: str, content: str | bytes, columns: dict[str, str], message: str
 ) -> None:
     with pytest.raises(DataError, match=f"(?s){message}"):
         rows_of(write(content, name), **columns)
 
 
-def test_no_such_file_a_folder_and_a_misspelt_name_have_their_own_errors(tmp_path: Path) -> None:
+def test_missing_folder_and_misspelt_paths_have_distinct_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.csv: there is no such file"):
         read_label_file(str(tmp_path / "nothing.csv"))
     with pytest.raises(DataError, match="this is a folder"):
@@ -150,7 +150,7 @@ def test_no_such_file_a_folder_and_a_misspelt_name_have_their_own_errors(tmp_pat
     ("first", "header"),
     [("en\tes", True), ("source\ttarget", True), ("English\tSpanish", True), ("Go.\tVe.", False), ("ab\tba", False)],
 )
-def test_a_header_of_pairs_is_known_by_its_names(write: Write, first: str, header: bool) -> None:
+def test_pair_header_is_recognized_by_its_names(write: Write, first: str, header: bool) -> None:
     pairs = read_pair_file(str(write(f"{first}\nHi.\tHola.\n", "a.tsv"))).examples
     assert len(pairs) == (1 if header else 2)
 
@@ -160,7 +160,7 @@ CELL = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r"), min_si
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=st.lists(st.tuples(CELL, CELL), min_size=1), suffix=st.sampled_from([",", ";", "\t"]))
-def test_tables_of_the_csv_module_are_read_back(tmp_path: Path, rows: list[tuple[str, str]], suffix: str) -> None:
+def test_tables_written_by_the_csv_module_round_trip(tmp_path: Path, rows: list[tuple[str, str]], suffix: str) -> None:
     file = io.StringIO()
     csv.writer(file, delimiter=suffix, quoting=csv.QUOTE_ALL).writerows([("text", "label"), *rows])
     path = tmp_path / ("a.tsv" if suffix == "\t" else "a.csv")

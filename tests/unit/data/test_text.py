@@ -17,7 +17,7 @@ KINDS = ("characters", "words", "byte-pairs")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("text", ["word " * 400, "Wörter, 中文 🙂\n" * 90, "x" * 3000, " \n" * 900, "a\r\nb\r\n" * 300])
-def test_pieces_join_to_the_text_and_are_bounded(
+def test_text_blocks_are_bounded_and_join_to_the_text(
     kind: str, text: str, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 64)
@@ -28,13 +28,13 @@ def test_pieces_join_to_the_text_and_are_bounded(
     assert max(map(len, pieces)) < 2 * 64
 
 
-def test_a_span_is_read_from_its_start_to_its_stop(write: Callable[..., Path]) -> None:
+def test_span_is_read_from_start_to_stop(write: Callable[..., Path]) -> None:
     assert list(read_pieces(TextSpan(write("0123456789"), 3, 7), "characters")) == ["3456"]
 
 
 @settings(deadline=None)
 @given(st.text(max_size=20), st.integers(0, 60))
-def test_the_next_character_is_found_from_any_byte(
+def test_next_character_boundary_is_computed_from_any_byte(
     tmp_path_factory: pytest.TempPathFactory, text: str, offset: int
 ) -> None:
     path = tmp_path_factory.getbasetemp() / "characters.txt"
@@ -44,7 +44,7 @@ def test_the_next_character_is_found_from_any_byte(
     assert next_character_offset(path, offset) == min(start for start in starts if start >= offset)
 
 
-def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[..., Path]) -> None:
+def test_byte_order_mark_is_dropped_and_line_ends_are_preserved(write: Callable[..., Path]) -> None:
     full = open_text(write(b"\xef\xbb\xbfa\r\nb"))
     assert (full.start, full.stop) == (3, 7)
     assert "".join(read_pieces(full, "characters")) == "a\r\nb"
@@ -54,7 +54,7 @@ def test_a_byte_order_mark_is_dropped_and_line_ends_are_kept(write: Callable[...
 @pytest.mark.parametrize(
     ("wrong", "offset"), [(b"\xff", 0), (b"\xe4\xb8x", 0), (b"\xf0\x9f\x99", 0), ("ü".encode() + b"\x80", 2)]
 )
-def test_bytes_that_are_not_utf8_are_named_with_their_exact_offset(
+def test_invalid_utf8_is_named_with_its_exact_offset(
     before: int, wrong: bytes, offset: int, write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reading_module, "BLOCK", 64)
@@ -69,12 +69,12 @@ def test_utf16_is_recognised(write: Callable[..., Path]) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b" \n\t\r\n", b"\xef\xbb\xbf"])
-def test_a_file_without_text_is_refused(content: bytes, write: Callable[..., Path]) -> None:
+def test_empty_text_file_is_rejected(content: bytes, write: Callable[..., Path]) -> None:
     with pytest.raises(DataError, match=r"text\.txt: the file is empty, or nothing but white space\. Give"):
         open_text(write(content))
 
 
-def test_a_path_that_is_no_file_is_refused_with_the_next_step(tmp_path: Path) -> None:
+def test_non_file_path_is_rejected_with_the_next_step(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"no such file\. Check"):
         open_text(tmp_path / "missing.txt")
     with pytest.raises(DataError, match=r"a folder, not a text file. Name the files in it"):
@@ -86,7 +86,7 @@ def test_a_path_that_is_no_file_is_refused_with_the_next_step(tmp_path: Path) ->
         open_text(tmp_path / "pipe")
 
 
-def test_a_file_that_may_not_be_read_is_an_error(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_file_is_an_error(write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(self: Path, mode: str) -> None:
         raise PermissionError(13, "Permission denied", str(self))
 
@@ -96,8 +96,8 @@ def test_a_file_that_may_not_be_read_is_an_error(write: Callable[..., Path], mon
         open_text(path)
 
 
-def test_the_regular_expression_splits_words_like_python() -> None:
-    """Return all code points that could be taken for a space, and many others, by the first cut of the library."""
+def test_regex_splits_words_like_python() -> None:
+    """Compare all code points that could be taken for a space, and many others, with the library's first split."""
     rule = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 
     def parts(text: str) -> list[str]:
@@ -111,7 +111,7 @@ def test_the_regular_expression_splits_words_like_python() -> None:
             assert parts(text[:cut]) + parts(text[cut:]) == parts(text), hex(point)
 
 
-def test_a_cut_is_found_wherever_there_is_one() -> None:
+def test_tokenization_boundary_is_detected_wherever_present() -> None:
     assert find_last_cut("one" + "x" * 9000, "byte-pairs") == 0
     assert find_last_cut("one two" + "x" * 9000, "byte-pairs") == 3
     assert find_last_cut("one two" + "x" * 9000, "words") == 4

@@ -11,7 +11,7 @@ from lemma.errors import DataError, RunError
 from lemma.spec.data import BytePairs, Characters, Words
 
 
-def test_an_unknown_character_is_named_with_its_code_point_and_place() -> None:
+def test_unknown_character_is_named_with_code_point_and_offset() -> None:
     tokenizer = train_tokenizer(Characters(), ["abc"])
     expected = r"the character '€' \(U\+20AC\) at offset 3 is not among the 3 characters"
     with pytest.raises(DataError, match=expected):
@@ -19,12 +19,12 @@ def test_an_unknown_character_is_named_with_its_code_point_and_place() -> None:
 
 
 @pytest.mark.parametrize("spec", [Characters(), Words(), BytePairs()])
-def test_half_a_surrogate_pair_is_refused(spec: Characters | Words | BytePairs) -> None:
+def test_unpaired_surrogate_is_rejected(spec: Characters | Words | BytePairs) -> None:
     with pytest.raises(DataError, match=r"offset 4: half a surrogate pair \(U\+DC80\)"):
         train_tokenizer(spec, ["new text"]).encode("new \udc80 text")
 
 
-def test_the_encoder_works_again_after_a_failure_of_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_recovers_after_a_library_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = BytePairEncoder(tokenizers.Tokenizer.from_str(train_tokenizer(BytePairs(), ["some text"]).json))
     before = encoder.encode_batch(["some text"])[0].tolist()
     with monkeypatch.context() as patch, pytest.raises(AttributeError):
@@ -59,21 +59,19 @@ def changed(tokenizer: Tokenizer, path: tuple[str, ...], value: object) -> str:
         (("model",), {"type": "Oracle"}, "not a tokenizer of the tokenizers library"),
     ],
 )
-def test_a_changed_tokenizer_file_is_refused(
-    tmp_path: Path, path: tuple[str, ...], value: object, message: str
-) -> None:
+def test_changed_tokenizer_file_is_rejected(tmp_path: Path, path: tuple[str, ...], value: object, message: str) -> None:
     file = tmp_path / "tokenizer.json"
     file.write_text(changed(train_tokenizer(Characters(), ["ab"]), path, value))
     with pytest.raises(DataError, match=f"tokenizer.json: .*{message}"):
         Tokenizer.load(file)
 
 
-def test_words_without_unk_are_refused() -> None:
+def test_word_tokenizer_without_unk_is_rejected() -> None:
     with pytest.raises(DataError, match="the vocabulary is not one of words"):
         Tokenizer(changed(train_tokenizer(Words(), ["a"]), ("model", "vocab"), {"a": 0, "<eos>": 1}))
 
 
-def test_a_tokenizer_that_reads_special_tokens_out_of_text_is_a_pretrained_one() -> None:
+def test_tokenizer_parsing_special_tokens_counts_as_pretrained() -> None:
     engine = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     assert Tokenizer(engine.to_str()).kind == "byte-pairs"
@@ -84,7 +82,7 @@ def test_a_tokenizer_that_reads_special_tokens_out_of_text_is_a_pretrained_one()
 @pytest.mark.parametrize(
     ("path", "value"), [(("normalizer",), {"type": "Lowercase"}), (("pre_tokenizer", "behavior"), "MergedWithPrevious")]
 )
-def test_another_pipeline_is_a_pretrained_one(path: tuple[str, ...], value: object) -> None:
+def test_custom_pipeline_counts_as_pretrained(path: tuple[str, ...], value: object) -> None:
     assert Tokenizer(changed(train_tokenizer(Words(), ["a b"]), path, value)).kind == "pretrained"
 
 
@@ -96,7 +94,7 @@ def test_missing_and_undecodable_files_are_errors(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "tokenizer.json")
 
 
-def test_threads_can_use_one_tokenizer() -> None:
+def test_tokenizer_is_thread_safe() -> None:
     tokenizer = train_tokenizer(BytePairs(), ["the cat"])
     texts = [" ".join(f"w{thread}x{number}" for number in range(3000)) for thread in range(8)]
     results: dict[str, str] = {}
@@ -110,7 +108,7 @@ def test_threads_can_use_one_tokenizer() -> None:
     assert results == {text: text for text in texts}
 
 
-def test_sampling_hints_are_checked_only_where_they_are_used() -> None:
+def test_sampling_defaults_are_checked_only_on_use() -> None:
     content = train_tokenizer(Characters(), ["ab"]).json
     assert "top_k" not in Tokenizer(content, "x", generation={"top_k": -1}).sampling
     tokenizer = Tokenizer(content, "x", generation={"repetition_penalty": 0})

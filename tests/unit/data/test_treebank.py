@@ -1,4 +1,4 @@
-"""Treebanks: CoNLL-U files read and refused, graphs converted, files split."""
+"""Treebanks: reading and rejecting CoNLL-U files, converting graphs, splits."""
 
 import json
 import zipfile
@@ -22,12 +22,12 @@ def row(number: str, word: str, head: str, relation: str = "dep", tag: str = "X"
     return "\t".join([number, word, "_", tag, "_", "_", head, relation, "_", "_"])
 
 
-def test_what_is_written_is_read_again(write: Write) -> None:
+def test_conllu_round_trips(write: Write) -> None:
     sentences = tiny()
     assert list(read_conllu(write(format_conllu(sentences), "a.conllu"))[0]) == sentences
 
 
-def test_comments_carriage_returns_byte_order_marks_and_a_missing_last_line_are_accepted(write: Write) -> None:
+def test_conllu_accepts_comments_crlf_bom_and_missing_final_newline(write: Write) -> None:
     text = (
         "\ufeff# newdoc\r\n# sent_id = first\r\n# text = Ünï ok\r\n"
         + row("1", "Ünï", "2")
@@ -61,12 +61,12 @@ def test_multiword_tokens_and_empty_nodes_are_skipped_and_counted(write: Write) 
         (["# only a comment"], "no sentence in it"),
     ],
 )
-def test_a_sentence_that_is_no_tree_is_an_error_with_its_line(write: Write, lines: list[str], message: str) -> None:
+def test_non_tree_sentence_is_named_with_its_line(write: Write, lines: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         read_conllu(write("\n".join(lines) + "\n", "a.conllu"))
 
 
-def test_paths_that_are_no_conllu_files_are_refused(write: Write, tmp_path: Path) -> None:
+def test_non_conllu_paths_are_rejected(write: Write, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="there is no such file"):
         read_conllu(tmp_path / "missing.conllu")
     with pytest.raises(DataError, match="empty"):
@@ -78,7 +78,7 @@ def test_paths_that_are_no_conllu_files_are_refused(write: Write, tmp_path: Path
 
 
 def graph_of(name: str, sentence: Sentence) -> dict:
-    """A graph as the package has them: words in any order, the root among them, and edges of other kinds."""
+    """Return a graph in the package's format: words in any order with the root, and edges of other kinds."""
     words = [
         {
             "domain": "syntax",
@@ -101,14 +101,14 @@ def graph_of(name: str, sentence: Sentence) -> dict:
     return {"directed": True, "nodes": nodes, "adjacency": [edges[node["id"]] for node in nodes]}
 
 
-def test_graphs_give_their_trees(write: Write) -> None:
+def test_dependency_graphs_convert_to_trees(write: Write) -> None:
     graphs = {"metadata": {}, "data": {"b1": graph_of("b1", B1)}}
     assert read_graphs(write(json.dumps(graphs), "a.json")) == [B1]
     with pytest.raises(DataError, match="not the graphs"):
         read_graphs(write('{"data": {"x": {"nodes": []}}}', "b.json"))
 
 
-def test_a_named_treebank_is_fetched_converted_and_checked(
+def test_named_treebank_is_downloaded_converted_and_checked(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     splits = {"train": tiny()[:9], "dev": tiny()[9:12], "test": tiny()[12:]}
@@ -148,13 +148,13 @@ def test_a_named_treebank_is_fetched_converted_and_checked(
     assert read_trees("toy", split="validation").description == "toy (validation)" and len(request) == 1
 
 
-def test_ewt_is_known_with_its_licence_size_and_sums() -> None:
+def test_ewt_has_licence_size_and_checksums() -> None:
     ewt = TREEBANKS["ewt"]
     assert (ewt.package, ewt.licence, ewt.python) == ("decomp==0.3.2", "CC BY-SA 4.0", "3.12")
     assert len(ewt.hash) == len(ewt.stored_hash) == 64 and ewt.hash != ewt.stored_hash
 
 
-def test_evenly_spaced_sentences_of_a_file_are_held_out(write: Write) -> None:
+def test_evenly_spaced_sentences_are_held_out(write: Write) -> None:
     path = write(format_conllu(tiny()), "a.conllu")
     spec = TreebankSpec(treebank=str(path), held_out=0.25)
     first, second = (prepare_treebank(spec, minimum_count=1, buckets=50) for _ in range(2))
@@ -166,7 +166,7 @@ def test_evenly_spaced_sentences_of_a_file_are_held_out(write: Write) -> None:
         hold_out_sentences((B1,), 0.1)
 
 
-def test_a_folder_is_divided_by_the_names_of_its_files_and_dev_may_be_named(write: Write, tmp_path: Path) -> None:
+def test_treebank_folder_is_split_by_file_names(write: Write, tmp_path: Path) -> None:
     folder = tmp_path / "bank"
     folder.mkdir()
     parts = {"en-ud-train.conllu": tiny()[:6], "en-ud-dev.conllu": tiny()[6:8], "en-ud-test.conllu": tiny()[8:]}
@@ -188,7 +188,7 @@ def test_comments_without_a_sentence_are_skipped(tmp_path: Path) -> None:
     assert len(read_conllu(path)[0]) == 1
 
 
-def test_a_head_of_many_digits_is_an_error_and_not_a_crash(tmp_path: Path) -> None:
+def test_overlong_head_number_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "long.conllu"
     path.write_text("\t".join(["1", "I", "_", "_", "_", "_", "9" * 5000, "root", "_", "_"]) + "\n\n")
     with pytest.raises(DataError, match="line 1: the head"):

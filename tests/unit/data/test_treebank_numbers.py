@@ -11,7 +11,7 @@ from lemma.errors import DataError
 from treebanks import B1, tiny
 
 
-def test_a_saved_lexicon_is_loaded_unchanged(tmp_path: Path) -> None:
+def test_saved_lexicon_is_loaded_unchanged(tmp_path: Path) -> None:
     lexicon = Lexicon.from_sentences(tiny(), minimum_count=2, buckets=99)
     lexicon.save(tmp_path / "lexicon.json")
     again = Lexicon.load(tmp_path / "lexicon.json")
@@ -22,15 +22,15 @@ def test_a_saved_lexicon_is_loaded_unchanged(tmp_path: Path) -> None:
         Lexicon.load(tmp_path / "lexicon.json")
 
 
-def test_a_rare_word_is_known_by_its_spelling_only() -> None:
+def test_rare_words_are_represented_by_spelling_only() -> None:
     lexicon = Lexicon.from_sentences(tiny(), minimum_count=2, buckets=10_007)
     rows = lexicon.encode(["prefer", "Prefer", "preferring", "", "日本"])
     assert rows[0, 0] == rows[1, 0] > ROOT and (rows[2:, 0] == UNKNOWN_WORD).all()
-    assert (rows[0, 1:4] == rows[2, 1:4]).all() and rows[0, 7] != rows[2, 7]  # same first letters, other last ones
+    assert (rows[0, 1:4] == rows[2, 1:4]).all() and rows[0, 7] != rows[2, 7]  # same prefix, different suffix
     assert rows.shape == (5, 1 + NUM_PIECES) and rows.min() >= 0 and rows[:, 1:].max() < 10_007
 
 
-def test_a_batch_holds_the_root_the_words_and_padding() -> None:
+def test_treebank_batch_holds_root_words_and_padding() -> None:
     lexicon = Lexicon.from_sentences(tiny(), minimum_count=1, buckets=99)
     rows, targets = Trees(tiny(), lexicon).batch([1, 0])
     assert (rows[:, 0, 0] == ROOT).all() and (rows[0, 4:, 0] == NO_WORD).all()
@@ -40,7 +40,7 @@ def test_a_batch_holds_the_root_the_words_and_padding() -> None:
     assert (targets[0, 3:] == -1).all()
 
 
-def test_an_epoch_reads_every_sentence_once_in_an_order_that_is_a_function_of_the_seed() -> None:
+def test_epoch_reads_each_sentence_once_in_seeded_order() -> None:
     lengths = np.random.default_rng(0).integers(1, 40, 1000)
     order = BucketedExamples(lengths, batch=10, seed=3)
     batches = np.stack([order.examples(step) for step in range(order.steps)])
@@ -52,6 +52,6 @@ def test_an_epoch_reads_every_sentence_once_in_an_order_that_is_a_function_of_th
     assert padding < 0.05 * lengths.sum()
 
 
-def test_a_treebank_smaller_than_a_batch_fills_it() -> None:
+def test_small_treebank_repeats_to_fill_a_batch() -> None:
     order = BucketedExamples(np.array([3, 5]), batch=5, seed=1)
     assert len(order.examples(0)) == 5 and set(order.examples(0).tolist()) == {0, 1}

@@ -1,4 +1,4 @@
-"""Beam search: greedy at width 1, brute force at full width, never below greedy, whatever else is in the batch."""
+"""Beam search: greedy at width 1, brute force at full width, never below greedy, independent of the batch."""
 
 from itertools import product
 from typing import Any
@@ -20,12 +20,12 @@ from lemma.spec.models import EncoderDecoder
 
 START, END, MASK = 4, 5, 6
 STEPS = 3
-EVERYTHING = 4**STEPS * 3  # more beginnings than there are
+EVERYTHING = 4**STEPS * 3  # more prefixes than exist
 SOURCES = [[1, 2, 0], [3], [], [0, 0, 1, 2]]
 
 
 def model_of(seed: int, end: float = 0.0, **words: Any) -> EncoderDecoderModel:
-    """A tiny model with lively weights; `end` makes <end> likelier."""
+    """Return a tiny model with large random weights; `end` raises the logit of <end>."""
     torch.manual_seed(seed)
     spec = EncoderDecoder(
         vocabulary=7, width=8, heads=2, context=5, encoder_depth=1, decoder_depth=1, tied=False, **words
@@ -39,15 +39,15 @@ def model_of(seed: int, end: float = 0.0, **words: Any) -> EncoderDecoderModel:
 
 
 @torch.no_grad()
-def score(model: EncoderDecoderModel, source: list[int], said: tuple[int, ...]) -> float:
-    """Σ log p of what is said, <end> among it, by one uncached pass over the whole."""
-    logits = model(torch.tensor([[*source, END]]), torch.tensor([[START, *said[:-1]]]))[0]
-    return logits.log_softmax(-1).gather(1, torch.tensor(said)[:, None]).sum().item()
+def score(model: EncoderDecoderModel, source: list[int], target: tuple[int, ...]) -> float:
+    """Return Σ log p of a target including <end>, by one uncached pass over it."""
+    logits = model(torch.tensor([[*source, END]]), torch.tensor([[START, *target[:-1]]]))[0]
+    return logits.log_softmax(-1).gather(1, torch.tensor(target)[:, None]).sum().item()
 
 
 @torch.no_grad()
-def everything(model: EncoderDecoderModel, source: list[int]) -> dict[tuple[int, ...], float]:
-    """Return all that can be said in three steps, what ends and what is cut off, with its Σ log p."""
+def enumerate_targets(model: EncoderDecoderModel, source: list[int]) -> dict[tuple[int, ...], float]:
+    """Return all targets of up to three steps, finished or truncated, with their Σ log p."""
     result: dict[tuple[int, ...], float] = {}
     for length in range(STEPS + 1):
         beginnings = torch.tensor(list(product(range(START), repeat=length))).long().reshape(START**length, length)
@@ -62,12 +62,12 @@ def everything(model: EncoderDecoderModel, source: list[int]) -> dict[tuple[int,
 
 @pytest.mark.parametrize("penalty", [0.0, 0.7, 1.5])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_beam_as_wide_as_everything_is_brute_force(penalty: float, seed: int) -> None:
+def test_exhaustive_beam_equals_brute_force(penalty: float, seed: int) -> None:
     model = model_of(seed, end=seed / 4, positions=("sinusoidal", "rotary")[seed % 2])
     for source, result in zip(
         SOURCES[:2], translate(model, SOURCES[:2], Beam(EVERYTHING, penalty, STEPS)), strict=True
     ):
-        scores = everything(model, source)
+        scores = enumerate_targets(model, source)
         assert len(scores) == 1 + 4 + 4**2 + 4**3
         best = max(scores, key=lambda output: scores[output] / len(output) ** penalty)
         assert (*result.tokens, *[END] * result.finished) == best
@@ -79,7 +79,7 @@ def test_a_beam_as_wide_as_everything_is_brute_force(penalty: float, seed: int) 
 def plain_beam(
     model: EncoderDecoderModel, source: list[int], beam: int, penalty: float
 ) -> tuple[tuple[int, ...], float]:
-    """Beam search as one would tell it: uncached, one beginning at a time, to the very end."""
+    """Plain beam search: uncached, one prefix at a time, without early stopping."""
     live, done = [((), 0.0)], []
     for _ in range(5):
         longer = []
@@ -93,7 +93,7 @@ def plain_beam(
 
 
 @pytest.mark.parametrize("penalty", [0.0, 1.0])
-def test_a_beam_is_what_a_plain_one_finds_source_by_source(penalty: float) -> None:
+def test_batched_beam_search_equals_plain_beam_search(penalty: float) -> None:
     for seed, end, beam in ((0, 0.2, 3), (1, 0.4, 2), (2, 0.6, 3), (10, 1.5, 2), (25, 1.0, 3)):  # some end early
         model = model_of(seed, end)
         with torch.no_grad():
@@ -106,7 +106,7 @@ def test_a_beam_is_what_a_plain_one_finds_source_by_source(penalty: float) -> No
 
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 10**6), end=st.floats(0, 1.5), beam=st.integers(2, 5), penalty=st.sampled_from([0.0, 1.0]))
-def test_a_wider_beam_is_never_below_greedy_and_its_scores_are_the_uncached_models(
+def test_wider_beam_scores_at_least_greedy_and_match_uncached_model(
     seed: int, end: float, beam: int, penalty: float
 ) -> None:
     model = model_of(seed, end)
@@ -120,8 +120,8 @@ def test_a_wider_beam_is_never_below_greedy_and_its_scores_are_the_uncached_mode
             assert len(output) <= 5 and (result.finished or len(output) == 5)
 
 
-def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> None:
-    """Of the first hundred seeds, two give a model on which a beam of 2 by itself ends below greedy."""
+def test_beam_that_pruned_the_greedy_translation_still_returns_it() -> None:
+    """Among the first hundred seeds, two give a model on which plain beam search of width 2 scores below greedy."""
     for seed in (11, 93):
         model = model_of(seed, end=0.3)
         with torch.no_grad():
@@ -132,7 +132,7 @@ def test_a_beam_that_loses_the_greedy_translation_gives_it_all_the_same() -> Non
 
 
 @pytest.mark.parametrize("norm_place", ["pre", "post"])
-def test_a_beam_of_one_always_takes_the_most_likely_token(norm_place: str) -> None:
+def test_beam_of_one_equals_greedy_decoding(norm_place: str) -> None:
     for seed in range(8):
         model = model_of(seed, end=seed / 8, norm_place=norm_place)
         for source, result in zip(SOURCES, translate(model, SOURCES), strict=True):
@@ -145,7 +145,7 @@ def test_a_beam_of_one_always_takes_the_most_likely_token(norm_place: str) -> No
 
 
 @pytest.mark.parametrize("beam", [1, 2, 3])
-def test_a_source_is_translated_as_it_is_alone(beam: int) -> None:
+def test_translation_does_not_depend_on_the_batch(beam: int) -> None:
     for seed in range(6):
         model = model_of(seed, end=seed / 6, positions="alibi")
         together = translate(model, SOURCES, Beam(beam))
@@ -154,13 +154,13 @@ def test_a_source_is_translated_as_it_is_alone(beam: int) -> None:
             assert single.tokens == result.tokens and abs(single.score - result.score) < 1e-10
 
 
-def test_of_equally_likely_tokens_the_lowest_comes_first() -> None:
+def test_beam_ties_are_broken_by_lowest_id() -> None:
     model = model_of(0)
     torch.nn.init.zeros_(model.output.weight)
     assert translate(model, [[1]])[0].tokens == (0,) * 5
 
 
-def test_marks_are_never_written_however_likely() -> None:
+def test_special_tokens_are_never_generated() -> None:
     model = model_of(2)
     bias = torch.zeros(7).double()
     bias[[START, MASK]] = 50.0
@@ -169,7 +169,7 @@ def test_marks_are_never_written_however_likely() -> None:
         assert all(set(result.tokens) <= set(range(START)) for result in translate(model, SOURCES, Beam(beam)))
 
 
-def test_the_model_is_left_as_it_was_and_no_batch_is_no_work() -> None:
+def test_translation_restores_training_mode_and_accepts_empty_batches() -> None:
     model = model_of(0).train()
     assert translate(model, []) == []
     translate(model, [[1]])
@@ -191,18 +191,18 @@ def test_the_model_is_left_as_it_was_and_no_batch_is_no_work() -> None:
         ({"tokens": 2.5}, "tokens = 2.5 \\(float\\) is not a whole number"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(words: dict[str, Any], message: str) -> None:
+def test_invalid_beam_settings_are_rejected(words: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         Beam(**words)
 
 
-def test_numbers_of_numpy_are_numbers_too() -> None:
+def test_beam_accepts_numpy_numbers() -> None:
     numbers: Any = (np.int64(2), np.float32(1), np.int32(3))
     model = model_of(1)
     assert translate(model, SOURCES, Beam(*numbers)) == translate(model, SOURCES, Beam(2, 1, 3))
 
 
-def test_sources_that_do_not_fit_are_refused() -> None:
+def test_invalid_sources_are_rejected() -> None:
     with pytest.raises(InputError, match="source 1: token 4 is not one of 0 to 3"):
         translate(model_of(0), [[1], [4]])
     with pytest.raises(InputError, match="source 0 has 5 tokens; with <end> the context of 5 has room for 4"):
@@ -213,7 +213,7 @@ def test_sources_that_do_not_fit_are_refused() -> None:
         translate(damaged, [[1]])
 
 
-def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
+def test_long_sources_are_truncated_with_a_note() -> None:
     tokenizer = train_tokenizer(Characters(), ["abcd"])
     model = model_of(3)
     short, long = translate_texts(model, tokenizer, ["ab", "abcdab"], Beam(2))
@@ -226,7 +226,7 @@ def test_texts_are_cut_with_a_remark_and_come_back_as_texts() -> None:
         translate_texts(model, train_tokenizer(Characters(), ["abc"]), ["a"])
 
 
-def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark() -> None:
+def test_unknown_characters_are_skipped_with_a_note() -> None:
     tokenizer, model = train_tokenizer(Characters(), ["abcd"]), model_of(3)
     names, item, three, none = translate_texts(model, tokenizer, ["ab", "aéb", "?a!b?", "??"], Beam(2))
     assert names.tokens == item.tokens == three.tokens and names.left_out == 0 and "left out" not in names.note
@@ -235,7 +235,7 @@ def test_characters_that_the_tokenizer_does_not_know_are_left_out_with_a_remark(
     assert none.tokens == translate_texts(model, tokenizer, [""], Beam(2))[0].tokens and none.left_out == 2
 
 
-def test_no_texts_are_no_translations_and_what_is_no_text_is_refused() -> None:
+def test_empty_list_gives_no_translations_and_non_strings_are_rejected() -> None:
     tokenizer, model = train_tokenizer(Characters(), ["abcd"]), model_of(3)
     assert translate_texts(model, tokenizer, []) == []
     with pytest.raises(InputError, match=r"source 1 is 3 \(int\), not a text"):

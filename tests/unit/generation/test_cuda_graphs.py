@@ -1,4 +1,4 @@
-"""A decoder's step over preallocated memory: the logits of the cache, whatever the model."""
+"""A decoder's step over a preallocated cache has the logits of the growing cache."""
 
 from contextlib import nullcontext
 from typing import Any
@@ -33,7 +33,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_steps_through_slots_give_the_logits_of_the_cache(name: str) -> None:
+def test_slot_cache_steps_equal_kv_cache_logits(name: str) -> None:
     torch.manual_seed(0)
     spec = Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, **SHAPES[name])
     model = build(spec).double().eval()
@@ -52,7 +52,7 @@ def test_steps_through_slots_give_the_logits_of_the_cache(name: str) -> None:
     torch.testing.assert_close(torch.cat(result, 1), expected, rtol=0, atol=1e-5 if "rotary" in str(spec) else 1e-9)
 
 
-def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
+def test_slot_rows_decode_separately_with_token_signatures() -> None:
     torch.manual_seed(0)
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, positions="rotary")).eval()
     with torch.no_grad():
@@ -67,20 +67,20 @@ def test_rows_of_slots_go_on_alone_and_their_signature_is_the_tokens() -> None:
     assert part.signature() == DecoderCache(torch.cat([cache.tokens[2:], token[2:]], 1), None).signature()
 
 
-def test_bfloat16_is_refused_where_it_would_be_ignored() -> None:
+def test_bfloat16_is_rejected_on_unsupported_devices() -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=1, heads=2))
     with pytest.raises(InputError, match="only a decoder on a GPU"):
         generate(model, [[1, 2]], Sampling(tokens=3, precision="bfloat16"))
 
 
-def test_no_more_than_half_of_a_gpu_is_taken_for_tokens_that_may_never_be_written(monkeypatch) -> None:
+def test_slot_cache_uses_at_most_half_of_gpu_memory(monkeypatch) -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=4, context=24, positions="rotary")).eval()
     with torch.no_grad():
         _, cache = model(torch.randint(11, (3, 7)))
-    bytes_of_a_token = 3 * 2 * 2 * 16 * 2  # texts, layers, keys and values, width, bfloat16
+    bytes_of_a_token = 3 * 2 * 2 * 16 * 2  # sequences, layers, keys and values, width, bytes of a bfloat16
 
     class Recorded(Exception):
-        """It would be recorded."""
+        """Raised in place of capturing a graph."""
 
     def record(*given: Any) -> None:
         raise Recorded

@@ -1,4 +1,4 @@
-"""Continuous batching: every text is the one that `generate_text` writes alone, whoever else is in the batch."""
+"""Continuous batching: every sequence equals `generate_text` alone, independent of the batch."""
 
 import random
 from collections.abc import Sequence
@@ -72,7 +72,7 @@ def requests(tokenizer: Tokenizer) -> list[tuple[str, Sampling]]:
 
 
 def written(events: Sequence[TextEvent], request: TextRequest) -> list[tuple[str, Any, Any]]:
-    """The texts of a request, what is told at their ends, and the logprobs of their pieces."""
+    """Return text, result and logprobs of each row of a request."""
     result = []
     for index in range(request.settings.samples):
         custom = [event for event in events if event.request is request and event.index == index]
@@ -83,7 +83,7 @@ def written(events: Sequence[TextEvent], request: TextRequest) -> list[tuple[str
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_texts_that_join_at_different_times_are_those_written_alone(name: str, tokenizer: Tokenizer) -> None:
+def test_continuous_batching_equals_separate_generation(name: str, tokenizer: Tokenizer) -> None:
     model, chance, events = model_of(name, tokenizer), random.Random(name), list[TextEvent]()
     expected: list[tuple[TextRequest, list[Generation]]] = []
     for prompt, settings in requests(tokenizer):
@@ -96,7 +96,7 @@ def test_texts_that_join_at_different_times_are_those_written_alone(name: str, t
             engine.add(coming.pop())
         events += engine.step()
         most = max(most, engine.num_running)
-    assert most == 6  # rows were filled, and never more of them
+    assert most == 6  # all rows were used, and never more
     for request, single in expected:
         for (text, done, logprobs), item in zip(written(events, request), single, strict=True):
             assert done.tokens == item.tokens and text == item.text
@@ -110,7 +110,7 @@ def test_texts_that_join_at_different_times_are_those_written_alone(name: str, t
                 ]
 
 
-def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
+def test_long_prompt_does_not_delay_other_sequences(tokenizer: Tokenizer) -> None:
     engine = BatchEngine(model_of("rotary", tokenizer), tokenizer, rows=4, chunk=8)
     short = TextRequest((5,), Sampling(tokens=100, temperature=0.9))
     engine.add(short)
@@ -122,11 +122,11 @@ def test_a_long_prompt_does_not_hold_the_others(tokenizer: Tokenizer) -> None:
         for event in engine.step():
             firsts.setdefault(event.request, step)
         tokens = len(next(text.tokens for text in engine.slots.sequences if text and text.request is short))
-    assert tokens == 31  # one at every step, while 200 tokens were read 8 at a time
+    assert tokens == 31  # one token per step while the long prompt was prefilled in chunks of 8
     assert firsts[late] <= 3 and max(firsts.values()) >= 200 // 8
 
 
-def test_of_a_large_model_less_is_read_in_one_step(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prefill_chunk_shrinks_with_model_size(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("rotary", tokenizer)
     parameters = sum(parameter.numel() for parameter in model.parameters())
     assert BatchEngine(model, tokenizer).chunk == 256
@@ -135,7 +135,7 @@ def test_of_a_large_model_less_is_read_in_one_step(tokenizer: Tokenizer, monkeyp
         assert BatchEngine(model, tokenizer).chunk == chunk
 
 
-def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
+def test_only_prompts_longer_than_a_chunk_are_split() -> None:
     model, read = build(Decoder(vocabulary=20, width=8, heads=1, context=64)), []
     engine = BatchEngine(model, None, chunk=20, same_length=True)
     step = engine.step_model
@@ -149,7 +149,7 @@ def test_a_prompt_is_cut_only_where_it_is_longer_than_a_chunk() -> None:
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name: str, tokenizer: Tokenizer) -> None:
+def test_batched_prefill_of_similar_lengths_changes_nothing(name: str, tokenizer: Tokenizer) -> None:
     model, read = model_of(name, tokenizer), []
     engine = BatchEngine(model, tokenizer, rows=8, chunk=30)
     step, slotted = engine.step_model, engine.slots is not None
@@ -162,7 +162,7 @@ def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name:
     for request in (*query[:4], scored, query[4]):
         engine.add(request)
     events = engine.step()
-    assert (read[:1] == [(5, 6)]) == slotted  # the longest is cut, and read by itself
+    assert (read[:1] == [(5, 6)]) == slotted  # the longest is split and prefilled separately
     while engine.is_busy:
         events += engine.step()
     for request in query:
@@ -182,7 +182,7 @@ def test_prompts_of_nearly_one_length_are_read_together_and_change_nothing(name:
         assert item and abs(item.logprob - float(exact[index, token])) < 1e-5
 
 
-def test_a_step_reads_no_more_than_a_chunk_padding_included(tokenizer: Tokenizer) -> None:
+def test_prefill_step_is_bounded_by_chunk_including_padding(tokenizer: Tokenizer) -> None:
     engine, read = BatchEngine(model_of("rotary", tokenizer), tokenizer, rows=16, chunk=32), list[int]()
     step = engine.step_model
     engine.step_model = lambda tokens, state=None: (read.append(tokens.numel()), step(tokens, state))[1]
@@ -195,7 +195,7 @@ def test_a_step_reads_no_more_than_a_chunk_padding_included(tokenizer: Tokenizer
     assert engine.num_running == 13
 
 
-def test_owners_take_turns(tokenizer: Tokenizer) -> None:
+def test_owners_are_scheduled_round_robin(tokenizer: Tokenizer) -> None:
     engine = BatchEngine(model_of("window", tokenizer), tokenizer, rows=1)
     for _ in range(5):
         engine.add(TextRequest((5,), Sampling(tokens=2), owner="greedy"))
@@ -207,7 +207,7 @@ def test_owners_take_turns(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("name", ["learned", "lstm"])
-def test_who_leaves_frees_the_row_within_a_step(name: str, tokenizer: Tokenizer) -> None:
+def test_cancelled_request_frees_its_row_within_a_step(name: str, tokenizer: Tokenizer) -> None:
     engine = BatchEngine(model_of(name, tokenizer), tokenizer, rows=2, chunk=8)
     stay, leave = Sampling(tokens=60, temperature=0.9, seed=3), Sampling(tokens=1000, samples=2)
     engine.add(TextRequest((5, 6), leave, owner="waits"))
@@ -226,7 +226,7 @@ def test_who_leaves_frees_the_row_within_a_step(name: str, tokenizer: Tokenizer)
 
 
 @pytest.mark.parametrize("name", ["learned", "window", "lstm"])
-def test_a_prompts_own_tokens_are_scored(name: str, tokenizer: Tokenizer) -> None:
+def test_prompt_tokens_are_scored(name: str, tokenizer: Tokenizer) -> None:
     model, ids = model_of(name, tokenizer), tokenizer.encode("the cat sat on the mat").tolist()
     engine = BatchEngine(model, tokenizer, chunk=5)
     engine.add(TextRequest(tuple(ids), Sampling(tokens=1, logprobs=1), score_prompt=True, generates=False))
@@ -242,7 +242,7 @@ def test_a_prompts_own_tokens_are_scored(name: str, tokenizer: Tokenizer) -> Non
     assert [item.top[0].token for item in tail] == logs[:-1].argmax(-1).tolist()
 
 
-def test_an_error_ends_its_own_text_only(tokenizer: Tokenizer) -> None:
+def test_error_ends_only_its_sequence(tokenizer: Tokenizer) -> None:
     model = Table(tokenizer.vocabulary, 1, lambda seen: 65)
     engine = BatchEngine(model, tokenizer)
     engine.add(TextRequest((66,), Sampling(tokens=5, temperature=0.0)))
@@ -267,8 +267,10 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> tuple[list[int], list[Any], Any]:
-    """Return the expected text: the full text is read again for each token, and only a window is remembered."""
+def generate_uncached(
+    model: Any, prompt: list[int], settings: Sampling, number: int
+) -> tuple[list[int], list[Any], Any]:
+    """Return the expected text by rereading the full sequence, or its last window, for each token."""
     field, samples, tokens, logprobs, seen, loop = (
         model.receptive_field,
         random.Random(settings.seed + number),
@@ -296,8 +298,8 @@ def by_hand(model: Any, prompt: list[int], settings: Sampling, number: int) -> t
 
 @pytest.mark.parametrize("name", SMALL)
 @torch.inference_mode()
-def test_all_doors_write_what_reading_everything_again_does(name: str) -> None:
-    """Return one prompt, several, and requests that come while others are written: each family and option."""
+def test_every_generation_path_equals_uncached_decoding(name: str) -> None:
+    """Compare one prompt, a batch, and requests added during decoding, for each family and option."""
     torch.manual_seed(5)
     model = build(SMALL[name]).eval()
     for parameter in model.parameters():
@@ -305,7 +307,7 @@ def test_all_doors_write_what_reading_everything_again_does(name: str) -> None:
     prompts, expected, requests = [[1, 2, 3], [7, 8, 9], [5, 6, 1, 2, 3, 4, 8]], [], []
     for position, option in enumerate(OPTIONS):
         settings = Sampling(tokens=14, seed=position, stop_at_eos=False, **option)
-        target = [by_hand(model, prompt, settings, number * settings.samples + index)
+        target = [generate_uncached(model, prompt, settings, number * settings.samples + index)
                   for number, prompt in enumerate(prompts) for index in range(settings.samples)]  # fmt: skip
         together = generate(model, prompts, settings)
         for (tokens, logprobs, onset), item in zip(target, together, strict=True):
@@ -328,7 +330,7 @@ def test_all_doors_write_what_reading_everything_again_does(name: str) -> None:
         assert (result[key].tokens, result[key].stopped, result[key].loop) == (item.tokens, item.stopped, item.loop)
 
 
-def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tokenizer) -> None:
+def test_stream_equals_text_for_prompts_of_any_length(tokenizer: Tokenizer) -> None:
     model, settings = model_of("learned", tokenizer), Sampling(tokens=30, temperature=0.9, stop=["a", "é"], samples=2)
     pieces = [""] * 2 * len(PROMPTS)
     for number, piece in stream_text(model, tokenizer, PROMPTS, settings):
@@ -341,7 +343,7 @@ def test_a_stream_is_the_text_whatever_the_lengths_of_the_prompts(tokenizer: Tok
 
 
 @pytest.mark.parametrize("name", ["learned", "lstm"])
-def test_texts_are_counted_while_they_are_written(name: str, tokenizer: Tokenizer) -> None:
+def test_engine_counts_running_sequences(name: str, tokenizer: Tokenizer) -> None:
     engine, counted = BatchEngine(model_of(name, tokenizer), tokenizer), []
     for way in ("step_model", "step_single"):
         read = getattr(engine, way)
@@ -349,4 +351,4 @@ def test_texts_are_counted_while_they_are_written(name: str, tokenizer: Tokenize
     engine.add(TextRequest((5, 8), Sampling(tokens=30, temperature=0.0)))
     while engine.is_busy:
         engine.step()
-    assert set(counted[1:]) == {1} and len(counted) >= 30  # the first is the prompt, which is only read
+    assert set(counted[1:]) == {1} and len(counted) >= 30  # the first call is the prefill

@@ -1,4 +1,4 @@
-"""Decoding through the state, against whole-sequence logits and against each row alone."""
+"""Cached decoding against full-sequence logits and against each row alone."""
 
 import math
 
@@ -18,8 +18,8 @@ from families import SMALL
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7], [1, 2, 3], [8, 9, 10, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10]]
 
 
-def strong(name: str) -> LanguageModel:
-    """A model in float64 whose choices are clear."""
+def peaked_model(name: str) -> LanguageModel:
+    """Return a float64 model with sharply peaked distributions."""
     model = build(SMALL[name], dropout=0.5)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -27,27 +27,27 @@ def strong(name: str) -> LanguageModel:
     return model.double()
 
 
-def seen_at_once(model: LanguageModel, tokens: list[int]) -> torch.Tensor:
-    """The logits after all of these tokens, read in one call."""
+def logits_after(model: LanguageModel, tokens: list[int]) -> torch.Tensor:
+    """Return the logits after all of these tokens, read in one call."""
     with torch.no_grad():
         return model.eval()(torch.tensor([tokens]))[0][:, -1]
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_greedy_is_the_argmax_of_the_logits_of_the_whole_text(name: str) -> None:
-    model = strong(name)
+def test_greedy_equals_argmax_of_uncached_logits(name: str) -> None:
+    model = peaked_model(name)
     for result in generate(model, PROMPTS, Sampling(tokens=15, temperature=0)):
         text = list(result.prompt_tokens)
         for token in result.tokens:
-            assert token == seen_at_once(model, text).argmax().item()
+            assert token == logits_after(model, text).argmax().item()
             text.append(token)
         assert len(result.tokens) == 15
 
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("temperature", [0, 0.9])
-def test_a_row_does_not_depend_on_its_companions(name: str, temperature: float) -> None:
-    model = strong(name)
+def test_row_does_not_depend_on_the_batch(name: str, temperature: float) -> None:
+    model = peaked_model(name)
     together = generate(model, PROMPTS, Sampling(tokens=15, temperature=temperature, seed=7))
     for row, prompt in enumerate(PROMPTS):
         [single] = generate(model, [prompt], Sampling(tokens=15, temperature=temperature, seed=7 + row))
@@ -55,8 +55,8 @@ def test_a_row_does_not_depend_on_its_companions(name: str, temperature: float) 
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_rows_that_end_early_do_not_disturb_the_others(name: str) -> None:
-    model, prompts = strong(name), [[token, 1] for token in range(11)]
+def test_rows_finishing_early_do_not_affect_others(name: str) -> None:
+    model, prompts = peaked_model(name), [[token, 1] for token in range(11)]
     together = generate(model, prompts, Sampling(tokens=12, temperature=9.0, seed=7), eos=3)
     assert len({len(result.tokens) for result in together}) > 3
     for row, prompt in enumerate(prompts):
@@ -64,8 +64,8 @@ def test_rows_that_end_early_do_not_disturb_the_others(name: str) -> None:
         assert (together[row].tokens, together[row].stopped) == (single.tokens, single.stopped)
 
 
-def test_the_seed_fixes_the_text_and_each_row_has_its_own() -> None:
-    model = strong("lstm")
+def test_seed_determines_text_and_rows_have_separate_seeds() -> None:
+    model = peaked_model("lstm")
     first, again, other = (
         [result.tokens for result in generate(model, [[1]] * 3, Sampling(tokens=20, temperature=2.0, seed=seed))]
         for seed in (3, 3, 30)
@@ -74,9 +74,9 @@ def test_the_seed_fixes_the_text_and_each_row_has_its_own() -> None:
     assert len(set(first)) == 3
 
 
-def test_tokens_come_as_often_as_the_model_says() -> None:
-    model, rows = strong("feed-forward"), 4000
-    expected = rows * probabilities(seen_at_once(model, [1, 2, 3]), 0.9, top_k=5, top_p=0.95)[0]
+def test_sampled_frequencies_match_model_probabilities() -> None:
+    model, rows = peaked_model("feed-forward"), 4000
+    expected = rows * probabilities(logits_after(model, [1, 2, 3]), 0.9, top_k=5, top_p=0.95)[0]
     settings = Sampling(tokens=1, temperature=0.9, top_k=5, top_p=0.95)
     counts = torch.tensor([result.tokens[0] for result in generate(model, [[1, 2, 3]] * rows, settings)])
     counts, possible = counts.bincount(minlength=11), expected > 0
@@ -86,21 +86,21 @@ def test_tokens_come_as_often_as_the_model_says() -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_prompt_is_read_once_and_then_one_token_at_a_time(name: str) -> None:
-    model, sizes = strong(name), []
+def test_prompt_is_prefilled_once_then_decoded_token_by_token(name: str) -> None:
+    model, sizes = peaked_model(name), []
     model.register_forward_pre_hook(lambda module, settings: sizes.append(settings[0].shape[1]))
     generate(model, [PROMPTS[-1]], Sampling(tokens=6))
     assert sizes == [min(13, model.receptive_field or 13), 1, 1, 1, 1, 1]
 
 
-def test_a_long_prompt_is_read_in_parts_through_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, settings = strong("lstm"), Sampling(tokens=9)
+def test_long_prompt_is_prefilled_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, settings = peaked_model("lstm"), Sampling(tokens=9)
     full = generate(model, PROMPTS, settings)
     monkeypatch.setattr("lemma.generation.engine.MAX_PROMPT_LOGITS", 2 * 2 * 11)
     assert [result.tokens for result in generate(model, PROMPTS, settings)] == [result.tokens for result in full]
 
 
-def test_eos_ends_a_row_and_only_that_row() -> None:
+def test_eos_ends_only_its_row() -> None:
     follow = {0: 1, 1: 2, 2: 3, 3: 0}
     model = Table(4, 1, lambda window: follow[window[-1]])
     settings = Sampling(tokens=6, temperature=0)
@@ -113,19 +113,19 @@ def test_eos_ends_a_row_and_only_that_row() -> None:
     assert [(result.tokens, result.stopped) for result in mixed] == [((1, 2), "eos"), ((0, 1, 2), "length")]
 
 
-def test_each_token_is_handed_out_as_it_comes() -> None:
+def test_tokens_are_emitted_immediately() -> None:
     received: list[tuple[int, int]] = []
     results = generate(
-        strong("gru"), PROMPTS, Sampling(tokens=5), on_token=lambda row, token: received.append((row, token))
+        peaked_model("gru"), PROMPTS, Sampling(tokens=5), on_token=lambda row, token: received.append((row, token))
     )
     for row, result in enumerate(results):
         assert tuple(token for number, token in received if number == row) == result.tokens
     same_length = [row for row, _ in received if row in (0, 2, 3)]
-    assert same_length == [0, 2, 3] * 5  # they run side by side
+    assert same_length == [0, 2, 3] * 5  # rows are decoded together
 
 
-def test_generation_switches_dropout_off_and_leaves_the_model_as_it_was() -> None:
-    model = strong("decoder").train()
+def test_generation_disables_dropout_and_restores_the_mode() -> None:
+    model = peaked_model("decoder").train()
     first, second = (generate(model, [[1]], Sampling(tokens=20))[0].tokens for _ in range(2))
     assert first == second and model.training
     with pytest.raises(InputError):
@@ -133,7 +133,7 @@ def test_generation_switches_dropout_off_and_leaves_the_model_as_it_was() -> Non
     assert model.training
 
 
-def test_the_result_is_plain_and_complete() -> None:
+def test_generation_result_has_plain_complete_fields() -> None:
     [result] = generate(Script(3, [0, 1, 1, 1]), [[2]], Sampling(tokens=4, temperature=0))
     base = to_plain(result)
     assert list(base) == ["prompt_tokens", "tokens", "loop", "stopped", "seconds", "logprobs"]
@@ -142,21 +142,21 @@ def test_the_result_is_plain_and_complete() -> None:
     assert 0 < result.seconds < 10
 
 
-def test_no_prompts_give_no_texts() -> None:
-    assert generate(strong("rnn"), [], Sampling()) == []
+def test_empty_prompt_list_gives_no_texts() -> None:
+    assert generate(peaked_model("rnn"), [], Sampling()) == []
 
 
 @pytest.mark.parametrize(
     ("prompt", "message"),
     [([], "prompt 1 has no tokens"), ([0, 11], "prompt 1: token 11 is outside"), ([-1], "token -1 is outside")],
 )
-def test_a_prompt_that_does_not_fit_is_refused(prompt: list[int], message: str) -> None:
+def test_invalid_prompt_is_rejected(prompt: list[int], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        generate(strong("rnn"), [[1], prompt], Sampling())
+        generate(peaked_model("rnn"), [[1], prompt], Sampling())
 
 
 def test_damaged_weights_are_named() -> None:
-    model = strong("rnn")
+    model = peaked_model("rnn")
     with torch.no_grad():
         next(model.parameters()).fill_(math.nan)
     with pytest.raises(InputError, match="NaN"):

@@ -1,4 +1,4 @@
-"""From prompt to text with every kind of tokenizer, streamed and whole."""
+"""Text generation with every kind of tokenizer, streamed and complete."""
 
 import json
 import random
@@ -25,8 +25,10 @@ BYTES = train_tokenizer(BytePairs(vocabulary=258), LINES)
 GREEDY = Sampling(tokens=50, temperature=0)
 
 
-def tell(tokenizer: Tokenizer, prompt: str, continuation: str, tokens: int = 0) -> tuple[Generation, list[str]]:
-    """Generate with a model that says just this after the prompt."""
+def generate_script(
+    tokenizer: Tokenizer, prompt: str, continuation: str, tokens: int = 0
+) -> tuple[Generation, list[str]]:
+    """Generate with a model that continues the prompt with exactly this text."""
     script = tokenizer.encode(continuation).tolist()
     before = max(0, len(tokenizer.encode(prompt)) - 1)
     model = Script(tokenizer.vocabulary, [0] * before + script)
@@ -40,29 +42,29 @@ def tell(tokenizer: Tokenizer, prompt: str, continuation: str, tokens: int = 0) 
 
 @pytest.mark.parametrize("tokenizer", [CHARACTERS, WORDS, BYTES], ids=lambda tokenizer: tokenizer.kind)
 @pytest.mark.parametrize(("prompt", "more"), [("the cat", " sat on\nthe mat\n\nthe"), ("", "the dog")])
-def test_the_text_continues_the_prompt(tokenizer: Tokenizer, prompt: str, more: str) -> None:
-    result, pieces = tell(tokenizer, prompt, more)
+def test_generated_text_continues_the_prompt(tokenizer: Tokenizer, prompt: str, more: str) -> None:
+    result, pieces = generate_script(tokenizer, prompt, more)
     assert result.text == more and "".join(pieces) == more
-    assert len(pieces) == len(result.tokens)  # each token is told at once
+    assert len(pieces) == len(result.tokens)  # each token is streamed immediately
     assert str(result).startswith((prompt + more).rstrip("\n"))
 
 
-def test_half_a_character_waits_for_its_other_half() -> None:
-    result, pieces = tell(BYTES, "é", "ñ€x😀")
+def test_incomplete_character_is_buffered() -> None:
+    result, pieces = generate_script(BYTES, "é", "ñ€x😀")
     assert len(result.tokens) == 2 + 3 + 1 + 4
     assert pieces == ["ñ", "€", "x", "😀"]
 
 
-def test_a_character_cut_off_by_the_end_is_told_as_such() -> None:
-    result, pieces = tell(BYTES, "a", "b€", tokens=3)
+def test_character_truncated_at_the_end_is_reported() -> None:
+    result, pieces = generate_script(BYTES, "a", "b€", tokens=3)
     assert pieces == ["b", "\N{REPLACEMENT CHARACTER}"] and result.text == "".join(pieces)
 
 
-def test_an_unknown_word_in_the_prompt_does_not_hurt() -> None:
-    result, pieces = tell(WORDS, "the aardvark", "sat on")
+def test_unknown_prompt_words_are_accepted() -> None:
+    result, pieces = generate_script(WORDS, "the aardvark", "sat on")
     assert result.text == "".join(pieces) == " sat on"
     with pytest.raises(DataError, match="'Z'"):
-        tell(CHARACTERS, "Z", "a")
+        generate_script(CHARACTERS, "Z", "a")
 
 
 @pytest.mark.parametrize(
@@ -83,13 +85,13 @@ def test_an_empty_prompt_starts_from_eos_or_a_newline_or_token_0(tokenizer: Toke
     assert read == [[start]]
 
 
-def test_text_ends_before_eos() -> None:
+def test_text_excludes_eos() -> None:
     script = [*WORDS.encode("the cat"), WORDS.eos, 2]
     [result] = generate_text(Script(WORDS.vocabulary, script), WORDS, ["on"], GREEDY)
     assert (result.text, result.stopped) == (" the cat", "eos")
 
 
-def test_rows_are_streamed_apart() -> None:
+def test_rows_are_streamed_separately() -> None:
     received: dict[int, str] = {}
     script = BYTES.encode("€uro, €uro").tolist()
     results = generate_text(
@@ -102,12 +104,12 @@ def test_rows_are_streamed_apart() -> None:
     assert received == {0: "€uro, €uro", 1: "€uro, €uro"} == {row: result.text for row, result in enumerate(results)}
 
 
-def test_a_reader_who_has_read_enough_ends_that_text_only() -> None:
+def test_closing_one_stream_ends_only_that_row() -> None:
     received = ["", ""]
 
     def read(row: int, piece: str) -> object:
         received[row] += piece
-        return len(received[row]) == 4 if row == 0 else len(received[row])  # a number is no answer, only True is
+        return len(received[row]) == 4 if row == 0 else len(received[row])  # only True stops a row
 
     script = CHARACTERS.encode("the dog sat").tolist()
     settings = Sampling(tokens=len(script), temperature=0)
@@ -116,7 +118,7 @@ def test_a_reader_who_has_read_enough_ends_that_text_only() -> None:
     assert (other.text, other.stopped) == ("the dog sat", "length")
 
 
-def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
+def test_loop_is_shown_in_terminal_notebook_and_json() -> None:
     loop = TextLoop(37, 12, True, "the last 2 tokens")
     result = Generation("<a>", " & b", (1, 2), loop, "length", 100.0)
     line = "loop: from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
@@ -128,22 +130,20 @@ def test_the_result_tells_its_loop_in_terminal_notebook_and_json() -> None:
     assert base["tokens"] == [1, 2]
 
 
-def test_without_a_loop_only_the_text_is_told() -> None:
+def test_result_without_loop_shows_only_the_text() -> None:
     result = Generation("a", "b", (1,), None, "eos", 1.0)
     assert str(result) == "ab" and result.note == "" and "loop:" not in result._repr_html_()
     assert result.to_dict()["loop"] is None
 
 
-def test_speed_is_tokens_over_seconds() -> None:
+def test_speed_is_tokens_per_second() -> None:
     [result] = generate_text(Script(CHARACTERS.vocabulary, [1, 2, 3]), CHARACTERS, ["t"], GREEDY)
     assert 10 < result.tokens_per_second < 1e6
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text("ab#", max_size=30), st.lists(st.text("ab#", min_size=1, max_size=4), max_size=3), st.data())
-def test_a_text_ends_before_the_stop_that_is_complete_first_in_whatever_pieces_it_comes(
-    text: str, stops: list[str], data: Any
-) -> None:
+def test_stop_string_matching_does_not_depend_on_chunking(text: str, stops: list[str], data: Any) -> None:
     ending, messages, tail = StopStringFilter(stops), "", text
     while tail and not ending.has_stopped:
         size = data.draw(st.integers(1, len(tail)))
@@ -156,7 +156,7 @@ def test_a_text_ends_before_the_stop_that_is_complete_first_in_whatever_pieces_i
 
 
 @pytest.mark.parametrize("pieces", [["abcd"], ["ab", "cd"], ["a", "b", "c", "d"]])
-def test_of_overlapping_stops_the_one_that_is_complete_first_counts(pieces: list[str]) -> None:
+def test_earliest_completed_overlapping_stop_wins(pieces: list[str]) -> None:
     stops = StopStringFilter(["abcd", "bc"])
     assert "".join(map(stops.add, pieces)) == "a" and stops.has_stopped
 
@@ -166,7 +166,7 @@ PAIRS = train_tokenizer(BytePairs(vocabulary=300), LINES)
 
 @pytest.mark.parametrize("stop", ["at o", ["log", "sat"], "e c", ["\n"], "x"])
 @pytest.mark.parametrize("tokenizer", [CHARACTERS, PAIRS, BYTES], ids=["characters", "pairs", "bytes"])
-def test_text_ends_before_a_stop_string_also_across_tokens(tokenizer: Tokenizer, stop: Any) -> None:
+def test_stop_string_spanning_tokens_ends_the_text(tokenizer: Tokenizer, stop: Any) -> None:
     text = " cat sat on the mat\nthe dog sat on the log\n"
     script = tokenizer.encode(text).tolist()
     model = Script(tokenizer.vocabulary, [0] * (len(tokenizer.encode("the")) - 1) + script)
@@ -184,7 +184,7 @@ def test_text_ends_before_a_stop_string_also_across_tokens(tokenizer: Tokenizer,
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_stop_strings_end_a_text_where_transformers_criteria_do(seed: int) -> None:
+def test_stop_strings_match_transformers_criteria(seed: int) -> None:
     transformers = pytest.importorskip("transformers")
     from tokenizers import Tokenizer as Engine
 
@@ -200,17 +200,17 @@ def test_stop_strings_end_a_text_where_transformers_criteria_do(seed: int) -> No
     assert len(result.tokens) == ends and result.stopped == "stop"
 
 
-def test_a_stop_string_of_half_characters_and_one_in_the_prompt() -> None:
+def test_stop_strings_ignore_the_prompt_and_partial_characters() -> None:
     script = BYTES.encode("ñ€x😀").tolist()
     model = Script(BYTES.vocabulary, script)
     expected = Sampling(tokens=len(script), temperature=0, stop="x😀")
     [result] = generate_text(model, BYTES, ["x"], expected)
     assert (result.text, result.stopped) == ("ñ€", "stop")
     [other] = generate_text(model, BYTES, ["x"], Sampling(tokens=len(script), temperature=0, stop=["xñ", "😀!"]))
-    assert (other.text, other.stopped) == ("ñ€x😀", "length")  # only what is generated can stop it
+    assert (other.text, other.stopped) == ("ñ€x😀", "length")  # only generated text can match a stop string
 
 
-def test_a_stop_token_ends_a_text_before_it_and_eos_is_told_from_it() -> None:
+def test_stop_token_is_excluded_and_reported_apart_from_eos() -> None:
     script = [*WORDS.encode("the cat sat"), WORDS.eos]
     model, cat = Script(WORDS.vocabulary, script), int(WORDS.encode("cat")[0])
     [result] = generate_text(model, WORDS, ["on"], Sampling(tokens=9, temperature=0, stop_tokens=[cat]))
@@ -225,7 +225,7 @@ def test_a_stop_token_ends_a_text_before_it_and_eos_is_told_from_it() -> None:
         generate(model, [[1]], Sampling(stop="a"))
 
 
-def test_samples_follow_each_other_and_are_read_as_one_prompt() -> None:
+def test_samples_of_a_prompt_share_one_prefill() -> None:
     sizes: list[tuple[int, ...]] = []
     model = Flat(CHARACTERS.vocabulary)
     model.register_forward_pre_hook(lambda module, options: sizes.append(tuple(options[0].shape)))
@@ -250,7 +250,7 @@ class Flat(Script):
         return torch.zeros(*tokens.shape, self.spec.vocabulary)
 
 
-def test_a_stream_is_what_is_told_and_can_be_left() -> None:
+def test_stream_equals_reported_text_and_can_be_closed() -> None:
     script = BYTES.encode("ñ€x😀 and more").tolist()
     model = Script(BYTES.vocabulary, script).train()
     expected = Sampling(tokens=len(script), temperature=0)
@@ -258,10 +258,10 @@ def test_a_stream_is_what_is_told_and_can_be_left() -> None:
     stream = stream_text(model, BYTES, ["a"], expected)
     assert next(stream) == (0, "ñ") and not torch.is_inference_mode_enabled()
     stream.close()
-    assert model.training  # as it was
+    assert model.training  # restored
 
 
-def test_log_probabilities_come_with_their_texts() -> None:
+def test_logprobs_include_token_texts() -> None:
     script = WORDS.encode("the cat").tolist()
     model = Script(WORDS.vocabulary, [*script, WORDS.eos])
     [result] = generate_text(model, WORDS, ["on"], Sampling(tokens=5, temperature=0, logprobs=2))

@@ -22,7 +22,7 @@ def greedy(model: Table | Script, prompt: list[int], tokens: int, stop_at_loop: 
 
 
 def brute_force(sequence: list[int], longest: int) -> tuple[int, int]:
-    """The smallest (period, onset) with sequence[t] = sequence[t + period] from the onset to the end."""
+    """Return the smallest (period, onset) with sequence[t] = sequence[t + period] from the onset to the end."""
     for period in range(1, longest + 1):
         onset = next(t for t in range(len(sequence)) if sequence[t : len(sequence) - period] == sequence[t + period :])
         if onset <= len(sequence) - 2 * longest:
@@ -32,7 +32,7 @@ def brute_force(sequence: list[int], longest: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("span", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(12))
-def test_onset_and_period_are_the_smallest_that_hold(span: int, seed: int) -> None:
+def test_loop_onset_and_period_are_minimal(span: int, seed: int) -> None:
     chance = random.Random(seed)
     windows = [window for size in range(1, span + 1) for window in product(range(3), repeat=size)]
     table = {window: chance.randrange(3) for window in windows}
@@ -45,32 +45,32 @@ def test_onset_and_period_are_the_smallest_that_hold(span: int, seed: int) -> No
     assert loop == TextLoop(onset, period, True, description)
 
 
-def test_a_cycle_with_a_tail_begins_where_the_tail_ends() -> None:
+def test_cycle_onset_follows_its_tail() -> None:
     follow = {0: 1, 1: 2, 2: 3, 3: 4, 4: 5, 5: 3}
     result = greedy(Table(6, 1, lambda window: follow[window[-1]]), [0], 20)
     assert result.tokens[:8] == (1, 2, 3, 4, 5, 3, 4, 5)
     assert result.loop == TextLoop(onset=2, period=3, proved=True, state="the last token")
 
 
-def test_a_loop_that_began_in_the_prompt_has_onset_zero() -> None:
+def test_loop_started_in_the_prompt_has_onset_zero() -> None:
     result = greedy(Table(3, 1, lambda window: (window[-1] + 1) % 3), [0, 1, 2, 0, 1], 9)
     assert result.loop == TextLoop(onset=0, period=3, proved=True, state="the last token")
 
 
-def test_the_period_of_the_text_may_be_shorter_than_that_of_the_states() -> None:
+def test_text_period_may_be_shorter_than_state_period() -> None:
     model = Script(3, [0, 1] * 3, modulo=6)
     assert greedy(model, [2], 6).loop == TextLoop(onset=0, period=2, proved=False, state="the number of tokens")
     assert greedy(model, [2], 7).loop == TextLoop(onset=0, period=2, proved=True, state="the number of tokens")
     assert [smallest_period(word) for word in ([0, 1, 0, 1], [0, 1, 0], [0, 0, 0], [5])] == [2, 3, 1, 1]
 
 
-def test_no_loop_is_reported_before_there_is_one() -> None:
+def test_no_loop_is_reported_before_a_repetition() -> None:
     model = Table(10, 1, lambda window: (window[-1] + 1) % 10)
     assert greedy(model, [0], 10).loop is None  # 1 … 9, 0: the state after 0 is seen only when 0 has been read
     assert greedy(model, [0], 11).loop == TextLoop(0, 10, True, "the last token")
 
 
-def test_stopping_at_a_loop_ends_with_the_token_that_proves_it() -> None:
+def test_stop_at_loop_ends_at_the_proving_token() -> None:
     follow = {0: 1, 1: 2, 2: 3, 3: 2}
     model = Table(4, 1, lambda window: follow[window[-1]])
     result = greedy(model, [0], 50, stop_at_loop=True)
@@ -79,7 +79,7 @@ def test_stopping_at_a_loop_ends_with_the_token_that_proves_it() -> None:
     assert greedy(model, [0], 3, stop_at_loop=True).stopped == "length"
 
 
-def test_rows_of_a_batch_stop_at_their_own_loops() -> None:
+def test_batch_rows_stop_at_separate_loops() -> None:
     follow = {0: 0, 1: 2, 2: 1, 3: 4, 4: 5, 5: 3}
     model = Table(6, 1, lambda window: follow[window[-1]])
     settings = Sampling(tokens=50, temperature=0, stop_at_loop=True)
@@ -88,7 +88,7 @@ def test_rows_of_a_batch_stop_at_their_own_loops() -> None:
     assert [result.loop.period for result in results if result.loop] == [3, 1, 2]
 
 
-def test_a_repeating_text_without_a_repeating_state_is_seen_but_not_proved() -> None:
+def test_repetition_without_repeated_state_is_observed_not_proved() -> None:
     model = Script(3, [2, *[0, 1] * 50])
     assert greedy(model, [0], 6).loop is None  # 2 01 01 0
     assert greedy(model, [0], 7).loop == TextLoop(onset=1, period=2, proved=False, state="the number of tokens")
@@ -100,7 +100,7 @@ def test_a_repeating_text_without_a_repeating_state_is_seen_but_not_proved() -> 
     )
 
 
-def test_an_observed_loop_is_the_shortest_and_walks_back_to_its_beginning() -> None:
+def test_observed_loop_has_shortest_period_and_earliest_onset() -> None:
     assert find_observed_loop([7, 1, 1, 2, 1, 1, 2, 1, 1, 2, 1, 1], "s") == TextLoop(1, 3, False, "s")
     assert find_observed_loop([1, 2, 2, 2, 2], "s") == TextLoop(1, 1, False, "s")
     assert find_observed_loop([1, 2, 1, 2], "s") is None
@@ -112,19 +112,19 @@ def test_sampling_reports_no_loop() -> None:
     assert result.tokens == (0,) * 9 and result.loop is None
 
 
-def test_a_text_that_ended_has_no_loop() -> None:
+def test_finished_text_has_no_loop() -> None:
     [result] = generate(Script(3, [1, 1, 1, 2]), [[0]], Sampling(tokens=9, temperature=0), eos=2)
     assert (result.tokens, result.stopped, result.loop) == ((1, 1, 1), "eos", None)
 
 
-def test_the_watch_tells_long_signatures_apart_and_finds_them_again() -> None:
+def test_loop_detector_distinguishes_long_signatures() -> None:
     watch = StateHistory()
     assert watch.find_earlier(b"a" * 1000, 0) is None
     assert watch.find_earlier(b"a" * 999 + b"b", 1) is None
     assert watch.find_earlier(b"a" * 1000, 2) == 0
 
 
-def test_a_loop_in_words() -> None:
+def test_loop_is_described_in_words() -> None:
     proved = TextLoop(37, 12, True, "the last 2 tokens")
     assert (
         str(proved) == "from token 37 the text repeats every 12 tokens, for ever (proved: the last 2 tokens repeated)"
@@ -138,7 +138,7 @@ def test_a_loop_in_words() -> None:
 
 
 class Ranked(Table):
-    """As `Table`, but the second choice is not far behind the first: the next token, counted on from it."""
+    """A `Table` whose second most likely token, the next id, is close behind the first."""
 
     def certain(self, tokens: torch.Tensor) -> torch.Tensor:
         size = self.spec.vocabulary
@@ -146,8 +146,8 @@ class Ranked(Table):
         return 2.0 - 0.1 * ranks.double()
 
 
-def futures(model: Known, settings: Sampling, tokens: int) -> list[int]:
-    """Return what comes if one just goes on and on."""
+def continue_greedily(model: Known, settings: Sampling, tokens: int) -> list[int]:
+    """Return the tokens of a longer run that does not stop at the loop."""
     [result] = generate(model, [[0]], replace(settings, tokens=tokens, stop_at_loop=False))
     return list(result.tokens)
 
@@ -156,20 +156,20 @@ def futures(model: Known, settings: Sampling, tokens: int) -> list[int]:
 @pytest.mark.parametrize(
     "words", [{"repetition_penalty": 1.02}, {"presence_penalty": 0.15}, {"repetition_penalty": 1.1}]
 )
-def test_a_loop_proved_under_a_penalty_on_the_set_of_tokens_holds(seed: int, words: dict[str, float]) -> None:
-    """The state alone may come back long before the text repeats, since the penalty has changed in between."""
+def test_loop_proved_under_a_token_set_penalty_repeats(seed: int, words: dict[str, float]) -> None:
+    """The state alone may recur long before the text repeats, since the penalty has changed in between."""
     chance = random.Random(seed)
     table = {window: chance.randrange(7) for window in range(7)}
     model = Ranked(7, 1, lambda window: table[window[-1]])
     settings = Sampling(tokens=200, temperature=0, stop_at_loop=True, **words)
     [result] = generate(model, [[0]], settings)
-    loop, later = result.loop, futures(model, settings, 400)
+    loop, later = result.loop, continue_greedily(model, settings, 400)
     assert result.stopped == "loop" and loop is not None and loop.proved
     assert loop.state == "the last token and the set of tokens used"
     assert later[loop.onset : -loop.period] == later[loop.onset + loop.period :]
 
 
-def test_a_state_that_comes_back_under_a_penalty_is_no_loop_until_the_set_of_tokens_stays() -> None:
+def test_repeated_state_proves_a_loop_only_with_fixed_token_set() -> None:
     """Without the set, 1 after 1 would be a proof at the second token; the penalty then takes it to 2, 3, …"""
     model = Ranked(5, 1, lambda window: 1)
     settings = Sampling(tokens=12, temperature=0, presence_penalty=0.15)
@@ -181,14 +181,14 @@ def test_a_state_that_comes_back_under_a_penalty_is_no_loop_until_the_set_of_tok
 @pytest.mark.parametrize(
     ("words", "name"), [({"frequency_penalty": 1e-9}, "frequency_penalty"), ({"no_repeat_ngram": 9}, "no_repeat_ngram")]
 )
-def test_what_depends_on_every_token_leaves_a_loop_unproved(words: dict[str, Any], name: str) -> None:
+def test_history_dependent_penalties_leave_loops_unproved(words: dict[str, Any], name: str) -> None:
     model = Table(3, 1, lambda window: (window[-1] + 1) % 3)
     [result] = generate(model, [[0]], Sampling(tokens=9, temperature=0, **words))
     description = f"the text so far, on which {name} depends,"
     assert result.loop == TextLoop(onset=0, period=3, proved=False, state=description)
 
 
-def test_a_bias_is_part_of_the_model_and_leaves_the_proof() -> None:
+def test_logit_bias_keeps_loops_proved() -> None:
     model = Ranked(4, 1, lambda window: (window[-1] + 1) % 4)
     [result] = generate(model, [[0]], Sampling(tokens=9, temperature=0, logit_bias={1: -5.0}))
     assert 1 not in result.tokens and result.loop == TextLoop(0, 3, True, "the last token")
@@ -201,7 +201,7 @@ LETTERS = train_tokenizer(Characters(), ["abx"])
     ("stop", "text", "stopped"),
     [("abababab", "", "stop"), ("bababa", "a", "stop"), ("abx", "aba", "loop"), (["xx", "aa"], "ab", "loop")],
 )
-def test_a_loop_that_a_stop_string_would_end_is_not_proved(stop: Any, text: str, stopped: str) -> None:
+def test_loop_ended_by_a_stop_string_is_not_proved(stop: Any, text: str, stopped: str) -> None:
     model = Table(3, 1, lambda window: 1 - window[-1] % 2)  # b a b a …
     settings = Sampling(tokens=30, temperature=0, stop_at_loop=True, stop=stop)
     [result] = generate_text(model, LETTERS, ["b"], settings)

@@ -1,4 +1,4 @@
-"""What is done to logits, against definitions in plain Python and against transformers' own processors."""
+"""Logit adjustments against definitions in plain Python and against transformers' processors."""
 
 import math
 import random
@@ -17,7 +17,7 @@ from lemma.models.build import build
 from families import SMALL
 
 
-def by_definition(
+def reference_probabilities(
     logits: list[float], temperature: float, top_k: int | None = None, top_p: float | None = None
 ) -> list[float]:
     order = sorted(range(len(logits)), key=lambda token: (-logits[token], token))[: top_k or len(logits)]
@@ -33,22 +33,26 @@ def by_definition(
 @pytest.mark.parametrize("temperature", [0.2, 1.0, 3.0])
 @pytest.mark.parametrize("top_k", [None, 1, 2, 4, 9, 50])
 @pytest.mark.parametrize("top_p", [None, 0.01, 0.5, 0.9, 1.0])
-def test_probabilities_are_those_of_the_definition(temperature: float, top_k: int | None, top_p: float | None) -> None:
+def test_sampling_probabilities_match_their_definition(
+    temperature: float, top_k: int | None, top_p: float | None
+) -> None:
     chance = random.Random(5)
     rows = [[chance.choice([-2.0, 0.0, 0.5, 1.0, 2.5]) for _ in range(9)] for _ in range(20)]  # with many ties
     result = probabilities(torch.tensor(rows), temperature, top_k, top_p)
-    expected = torch.tensor([by_definition(row, temperature, top_k, top_p) for row in rows], dtype=torch.float64)
+    expected = torch.tensor(
+        [reference_probabilities(row, temperature, top_k, top_p) for row in rows], dtype=torch.float64
+    )
     assert torch.equal(result > 0, expected > 0)
     assert torch.allclose(result, expected, atol=1e-12)
 
 
-def test_top_p_keeps_the_token_that_reaches_the_share_exactly() -> None:
+def test_top_p_includes_the_token_that_reaches_the_threshold() -> None:
     logits = torch.tensor([[4.0, 2.0, 1.0, 1.0]]).log2() * math.log(2)
     assert (probabilities(logits, 1.0, top_p=0.5) > 0).tolist() == [[True, False, False, False]]
     assert (probabilities(logits, 1.0, top_p=0.51) > 0).tolist() == [[True, True, False, False]]
 
 
-def test_temperature_zero_takes_the_most_likely_and_of_equals_the_lowest_id() -> None:
+def test_temperature_zero_breaks_ties_by_lowest_id() -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0], [5.0, 5.0, 5.0, 5.0], [-9.0, -8.0, -7.0, -6.0]])
     assert sample_tokens(logits, Sampling(temperature=0), ()).tolist() == [1, 0, 3]
     assert probabilities(logits, 0).argmax(-1).tolist() == [1, 0, 3]
@@ -61,7 +65,7 @@ def test_a_temperature_near_zero_does_not_overflow(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("words", [{}, {"top_k": 3}, {"top_p": 0.7}, {"top_k": 4, "top_p": 0.8}])
-def test_each_token_is_chosen_by_exactly_its_share_of_all_numbers_of_chance(words: dict) -> None:
+def test_token_frequency_over_uniform_draws_equals_probability(words: dict) -> None:
     torch.manual_seed(4)
     logits, size = torch.randn(1, 7), 20_000
     settings = Sampling(temperature=0.9, **words)
@@ -72,7 +76,7 @@ def test_each_token_is_chosen_by_exactly_its_share_of_all_numbers_of_chance(word
     assert (counts[expected == 0] == 0).all()
 
 
-def test_the_ends_of_chance_never_choose_what_is_impossible() -> None:
+def test_extreme_uniform_draws_never_sample_zero_probability() -> None:
     logits = torch.tensor([[-math.inf, 0.0, 0.1, -math.inf]])
     almost_one = math.nextafter(1.0, 0.0)
     assert sample_tokens(logits, Sampling(temperature=1.0), [0.0]).tolist() == [1]
@@ -108,7 +112,7 @@ def test_the_ends_of_chance_never_choose_what_is_impossible() -> None:
         ({"stop_at_loop": True, "temperature": 0, "frequency_penalty": 0.1}, "stop_at_loop: with frequency_penalty"),
     ],
 )
-def test_settings_out_of_bounds_are_refused(words: dict, message: str) -> None:
+def test_out_of_range_sampling_settings_are_rejected(words: dict, message: str) -> None:
     with pytest.raises(InputError, match=message):
         Sampling(**words)
 
@@ -127,7 +131,7 @@ def test_settings_out_of_bounds_are_refused(words: dict, message: str) -> None:
         ({"no_repeat_ngram": 2.5}, "no_repeat_ngram = 2.5 .float. is not a whole number"),
     ],
 )
-def test_settings_of_a_wrong_kind_are_refused(words: dict, message: str) -> None:
+def test_sampling_settings_of_wrong_type_are_rejected(words: dict, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         Sampling(**words)
 
@@ -135,8 +139,8 @@ def test_settings_of_a_wrong_kind_are_refused(words: dict, message: str) -> None
 VOCABULARY = 40
 
 
-def their_scores(settings: Sampling, read: Tensor, logits: Tensor) -> Tensor:
-    """The logits after transformers' processors, which its own `generate` puts in order."""
+def transformers_scores(settings: Sampling, read: Tensor, logits: Tensor) -> Tensor:
+    """Return the logits after transformers' processors, in the order of its `generate`."""
     pytest.importorskip("transformers")
     from transformers import GenerationConfig, GPT2Config, GPT2LMHeadModel
 
@@ -176,12 +180,12 @@ PROCESSED: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("words", PROCESSED, ids=str)
 @pytest.mark.parametrize("length", [1, 2, 30])
-def test_chances_are_those_of_transformers_processors(words: dict[str, Any], length: int) -> None:
+def test_probabilities_match_transformers_logits_processors(words: dict[str, Any], length: int) -> None:
     torch.manual_seed(3)
     logits = 3 * torch.randn(50, VOCABULARY, dtype=torch.float64)
     read = torch.randint(8, (50, length)) if "no_repeat_ngram" in words else torch.randint(VOCABULARY, (50, length))
     settings = Sampling(**words)
-    reference = their_scores(settings, read, logits.clone()).softmax(-1)
+    reference = transformers_scores(settings, read, logits.clone()).softmax(-1)
     choice = settings.temperature, settings.top_k, settings.top_p, settings.min_p
     ours = probabilities(adjust_logits(logits, settings, read, num_generated=length // 2), *choice)
     assert torch.equal(ours > 0, reference > 0)
@@ -191,15 +195,15 @@ def test_chances_are_those_of_transformers_processors(words: dict[str, Any], len
 @pytest.mark.parametrize(
     "words", [{"repetition_penalty": 1.3}, {"no_repeat_ngram": 2}, {"logit_bias": {3: 2.5}}], ids=str
 )
-def test_at_temperature_zero_the_highest_of_transformers_scores_is_taken(words: dict[str, Any]) -> None:
+def test_greedy_token_matches_transformers_scores(words: dict[str, Any]) -> None:
     torch.manual_seed(4)
     logits, read = torch.randn(50, VOCABULARY, dtype=torch.float64), torch.randint(6, (50, 20))
     settings = Sampling(temperature=0, **words)
-    reference = their_scores(settings, read, logits.clone()).argmax(-1)
+    reference = transformers_scores(settings, read, logits.clone()).argmax(-1)
     assert torch.equal(sample_tokens(adjust_logits(logits, settings, read, 3), settings, ()), reference)
 
 
-def test_frequency_and_presence_penalties_are_those_that_openai_defines() -> None:
+def test_frequency_and_presence_penalties_match_openai() -> None:
     torch.manual_seed(5)
     logits, read, generated = torch.randn(9, 6, dtype=torch.float64), torch.randint(6, (9, 12)), 7
     result = adjust_logits(logits, Sampling(frequency_penalty=0.3, presence_penalty=-0.8), read, generated)
@@ -213,7 +217,7 @@ def test_frequency_and_presence_penalties_are_those_that_openai_defines() -> Non
     )  # the prompt does not count
 
 
-def test_what_is_not_set_leaves_the_models_logits_as_they_are() -> None:
+def test_default_settings_leave_logits_unchanged() -> None:
     logits = torch.randn(2, 5)
     assert adjust_logits(logits, Sampling(), torch.zeros(2, 3, dtype=torch.long), 1) is logits
     before = logits.double()
@@ -221,7 +225,7 @@ def test_what_is_not_set_leaves_the_models_logits_as_they_are() -> None:
     assert torch.equal(before, logits.double())  # a new tensor is returned
 
 
-def test_when_every_token_is_forbidden_the_setting_is_named() -> None:
+def test_forbidding_every_token_names_the_setting() -> None:
     model = build(SMALL["lstm"])
     with pytest.raises(InputError, match="after 10 generated ones: no_repeat_ngram forbid all 11"):
         generate(model, [[1]], Sampling(tokens=20, no_repeat_ngram=1))
@@ -231,8 +235,8 @@ def test_when_every_token_is_forbidden_the_setting_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["lstm", "decoder", "feed-forward", "decoder-rotary"])
-def test_generation_applies_the_settings_to_the_whole_text(name: str) -> None:
-    """Token by token through the state, against transformers' processors on the logits of all that was read."""
+def test_penalties_apply_to_prompt_and_generated_tokens(name: str) -> None:
+    """Compare cached decoding with transformers' processors on the logits of the full sequence."""
     torch.manual_seed(6)
     model = build(SMALL[name]).double()
     with torch.no_grad():
@@ -245,13 +249,13 @@ def test_generation_applies_the_settings_to_the_whole_text(name: str) -> None:
         for token in result.tokens:
             with torch.no_grad():
                 logits = model.eval()(torch.tensor([read]))[0][:, -1]
-            assert token == their_scores(settings, torch.tensor([read]), logits).argmax().item()
+            assert token == transformers_scores(settings, torch.tensor([read]), logits).argmax().item()
             read.append(token)
         assert len(result.tokens) == 25 and len(set(pairwise(read))) == len(read) - 1
 
 
 @pytest.mark.parametrize("name", ["lstm", "decoder"])
-def test_logprobs_are_the_models_own_whatever_is_sampled(name: str) -> None:
+def test_logprobs_are_unaffected_by_sampling_settings(name: str) -> None:
     model = build(SMALL[name]).double()
     settings = Sampling(tokens=12, temperature=3.0, repetition_penalty=1.5, top_k=9, logprobs=3)
     results = generate(model, [[1, 2], [3, 4]], settings, eos=5)
@@ -269,12 +273,12 @@ def test_logprobs_are_the_models_own_whatever_is_sampled(name: str) -> None:
     assert base.logprobs is None
 
 
-def test_of_equally_likely_tokens_the_lowest_id_is_listed_first() -> None:
+def test_top_logprob_ties_are_ordered_by_id() -> None:
     [result] = token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 3)
     assert result.token == 4 and [item.token for item in result.top] == [0, 1, 2]
     assert token_logprobs(torch.zeros(1, 6), torch.tensor([4]), 0)[0].top == ()
     torch.manual_seed(0)
-    logits = torch.cat([torch.randn(20, 9), torch.randint(3, (20, 9)).float()])  # without and with equals
+    logits = torch.cat([torch.randn(20, 9), torch.randint(3, (20, 9)).float()])  # without and with ties
     for rows in (logits, *logits[:, None]):
         for count in (1, 4, 9, 12):
             result = [[item.token for item in row.top] for row in token_logprobs(rows, rows.argmin(1), count)]

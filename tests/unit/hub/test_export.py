@@ -1,4 +1,4 @@
-"""Runs written for transformers, for llama.cpp and for peft: equal logits there, and again here."""
+"""Exports for transformers, llama.cpp and peft have equal logits there and after import."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run like GPT-2, one like Llama, a pretrained folder and LoRA on it."""
+    """Return a folder with a run like GPT-2, one like Llama, a pretrained model and LoRA on it."""
     folder = tmp_path_factory.mktemp("runs")
     small = {"width": 16, "depth": 2, "heads": 2, "context": 32, "tokenizer": "byte-pairs"}
     lemma.train("decoder", text=text, out=folder / "gpt2", **small, **QUICK)
@@ -45,20 +45,18 @@ def runs(text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ours(path: Path) -> torch.Tensor:
+def lemma_logits(path: Path) -> torch.Tensor:
     return lemma.load(path, device="cpu").model(TOKENS)[0]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "base", "adapted"])
-def test_transformers_loads_a_run_with_its_own_class_and_gives_equal_logits(
-    name: str, runs: Path, tmp_path: Path
-) -> None:
+def test_exported_run_has_equal_logits_in_transformers(name: str, runs: Path, tmp_path: Path) -> None:
     out = tmp_path / "folder"
     output = lemma.export(runs / name, to="huggingface", out=out)
     reference, info = transformers.AutoModelForCausalLM.from_pretrained(out, output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
-    torch.testing.assert_close(reference(TOKENS).logits, ours(runs / name), rtol=0, atol=1e-5)
-    torch.testing.assert_close(ours(out), ours(runs / name), rtol=0, atol=1e-6)
+    torch.testing.assert_close(reference(TOKENS).logits, lemma_logits(runs / name), rtol=0, atol=1e-5)
+    torch.testing.assert_close(lemma_logits(out), lemma_logits(runs / name), rtol=0, atol=1e-6)
     assert output.parameters == sum(parameter.numel() for parameter in reference.parameters())
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
     custom = lemma.load(runs / name, device="cpu").tokenizer
@@ -72,8 +70,8 @@ def test_transformers_loads_a_run_with_its_own_class_and_gives_equal_logits(
         assert reference.generation_config.eos_token_id in (custom.eos, sorted(custom.stop_tokens))
 
 
-def flipped(file: Path) -> bytes:
-    """Flip a bit of the last digit, so that JSON stays JSON, or of the last number of weights; return what it was."""
+def flip_bit(file: Path) -> bytes:
+    """Flip a bit of the last digit of JSON, which stays valid, or of the last weight; return the old content."""
     good = file.read_bytes()
     index = max(good.rfind(digit) for digit in b"0123456789") if file.suffix == ".json" else len(good) - 3
     file.write_bytes(good[:index] + bytes([good[index] ^ 1]) + good[index + 1 :])
@@ -81,7 +79,7 @@ def flipped(file: Path) -> bytes:
 
 
 @pytest.mark.filterwarnings("default")
-def test_a_flipped_bit_of_a_folder_is_named_whoever_wrote_it(
+def test_flipped_bit_in_a_pretrained_folder_is_named(
     runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -92,32 +90,32 @@ def test_a_flipped_bit_of_a_folder_is_named_whoever_wrote_it(
     assert {oct(file.stat().st_mode & 0o777) for file in folder.iterdir()} == {"0o640"}
     assert {file.state for file in lemma.verify(folder).files} == {"good"}
     names = ("model.safetensors", "tokenizer_config.json", "generation_config.json")
-    for name in names:  # it was written by Lemma, with its checksums
-        good = flipped(folder / name)
+    for name in names:  # Lemma wrote it with checksums
+        good = flip_bit(folder / name)
         with pytest.raises(RunError, match=re.escape(f"{folder / name} is damaged")):
-            ours(folder)
+            lemma_logits(folder)
         assert [file.path for file in lemma.verify(folder).files if file.state == "damaged"] == [name]
         (folder / name).write_bytes(good)
     (folder / "lemma.json").unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        ours(folder)  # from now on its files are known
-        ours(folder)
+        lemma_logits(folder)  # records the checksums of its files
+        lemma_logits(folder)
     for name in names[1:]:
-        flipped(folder / name)
+        flip_bit(folder / name)
         with pytest.warns(UserWarning, match=re.escape(f"{folder / name} has changed since")):
-            ours(folder)
+            lemma_logits(folder)
     blobs.mkdir(parents=True)  # as Hugging Face's cache names files
     blob = blobs / file_hash(folder / "model.safetensors")
     (folder / "model.safetensors").rename(blob)
     (folder / "model.safetensors").symlink_to(blob)
-    ours(folder)
-    flipped(blob)
+    lemma_logits(folder)
+    flip_bit(blob)
     with pytest.raises(RunError, match=r"model\.safetensors is damaged: it does not have the SHA-256"):
-        ours(folder)
+        lemma_logits(folder)
 
 
-def test_the_chat_template_goes_out_with_the_tokenizer(runs: Path, tmp_path: Path) -> None:
+def test_export_includes_the_chat_template(runs: Path, tmp_path: Path) -> None:
     lemma.export(runs / "adapted", to="huggingface", out=tmp_path / "folder")
     messages = [{"role": "user", "content": "hi"}]
     reference = transformers.AutoTokenizer.from_pretrained(tmp_path / "folder")
@@ -125,13 +123,13 @@ def test_the_chat_template_goes_out_with_the_tokenizer(runs: Path, tmp_path: Pat
     assert ids == lemma.load(runs / "adapted").chat(messages)
 
 
-def test_what_has_no_native_class_is_refused_with_the_reason(runs: Path, tmp_path: Path) -> None:
+def test_export_without_native_class_is_rejected_with_the_reason(runs: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="lstm cannot be written for transformers"):
         lemma.export(runs / "lstm", to="huggingface", out=tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
-def test_a_folder_with_other_files_is_not_replaced(runs: Path, tmp_path: Path) -> None:
+def test_export_does_not_replace_unrelated_folders(runs: Path, tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "thesis.md").write_text("mine")
     with pytest.raises(RunError, match=r"holds thesis\.md"):
@@ -145,7 +143,7 @@ def test_a_folder_with_other_files_is_not_replaced(runs: Path, tmp_path: Path) -
 # peft, with the names of transformers
 
 
-def test_lora_on_a_pretrained_base_gives_equal_logits_in_peft(runs: Path, tmp_path: Path) -> None:
+def test_exported_lora_has_equal_logits_in_peft(runs: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     lemma.export(runs / "adapted", to="peft", out=tmp_path / "adapter")
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
@@ -154,10 +152,10 @@ def test_lora_on_a_pretrained_base_gives_equal_logits_in_peft(runs: Path, tmp_pa
     assert set(reference.peft_config["default"].target_modules) >= {"q_proj", "k_proj", "v_proj", "o_proj", "down_proj"}
     actual = reference(TOKENS).logits
     assert (actual - before).abs().max() > 1e-3
-    torch.testing.assert_close(actual, ours(runs / "adapted"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(actual, lemma_logits(runs / "adapted"), rtol=0, atol=1e-5)
     back = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "back")
     assert back.what == "an adapted run"
-    torch.testing.assert_close(ours(tmp_path / "back"), ours(runs / "adapted"), rtol=0, atol=1e-6)
+    torch.testing.assert_close(lemma_logits(tmp_path / "back"), lemma_logits(runs / "adapted"), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -170,9 +168,7 @@ def test_lora_on_a_pretrained_base_gives_equal_logits_in_peft(runs: Path, tmp_pa
     ],
     ids=str,
 )
-def test_lora_that_peft_trained_on_transformers_comes_in_and_leaves_again(
-    options: dict[str, Any], runs: Path, tmp_path: Path
-) -> None:
+def test_peft_lora_survives_import_and_export(options: dict[str, Any], runs: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
     torch.manual_seed(3)
@@ -181,7 +177,7 @@ def test_lora_that_peft_trained_on_transformers_comes_in_and_leaves_again(
     reference.save_pretrained(tmp_path / "adapter")
     built = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
     assert built.what == "an adapted run"
-    torch.testing.assert_close(ours(tmp_path / "run"), reference(TOKENS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(lemma_logits(tmp_path / "run"), reference(TOKENS).logits, rtol=0, atol=1e-5)
     lemma.export(tmp_path / "run", to="peft", out=tmp_path / "again")
     first, second = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("adapter", "again"))
     assert {name: tensor.shape for name, tensor in first.items()} == {n: tensor.shape for n, tensor in second.items()}
@@ -190,7 +186,7 @@ def test_lora_that_peft_trained_on_transformers_comes_in_and_leaves_again(
     torch.testing.assert_close(again(TOKENS).logits, reference(TOKENS).logits, rtol=0, atol=1e-5)
 
 
-def test_modules_that_peft_saved_whole_are_merged_and_the_result_says_so(runs: Path, tmp_path: Path) -> None:
+def test_peft_modules_to_save_are_merged_with_a_note(runs: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     base = transformers.AutoModelForCausalLM.from_pretrained(runs / "base")
     options = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"], init_lora_weights=False)
@@ -198,12 +194,12 @@ def test_modules_that_peft_saved_whole_are_merged_and_the_result_says_so(runs: P
     reference.save_pretrained(tmp_path / "adapter")
     built = lemma.adapt.from_peft(runs / "base", tmp_path / "adapter", out=tmp_path / "run")
     assert "merged" in built.what and "merged" in str(built)
-    torch.testing.assert_close(ours(tmp_path / "run"), reference(TOKENS).logits, rtol=0, atol=1e-5)
+    torch.testing.assert_close(lemma_logits(tmp_path / "run"), reference(TOKENS).logits, rtol=0, atol=1e-5)
 
 
 @pytest.fixture(scope="module")
 def opinions(runs: Path) -> Path:
-    """A classifier that LoRA made of the pretrained folder."""
+    """Return a classifier adapted from the pretrained folder by LoRA."""
     words = {"good": ("lovely day", "kind cat", "happy end"), "bad": ("dull day", "mean dog", "sad end")}
     rows = [f"{text} {more},{label}" for label, texts in words.items() for text in texts for more in "abcde"]
     (runs / "opinions.csv").write_text("text,label\n" + "\n".join(rows))
@@ -212,7 +208,7 @@ def opinions(runs: Path) -> Path:
     return runs / "opinions"
 
 
-def test_an_adapted_classifier_classifies_the_same_in_transformers(opinions: Path, tmp_path: Path) -> None:
+def test_exported_classifier_agrees_in_transformers(opinions: Path, tmp_path: Path) -> None:
     lemma.export(opinions, to="huggingface", out=tmp_path / "folder")
     classify = transformers.pipeline("text-classification", str(tmp_path / "folder"), device="cpu", top_k=None)
     texts = ["a lovely day", "the sad end of a mean dog", "day"]
@@ -233,7 +229,7 @@ def test_an_adapted_classifier_classifies_the_same_in_transformers(opinions: Pat
         lemma.export(opinions, to="gguf", out=tmp_path / "model.gguf")
 
 
-def test_an_adapted_classifier_gives_equal_logits_in_peft(opinions: Path, runs: Path, tmp_path: Path) -> None:
+def test_exported_classifier_has_equal_logits_in_peft(opinions: Path, runs: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     lemma.export(opinions, to="peft", out=tmp_path / "adapter")
     kind = transformers.AutoModelForSequenceClassification
@@ -244,7 +240,7 @@ def test_an_adapted_classifier_gives_equal_logits_in_peft(opinions: Path, runs: 
         torch.testing.assert_close(reference(TOKENS).logits, custom, rtol=0, atol=1e-5)
 
 
-def test_gpt2s_transposed_matrices_come_in_and_go_out(text: Path, tmp_path: Path) -> None:
+def test_gpt2_transposed_matrices_survive_import_and_export(text: Path, tmp_path: Path) -> None:
     peft = pytest.importorskip("peft")
     llama(tmp_path / "words")  # for its tokenizer
     torch.manual_seed(1)
@@ -255,14 +251,14 @@ def test_gpt2s_transposed_matrices_come_in_and_go_out(text: Path, tmp_path: Path
     lemma.adapt(tmp_path / "gpt2", text=text, out=tmp_path / "adapted", rank=2, learning_rate=0.05, **QUICK)
     lemma.export(tmp_path / "adapted", to="peft", out=tmp_path / "adapter")
     reference = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
-    torch.testing.assert_close(reference(TOKENS).logits, ours(tmp_path / "adapted"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(reference(TOKENS).logits, lemma_logits(tmp_path / "adapted"), rtol=0, atol=1e-5)
 
 
 # GGUF
 
 
 @pytest.mark.parametrize("name", ["llama", "base", "adapted"])
-def test_a_gguf_file_has_equal_tensors_and_tokens(name: str, runs: Path, tmp_path: Path) -> None:
+def test_gguf_export_has_equal_tensors_and_tokens(name: str, runs: Path, tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     out = tmp_path / "model.gguf"
     lemma.export(runs / name, to="gguf", out=out)
@@ -279,11 +275,11 @@ def test_a_gguf_file_has_equal_tensors_and_tokens(name: str, runs: Path, tmp_pat
     assert len(result) == len([key for key in reference if key != "lm_head.weight"]) + ("output.weight" in result)
 
 
-def test_transformers_reads_our_gguf_with_equal_logits(runs: Path, tmp_path: Path) -> None:
+def test_gguf_export_has_equal_logits_in_transformers(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     lemma.export(runs / "llama", to="gguf", out=tmp_path / "model.gguf")
     reference = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, gguf_file="model.gguf", dtype=torch.float32)
-    torch.testing.assert_close(reference(TOKENS).logits, ours(runs / "llama"), rtol=0, atol=1e-5)
+    torch.testing.assert_close(reference(TOKENS).logits, lemma_logits(runs / "llama"), rtol=0, atol=1e-5)
 
 
 ROPES: dict[str, dict[str, Any]] = {
@@ -306,13 +302,13 @@ ROPES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("kind", ROPES)
-def test_scaled_rotary_positions_go_through_gguf(kind: str, tmp_path: Path) -> None:
+def test_scaled_rotary_positions_survive_gguf(kind: str, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     rope = {"rope_theta": 50_000.0, "rope_type": kind.split()[0], **ROPES[kind]}
     model = llama(tmp_path / "folder", tokenizer=pieces(), rope_parameters=rope, hidden_size=64)  # heads of 16
     expected = model(TOKENS).logits
     lemma.export(tmp_path / "folder", to="gguf", out=tmp_path / "model.gguf")
-    torch.testing.assert_close(ours(tmp_path / "model.gguf"), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(lemma_logits(tmp_path / "model.gguf"), expected, rtol=0, atol=1e-5)
 
 
 def _written_elsewhere(path: Path, model: Any, keys: Mapping[str, Any], divisors: Any = None) -> Path:
@@ -346,14 +342,14 @@ def _written_elsewhere(path: Path, model: Any, keys: Mapping[str, Any], divisors
     return path
 
 
-def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of_transformers(tmp_path: Path) -> None:
+def test_llama_cpp_gguf_with_scaled_rotary_matches_transformers(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     kinds = gguf.RopeScalingType
     rope = {"rope_theta": 50_000.0, "rope_type": "llama3", **ROPES["llama3"]}
     model = llama(tmp_path / "folder", tokenizer=pieces(), rope_parameters=rope, hidden_size=64)
     angles = 50_000.0 ** -(np.arange(0, 16, 2) / 16)
     lengths, divisors = 2 * np.pi / angles, []
-    for length in lengths:  # as Meta's code has it
+    for length in lengths:  # as in Meta's code
         smooth = (8192 / length - 1) / (4 - 1)
         saved = 1.0 if length < 8192 / 4 else 8.0 if length > 8192 else 1 / ((1 - smooth) / 8 + smooth)
         divisors.append(saved)
@@ -386,7 +382,7 @@ def test_a_gguf_file_of_llama_cpp_with_scaled_rotary_positions_has_the_logits_of
         open_pretrained(path)
 
 
-def test_gguf_is_refused_where_it_has_no_form(runs: Path, tmp_path: Path) -> None:
+def test_gguf_export_of_unsupported_models_is_rejected(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     with pytest.raises(RunError, match="GGUF is written for decoders of Llama's kind; this one is like gpt2's"):
         lemma.export(runs / "gpt2", to="gguf", out=tmp_path / "model.gguf")
@@ -395,7 +391,7 @@ def test_gguf_is_refused_where_it_has_no_form(runs: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.iterdir())
 
 
-def test_a_gguf_file_that_is_cut_off_is_refused_by_name(runs: Path, tmp_path: Path) -> None:
+def test_truncated_gguf_file_is_named(runs: Path, tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     out = tmp_path / "model.gguf"
     lemma.export(runs / "llama", to="gguf", out=out)

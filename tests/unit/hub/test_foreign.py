@@ -1,4 +1,4 @@
-"""Files of other programs whose fields are wrong: an error of Lemma's that names the file, in bounded time."""
+"""Invalid files of other programs raise a Lemma error that names the file, in bounded time."""
 
 import json
 import random
@@ -31,19 +31,19 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changed(path: Path, tokenizer: str = "llama", **fields: Any) -> Path:
-    """Write a small GGUF file with other values of metadata; __ stands for a dot."""
+    """Write a small GGUF file with changed metadata; __ stands for a dot."""
     metadata, tensors = good_gguf(tokenizer)
     path.write_bytes(gguf_bytes({**metadata, **{key.replace("__", "."): v for key, v in fields.items()}}, tensors)[0])
     return path
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_share_of_the_campaign_finds_only_errors_of_lemma(tmp_path: Path) -> None:
+def test_mutated_files_raise_only_lemma_errors(tmp_path: Path) -> None:
     for row in foreign(tmp_path / "campaign", 0.02):
         assert not row.failures, row.description
 
 
-def test_every_surprise_names_the_file_and_keeps_its_cause() -> None:
+def test_unexpected_errors_name_the_file_and_keep_their_cause() -> None:
     for surprise in (KeyError("a"), ValueError(), TypeError("b"), struct.error("c"), RecursionError()):
         message = rf"^x\.gguf is damaged .*{type(surprise).__name__}"
         with pytest.raises(RunError, match=message) as caught, reading_foreign_file("x.gguf"):
@@ -59,12 +59,12 @@ def test_every_surprise_names_the_file_and_keeps_its_cause() -> None:
 
 
 @pytest.mark.parametrize("alignment", [(5, -32), (4, 0), (4, 48), (6, 32.0), (8, "32"), (7, True)])
-def test_an_alignment_that_is_no_power_of_two_is_refused(alignment: Any, tmp_path: Path) -> None:
+def test_gguf_alignment_must_be_a_power_of_two(alignment: Any, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"model\.gguf.*general\.alignment"):
         open_pretrained(changed(tmp_path / "model.gguf", general__alignment=alignment))
 
 
-def test_tensors_lie_at_aligned_offsets_in_the_file_without_overlap(tmp_path: Path) -> None:
+def test_gguf_tensor_offsets_must_be_aligned_and_disjoint(tmp_path: Path) -> None:
     metadata, tensors = good_gguf("llama")
     path = tmp_path / "model.gguf"
     for offset, message in ((4, "no multiple of 32"), (0, "overlap"), (1 << 40, "cut off")):
@@ -84,7 +84,7 @@ def test_tensors_lie_at_aligned_offsets_in_the_file_without_overlap(tmp_path: Pa
     ],
     ids=str,
 )
-def test_a_tensor_that_cannot_be_is_refused(tensor: TensorInfo, message: str, tmp_path: Path) -> None:
+def test_impossible_gguf_tensors_are_rejected(tensor: TensorInfo, message: str, tmp_path: Path) -> None:
     metadata, tensors = good_gguf("llama")
     path = tmp_path / "model.gguf"
     path.write_bytes(gguf_bytes(metadata, [*tensors, tensor])[0])
@@ -93,7 +93,7 @@ def test_a_tensor_that_cannot_be_is_refused(tensor: TensorInfo, message: str, tm
 
 
 @pytest.mark.parametrize("tokenizer", ["llama", "gpt2"])
-def test_a_very_long_token_takes_neither_time_nor_memory(tokenizer: str, tmp_path: Path) -> None:
+def test_very_long_token_costs_no_time_or_memory(tokenizer: str, tmp_path: Path) -> None:
     tokens = (9, (TEXT, [*"abcdefghijk", "<s>", "</s>", "x" * 200_000]))
     path = changed(
         tmp_path / "model.gguf", tokenizer, tokenizer__ggml__tokens=tokens, tokenizer__ggml__merges=(9, (TEXT, []))
@@ -105,20 +105,20 @@ def test_a_very_long_token_takes_neither_time_nor_memory(tokenizer: str, tmp_pat
         assert open_pretrained(path).tokenizer.vocabulary == 14
 
 
-def test_more_layers_than_any_model_has_are_refused_before_any_is_built(tmp_path: Path) -> None:
+def test_excessive_layer_count_is_rejected_before_building(tmp_path: Path) -> None:
     source = open_pretrained(changed(tmp_path / "model.gguf", llama__block_count=(4, 2**31 - 1)))
     with pytest.raises(RunError, match=r"model\.gguf: .*depth = 2147483647"):
         source.model()
 
 
-def test_a_header_larger_than_any_real_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_gguf_header_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = changed(tmp_path / "model.gguf")
     monkeypatch.setattr("lemma.hub.gguf_header.MAX_HEADER_BYTES", 500)
     with pytest.raises(RunError, match=r"model\.gguf is damaged: its header has more than 500 bytes"):
         open_pretrained(path)
 
 
-def test_flipped_bytes_of_a_llama2c_file_are_errors_of_lemma(tmp_path: Path) -> None:
+def test_corrupted_llama2c_files_raise_lemma_errors(tmp_path: Path) -> None:
     path = tmp_path / "model.bin"
     sizes = (8, 8, 1, 2, 2, 300, 8)
     numbers = 300 * 8 + 8 + 4 * 64 + 8 + 3 * 64 + 8 + 2 * 8 * 2
@@ -143,9 +143,7 @@ def test_flipped_bytes_of_a_llama2c_file_are_errors_of_lemma(tmp_path: Path) -> 
     ("field", "value"),
     [("num_hidden_layers", 10**9), ("hidden_size", 2**31 - 1), ("rms_norm_eps", "x"), ("rope_parameters", [[1]])],
 )
-def test_a_config_of_impossible_values_is_an_error_that_names_the_folder(
-    field: str, value: Any, tmp_path: Path
-) -> None:
+def test_impossible_config_values_name_the_folder(field: str, value: Any, tmp_path: Path) -> None:
     folder = write_files(tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, field: value}))
@@ -158,13 +156,13 @@ def test_a_config_of_impossible_values_is_an_error_that_names_the_folder(
 
 @pytest.fixture
 def adapter(tmp_path: Path) -> Path:
-    """A peft folder of a small decoder."""
+    """Return a peft folder of a small decoder."""
     write_peft(adapt_model(build(SPEC), Lora(rank=2, targets=("layers.*",))).model, tmp_path / "peft")
     return tmp_path / "peft"
 
 
 def read_with(adapter: Path, **options: Any) -> Any:
-    """Read a peft folder with other options."""
+    """Read a peft folder with changed options."""
     config = json.loads((adapter / "adapter_config.json").read_text())
     (adapter / "adapter_config.json").write_text(json.dumps({**config, **options}))
     return read_peft(adapter, build(SPEC))
@@ -186,13 +184,13 @@ def read_with(adapter: Path, **options: Any) -> Any:
     ],
     ids=str,
 )
-def test_a_wrong_option_of_peft_is_an_error_that_names_the_folder(options: dict[str, Any], adapter: Path) -> None:
+def test_invalid_peft_options_name_the_folder(options: dict[str, Any], adapter: Path) -> None:
     with pytest.raises(RunError, match="peft"):
         read_with(adapter, **options)
 
 
 @pytest.mark.parametrize("pattern", ["(.+)+x", "(.*)*(.*)*x", "((.|a)+)+$x", "(((a?){50}){50}){50}x"])
-def test_a_pattern_of_exponential_time_is_matched_in_bounded_time(pattern: str, adapter: Path) -> None:
+def test_exponential_regex_is_matched_in_bounded_time(pattern: str, adapter: Path) -> None:
     start = time.process_time()
     try:
         read_with(adapter, rank_pattern={pattern: 3})
@@ -205,13 +203,13 @@ def test_a_pattern_of_exponential_time_is_matched_in_bounded_time(pattern: str, 
     ("pattern", "message"),
     [("(", "is not a regular expression"), (r"(a)\1", "not supported"), ("(?=a)", "not supported"), ("(?i)A", "flags")],
 )
-def test_a_pattern_that_is_not_supported_is_explained(pattern: str, message: str, adapter: Path) -> None:
+def test_unsupported_regex_is_rejected_with_the_reason(pattern: str, message: str, adapter: Path) -> None:
     with pytest.raises(RunError, match=f"peft: .*{message}"):
         read_with(adapter, rank_pattern={pattern: 3})
 
 
 def random_pattern(chance: random.Random, depth: int = 0) -> str:
-    """A random regular expression of what is supported."""
+    """Return a random regular expression of supported constructs."""
 
     def inner() -> str:
         return random_pattern(chance, depth + 1)
@@ -224,7 +222,7 @@ def random_pattern(chance: random.Random, depth: int = 0) -> str:
     return chance.choice(choices)
 
 
-def test_patterns_match_as_python_matches_them() -> None:
+def test_regex_matching_agrees_with_python() -> None:
     chance = random.Random(4)
     matched = 0
     for _ in range(2000):

@@ -1,4 +1,4 @@
-"""Hugging Face folders as runs: equal logits, clear refusals, and no tensor twice in memory."""
+"""Hugging Face folders as runs: equal logits, clear errors, no tensor twice in memory."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def logits(path: Path | str) -> torch.Tensor:
     return lemma.load(path, device="cpu").model(TOKENS)[0]
 
 
-def test_a_folder_is_a_run_with_the_logits_of_transformers(folder: Path) -> None:
+def test_pretrained_folder_has_the_logits_of_transformers(folder: Path) -> None:
     from transformers import AutoModelForCausalLM
 
     reference = AutoModelForCausalLM.from_pretrained(folder)
@@ -54,27 +54,27 @@ def test_a_folder_is_a_run_with_the_logits_of_transformers(folder: Path) -> None
     assert not any(parameter.is_meta for parameter in run.module.parameters())
 
 
-def test_shards_give_what_one_file_gives(folder: Path, tmp_path: Path) -> None:
+def test_sharded_weights_equal_single_file(folder: Path, tmp_path: Path) -> None:
     llama(tmp_path / "shards", shard="20KB")
     assert len(list((tmp_path / "shards").glob("model-*.safetensors"))) > 2
     assert torch.equal(logits(tmp_path / "shards"), logits(folder))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_is_loaded_as_float32_and_exactly(dtype: str, tmp_path: Path) -> None:
+def test_half_precision_weights_load_exactly_as_float32(dtype: str, tmp_path: Path) -> None:
     reference = llama(tmp_path, dtype=dtype).float()
     run = lemma.load(tmp_path, device="cpu")
     assert {parameter.dtype for parameter in run.module.parameters()} == {torch.float32}
     torch.testing.assert_close(run.model(TOKENS)[0], reference(TOKENS).logits, rtol=0, atol=1e-5)
 
 
-def test_tied_matrices_stay_one(tmp_path: Path) -> None:
+def test_tied_matrices_stay_tied(tmp_path: Path) -> None:
     llama(tmp_path, tie_word_embeddings=True)
     model = lemma.load(tmp_path, device="cpu").module
     assert model.get_parameter("output.weight") is model.get_parameter("embedding.weight")
 
 
-def test_a_config_alone_is_counted_and_has_no_weights(folder: Path, tmp_path: Path) -> None:
+def test_config_alone_can_be_counted_but_not_loaded(folder: Path, tmp_path: Path) -> None:
     single = shutil.copy(folder / "config.json", tmp_path)
     account = lemma.count(str(single), quantities=["parameters"])
     expected = sum(parameter.numel() for parameter in lemma.load(folder, device="cpu").module.parameters())
@@ -84,13 +84,13 @@ def test_a_config_alone_is_counted_and_has_no_weights(folder: Path, tmp_path: Pa
         lemma.load(tmp_path / "config.json")
 
 
-def test_a_formula_is_checked_against_a_folder(folder: Path) -> None:
+def test_formula_is_checked_against_a_pretrained_folder(folder: Path) -> None:
     right = "2*V*d + d + L*(2*d + d*d_h + d*d_h + 2*d*d_h*h_kv/h + 3*d*d_ff)"
     assert lemma.check.parameters(folder, right).equal
     assert not lemma.check.parameters(folder, right.replace("3*d*d_ff", "2*d*d_ff")).equal
 
 
-def test_what_it_was_trained_on_is_not_known(folder: Path, tmp_path: Path) -> None:
+def test_evaluating_pretrained_model_requires_a_text(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"pretrained model, whose own data are not known.*--text"):
         lemma.evaluate(folder)
     text = tmp_path / "text.txt"
@@ -105,27 +105,27 @@ def test_what_it_was_trained_on_is_not_known(folder: Path, tmp_path: Path) -> No
     assert abs(first.loss - loss) < 0.5  # the same model on the first window alone
 
 
-# What cannot be loaded is refused in one sentence that names the file.
+# Folders that cannot be loaded raise one sentence that names the file.
 
 
-def refused(path: Path) -> str:
+def load_error(path: Path) -> str:
     with pytest.raises(RunError) as caught:
         lemma.load(path)
     assert str(path) in str(caught.value)
     return str(caught.value)
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_missing_shard_is_named(tmp_path: Path) -> None:
     llama(tmp_path, shard="20KB")
     lost = sorted(tmp_path.glob("model-*.safetensors"))[1]
     lost.unlink()
-    assert lost.name in refused(tmp_path) and "is missing" in refused(tmp_path)
+    assert lost.name in load_error(tmp_path) and "is missing" in load_error(tmp_path)
 
 
-def test_a_file_that_is_cut_off_is_named(copied: Path) -> None:
+def test_truncated_weights_are_named(copied: Path) -> None:
     full = (copied / "model.safetensors").read_bytes()
     (copied / "model.safetensors").write_bytes(full[: len(full) // 2])
-    assert "model.safetensors is damaged or cut off" in refused(copied)
+    assert "model.safetensors is damaged or cut off" in load_error(copied)
 
 
 def changed(folder: Path, **words: object) -> Path:
@@ -134,52 +134,52 @@ def changed(folder: Path, **words: object) -> Path:
     return folder
 
 
-def test_other_shapes_than_the_configuration_says_are_refused(copied: Path) -> None:
-    assert "mlp.gate_proj.weight has the shape 40 × 24, expected 44 × 24" in refused(
+def test_shapes_contradicting_the_config_are_rejected(copied: Path) -> None:
+    assert "mlp.gate_proj.weight has the shape 40 × 24, expected 44 × 24" in load_error(
         changed(copied, intermediate_size=44)
     )
 
 
-def test_an_unknown_architecture_is_refused_with_those_that_are_known(copied: Path) -> None:
-    output = refused(changed(copied, model_type="mamba"))
+def test_unknown_architecture_is_rejected_with_supported_ones(copied: Path) -> None:
+    output = load_error(changed(copied, model_type="mamba"))
     assert "'mamba'" in output and "Llama" in output and "Qwen3" in output
 
 
-def test_code_of_its_own_is_never_run(copied: Path) -> None:
-    output = refused(changed(copied, auto_map={"AutoModelForCausalLM": "modeling.Evil"}))
+def test_remote_code_is_never_executed(copied: Path) -> None:
+    output = load_error(changed(copied, auto_map={"AutoModelForCausalLM": "modeling.Evil"}))
     assert "auto_map" in output and "never" in output
 
 
 def follow(advice: str) -> None:
-    """Do what the command at the end of an error says, in this process."""
+    """Run the command at the end of an error message in this process."""
     program, option, code = shlex.split(advice[advice.index("python -c") :])
     assert (program, option) == ("python", "-c")
     exec(code, {})
 
 
-def test_a_pickle_is_refused_with_a_way_out_that_works(copied: Path) -> None:
+def test_pickle_is_rejected_with_a_working_conversion_command(copied: Path) -> None:
     full = lemma.load(copied).module.state_dict()
     torch.save(load_file(copied / "model.safetensors"), copied / "pytorch_model.bin")
     (copied / "model.safetensors").unlink()
-    output = refused(copied)
+    output = load_error(copied)
     assert "pytorch_model.bin is a pickle" in output and "LlamaForCausalLM" in output
     follow(output)
     torch.testing.assert_close(lemma.load(copied).module.state_dict(), full)
     (copied / "model.safetensors").rename(copied / "consolidated.00.pth")
     (copied / "pytorch_model.bin").unlink()
-    assert refused(copied).endswith("Download the model's model.safetensors.")  # transformers cannot read it either
+    assert load_error(copied).endswith("Download the model's model.safetensors.")  # transformers cannot read it, either
 
 
-def test_a_folder_without_a_tokenizer_is_refused_with_advice_that_fits_its_files(copied: Path) -> None:
+def test_missing_tokenizer_error_advises_by_available_files(copied: Path) -> None:
     (copied / "tokenizer.json").unlink()
-    (copied / "vocab.json").write_text("{}")  # without its merges no tokenizer can be made of it
-    output = refused(copied)
+    (copied / "vocab.json").write_text("{}")  # a tokenizer also needs the merges
+    output = load_error(copied)
     assert "has no tokenizer: neither tokenizer.json nor" in output and "python -c" not in output
     (copied / "spiece.model").write_bytes(b"")
-    assert "pip install transformers sentencepiece protobuf" in refused(copied)
+    assert "pip install transformers sentencepiece protobuf" in load_error(copied)
 
 
-def test_the_advice_for_an_older_folder_writes_its_tokenizer(tmp_path: Path) -> None:
+def test_advised_command_converts_an_old_tokenizer(tmp_path: Path) -> None:
     folder = tmp_path / "it's old"
     llama(folder)
     model = json.loads((folder / "tokenizer.json").read_text())["model"]
@@ -188,28 +188,28 @@ def test_the_advice_for_an_older_folder_writes_its_tokenizer(tmp_path: Path) -> 
     (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
     (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in model["merges"]))
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
-    follow(refused(folder))
+    follow(load_error(folder))
     assert lemma.load(folder).tokenizer.decode(lemma.load(folder).tokenizer.encode("the cat")) == "the cat"
 
 
-def test_an_index_cannot_lead_out_of_the_folder(tmp_path: Path) -> None:
+def test_shard_index_cannot_escape_the_folder(tmp_path: Path) -> None:
     llama(tmp_path, shard="20KB")
     index = tmp_path / "model.safetensors.index.json"
     plan = json.loads(index.read_text())
     plan["weight_map"] = {name: f"../{shard}" for name, shard in plan["weight_map"].items()}
     index.write_text(json.dumps(plan))
-    assert "does not name files of this folder" in refused(tmp_path)
+    assert "does not name files of this folder" in load_error(tmp_path)
 
 
-def test_an_adapter_is_refused_with_what_to_type(tmp_path: Path) -> None:
+def test_peft_folder_is_rejected_with_the_adapt_command(tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert "lemma adapt BASE --from-peft" in refused(tmp_path)
+    assert "lemma adapt BASE --from-peft" in load_error(tmp_path)
 
 
-# Adapting keeps a reference to the base.
+# Adapted runs refer to their base.
 
 
-def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tmp_path: Path) -> None:
+def test_adapted_run_loads_its_base_and_detects_changes(copied: Path, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text(TEXT * 5, encoding="utf-8")
     settings = {"steps": 2, "batch": 2, "sequence_length": 16, "rank": 2, "device": "cpu"}
@@ -227,7 +227,7 @@ def test_an_adapted_run_finds_its_base_and_sees_that_it_changed(copied: Path, tm
         lemma.load(tmp_path / "adapted")
 
 
-def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
+def test_pretrained_folder_is_adapted_to_a_classifier(folder: Path, tmp_path: Path) -> None:
     rows = [f"the cat sat {word},{label}" for word in ("well", "there") for label in "ab" for _ in range(20)]
     (tmp_path / "rows.csv").write_text("text,label\n" + "\n".join(f"{number} {row}" for number, row in enumerate(rows)))
     settings: dict[str, Any] = {"labels": tmp_path / "rows.csv", "progress": False, "device": "cpu"}
@@ -243,7 +243,7 @@ def test_a_classifier_is_made_of_a_folder(folder: Path, tmp_path: Path) -> None:
     assert len(heads) == 8 and heads[0].weights.shape[-1] == len(lemma.load(folder).tokenizer.encode("the cat sat"))
 
 
-def test_opening_reads_no_weights(copied: Path) -> None:
+def test_opening_does_not_read_weights(copied: Path) -> None:
     (copied / "model.safetensors").write_bytes(b"")
     opened = RunFolder.open(copied)
     assert isinstance(opened, PretrainedRun) and opened.is_finished and opened.summary() is None
@@ -263,7 +263,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024)
 
 @pytest.mark.parametrize("kind", ["bfloat16", "gguf"])
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is counted otherwise")
-def test_loading_needs_little_more_memory_than_the_weights(kind: str, tmp_path: Path) -> None:
+def test_loading_memory_is_close_to_weight_size(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "folder"
     sizes = {"hidden_size": 512, "intermediate_size": 1536, "num_hidden_layers": 4, "vocab_size": 20_000}
     llama(path, dtype="bfloat16", tie_word_embeddings=True, **sizes)
@@ -273,7 +273,7 @@ def test_loading_needs_little_more_memory_than_the_weights(kind: str, tmp_path: 
     weights = sum(parameter.numel() for parameter in lemma.load(path, device="cpu").module.parameters()) * 4
     command = [sys.executable, "-c", MEMORY, str(path)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert weights > 80e6  # half of it one matrix
+    assert weights > 80e6  # half of its bytes are one matrix
     assert int(done.stdout) <= 1.2 * weights, int(done.stdout) / weights
 
 
@@ -281,7 +281,7 @@ def test_loading_needs_little_more_memory_than_the_weights(kind: str, tmp_path: 
 
 
 def bert(folder: Path) -> Any:
-    """Write a BERT folder with a tokenizer whose special tokens are not where Google's are; return the model."""
+    """Write a BERT folder whose tokenizer has other ids of special tokens than Google's; return the model."""
     from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 
     engine = wordpiece()
@@ -297,7 +297,7 @@ def bert(folder: Path) -> Any:
     return model
 
 
-def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path: Path) -> None:
+def test_bert_is_evaluated_with_its_mask_token_and_adapted(tmp_path: Path) -> None:
     reference = bert(tmp_path / "bert")
     run = lemma.load(tmp_path / "bert", device="cpu")
     assert run.spec.special_tokens == (1, 2, 3)  # pyright: ignore
@@ -305,7 +305,7 @@ def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path
     torch.testing.assert_close(run.module(tokens), reference(tokens).logits, rtol=0, atol=1e-5)
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     score = lemma.evaluate(run, text=tmp_path / "text.txt", progress=False)
-    assert abs(score.loss - math.log(run.spec.vocabulary)) < 0.2  # an untrained model guesses
+    assert abs(score.loss - math.log(run.spec.vocabulary)) < 0.2  # an untrained model predicts at chance
     rows = "".join(f"the cat sat {number},{'ab'[number % 2]}\n" for number in range(40))
     (tmp_path / "rows.csv").write_text(f"text,label\n{rows}")
     quick: dict[str, Any] = {"steps": 2, "device": "cpu", "progress": False}
@@ -314,7 +314,7 @@ def test_a_bert_is_evaluated_with_its_own_mask_and_becomes_a_classifier(tmp_path
     assert str(lemma.look(tmp_path / "bert", text="the cat sat").tokens[0].text) == "[CLS]"
 
 
-def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
+def test_t5_output_matches_transformers(tmp_path: Path) -> None:
     from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
     engine = pieces()
@@ -337,7 +337,7 @@ def test_a_t5_answers_a_source_as_transformers_does(tmp_path: Path) -> None:
     assert lemma.evaluate(tmp_path, pairs=tmp_path / "pairs.tsv", beam=1, progress=False).sentences == 2
 
 
-def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:
+def test_served_model_uses_its_chat_template(folder: Path) -> None:
     from lemma.api import application
 
     testing = pytest.importorskip("fastapi.testclient", reason="needs FastAPI")
@@ -352,6 +352,6 @@ def test_a_served_model_chats_by_its_own_template(folder: Path) -> None:
     assert reported["created"] == 0 and reported["shows"] == ["generate", "look", "count"]
     samples = client.post(
         "/v1/completions", json={"prompt": "the", "max_tokens": 8, "seed": 3}
-    ).json()  # as it says itself
+    ).json()  # as the template says
     custom = lemma.generate(run, "the", tokens=8, seed=3, defaults={"temperature": 1.0})
     assert samples["choices"][0]["text"] == custom.text

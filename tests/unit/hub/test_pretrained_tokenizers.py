@@ -1,4 +1,4 @@
-"""Tokenizers of pretrained models: the ids, texts and conversations of transformers."""
+"""Tokenizers of pretrained models against transformers: ids, texts, conversations."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ def engine(request: pytest.FixtureRequest) -> library.Tokenizer:
     return ENGINES[request.param]()
 
 
-def test_ids_and_texts_are_those_of_transformers(engine: library.Tokenizer) -> None:
+def test_token_ids_and_texts_match_transformers(engine: library.Tokenizer) -> None:
     ours, reference = Tokenizer(engine.to_str()), transformers.PreTrainedTokenizerFast(tokenizer_object=engine)
     assert ours.kind == "pretrained" and ours.vocabulary == len(reference)
     for line in LINES:
@@ -44,7 +44,7 @@ def test_ids_and_texts_are_those_of_transformers(engine: library.Tokenizer) -> N
 
 
 def _saved(folder: Path, engine: library.Tokenizer, **settings: Any) -> Path:
-    """A folder with tokenizer.json and, if there are settings, tokenizer_config.json; its model is a BERT."""
+    """Write a BERT folder with tokenizer.json and, for settings, tokenizer_config.json."""
     folder.mkdir(exist_ok=True)
     engine.save(str(folder / "tokenizer.json"))
     if settings:
@@ -65,7 +65,7 @@ AROUND: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("pipeline", ["template", "none"])
 @pytest.mark.parametrize("said", AROUND)
-def test_a_text_is_put_between_what_transformers_puts_it_between(said: str, pipeline: str, tmp_path: Path) -> None:
+def test_added_special_tokens_match_transformers(said: str, pipeline: str, tmp_path: Path) -> None:
     engine = wordpiece()
     if pipeline == "none":
         plan = {**json.loads(engine.to_str()), "post_processor": None}
@@ -75,11 +75,11 @@ def test_a_text_is_put_between_what_transformers_puts_it_between(said: str, pipe
     for line in LINES:
         assert ours.encode(line).tolist() == reference(line)["input_ids"]
     rows = fit_rows(encode_texts(ours, LINES[:1], lambda size: None)[0], ours, 99, special_tokens=True)
-    assert rows.tokens.tolist() == reference(LINES[0])["input_ids"]  # as a classifier reads it
+    assert rows.tokens.tolist() == reference(LINES[0])["input_ids"]  # as for a classifier
 
 
 @pytest.mark.parametrize("name", ["byte-level", "with begin", "pieces"])
-def test_text_that_is_spelled_piece_by_piece_is_the_text_of_all(name: str) -> None:
+def test_incremental_detokenization_equals_full_decoding(name: str) -> None:
     ours = Tokenizer(ENGINES[name]().to_str())
     for line in LINES[:4]:
         ids = ours.encode(line).tolist()
@@ -89,11 +89,11 @@ def test_text_that_is_spelled_piece_by_piece_is_the_text_of_all(name: str) -> No
             last = ours.decode(ids[cut - 1 : cut])
             assert messages == strip_partial_character(
                 ours, ours.decode(ids[cut - 1 :])[len(last) :]
-            )  # no half of a character
+            )  # without partial characters
             assert "\ufffd" not in messages or "\ufffd" in ours.decode(ids[cut - 1 :])
 
 
-def test_labels_name_special_tokens_and_keep_spaces() -> None:
+def test_token_strings_show_special_tokens_and_spaces() -> None:
     ours = Tokenizer(byte_level(begin=True).to_str())
     assert "".join(ours.token_strings(ours.encode("the cat sat"))) == "<|endoftext|>the cat sat"
     spaced = Tokenizer(pieces().to_str())
@@ -101,21 +101,21 @@ def test_labels_name_special_tokens_and_keep_spaces() -> None:
 
 
 @pytest.mark.parametrize("name", ["byte-level", "pieces", "wordpiece"])
-def test_a_long_text_is_cut_where_its_tokens_do_not_change(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_chunked_tokenization_equals_full_tokenization(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("lemma.data.text.BLOCK", 100)
     ours = Tokenizer(ENGINES[name]().to_str())
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     result = np.asarray(read_tokens([str(tmp_path / "text.txt")], ours).item("text"))
-    start = () if ours.suffix else ours.prefix  # an encoder's windows have special tokens of their own
+    start = () if ours.suffix else ours.prefix  # an encoder adds special tokens to each window
     assert result.tolist() == [*start, *ours.encode_lossy(TEXT)[0].tolist()]
 
 
-def test_a_larger_vocabulary_than_the_tokens_is_the_models(tmp_path: Path) -> None:
+def test_padded_vocabulary_size_comes_from_the_model(tmp_path: Path) -> None:
     llama(tmp_path, vocab_size=320)
     run = lemma.load(tmp_path, device="cpu")
     assert run.tokenizer.vocabulary == run.spec.vocabulary == 320  # pyright: ignore
-    assert run.tokenizer.decode([319, run.tokenizer.encode("a")[0]]) == "a"  # 319 is no token
+    assert run.tokenizer.decode([319, run.tokenizer.encode("a")[0]]) == "a"  # 319 is not a token
 
 
 def test_stop_tokens_and_sampling_come_from_generation_config(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_stop_tokens_and_sampling_come_from_generation_config(tmp_path: Path) ->
     assert lemma.load(tmp_path).tokenizer.sampling == {"temperature": 0.0}
 
 
-def test_settings_are_saved_next_to_the_tokenizer(tmp_path: Path) -> None:
+def test_chat_template_and_stop_tokens_are_saved_with_the_tokenizer(tmp_path: Path) -> None:
     llama(tmp_path / "model")
     tokenizer = lemma.load(tmp_path / "model").tokenizer
     (tmp_path / "saved").mkdir()
@@ -155,7 +155,7 @@ TALK = [
 
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
-def test_a_conversation_is_written_as_transformers_writes_it(name: str) -> None:
+def test_chat_rendering_matches_transformers(name: str) -> None:
     reference = transformers.PreTrainedTokenizerFast(tokenizer_object=byte_level(), bos_token="<|im_start|>")
     reference.chat_template = TEMPLATES[name]
     for answering in (True, False):
@@ -164,7 +164,7 @@ def test_a_conversation_is_written_as_transformers_writes_it(name: str) -> None:
         assert text == expected
 
 
-def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
+def test_chat_template_cannot_escape_its_sandbox() -> None:
     for evil in ("{{ ''.__class__.__mro__ }}", "{{ messages.append(1) }}", "{% include '/etc/passwd' %}"):
         try:
             text = render_chat(evil, TALK, {})
@@ -173,7 +173,7 @@ def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
         assert text == ""
 
 
-def test_a_template_may_refuse_and_a_model_without_one_says_so(tmp_path: Path) -> None:
+def test_template_errors_and_missing_templates_are_reported(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="Only users may speak"):
         render_chat("{{ raise_exception('Only users may speak') }}", TALK, {})
     with pytest.raises(DataError, match="a role and a content are expected"):
@@ -182,7 +182,7 @@ def test_a_template_may_refuse_and_a_model_without_one_says_so(tmp_path: Path) -
         Tokenizer(byte_level().to_str()).chat(TALK)
 
 
-def test_nothing_is_added_to_a_conversation(tmp_path: Path) -> None:
+def test_chat_adds_no_tokens_to_the_template(tmp_path: Path) -> None:
     llama(tmp_path, tokenizer=pieces())
     run = lemma.load(tmp_path)
     talk = [{"role": "user", "content": "the cat"}]

@@ -1,4 +1,4 @@
-"""Fused attention against attention written out, for every choice of widths, groups, mask, order and slopes."""
+"""Fused attention against a reference, for every choice of widths, groups, mask, order and slopes."""
 
 from itertools import product
 from typing import Any
@@ -17,7 +17,7 @@ CHOICES = list(
 )
 
 
-def written_out(
+def reference_attention(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
@@ -26,7 +26,7 @@ def written_out(
     mask: Tensor | None,
     slopes: Tensor | None,
 ) -> Tensor:
-    """Attention row by row, as the formula has it."""
+    """Compute attention row by row from its formula."""
     batch, heads, new, _ = queries.shape
     names = keys.shape[2]
     out = torch.zeros(batch, heads, new, values.shape[-1], dtype=queries.dtype)
@@ -41,7 +41,7 @@ def written_out(
 
 
 @pytest.mark.parametrize(("causal", "key_heads", "value_heads", "value_width", "slope", "masked", "sizes"), CHOICES)
-def test_attend_is_attention_written_out(
+def test_attend_equals_reference_attention(
     causal: bool, key_heads: int, value_heads: int, value_width: int, slope: float | None, masked: bool, sizes: tuple
 ) -> None:
     torch.manual_seed(0)
@@ -54,7 +54,7 @@ def test_attend_is_attention_written_out(
     mask = mask if masked else None
     line = None if slopes is None else -slopes[:, None] * relative_distances(new, names, slopes.device).abs()
     ours = attend(queries, keys, values, scale=0.4, causal=causal, mask=mask, position_bias=line)
-    expected = written_out(queries, keys, values, 0.4, causal, mask, slopes)
+    expected = reference_attention(queries, keys, values, 0.4, causal, mask, slopes)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-12)
 
 
@@ -79,7 +79,7 @@ def kernels(call: object) -> str:
     ],
     ids=str,
 )
-def test_the_fused_kernel_is_the_one_that_runs(shape: AttentionShape) -> None:
+def test_attend_runs_the_fused_kernel(shape: AttentionShape) -> None:
     part = Attention(shape)
     stream, source = torch.randn(2, 8, 16), torch.randn(2, 5, 12) if shape.source_width else None
     ran = kernels(lambda: part(stream, source=source))
@@ -87,7 +87,7 @@ def test_the_fused_kernel_is_the_one_that_runs(shape: AttentionShape) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
-def test_one_query_of_grouped_heads_is_attention_written_out(groups: int) -> None:
+def test_single_query_grouped_attention_equals_reference(groups: int) -> None:
     queries, keys, values = torch.randn(3, 4, 1, 6), torch.randn(3, groups, 5, 6), torch.randn(3, groups, 5, 6)
     spread_keys, spread_values = (item.repeat_interleave(4 // groups, dim=1) for item in (keys, values))
     expected = (queries @ spread_keys.mT * 0.4).softmax(-1) @ spread_values
@@ -96,7 +96,7 @@ def test_one_query_of_grouped_heads_is_attention_written_out(groups: int) -> Non
 
 @pytest.mark.parametrize("window", [1, 2, 5, 9])
 @pytest.mark.parametrize("positions", [Alibi(), Rotary(), NoPositions()], ids=str)
-def test_a_sliding_window_is_a_mask_of_the_band(window: int, positions: Any) -> None:
+def test_sliding_window_equals_band_mask(window: int, positions: Any) -> None:
     torch.manual_seed(0)
     stream = torch.randn(2, 8, 16, dtype=torch.float64)
     full = Attention(AttentionShape(16, 4, positions=positions)).double()
@@ -112,7 +112,7 @@ def test_a_sliding_window_is_a_mask_of_the_band(window: int, positions: Any) -> 
     torch.testing.assert_close(torch.cat(steps, dim=1), full(stream, mask=band)[0])
 
 
-def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
+def test_alibi_bias_matrix_allocates_no_memory() -> None:
     line = AlibiBias(2)(relative_distances(1000, 1000, torch.device("cpu")))
     bias = expand_position_bias(line, 1000, 1000, True, None, torch.float32)
     assert bias.shape == (1, 2, 1000, 1000) and bias.untyped_storage().nbytes() == 2 * 1999 * 4
@@ -128,23 +128,23 @@ def test_alibis_matrix_takes_no_memory_of_its_own() -> None:
         ({"width": 8, "heads": 2, "source_width": 4}, "causal"),
     ],
 )
-def test_choices_that_exclude_each_other_are_refused(choices: dict[str, Any], why: str) -> None:
+def test_incompatible_attention_options_are_rejected(choices: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         AttentionShape(**choices)
 
 
-def test_attention_to_a_source_needs_the_source() -> None:
+def test_cross_attention_requires_a_source() -> None:
     with pytest.raises(ValueError, match="source"):
         Attention(AttentionShape(8, 2, causal=False, source_width=4))(torch.randn(1, 2, 8))
 
 
-def test_trained_in_bfloat16_a_cpu_attends_in_float32() -> None:
+def test_bfloat16_training_on_cpu_attends_in_float32() -> None:
     settings = torch.randn(3, 2, 4, 6, 8, generator=torch.Generator().manual_seed(1)).bfloat16()
     lower, exact = ([part.to(kind).requires_grad_() for part in settings] for kind in (torch.bfloat16, torch.float32))
     with torch.autocast("cpu", torch.bfloat16):
         result = attend(*lower, 0.3, True)
         assert result.dtype == torch.float32
-    expected = written_out(*exact, 0.3, True, None, None)
+    expected = reference_attention(*exact, 0.3, True, None, None)
     torch.testing.assert_close(result, expected)
     torch.testing.assert_close(
         torch.autograd.grad(result.square().sum(), lower),

@@ -4,7 +4,7 @@ from torch.nn import functional
 from lemma.layers.feed_forward import gelu
 
 
-def test_both_forms_of_gelu_agree_with_torch_in_value_and_gradient() -> None:
+def test_both_gelu_forms_match_torch_in_value_and_gradient() -> None:
     values = torch.linspace(-40, 40, 801, dtype=torch.float64, requires_grad=True)
     twin = values.detach().clone().requires_grad_()
     weights = torch.randn(801, dtype=torch.float64)

@@ -29,7 +29,7 @@ def complex_rotation(vectors: Tensor, start: int, base: float, factor: float = 1
 
 @pytest.mark.parametrize("share", [1.0, 0.5])
 @pytest.mark.parametrize("start", [0, 7])
-def test_both_layouts_are_multiplication_by_a_complex_number(share: float, start: int) -> None:
+def test_both_rotary_layouts_equal_complex_multiplication(share: float, start: int) -> None:
     vectors = torch.randn(2, 3, 5, 8, dtype=torch.float64)
     rotated = int(8 * share)
     expected = torch.cat([complex_rotation(vectors[..., :rotated], start, 50.0), vectors[..., rotated:]], dim=-1)
@@ -42,13 +42,13 @@ def test_both_layouts_are_multiplication_by_a_complex_number(share: float, start
     torch.testing.assert_close(halves(vectors[..., order], start), expected[..., order])
 
 
-def test_linear_scaling_gives_later_positions_the_angles_of_earlier_ones() -> None:
+def test_linear_scaling_divides_rotary_angles() -> None:
     vectors = torch.randn(1, 1, 6, 4, dtype=torch.float64)
     part = RotaryEmbedding(8, 4, 100.0, scaling=LinearScaling(factor=3.0))
     torch.testing.assert_close(part(vectors, 2), complex_rotation(vectors, 2, 100.0, factor=3.0))
 
 
-def test_llama3_and_yarn_keep_fast_angles_and_divide_slow_ones() -> None:
+def test_llama3_and_yarn_scale_only_low_frequencies() -> None:
     base, _ = rotary_frequencies(64, 10_000.0, NoScaling())
     llama3, gain = rotary_frequencies(64, 10_000.0, Llama3Scaling(factor=8.0, original_context=512))
     turns = 512 * base / (2 * math.pi)
@@ -62,7 +62,7 @@ def test_llama3_and_yarn_keep_fast_angles_and_divide_slow_ones() -> None:
     assert yarn[0] == base[0] and math.isclose(yarn[-1].item(), base[-1].item() / 8)
 
 
-def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() -> None:
+def test_rotary_table_grows_also_in_inference_mode() -> None:
     part = RotaryEmbedding(100_000, 4, layout="halves")
     assert len(part.table) == INITIAL_ROWS
     vectors = torch.randn(1, 2, 3, 4)
@@ -76,14 +76,14 @@ def test_the_table_grows_with_what_is_read_also_where_no_gradient_is_wanted() ->
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_buckets_are_those_of_t5(causal: bool) -> None:
+def test_relative_position_buckets_match_t5(causal: bool) -> None:
     attention = pytest.importorskip("transformers.models.t5.modeling_t5").T5Attention
     distances = torch.arange(-300, 301)
     expected = attention._relative_position_bucket(-distances, not causal, num_buckets=32, max_distance=128)
     assert torch.equal(relative_buckets(distances, 32, 128, causal), expected)
 
 
-def test_relative_positions_learn_through_the_view_of_their_numbers() -> None:
+def test_relative_position_biases_receive_gradients() -> None:
     part = RelativeBias(2, 8, 6, causal=True).double()
     torch.nn.init.normal_(part.weight)
     attention = Attention(AttentionShape(8, 2, positions=Relative(buckets=8, farthest=6))).double()

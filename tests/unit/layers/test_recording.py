@@ -1,4 +1,4 @@
-"""The tap: weights worked out again from queries and keys are those of the run, for our models and for others."""
+"""Recorded attention: weights recomputed from queries and keys equal those of the model, for any library."""
 
 import threading
 
@@ -18,7 +18,7 @@ ATTENDING = [name for name in SMALL if name.startswith(("decoder", "table"))]
 
 
 @pytest.mark.parametrize("name", ATTENDING)
-def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_weights_times_values_equal_kernel_output(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, tokens = build(SMALL[name]).double().eval(), torch.randint(11, (2, 8))
     settings: list[Tensor] = []
     kernel = functional.scaled_dot_product_attention
@@ -39,7 +39,7 @@ def test_weights_times_values_are_what_the_kernel_gave(name: str, monkeypatch: p
         torch.testing.assert_close(out[..., : expected.shape[-1]], expected, rtol=0, atol=1e-9)
 
 
-def test_later_calls_with_a_cache_are_seen_too() -> None:
+def test_recording_includes_cached_decoding_calls() -> None:
     model, tokens = build(SMALL["decoder-alibi"]).double().eval(), torch.randint(11, (1, 8))
     with record_attention(model) as full:
         model(tokens)
@@ -50,8 +50,8 @@ def test_later_calls_with_a_cache_are_seen_too() -> None:
         torch.testing.assert_close(item.weights()[:, :, 5:], other.weights(), rtol=0, atol=1e-12)
 
 
-def test_in_half_precision_a_far_key_is_biased_by_its_own_distance() -> None:
-    new = 515  # bfloat16 rounds 511 to 512, and 513 too
+def test_position_bias_of_distant_keys_is_exact_in_bfloat16() -> None:
+    new = 515  # bfloat16 rounds 511 and 513 to 512
     queries = torch.zeros(1, 1, new, 2, dtype=torch.bfloat16)
     line = torch.arange(1 - new, new)[None].float()  # adds the distance itself
     scores = AttentionRecord(queries, queries, None, 1.0, causal=True, position_bias=line).scores()
@@ -59,7 +59,7 @@ def test_in_half_precision_a_far_key_is_biased_by_its_own_distance() -> None:
     assert scores[0, 0, 511, :3].tolist() == [511, 510, 509] and scores[0, 0, 0, 1] == -torch.inf
 
 
-def test_the_window_head_is_seen_as_one_head_over_all_words() -> None:
+def test_window_head_is_recorded_as_one_head() -> None:
     model = build(Attentive(vocabulary=11, width=6, key_width=5, value_width=4, hidden=7, context=4)).double()
     tokens = torch.randint(11, (2, 7))
     with torch.no_grad(), record_attention(model) as [*records]:
@@ -88,7 +88,7 @@ def hugging_face(kind: str, implementation: str) -> nn.Module:
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("kind", ["GPT2", "Llama", "Bert"])
-def test_hugging_face_attention_is_theirs_though_the_fused_path_returns_none(kind: str, implementation: str) -> None:
+def test_recorded_hugging_face_attention_matches_output_attentions(kind: str, implementation: str) -> None:
     model, tokens = hugging_face(kind, implementation), torch.randint(17, (2, 6))
     present = torch.tensor([[1] * 6, [1] * 4 + [0] * 2])
     with torch.no_grad(), record_attention(model) as records:
@@ -103,7 +103,7 @@ def test_hugging_face_attention_is_theirs_though_the_fused_path_returns_none(kin
         torch.testing.assert_close(record.weights()[1, :, :4], weights[1, :, :4], rtol=0, atol=1e-5)
 
 
-def test_torchs_own_layers_are_seen_past_their_shortcut() -> None:
+def test_torch_encoder_layers_are_recorded_despite_fast_path() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
     stream = torch.randn(2, 5, 8)
     with torch.no_grad(), record_attention(layer) as records:
@@ -114,7 +114,7 @@ def test_torchs_own_layers_are_seen_past_their_shortcut() -> None:
     torch.testing.assert_close(records[0].weights(), expected)
 
 
-def test_a_failing_model_leaves_nobody_listening() -> None:
+def test_failed_forward_removes_recording_hooks() -> None:
     model = build(SMALL["decoder"])
     kernel = functional.scaled_dot_product_attention
     with pytest.raises(IndexError), record_attention(model):
@@ -123,7 +123,7 @@ def test_a_failing_model_leaves_nobody_listening() -> None:
     assert not any(part._forward_pre_hooks or part._forward_hooks for part in model.modules())
 
 
-def test_two_taps_at_once_hear_the_same() -> None:
+def test_nested_recordings_capture_the_same_attention() -> None:
     model, tokens = build(SMALL["table-a5"]), torch.randint(11, (1, 5))
     with torch.no_grad(), record_attention() as outer, record_attention(model) as inner:
         model(tokens)
@@ -131,7 +131,7 @@ def test_two_taps_at_once_hear_the_same() -> None:
     assert all(torch.equal(item.weights(), other.weights()) for item, other in zip(outer, inner, strict=True))
 
 
-def test_each_thread_hears_itself_only_and_nothing_stays_behind() -> None:
+def test_recording_is_thread_local_and_cleans_up() -> None:
     kernel = functional.scaled_dot_product_attention
     model, tokens = build(SMALL["decoder"]).eval(), torch.randint(11, (1, 5))
     begun, over = threading.Event(), threading.Event()
@@ -146,26 +146,26 @@ def test_each_thread_hears_itself_only_and_nothing_stays_behind() -> None:
         thread.start()
         assert begun.wait(10)
         model(tokens)
-    over.set()  # the other tap, opened later, is closed later too
+    over.set()  # the other recording starts and ends later
     thread.join()
     assert len(records) == 2 and functional.scaled_dot_product_attention is kernel
 
 
-def test_causal_attention_of_few_queries_to_many_keys_is_aligned_with_the_first_key() -> None:
+def test_recorded_causal_mask_is_aligned_to_the_first_key() -> None:
     queries, keys = torch.randn(1, 2, 3, 4), torch.randn(1, 2, 5, 4)
     with record_attention() as records:
         mixed = functional.scaled_dot_product_attention(queries, keys, keys, is_causal=True)
     torch.testing.assert_close(records[0].weights() @ keys, mixed)
 
 
-def test_what_is_no_number_is_shown_as_such() -> None:
+def test_nan_scores_give_nan_weights() -> None:
     queries = torch.tensor([[[[float("nan")], [1.0]]]])
     weights = AttentionRecord(queries, torch.ones(1, 1, 2, 1), None, 1.0).weights()
     assert weights[0, 0, 0].isnan().all() and weights[0, 0, 1].tolist() == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_torchs_attention_is_heard_when_it_returns_its_weights_too(causal: bool) -> None:
+def test_torch_attention_returning_weights_is_recorded(causal: bool) -> None:
     layer, stream = nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), torch.randn(2, 5, 8)
     mask = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else None
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""A classifier reads of its body's vectors what its spec says, by loops one can read."""
+"""Pooling and head of classifiers against plain loops."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ THERE = torch.arange(4) < torch.tensor(LENGTHS)[:, None]
 
 
 @pytest.mark.parametrize("pooling", ["first", "last", "mean"])
-def test_pooling_takes_only_what_is_there(pooling: str) -> None:
+def test_pooling_excludes_padding(pooling: str) -> None:
     expected = {
         "first": [row[0] for row in VECTORS],
         "last": [row[length - 1] for row, length in zip(VECTORS, LENGTHS, strict=True)],
@@ -22,13 +22,13 @@ def test_pooling_takes_only_what_is_there(pooling: str) -> None:
     torch.testing.assert_close(pool(VECTORS, THERE, pooling), torch.stack(expected))
 
 
-def test_pooling_minds_nothing_that_stands_in_the_padding() -> None:
+def test_pooling_ignores_padding_values() -> None:
     spoiled = VECTORS.masked_fill(~THERE[..., None], torch.nan)
     for pooling in ("first", "last", "mean"):
         torch.testing.assert_close(pool(spoiled, THERE, pooling), pool(VECTORS, THERE, pooling))
 
 
-def test_a_gru_classifier_is_its_last_hidden_vector_through_the_head() -> None:
+def test_gru_classifier_applies_head_to_last_hidden_state() -> None:
     model = build(Classifier(body=Gru(vocabulary=9, width=4, hidden=5), classes=3)).eval()
     texts = [[1, 2, 3, 4], [5, 6]]
     tokens = torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1]])
@@ -37,7 +37,7 @@ def test_a_gru_classifier_is_its_last_hidden_vector_through_the_head() -> None:
         torch.testing.assert_close(model(tokens)[row], model.head(hidden[-1, 0]))
 
 
-def test_all_classes_begin_about_equally_likely() -> None:
+def test_initial_class_probabilities_are_nearly_uniform() -> None:
     for body in (Lstm(vocabulary=9), Encoder(vocabulary=9)):
         logits = build(Classifier(body=body, classes=4))(torch.tensor([[1, 2, 3, 4]]))
         assert logits.softmax(-1).sub(0.25).abs().max() < 0.15

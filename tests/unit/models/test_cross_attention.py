@@ -1,4 +1,4 @@
-"""The re-ranker as a module: against numpy, against the dual encoder it is made of, and under padding."""
+"""The re-ranker against numpy, against its dual encoder, and under padding."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ TOKENS = torch.tensor([[1, 2, 3, -1, -1], [4, -1, -1, -1, -1], [5, 6, 7, 8, 9], 
 
 
 def reranker(towers: DualEncoder = TOWERS, trained: bool = True) -> CrossAttentionModel:
-    """A re-ranker whose every weight is some number, as after training."""
+    """Return a re-ranker with random weights, or untrained."""
     torch.manual_seed(2)
     model = build(CrossAttention(towers=towers)).double().eval()
     if trained:
@@ -46,8 +46,8 @@ def normed(vectors: np.ndarray, norm: torch.nn.Module) -> np.ndarray:
     return (vectors - mean) / np.sqrt(spread + 1e-5) * labelled["weight"] + labelled.get("bias", 0.0)
 
 
-def by_hand(model: CrossAttentionModel, patches: np.ndarray, words: np.ndarray) -> float:
-    """Return what looking adds to the logit of one image and one text without padding, one patch after the other."""
+def reference_score(model: CrossAttentionModel, patches: np.ndarray, words: np.ndarray) -> float:
+    """Return the re-ranker's logit change for one image and one text without padding, patch by patch."""
     weights = {name: tensor.detach().numpy() for name, tensor in model.named_parameters()}
     rows = []
     maps = weights["towers.image_projection.weight"]
@@ -68,17 +68,17 @@ def by_hand(model: CrossAttentionModel, patches: np.ndarray, words: np.ndarray) 
 
 
 @pytest.mark.parametrize("image_pool", ["mean", "places"])
-def test_what_is_added_equals_the_formula_worked_out_in_numpy(image_pool: str) -> None:
+def test_reranker_score_matches_numpy_reference(image_pool: str) -> None:
     model = reranker(TOWERS.replace(image_pool=image_pool))
     patches, words, present = inputs(model)
     with torch.no_grad():
         actual = model(patches, words, present)
-    expected = [by_hand(model, patches[i].numpy(), words[i, : int(present[i].sum())].numpy()) for i in range(4)]
+    expected = [reference_score(model, patches[i].numpy(), words[i, : int(present[i].sum())].numpy()) for i in range(4)]
     np.testing.assert_allclose(actual.numpy(), expected, rtol=1e-9)
     assert np.ptp(expected) > 0.1
 
 
-def test_every_pair_asked_for_equals_that_image_next_to_that_text() -> None:
+def test_pair_scores_equal_single_pair_scores() -> None:
     model = reranker()
     patches, words, present = inputs(model)
     pairs = ImageTextPairs(torch.tensor([3, 0, 0, 2]), torch.tensor([1, 1, 2, 2]))
@@ -91,7 +91,7 @@ def test_every_pair_asked_for_equals_that_image_next_to_that_text() -> None:
 
 
 @pytest.mark.parametrize("pool", ["first", "last", "mean"])
-def test_untrained_it_adds_nothing_to_the_dual_encoders_logits_and_so_changes_no_ranking(pool: str) -> None:
+def test_untrained_reranker_keeps_dual_encoder_logits(pool: str) -> None:
     model = reranker(TOWERS.replace(pool=pool), trained=False)
     patches, words, present = inputs(model)
     every = ImageTextPairs(
@@ -104,7 +104,7 @@ def test_untrained_it_adds_nothing_to_the_dual_encoders_logits_and_so_changes_no
         )
 
 
-def test_the_number_of_words_that_are_not_there_changes_nothing() -> None:
+def test_padding_does_not_change_reranker_scores() -> None:
     model = reranker()
     longer = functional.pad(TOKENS, (0, 3), value=-1)
     with torch.no_grad():
@@ -115,7 +115,7 @@ def test_the_number_of_words_that_are_not_there_changes_nothing() -> None:
         )
 
 
-def test_the_tap_sees_how_much_each_patch_looks_at_each_word() -> None:
+def test_recorded_cross_attention_matches_reference() -> None:
     model = reranker()
     patches, words, present = inputs(model)
     with torch.no_grad(), record_attention(model) as records:
@@ -128,7 +128,7 @@ def test_the_tap_sees_how_much_each_patch_looks_at_each_word() -> None:
     assert record.weights()[1, 0, :, 0].eq(1).all()  # a text of one word has all the weight
 
 
-def test_only_what_is_not_the_dual_encoders_is_called_added() -> None:
+def test_new_parameters_exclude_the_dual_encoder() -> None:
     from lemma.adaptation.adapt import adapt_model
     from lemma.spec.recipe import Frozen
 
@@ -137,7 +137,7 @@ def test_only_what_is_not_the_dual_encoders_is_called_added() -> None:
     assert trained == {name for name, _ in model.named_parameters() if not name.startswith("towers.")}
 
 
-def test_gradients_reach_the_dual_encoders_two_maps_through_queries_and_keys() -> None:
+def test_gradients_reach_both_tower_projections() -> None:
     model = reranker(TOWERS.replace(body=Lstm(vocabulary=11, width=4, hidden=7).to_dict()))
     patches, words, present = inputs(model)
     model(patches, words, present).sum().backward()

@@ -1,4 +1,4 @@
-"""The image tower and the meeting of both towers, against plain numpy."""
+"""The image tower and the logits of both towers against numpy."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def towers(pool: str) -> DualEncoderModel:
 
 
 @pytest.mark.parametrize("pool", ["places", "mean"])
-def test_an_image_s_vector_is_the_sum_of_its_patches_by_the_map_of_each_place(pool: str) -> None:
+def test_image_vector_sums_position_dependent_patch_projections(pool: str) -> None:
     model = towers(pool)
     with torch.no_grad():
         patches = model.patches(IMAGES)
@@ -39,7 +39,7 @@ def test_an_image_s_vector_is_the_sum_of_its_patches_by_the_map_of_each_place(po
     np.testing.assert_allclose(actual.numpy(), summed / np.linalg.norm(summed, axis=1, keepdims=True), atol=1e-12)
 
 
-def test_only_with_a_map_for_every_place_does_it_matter_where_a_patch_ends_up() -> None:
+def test_patch_order_matters_only_with_position_dependent_pooling() -> None:
     for pool, moves in (("places", True), ("mean", False)):
         model = towers(pool)
         with torch.no_grad():
@@ -48,24 +48,26 @@ def test_only_with_a_map_for_every_place_does_it_matter_where_a_patch_ends_up() 
             assert (not torch.allclose(rotated, model.project_image(patches))) is moves
 
 
-def test_neither_brightness_nor_contrast_reaches_the_image_tower() -> None:
+def test_image_tower_is_invariant_to_brightness_and_contrast() -> None:
     dimmed = 0.2 + 0.5 * IMAGES
     spread = IMAGES.flatten(1).std(1)
     with torch.no_grad():
         ratio = standardise(dimmed) / standardise(IMAGES)
-    expected = 0.5 * (spread + 0.05) / (0.5 * spread + 0.05)  # only what keeps a plain image from being all noise
+    expected = (
+        0.5 * (spread + 0.05) / (0.5 * spread + 0.05)
+    )  # the constant that keeps a uniform image from becoming noise
     np.testing.assert_allclose(ratio.flatten(1).numpy(), expected[:, None].expand(-1, 108).numpy(), rtol=1e-9)
     assert standardise(torch.full((1, 3, 6, 6), 0.7)).abs().max() < 1e-5
 
 
-def test_bytes_and_their_shares_of_255_are_the_same_image() -> None:
+def test_uint8_and_scaled_float_images_are_equal() -> None:
     grey = torch.randint(0, 256, (2, 3, 6, 6), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     model = towers("places").float()
     with torch.no_grad():
         torch.testing.assert_close(model.image_vectors(grey), model.image_vectors(grey / 255))
 
 
-def test_patches_are_squares_row_by_row() -> None:
+def test_patches_are_squares_in_row_order() -> None:
     patches = extract_patches(IMAGES, 2)
     for index in range(9):
         row, column = divmod(index, 3)
@@ -74,9 +76,9 @@ def test_patches_are_squares_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("log_scale", [4.0, 4.7])
-def test_the_scale_is_bounded_and_finds_its_way_back(log_scale: float) -> None:
+def test_logit_scale_is_clamped_but_keeps_its_gradient(log_scale: float) -> None:
     model = towers("mean")
-    for wants, passes in ((1.0, True), (-1.0, log_scale < 4.6)):  # a positive gradient wants a smaller scale
+    for wants, passes in ((1.0, True), (-1.0, log_scale < 4.6)):  # a positive gradient lowers the scale
         model.log_scale.data.fill_(log_scale)
         model.log_scale.grad = None
         assert model.scale.item() == pytest.approx(min(np.exp(log_scale), 100.0))
@@ -85,7 +87,7 @@ def test_the_scale_is_bounded_and_finds_its_way_back(log_scale: float) -> None:
         assert model.log_scale.grad.item() == pytest.approx(wants * np.exp(log_scale) * passes)
 
 
-def test_the_bound_of_the_scale_can_be_compiled() -> None:
+def test_logit_scale_clamp_compiles() -> None:
     value = torch.tensor(4.7, requires_grad=True)
     compiled = torch.compile(lambda x: UpperBound.apply(x.exp(), 100.0), backend="aot_eager", fullgraph=True)
     compiled(value).backward()

@@ -1,4 +1,4 @@
-"""A model laid bare computes bit for bit what the model does, and passes by nothing that someone has put into it."""
+"""Fast copies are bitwise equal to their models and keep hooks, wrappers and patches."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ def small() -> LanguageModel:
 
 @pytest.mark.parametrize("name", SMALL)
 @torch.inference_mode()
-def test_a_bare_model_gives_the_same_bits_token_by_token(name: str) -> None:
+def test_fast_copy_is_bitwise_equal_token_by_token(name: str) -> None:
     model = build(SMALL[name]).eval()
     same, states = fast_copy(model), (None, None)
     assert not isinstance(same, nn.Module)
@@ -36,15 +36,17 @@ def test_a_bare_model_gives_the_same_bits_token_by_token(name: str) -> None:
         states = first, second
 
 
-def test_hooks_are_called_for_every_token() -> None:
+def test_forward_hooks_run_for_every_token() -> None:
     model, seen = small(), []
     model.layers[1].attention.output.register_forward_hook(lambda *given: seen.append(1))  # pyright: ignore
     generate(model, [[1, 2]], GREEDY)
     assert len(seen) == 5
 
 
-def test_a_model_with_hooks_has_no_step_that_is_replayed_without_them() -> None:
-    model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=64)).eval()  # room that is worth it
+def test_models_with_hooks_get_no_cuda_graph() -> None:
+    model = build(
+        Decoder(vocabulary=11, width=8, depth=2, heads=2, context=64)
+    ).eval()  # enough tokens for a graph to pay off
     with torch.inference_mode():
         _, cache = model(TOKENS)
     handle = model.layers[1].register_forward_hook(lambda *given: None)  # pyright: ignore
@@ -55,7 +57,7 @@ def test_a_model_with_hooks_has_no_step_that_is_replayed_without_them() -> None:
     assert has_hooks(model)
 
 
-def test_a_hook_on_all_modules_is_called() -> None:
+def test_global_forward_hooks_run() -> None:
     model, seen = small(), []
     handle = nn.modules.module.register_module_forward_hook(lambda module, *given: seen.append(type(module).__name__))
     try:
@@ -66,7 +68,7 @@ def test_a_hook_on_all_modules_is_called() -> None:
 
 
 class Zero(nn.Linear):
-    """A wrapped layer such as an adapter would put in."""
+    """A wrapped layer, like an adapter's."""
 
     def forward(self, input: Tensor) -> Tensor:
         return 0 * super().forward(input)
@@ -82,14 +84,14 @@ def patch(model: LanguageModel) -> None:
 
 @pytest.mark.parametrize("change", [replace, patch])
 @torch.inference_mode()
-def test_a_changed_layer_is_the_one_that_runs(change: Callable[[LanguageModel], None]) -> None:
+def test_replaced_or_patched_layers_are_used(change: Callable[[LanguageModel], None]) -> None:
     model = small()
     change(model)
     assert not fast_copy(model)(TOKENS)[0].any()
 
 
 class Half(nn.LayerNorm):
-    """One of ours with another forward."""
+    """A layer in Lemma's namespace that overrides forward."""
 
     __module__ = "lemma.somewhere"
 
@@ -97,12 +99,12 @@ class Half(nn.LayerNorm):
         return input / 2
 
 
-def test_a_layer_of_ours_keeps_its_own_forward() -> None:
+def test_lemma_layer_subclass_keeps_its_forward() -> None:
     assert torch.equal(fast_copy(Half(8))(torch.ones(8)), torch.full((8,), 0.5))
 
 
 class Twice(nn.LayerNorm):
-    """One of ours that calls its parent, which only a module can."""
+    """A layer in Lemma's namespace whose forward calls super, which requires a module."""
 
     __module__ = "lemma.somewhere"
 
@@ -111,7 +113,7 @@ class Twice(nn.LayerNorm):
 
 
 @torch.inference_mode()
-def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
+def test_forward_calling_super_stays_a_module() -> None:
     model = small()
     model.norm = Twice(8)
     assert isinstance(fast_copy(model).norm, nn.Module)
@@ -121,7 +123,7 @@ def test_a_forward_that_calls_its_parent_stays_a_module() -> None:
 @pytest.mark.parametrize("threads", [1, 2, 3, 5, 6])
 @pytest.mark.parametrize("by_columns", [True, False])
 @torch.inference_mode()
-def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bool, threads: int) -> None:
+def test_threaded_linear_matches_float64_reference(by_columns: bool, threads: int) -> None:
     layer, default = nn.Linear(513, 514), torch.get_num_threads()
     if by_columns:
         layer.weight.data = layer.weight.data.t().contiguous().t()
@@ -135,19 +137,19 @@ def test_a_large_map_on_any_number_of_threads_gives_the_same_sums(by_columns: bo
         torch.set_num_threads(default)
 
 
-def test_only_large_maps_of_whole_matrices_are_divided_among_threads() -> None:
+def test_only_large_contiguous_linears_are_threaded() -> None:
     odd = nn.Linear(512, 1024)
     odd.weight.data = torch.zeros(1024, 1024)[:, ::2]  # every other column of a wider matrix
     divided = [isinstance(fast_copy(layer), partial) for layer in (nn.Linear(512, 512), nn.Linear(512, 511), odd)]
     assert divided == [True, False, False]
 
 
-def test_an_embedding_that_limits_its_norms_still_does() -> None:
+def test_embedding_max_norm_is_preserved() -> None:
     embedding = nn.Embedding(11, 8, max_norm=0.5)
     assert bool((fast_copy(embedding)(TOKENS).norm(dim=-1) < 0.51).all())
 
 
-def test_generation_leaves_training_mode_as_it_was_part_by_part() -> None:
+def test_generation_restores_training_mode_per_module() -> None:
     model = small().train()
     model.norm.eval()
     generate(model, [[1, 2]], GREEDY)

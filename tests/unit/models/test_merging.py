@@ -1,4 +1,4 @@
-"""Merged matrices give the outputs of separate ones (B6, B7, C8)."""
+"""Merged matrices have the outputs of separate ones (B6, B7, C8)."""
 
 import pytest
 import torch
@@ -32,7 +32,7 @@ def model_of(spec: Decoder, seed: int = 0) -> LanguageModel:
     positions=some.sampled_from(["none", "learned", "sinusoidal", "alibi"]),
     pairs=some.sampled_from([("key_query",), ("value_output",), ("key_query", "value_output")]),
 )
-def test_merged_equals_separate(
+def test_merged_attention_equals_separate_matrices(
     heads: int, inner: int, values: int, grouped: bool, bias: bool, positions: str, pairs: tuple
 ) -> None:
     widths = {
@@ -52,14 +52,14 @@ def test_merged_equals_separate(
     torch.testing.assert_close(torch.cat(rows, dim=1), expected, rtol=1e-9, atol=1e-9)
 
 
-def test_a_bias_of_the_values_goes_to_the_output_though_that_has_none() -> None:
+def test_value_bias_moves_to_the_output_projection() -> None:
     spec = Decoder(vocabulary=7, width=6, depth=2, heads=3, context=8, attention_output_bias=False)
     model, tokens = model_of(spec), torch.randint(7, (2, 8))
     merged = merge(model)
     torch.testing.assert_close(merged(tokens)[0], model(tokens)[0], rtol=1e-9, atol=1e-9)
 
 
-def test_values_are_merged_where_a_window_slides_and_queries_have_norms() -> None:
+def test_value_merging_supports_sliding_windows_and_query_norms() -> None:
     spec = Decoder(vocabulary=7, width=8, depth=2, heads=2, window=3, positions="rotary", query_key_norm=True)
     model, tokens = model_of(spec), torch.randint(7, (2, 8))
     merged = merge(model, "value_output")
@@ -69,7 +69,7 @@ def test_values_are_merged_where_a_window_slides_and_queries_have_norms() -> Non
 
 
 @pytest.mark.parametrize(("attention_width", "sign"), [(16, 0), (32, -1), (8, 1)])  # J = 8, two heads: I = 8, 16, 4
-def test_parameters_are_equal_at_half_the_width(attention_width: int, sign: int) -> None:
+def test_merged_parameters_are_equal_at_half_head_width(attention_width: int, sign: int) -> None:
     width, heads = 16, 2
     spec = Decoder(vocabulary=7, width=width, depth=3, heads=heads, attention_width=attention_width, bias=False)
     model = model_of(spec)
@@ -81,7 +81,7 @@ def test_parameters_are_equal_at_half_the_width(attention_width: int, sign: int)
     assert merged.merging.parameters == (count_parameters(model), count_parameters(merged))
 
 
-def test_the_cache_holds_inputs_instead_of_keys() -> None:
+def test_merged_cache_holds_inputs_instead_of_keys() -> None:
     model = model_of(Decoder(vocabulary=7, width=6, depth=2, heads=3, attention_width=12))
     both, keys = merge(model), merge(model, ["key_query"])
     assert both.merging.cache == (2 * 2 * 12, 2 * 6)  # per token: keys and values against inputs, in two layers
@@ -94,7 +94,7 @@ def test_the_cache_holds_inputs_instead_of_keys() -> None:
     assert "48 → 12" in str(both.merging) and "I = J/2 = 3" in str(both.merging)
 
 
-def test_what_cannot_be_merged_is_refused_with_the_reason() -> None:
+def test_unmergeable_models_are_rejected_with_the_reason() -> None:
     rotary = build(Decoder(vocabulary=7, width=8, heads=2, positions="rotary"))
     with pytest.raises(SpecError, match="rotation acts between"):
         merge(rotary)
@@ -109,13 +109,13 @@ def test_what_cannot_be_merged_is_refused_with_the_reason() -> None:
         merge(rotary, ["key_qery"])  # pyright: ignore[reportArgumentType]
 
 
-def test_with_rotary_positions_values_can_still_be_merged() -> None:
+def test_rotary_models_allow_value_merging() -> None:
     model = model_of(Decoder(vocabulary=7, width=8, depth=2, heads=2, positions="rotary"))
     tokens = torch.randint(7, (2, 8))
     torch.testing.assert_close(merge(model, ["value_output"])(tokens)[0], model(tokens)[0], rtol=1e-9, atol=1e-9)
 
 
-def test_merging_keeps_mode_and_dropout_and_leaves_chance_alone() -> None:
+def test_merging_preserves_mode_dropout_and_random_state() -> None:
     model = build(Decoder(vocabulary=7, width=8, heads=2), dropout=0.3).eval()
     before = torch.get_rng_state()
     merged = merge(model, "key_query")
@@ -125,13 +125,13 @@ def test_merging_keeps_mode_and_dropout_and_leaves_chance_alone() -> None:
     assert merge(model.train()).training
 
 
-def test_grouped_heads_share_their_keys_in_the_account_too() -> None:
+def test_merged_account_counts_shared_grouped_keys() -> None:
     model = build(Decoder(vocabulary=7, width=16, depth=1, heads=4, attention_width=32, key_value_heads=2, bias=False))
     merged = merge(model, "key_query")
     assert count_parameters(merged) - count_parameters(model) == 4 * (16 * 16 - 8 * 16 * 3 // 2)
     assert "J² = 256 weights against (1 + h_kv/h)IJ = 192" in str(merged.merging)
 
 
-def test_what_is_no_model_of_ours_is_refused() -> None:
+def test_merging_other_modules_is_rejected() -> None:
     with pytest.raises(SpecError, match="got a Linear"):
         merge(nn.Linear(2, 2))  # pyright: ignore[reportArgumentType]

@@ -1,4 +1,4 @@
-"""One text's step in NumPy gives the decoder's own logits, and steps aside where others have something to see."""
+"""The NumPy step has the decoder's logits and is disabled by hooks, recording and autocast."""
 
 import gc
 import warnings
@@ -24,7 +24,7 @@ from lemma.spec.recipe import Lora
 
 from families import SMALL
 
-WIDE = Decoder(vocabulary=600, width=512, depth=1, heads=4, context=20)  # matrices that all threads read
+WIDE = Decoder(vocabulary=600, width=512, depth=1, heads=4, context=20)  # matrices that are read by all threads
 SPECS = {name: spec for name, spec in SMALL.items() if isinstance(spec, Decoder)} | {
     "rotary in part": Decoder(vocabulary=11, width=16, heads=2, positions=Rotary(share=0.5), residual="parallel"),
     "geglu": Decoder(vocabulary=11, width=8, heads=2, gated=True, bias=False, scaled_embedding=True, logit_cap=0.5),
@@ -43,7 +43,7 @@ def drawn(spec: Decoder) -> DecoderModel:
     return model
 
 
-def test_what_is_covered_and_what_is_not() -> None:
+def test_numpy_step_supports_expected_decoders() -> None:
     left = {name for name in SPECS if name not in COVERED}
     assert {"decoder", "decoder-alibi", "decoder-rotary", "decoder-none", "rotary in part", "wide"} <= set(COVERED)
     assert {"decoder-merged", "decoder-merged-keys", "decoder-window", "decoder-llama"} <= left
@@ -52,7 +52,7 @@ def test_what_is_covered_and_what_is_not() -> None:
 
 @pytest.mark.parametrize("name", COVERED)
 @torch.inference_mode()
-def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> None:
+def test_numpy_logits_match_decoder_within_and_past_context(name: str) -> None:
     model = drawn(SPECS[name])
     tokens = torch.randint(11, (1, 30), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
@@ -65,7 +65,7 @@ def test_logits_are_the_decoders_own_up_to_its_window_and_past_it(name: str) -> 
 
 
 @torch.inference_mode()
-def test_room_grows_with_a_text_without_end() -> None:
+def test_numpy_cache_capacity_grows_with_the_sequence() -> None:
     model = drawn(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
     tokens = torch.randint(11, (1, 2 * INITIAL_CAPACITY + 40), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
@@ -77,7 +77,7 @@ def test_room_grows_with_a_text_without_end() -> None:
 
 
 @torch.inference_mode()
-def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
+def test_sequence_can_alternate_between_numpy_and_torch() -> None:
     model = drawn(SPECS["decoder-rotary"])
     tokens = torch.randint(11, (1, 24), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
@@ -90,7 +90,7 @@ def test_a_text_passes_to_the_model_and_back_between_two_tokens() -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The tokens that are read in NumPy."""
+    """Collect the tokens that are read in NumPy."""
     seen, read = list[int](), NumpyDecoder.step
     monkeypatch.setattr(NumpyDecoder, "step", lambda self, *given: seen.append(given[0]) or read(self, *given))
     return seen
@@ -99,7 +99,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 GREEDY = Sampling(tokens=6, temperature=0.0)
 
 
-def test_a_text_that_is_alone_is_written_in_numpy_and_two_are_not(steps: list[int]) -> None:
+def test_numpy_step_is_used_for_single_sequences_only(steps: list[int]) -> None:
     model = drawn(SPECS["decoder-rotary"])
     generate(model, [[1, 2]], GREEDY)
     assert len(steps) == 5  # the prompt gives the first token
@@ -107,7 +107,7 @@ def test_a_text_that_is_alone_is_written_in_numpy_and_two_are_not(steps: list[in
     assert len(steps) == 5
 
 
-def test_a_text_that_gets_company_goes_on_where_it_was(steps: list[int]) -> None:
+def test_numpy_sequence_continues_after_joining_a_batch(steps: list[int]) -> None:
     model, settings = drawn(SPECS["decoder-rotary"]), Sampling(tokens=20, temperature=0.0)
     single = [generate(model, [prompt], settings)[0].tokens for prompt in ([1, 2], [5, 6, 7])]
     steps.clear()
@@ -122,7 +122,7 @@ def test_a_text_that_gets_company_goes_on_where_it_was(steps: list[int]) -> None
     assert [result[0], result[1]] == single and 5 < len(steps) < 19
 
 
-def test_recorded_attention_has_every_token(steps: list[int]) -> None:
+def test_attention_recording_disables_the_numpy_step(steps: list[int]) -> None:
     model = drawn(SPECS["decoder"])
     with record_attention() as records:
         generate(model, [[1, 2]], GREEDY)
@@ -130,7 +130,7 @@ def test_recorded_attention_has_every_token(steps: list[int]) -> None:
 
 
 @torch.inference_mode()
-def test_attention_that_is_recorded_later_has_all_of_the_text() -> None:
+def test_recording_after_numpy_steps_includes_earlier_tokens() -> None:
     model, tokens = drawn(SPECS["decoder"]), torch.tensor([[1, 2, 3, 4]])
     step = partial(step_in_numpy, model, model)
     _, state = step(tokens[:, 2:3], model(tokens[:, :2])[1])
@@ -140,7 +140,7 @@ def test_attention_that_is_recorded_later_has_all_of_the_text() -> None:
     assert [record.keys.shape[2] for record in records] == [4, 4]
 
 
-def test_hooks_and_adapted_layers_run(steps: list[int]) -> None:
+def test_hooks_and_adapters_disable_the_numpy_step(steps: list[int]) -> None:
     model, seen = drawn(SPECS["decoder"]), []
     handle = model.layers[1].register_forward_hook(lambda *given: seen.append(1))
     generate(model, [[1, 2]], GREEDY)
@@ -150,7 +150,7 @@ def test_hooks_and_adapted_layers_run(steps: list[int]) -> None:
     assert not steps
 
 
-def test_logits_that_are_not_numbers_are_an_error_and_no_warning(steps: list[int]) -> None:
+def test_nonfinite_numpy_logits_raise_without_warnings(steps: list[int]) -> None:
     model = drawn(SPECS["decoder"])
     model.positions.weight.data[4] = torch.inf  # read after three tokens
     with warnings.catch_warnings(), pytest.raises(InputError):
@@ -159,7 +159,7 @@ def test_logits_that_are_not_numbers_are_an_error_and_no_warning(steps: list[int
     assert steps
 
 
-def test_weights_that_change_are_read_as_they_are() -> None:
+def test_numpy_step_uses_current_weights() -> None:
     model = drawn(SPECS["decoder"])
     first = generate(model, [[1, 2]], GREEDY)[0].tokens
     with torch.no_grad():
@@ -173,7 +173,7 @@ def test_weights_that_change_are_read_as_they_are() -> None:
     assert changed == tuple(read[2:]) != first
 
 
-def test_weights_in_other_memory_are_read_by_the_next_text_of_an_engine() -> None:
+def test_engine_uses_reallocated_weights_for_new_sequences() -> None:
     model, settings, result = drawn(SPECS["decoder"]), Sampling(tokens=6, temperature=0.0), []
     engine = BatchEngine(model, None)
     for turn in range(2):
@@ -186,7 +186,7 @@ def test_weights_in_other_memory_are_read_by_the_next_text_of_an_engine() -> Non
     assert result[1] == generate(model, [[1, 2]], settings)[0].tokens != result[0]
 
 
-def test_lowered_arithmetic_is_pytorchs(steps: list[int]) -> None:
+def test_autocast_disables_the_numpy_step(steps: list[int]) -> None:
     model = drawn(SPECS["wide"])
     with torch.autocast("cpu", torch.bfloat16):
         generate(model, [[1, 2]], GREEDY)
@@ -201,7 +201,7 @@ def test_lowered_arithmetic_is_pytorchs(steps: list[int]) -> None:
 
 
 @torch.inference_mode()
-def test_long_texts_of_one_key_head_are_attended_by_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_multi_query_attention_uses_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Decoder(vocabulary=11, width=64, depth=1, heads=8, key_value_heads=1, context=16, positions=Rotary())
     model, large = drawn(spec), []
     by_pytorch = decoder_numpy.matmul
@@ -215,7 +215,7 @@ def test_long_texts_of_one_key_head_are_attended_by_pytorch(monkeypatch: pytest.
     assert len(large) == 2 * 5  # from 4,096 tokens on: 64 numbers of each
 
 
-def test_an_engine_that_waits_keeps_no_text() -> None:
+def test_idle_engine_releases_numpy_state() -> None:
     engine = BatchEngine(drawn(SPECS["decoder-rotary"]), None)
     engine.add(TextRequest((1, 2), Sampling(tokens=9, temperature=0.0), decode_text=False))
     while engine.is_busy:

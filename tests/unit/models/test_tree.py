@@ -1,4 +1,4 @@
-"""A body that goes along trees: Â of each, no padding in it, and words that have no order but their arcs."""
+"""Tree models: adjacency, padding, and independence of word order."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def body(depth: int = 2) -> TreeModel:
     return build(Tree(vocabulary=9, width=5, depth=depth)).eval()
 
 
-def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
+def test_batched_adjacency_equals_that_of_single_trees() -> None:
     tokens = read()
     built = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
     for row, tree in enumerate(TREES):
@@ -38,12 +38,12 @@ def test_the_adjacency_of_a_batch_is_that_of_each_tree_alone() -> None:
         torch.testing.assert_close(built[row, len(tree) :, : len(tree)], torch.zeros(4 - len(tree), len(tree)))
 
 
-def test_a_negative_depth_is_refused() -> None:
+def test_negative_depth_is_rejected() -> None:
     with pytest.raises(SpecError, match="depth = -1"):
         Tree().replace(depth=-1)
 
 
-def test_a_longer_pad_changes_no_vector_and_no_class() -> None:
+def test_padding_does_not_change_tree_vectors_or_classes() -> None:
     model = build(Classifier(body=Tree(vocabulary=9, width=5), classes=3)).eval()
     torch.testing.assert_close(model(read(longest=9)), model(read()))
     for row, tree in enumerate(TREES):
@@ -51,9 +51,9 @@ def test_a_longer_pad_changes_no_vector_and_no_class() -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2])
-def test_words_in_another_order_with_the_same_arcs_have_the_same_vectors(depth: int) -> None:
-    """The tree is a graph: moved words, with their arcs moved too, give moved vectors."""
-    order = torch.tensor([2, 0, 3, 1])  # the word that comes to each place
+def test_tree_vectors_are_equivariant_to_word_order(depth: int) -> None:
+    """Permuting words together with their arcs permutes the vectors."""
+    order = torch.tensor([2, 0, 3, 1])  # the word that moves to each position
     index = order.argsort()
     tokens = read()[:1]
     heads = tokens[0, order, 1]
@@ -61,7 +61,7 @@ def test_words_in_another_order_with_the_same_arcs_have_the_same_vectors(depth: 
     torch.testing.assert_close(body(depth).vectors(moved), body(depth).vectors(tokens)[:, order])
 
 
-def test_other_arcs_give_other_vectors_unless_words_are_read_alone() -> None:
+def test_arcs_change_vectors_only_with_graph_layers() -> None:
     tokens = read()[:1]
     other = tokens.clone()
     other[0, 3, 1] = 0
@@ -69,8 +69,8 @@ def test_other_arcs_give_other_vectors_unless_words_are_read_alone() -> None:
     assert not torch.allclose(body(1).vectors(other), body(1).vectors(tokens))
 
 
-def test_a_word_sees_as_many_arcs_far_as_there_are_layers() -> None:
-    """Words 3 – 2 – 1 – 0 form a path: what word 0 is reaches word 2 through two layers, word 3 through three."""
+def test_receptive_field_in_arcs_equals_depth() -> None:
+    """Words 3 – 2 – 1 – 0 form a path: word 0 influences word 2 through two layers, word 3 through three."""
     tokens = read()[:1]
     other = tokens.clone()
     other[0, 0, 0] = (other[0, 0, 0] + 1) % 9
@@ -79,7 +79,7 @@ def test_a_word_sees_as_many_arcs_far_as_there_are_layers() -> None:
         assert differs.tolist() == reached
 
 
-def test_a_layer_is_a_residual_step_by_an_independent_product() -> None:
+def test_tree_layer_equals_reference_residual_update() -> None:
     model, tokens = body(1), read()[:1]
     words = model.embedding(tokens[0, :, 0])
     dense = build_adjacency(torch.tensor([[0, 2, 3], [1, 1, 2]]), 4).to_dense()

@@ -1,4 +1,4 @@
-"""Checkpoints come back bit for bit, and a damaged one is named and passed over."""
+"""Checkpoints round-trip bitwise; damaged ones are named and skipped."""
 
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def steps(folder: Path) -> list[str]:
     return [path.name for path in list_checkpoints(folder)]
 
 
-def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
+def test_checkpoint_round_trip_is_bitwise_exact(tmp_path: Path) -> None:
     before = example(7)
     save_checkpoint(tmp_path / "checkpoints", before)
     after = read_latest_checkpoint(tmp_path / "checkpoints")
@@ -41,19 +41,19 @@ def test_a_checkpoint_comes_back_bit_for_bit(tmp_path: Path) -> None:
             assert after.tensors[name][key].dtype == tensor.dtype and torch.equal(after.tensors[name][key], tensor)
 
 
-def test_the_last_two_are_kept_in_the_order_of_numbers_not_of_names(tmp_path: Path) -> None:
+def test_last_two_checkpoints_by_step_number_are_retained(tmp_path: Path) -> None:
     for step in (8, 9, 10, 100):
         save_checkpoint(tmp_path, example(step))
     assert steps(tmp_path) == ["step-10", "step-100"]
 
 
-def test_no_checkpoint_gives_none_and_not_an_error(tmp_path: Path) -> None:
+def test_missing_checkpoint_returns_none(tmp_path: Path) -> None:
     assert read_latest_checkpoint(tmp_path / "checkpoints") is None
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "random.safetensors", "state.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["missing", "empty", "cut", "first byte", "middle byte", "last byte"])
-def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, name: str, damage: str) -> None:
+def test_damaged_checkpoint_is_named_and_the_previous_one_used(tmp_path: Path, name: str, damage: str) -> None:
     for step in (1, 2):
         save_checkpoint(tmp_path, example(step))
     file = tmp_path / "step-2" / name
@@ -68,10 +68,10 @@ def test_any_damage_is_named_and_the_checkpoint_before_is_used(tmp_path: Path, n
     good = read_latest_checkpoint(tmp_path, messages.append)
     assert good and good.step == 1
     assert len(messages) == 1 and "step-2" in messages[0]
-    assert name in messages[0] or name == "manifest.json"  # a wrong manifest accuses the file whose sum it has wrong
+    assert name in messages[0] or name == "manifest.json"  # a wrong manifest blames the file with the wrong checksum
 
 
-def test_if_all_are_damaged_the_error_names_every_one(tmp_path: Path) -> None:
+def test_error_lists_all_damaged_checkpoints(tmp_path: Path) -> None:
     for step in (1, 2):
         save_checkpoint(tmp_path, example(step))
         (tmp_path / f"step-{step}" / "model.safetensors").write_bytes(b"")
@@ -79,7 +79,7 @@ def test_if_all_are_damaged_the_error_names_every_one(tmp_path: Path) -> None:
         read_latest_checkpoint(tmp_path, lambda message: None)
 
 
-def test_by_default_damage_is_a_warning(tmp_path: Path) -> None:
+def test_damaged_checkpoint_warns_by_default(tmp_path: Path) -> None:
     for step in (1, 2):
         save_checkpoint(tmp_path, example(step))
     (tmp_path / "step-2" / "state.json").unlink()
@@ -87,7 +87,7 @@ def test_by_default_damage_is_a_warning(tmp_path: Path) -> None:
         read_latest_checkpoint(tmp_path)
 
 
-def test_checkpoints_later_than_the_one_resumed_from_are_dropped(tmp_path: Path) -> None:
+def test_later_checkpoints_are_deleted_on_resume(tmp_path: Path) -> None:
     for step in (1, 2):
         save_checkpoint(tmp_path, example(step))
     remove_checkpoints_after(tmp_path, 1)
@@ -101,7 +101,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
     assert good and good.state["try"] == 2 and steps(tmp_path) == ["step-1"]
 
 
-def test_weights_that_are_older_than_a_setting_have_its_default() -> None:
+def test_old_weights_get_defaults_of_new_settings() -> None:
     spec = Decoder(positions="rotary", heads=2)
     words = spec.to_dict()
     old = {word: value for word, value in words.items() if word not in ("gated", "residual", "norm_epsilon")}

@@ -1,4 +1,4 @@
-"""Exports appear whole, replace only what Lemma wrote and only if asked to, and what is incomplete is named."""
+"""Exports are atomic, replace only Lemma's files with --overwrite, and incomplete ones are named."""
 
 import json
 import os
@@ -31,7 +31,7 @@ FORMS = ("merged", "huggingface", "peft", "gguf")
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A decoder like Llama, and a LoRA run on it."""
+    """Return a LoRA run on a decoder like Llama."""
     folder = tmp_path_factory.mktemp("exports")
     (folder / "book.txt").write_text("the cat sat on the mat\n" * 100)
     lemma.train("decoder", text=folder / "book.txt", out=folder / "base", **LLAMA, **SMALL, **QUICK)
@@ -45,7 +45,7 @@ def files(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_an_export_is_replaced_only_with_overwrite_and_only_if_lemma_wrote_it(
+def test_only_lemma_exports_are_replaced_with_overwrite(
     form: str, adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from lemma.cli.main import main
@@ -71,7 +71,7 @@ def test_an_export_is_replaced_only_with_overwrite_and_only_if_lemma_wrote_it(
 
 
 @pytest.mark.parametrize("form", ["huggingface", "peft"])
-def test_files_that_somebody_wrote_over_an_export_are_not_replaced(form: str, adapted: Path, tmp_path: Path) -> None:
+def test_modified_export_files_are_not_replaced(form: str, adapted: Path, tmp_path: Path) -> None:
     lemma.export(adapted, to=form, out=tmp_path / "out")  # pyright: ignore
     assert lemma.verify(tmp_path / "out").right
     weights = next((tmp_path / "out").glob("*.safetensors"))
@@ -84,7 +84,7 @@ def test_files_that_somebody_wrote_over_an_export_are_not_replaced(form: str, ad
     assert missing == [weights.name]
 
 
-def test_a_quantized_copy_of_an_exported_file_is_not_lemma_s(adapted: Path, tmp_path: Path) -> None:
+def test_quantized_copy_of_an_export_is_not_replaced(adapted: Path, tmp_path: Path) -> None:
     lemma.export(adapted, to="gguf", out=tmp_path / "out.gguf")
     kind = b"general.file_type\x04\0\0\0"
     content = (tmp_path / "out.gguf").read_bytes()
@@ -94,14 +94,14 @@ def test_a_quantized_copy_of_an_exported_file_is_not_lemma_s(adapted: Path, tmp_
         lemma.export(adapted, to="gguf", out=tmp_path / "out.gguf", overwrite=True)
 
 
-def test_a_folder_with_a_spec_file_of_somebody_is_not_a_run_to_overwrite(adapted: Path, tmp_path: Path) -> None:
+def test_folder_with_only_a_spec_is_not_overwritten(adapted: Path, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     shutil.copy(adapted / "spec.toml", tmp_path / "mine")
     with pytest.raises(RunError, match=r"not a run \(recipe\.toml is missing\)"):
         lemma.export(adapted, to="merged", out=tmp_path / "mine", overwrite=True)
 
 
-def test_a_full_disk_during_an_export_is_an_error_that_names_the_file(adapted: Path, tmp_path: Path) -> None:
+def test_full_disk_during_export_names_the_file(adapted: Path, tmp_path: Path) -> None:
     reader, writer = os.pipe()
 
     def export(layout: str, out: Path) -> None:
@@ -129,7 +129,7 @@ CUTS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_a_half_made_export_is_named_and_never_trained_anew(cut: str, adapted: Path, tmp_path: Path) -> None:
+def test_incomplete_export_is_named_and_not_retrained(cut: str, adapted: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     lemma.export(adapted, to="merged", out=run)
     for name in CUTS[cut]:  # as an earlier version left it when it was killed
@@ -150,9 +150,7 @@ def test_a_half_made_export_is_named_and_never_trained_anew(cut: str, adapted: P
     assert lemma.verify(run).right
 
 
-def test_a_training_that_was_killed_before_its_first_checkpoint_can_still_start_again(
-    adapted: Path, tmp_path: Path
-) -> None:
+def test_training_killed_before_first_checkpoint_can_resume(adapted: Path, tmp_path: Path) -> None:
     text = adapted.parent / "book.txt"
     full = lemma.train("lstm", text=text, out=tmp_path / "whole", width=4, hidden=4, **QUICK)
     built = RunFolder.open(tmp_path / "whole")
@@ -161,7 +159,7 @@ def test_a_training_that_was_killed_before_its_first_checkpoint_can_still_start_
     assert lemma.resume(cut.path, progress=False).best_loss == full.best_loss
 
 
-def test_a_run_without_its_weights_or_its_recipe_is_damaged(adapted: Path, tmp_path: Path) -> None:
+def test_run_without_weights_or_recipe_is_damaged(adapted: Path, tmp_path: Path) -> None:
     for name in ("model.safetensors", "recipe.toml"):
         shutil.copytree(adapted, tmp_path / name)
         (tmp_path / name / "adaptation.toml").write_text((adapted / "adaptation.toml").read_text())
@@ -170,7 +168,7 @@ def test_a_run_without_its_weights_or_its_recipe_is_damaged(adapted: Path, tmp_p
         assert name in damaged
 
 
-def test_a_change_of_a_foreign_model_is_reported_until_it_is_accepted(
+def test_changed_third_party_model_warns_until_accepted(
     adapted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -189,7 +187,7 @@ def test_a_change_of_a_foreign_model_is_reported_until_it_is_accepted(
     assert lemma.verify(tmp_path / "a.gguf").right
 
 
-def test_threads_that_open_one_foreign_file_with_an_empty_home_do_not_meet(
+def test_concurrent_opening_of_a_third_party_file_is_safe(
     adapted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -209,7 +207,7 @@ def test_threads_that_open_one_foreign_file_with_an_empty_home_do_not_meet(
 NOT_UTF8 = os.fsdecode(b"caf\xe9")
 
 
-def test_a_name_that_is_not_utf_8_is_refused_before_any_work(adapted: Path, tmp_path: Path) -> None:
+def test_non_utf8_path_is_rejected_before_any_work(adapted: Path, tmp_path: Path) -> None:
     book = adapted.parent / "book.txt"
     shutil.copytree(adapted.parent / "base", tmp_path / NOT_UTF8)
     shutil.copy(book, tmp_path / f"{NOT_UTF8}.txt")
@@ -233,7 +231,7 @@ def test_a_name_that_is_not_utf_8_is_refused_before_any_work(adapted: Path, tmp_
 
 
 @pytest.mark.parametrize("name", ["loop", "loop/inside", "*.txt"])
-def test_a_loop_of_links_is_a_file_that_is_not_there(name: str, tmp_path: Path) -> None:
+def test_symlink_loop_is_reported_as_missing_file(name: str, tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "a.txt").symlink_to(tmp_path / "loop")
     with pytest.raises(LemmaError, match="there is no such file"):
@@ -243,14 +241,14 @@ def test_a_loop_of_links_is_a_file_that_is_not_there(name: str, tmp_path: Path) 
 
 
 class Wrapper(torch.nn.Module):
-    """A wrapper as DistributedDataParallel is one."""
+    """A wrapper like DistributedDataParallel."""
 
     def __init__(self, module: torch.nn.Module) -> None:
         super().__init__()
         self.module = module
 
 
-def test_a_model_is_saved_through_any_wrappers(tmp_path: Path) -> None:
+def test_wrapped_model_is_saved_without_its_wrapper(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(Characters(), ["abc"])
     model = build(Decoder(vocabulary=tokenizer.vocabulary, width=4, depth=1, heads=1, context=4))
     wrapped = [

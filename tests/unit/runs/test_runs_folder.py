@@ -1,4 +1,4 @@
-"""The run folder: made in one go, never over something else, and clear about what is wrong with it."""
+"""The run folder: created atomically, never over other files, with clear errors."""
 
 import subprocess
 import sys
@@ -30,20 +30,22 @@ def folder_at(path: Path, recipe: Recipe | None = None) -> RunFolder:
     return RunFolder(path, SPEC, recipe or Recipe(steps=5, patience=2), DATA, "f00d")
 
 
-def test_what_was_described_is_read_back(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_run_description_round_trips(tmp_path: Path, tokenizer: Tokenizer) -> None:
     built = folder_at(tmp_path / "deep" / "run").create(tokenizer)
     opened = RunFolder.open(tmp_path / "deep" / "run")
     assert opened == built and opened.tokenizer().hash == tokenizer.hash and not opened.is_finished
     assert sorted(path.name for path in (tmp_path / "deep").iterdir()) == ["run"]
 
 
-def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_existing_run_is_replaced_only_with_overwrite(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "run"
     folder_at(path).create(tokenizer)
     with pytest.raises(RunError, match=f"lemma train --resume {path}.*--overwrite"):
         folder_at(path).create(tokenizer)
     folder_at(path).finish({}, {"old": True})
-    with pytest.raises(RunError, match=r"holds a run already\. To replace it: --overwrite"):  # nothing to go on from
+    with pytest.raises(
+        RunError, match=r"holds a run already\. To replace it: --overwrite"
+    ):  # no checkpoint to resume from
         folder_at(path).create(tokenizer)
     assert RunFolder.open(path).is_finished
     folder_at(path, Recipe(steps=9)).create(tokenizer, overwrite=True)
@@ -51,14 +53,14 @@ def test_a_run_is_refused_with_both_ways_out_and_replaced_only_if_told(tmp_path:
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_is_not_a_run_is_never_touched(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
+def test_non_run_folder_is_never_modified(tmp_path: Path, tokenizer: Tokenizer, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("ten years of work")
     with pytest.raises(RunError, match="not empty and not a run"):
         folder_at(tmp_path).create(tokenizer, overwrite)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
-def test_a_run_that_holds_someone_s_notes_is_not_overwritten(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_run_with_unrelated_files_is_not_overwritten(tmp_path: Path, tokenizer: Tokenizer) -> None:
     path = tmp_path / "run"
     folder_at(path).create(tokenizer)
     (path / "notes.txt").write_text("mine")
@@ -67,7 +69,7 @@ def test_a_run_that_holds_someone_s_notes_is_not_overwritten(tmp_path: Path, tok
     assert (path / "notes.txt").read_text() == "mine"
 
 
-def test_a_file_in_the_way_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_file_at_the_run_path_is_rejected(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "run").write_text("")
     with pytest.raises(RunError, match="is a file"):
         folder_at(tmp_path / "run").create(tokenizer, overwrite=True)
@@ -75,12 +77,12 @@ def test_a_file_in_the_way_is_refused(tmp_path: Path, tokenizer: Tokenizer) -> N
         folder_at(tmp_path / "run" / "below").create(tokenizer)
 
 
-def test_an_empty_folder_will_do(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_empty_folder_is_accepted(tmp_path: Path, tokenizer: Tokenizer) -> None:
     (tmp_path / "run").mkdir()
     assert folder_at(tmp_path / "run").create(tokenizer) == RunFolder.open(tmp_path / "run")
 
 
-def test_what_is_not_a_run_has_its_own_error(tmp_path: Path) -> None:
+def test_opening_a_non_run_explains_the_reason(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name, reason in {
@@ -94,14 +96,14 @@ def test_what_is_not_a_run_has_its_own_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["spec.toml", "recipe.toml", "tokenizer.json"])
 @pytest.mark.parametrize("content", [b"", b"\xff\x00", b"steps = ", b"steps = -1\n[data]\ntext = []"])
-def test_a_damaged_description_is_named(tmp_path: Path, tokenizer: Tokenizer, name: str, content: bytes) -> None:
+def test_damaged_description_file_is_named(tmp_path: Path, tokenizer: Tokenizer, name: str, content: bytes) -> None:
     folder_at(tmp_path / "run").create(tokenizer)
     (tmp_path / "run" / name).write_bytes(content)
     with pytest.raises(RunError, match=name):
         RunFolder.open(tmp_path / "run").tokenizer()
 
 
-def test_two_writers_at_once_are_refused(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_concurrent_writers_are_rejected(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder_at(tmp_path / "run").create(tokenizer)
     with write_lock(tmp_path / "run"):
         with pytest.raises(RunError, match="another process"), write_lock(tmp_path / "run"):
@@ -122,7 +124,7 @@ with write_lock(Path(sys.argv[1])):
 """
 
 
-def test_another_process_is_refused_and_one_that_was_killed_blocks_nobody(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_write_lock_excludes_processes_but_not_after_a_kill(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder_at(tmp_path / "run").create(tokenizer)
     holder = subprocess.Popen([sys.executable, "-c", HOLDS, str(tmp_path / "run")], stdout=subprocess.PIPE, text=True)
     try:
@@ -132,13 +134,13 @@ def test_another_process_is_refused_and_one_that_was_killed_blocks_nobody(tmp_pa
     finally:
         holder.kill()
         holder.wait()
-    assert (tmp_path / ".run.lock").exists()  # it was left behind
+    assert (tmp_path / ".run.lock").exists()  # left by the killed process
     with write_lock(tmp_path / "run"):
         pass
     assert not (tmp_path / ".run.lock").exists()
 
 
-def test_rewinding_forgets_the_end_and_what_came_after_the_step(tmp_path: Path, tokenizer: Tokenizer) -> None:
+def test_rewinding_drops_later_metrics_and_checkpoints(tmp_path: Path, tokenizer: Tokenizer) -> None:
     folder = folder_at(tmp_path / "run").create(tokenizer)
     for step in (1, 2, 3):
         folder.metrics.append({"step": step})
@@ -149,15 +151,15 @@ def test_rewinding_forgets_the_end_and_what_came_after_the_step(tmp_path: Path, 
     assert [row["step"] for row in folder.metrics.rows()] == [1, 2]
     assert sorted(path.name for path in folder.checkpoints.iterdir()) == ["step-1", "step-2"]
     assert RunFolder.open(folder.path) == changed
-    assert folder.is_finished  # until there is something better
+    assert folder.is_finished  # until a new checkpoint is written
     changed.reopen()
     assert not folder.is_finished and not (folder.path / "model.safetensors").exists()
 
 
-def test_a_kill_at_any_change_on_the_disk_leaves_a_finished_run_good(
+def test_kill_at_any_disk_change_leaves_a_valid_run(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.fsync", lambda handle: None)  # the machine itself goes on
+    monkeypatch.setattr("os.fsync", lambda handle: None)  # the machine itself is not killed
     folder = folder_at(tmp_path / "run").create(tokenizer)
     for step in (1, 2, 3):
         folder.metrics.append({"step": step})
@@ -168,7 +170,7 @@ def test_a_kill_at_any_change_on_the_disk_leaves_a_finished_run_good(
         folder.finish({}, {"ended": number})
 
     number = status = -1
-    while status:  # −9 until it is killed no more
+    while status:  # −9 until the write finishes without a kill
         number += 1
         status = forked(partial(again, number), kill_at=number + 1)
         assert status in (0, -9)
@@ -179,7 +181,7 @@ def test_a_kill_at_any_change_on_the_disk_leaves_a_finished_run_good(
     assert number > 10
 
 
-def test_a_half_written_last_line_of_metrics_is_left_out_and_then_overwritten(tmp_path: Path) -> None:
+def test_incomplete_last_metrics_line_is_ignored_and_overwritten(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl")
     assert metrics.rows() == []
     metrics.append({"step": 1, "loss": 0.1 + 0.2})
@@ -191,7 +193,7 @@ def test_a_half_written_last_line_of_metrics_is_left_out_and_then_overwritten(tm
     assert [row["step"] for row in metrics.rows()] == [1, 2]
 
 
-def test_a_damaged_line_in_the_middle_of_metrics_is_named(tmp_path: Path) -> None:
+def test_damaged_metrics_line_is_named(tmp_path: Path) -> None:
     metrics = Metrics(tmp_path / "metrics.jsonl")
     metrics.path.write_text('{"step": 1}\n{"st\n{"step": 3}\n')
     with pytest.raises(RunError, match="line 2"):

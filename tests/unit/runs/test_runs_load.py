@@ -1,4 +1,4 @@
-"""A run comes back as the model it was, and damage or a changed spec is told."""
+"""Loaded runs equal the saved model; damage or a changed spec is reported."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def save_step(folder: RunFolder, model: LanguageModel, step: int = 3, **best: di
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_a_finished_run_gives_the_same_logits(tmp_path: Path, name: str) -> None:
+def test_loaded_run_gives_the_same_logits(tmp_path: Path, name: str) -> None:
     model = finished_run(tmp_path / "run", name)
     torch.manual_seed(99)
     run = load(tmp_path / "run")
@@ -49,7 +49,7 @@ def test_a_finished_run_gives_the_same_logits(tmp_path: Path, name: str) -> None
     assert run.tokenizer.decode([0, 1]) == "ab"
 
 
-def test_a_tied_tensor_is_stored_once_and_is_still_tied(tmp_path: Path) -> None:
+def test_tied_tensor_is_stored_once_and_stays_tied(tmp_path: Path) -> None:
     finished_run(tmp_path / "run", "lstm-tied")
     with safe_open(tmp_path / "run" / "model.safetensors", "pt") as file:
         stored = set(file.keys())
@@ -61,7 +61,7 @@ def test_a_tied_tensor_is_stored_once_and_is_still_tied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("word", "value", "held"), [("depth", 3, 2), ("heads", 4, 2), ("activation", "relu", "gelu"), ("tied", False, True)]
 )
-def test_a_spec_changed_afterwards_is_told_even_if_all_shapes_fit(tmp_path: Path, word, value, held) -> None:
+def test_edited_spec_is_detected_even_with_equal_shapes(tmp_path: Path, word, value, held) -> None:
     finished_run(tmp_path / "run")
     (tmp_path / "run" / "spec.toml").write_text(to_toml(SMALL["decoder"].replace(**{word: value}).to_dict()))
     with pytest.raises(RunError, match=rf"spec\.toml says {word} = {value}; the run was made with {held}"):
@@ -71,7 +71,7 @@ def test_a_spec_changed_afterwards_is_told_even_if_all_shapes_fit(tmp_path: Path
         load(tmp_path / "run")
 
 
-def test_a_flipped_bit_in_the_weights_is_seen_and_the_last_checkpoint_serves(tmp_path: Path) -> None:
+def test_flipped_weight_bit_falls_back_to_the_last_checkpoint(tmp_path: Path) -> None:
     model = finished_run(tmp_path / "run")
     file = tmp_path / "run" / "model.safetensors"
     content = bytearray(file.read_bytes())
@@ -86,7 +86,7 @@ def test_a_flipped_bit_in_the_weights_is_seen_and_the_last_checkpoint_serves(tmp
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])
-def test_an_unfinished_run_gives_the_kept_weights_of_its_last_checkpoint(tmp_path: Path, keep) -> None:
+def test_unfinished_run_loads_weights_of_its_last_checkpoint(tmp_path: Path, keep) -> None:
     folder = new_run(tmp_path / "run", SMALL["gru"], Recipe(keep=keep))
     with pytest.raises(RunError, match=r"not finished.*--resume"):
         load(folder.path)
@@ -97,7 +97,7 @@ def test_an_unfinished_run_gives_the_kept_weights_of_its_last_checkpoint(tmp_pat
     assert torch.equal(run.model(TOKENS)[0], models[keep](TOKENS)[0]) and run.summary is None
 
 
-def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
+def test_mismatched_weight_shapes_are_named(tmp_path: Path) -> None:
     folder = new_run(tmp_path / "run", SMALL["gru"])
     width = {
         name: torch.zeros(tensor.shape[0] + 1, *tensor.shape[1:])
@@ -108,7 +108,7 @@ def test_weights_of_another_shape_are_refused_by_name(tmp_path: Path) -> None:
         load(folder.path)
 
 
-def test_large_maps_are_stored_by_columns_and_nothing_else_changes(tmp_path: Path) -> None:
+def test_loading_stores_only_large_matrices_by_column(tmp_path: Path) -> None:
     spec = Decoder(V=600, d=512, L=1, h=2, T=8, gated=True, activation="silu", tied=True)
     model = build(spec).eval()
     new_run(tmp_path / "large", spec).finish(named_weights(model), {"steps": 3})

@@ -1,4 +1,4 @@
-"""Every file of a run is compared with what was written: a changed byte is found, named, or changes nothing."""
+"""Verification of every file of a run: a changed byte is named or harmless."""
 
 import json
 import random
@@ -24,7 +24,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def used(path: Path) -> object:
-    """Return all that a finished run is read for."""
+    """Return the results of everything that reads a finished run."""
     run = lemma.load(path)
     rows = RunFolder.open(path).metrics.rows()
     return run.summary, rows, run.recipe, [tensor.tolist() for tensor in run.module.parameters()], run.tokenizer.hash
@@ -35,7 +35,7 @@ def flipped(content: bytes, chance: random.Random) -> bytes:
     return content[:index] + bytes([content[index] ^ 1 << chance.randrange(8)]) + content[index + 1 :]
 
 
-def test_a_good_run_is_good_and_its_files_are_listed(trained: Path) -> None:
+def test_intact_run_verifies_with_all_files_listed(trained: Path) -> None:
     result = verify_folder(trained)
     assert result.right and {file.state for file in result.files} == {"good"}
     listed = {trained / file.path for file in result.files}
@@ -44,7 +44,7 @@ def test_a_good_run_is_good_and_its_files_are_listed(trained: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_flipped_bit_in_any_file_is_named_or_harmless(trained: Path, tmp_path: Path) -> None:
+def test_flipped_bit_in_any_file_is_named_or_harmless(trained: Path, tmp_path: Path) -> None:
     chance, expected = random.Random(1), used(trained)
     shutil.copytree(trained, tmp_path / "run")
     for file in sorted(path for path in (tmp_path / "run").iterdir() if path.is_file()):
@@ -59,7 +59,7 @@ def test_a_flipped_bit_in_any_file_is_named_or_harmless(trained: Path, tmp_path:
         file.write_bytes(good)
 
 
-def test_damage_is_named_and_the_command_exits_with_1(
+def test_verify_names_damage_and_exits_with_1(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from lemma.cli.main import main
@@ -80,9 +80,7 @@ def test_damage_is_named_and_the_command_exits_with_1(
     }
 
 
-def test_a_flipped_bit_in_a_cache_is_found_and_the_cache_made_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_damaged_cache_is_detected_and_rebuilt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lemma.data.store import prepare_text
     from lemma.spec.data import BytePairs, DataSpec
 

@@ -1,4 +1,4 @@
-"""Runs behind a real server."""
+"""Runs served by a real server."""
 
 from collections.abc import Iterator
 from pathlib import Path

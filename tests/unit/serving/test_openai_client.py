@@ -1,4 +1,4 @@
-"""The real `openai` package against a real server: what it gets is what `lemma.generate` writes."""
+"""The `openai` package against a real server: responses equal `lemma.generate`."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +41,7 @@ def joined(stream: Any, rows: int = 1) -> list[str]:
     return texts
 
 
-def test_runs_are_listed_by_their_folders_names(client: Any, runs: dict[str, Path]) -> None:
+def test_runs_are_listed_by_folder_name(client: Any, runs: dict[str, Path]) -> None:
     listed = {model.id: model for model in client.models.list()}
     assert list(listed) == list(runs)
     assert listed["decoder"].shows == ["generate", "look", "count", "evaluate"]
@@ -52,7 +52,7 @@ def test_runs_are_listed_by_their_folders_names(client: Any, runs: dict[str, Pat
 
 
 @pytest.mark.parametrize("model", ["trigram", "decoder", "bytes"])
-def test_the_text_equals_generate_whole_and_streamed(model: str, client: Any, runs: dict[str, Path]) -> None:
+def test_completions_equal_generate_with_and_without_streaming(model: str, client: Any, runs: dict[str, Path]) -> None:
     for more, settings in (({}, {}), ({"top_p": 0.7}, {"top_p": 0.7}), ({"temperature": 0}, {"temperature": 0.0})):
         expected = lemma.generate(runs[model], "the cat", **{**SETTINGS, **settings})
         full = client.completions.create(model=model, prompt="the cat", **{**SAID, **more})
@@ -62,7 +62,7 @@ def test_the_text_equals_generate_whole_and_streamed(model: str, client: Any, ru
         ]
 
 
-def test_tokens_are_counted_exactly(client: Any, runs: dict[str, Path]) -> None:
+def test_usage_counts_tokens_exactly(client: Any, runs: dict[str, Path]) -> None:
     prompts = ["naïve 😀", "a"]
     answer = client.completions.create(model="bytes", prompt=prompts, n=2, max_tokens=9, seed=1, temperature=0.5)
     read = sum(len(load(runs["bytes"]).tokenizer.encode(prompt)) for prompt in prompts)
@@ -74,7 +74,7 @@ def test_tokens_are_counted_exactly(client: Any, runs: dict[str, Path]) -> None:
     assert last.choices == [] and (last.usage.prompt_tokens, last.usage.completion_tokens) == (7, 7)
 
 
-def test_choices_are_the_rows_of_one_generation(client: Any, runs: dict[str, Path]) -> None:
+def test_choices_equal_rows_of_one_generation(client: Any, runs: dict[str, Path]) -> None:
     prompts = ["the", "a dog"]
     rows = lemma.generate(runs["decoder"], [text for text in prompts for _ in range(3)], **SETTINGS)
     request = {"model": "decoder", "prompt": prompts, "n": 3, **SAID}
@@ -83,15 +83,15 @@ def test_choices_are_the_rows_of_one_generation(client: Any, runs: dict[str, Pat
     assert joined(client.completions.create(**request, stream=True), 6) == [row.text for row in rows]
 
 
-def test_without_a_seed_texts_differ_and_the_answer_names_the_one_it_took(client: Any, runs: dict[str, Path]) -> None:
+def test_unseeded_responses_differ_and_report_their_seed(client: Any, runs: dict[str, Path]) -> None:
     item, other = (client.completions.create(model="trigram", prompt="the", max_tokens=50) for _ in range(2))
     assert item.choices[0].text != other.choices[0].text
     again = lemma.generate(runs["trigram"], "the", tokens=50, temperature=1.0, seed=item.seed)
-    assert again.text == item.choices[0].text  # temperature 1 is what clients expect where nothing is said
+    assert again.text == item.choices[0].text  # clients expect temperature 1 by default
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_text_ends_before_the_first_stop_string(stream: bool, client: Any, runs: dict[str, Path]) -> None:
+def test_completion_ends_before_the_first_stop_string(stream: bool, client: Any, runs: dict[str, Path]) -> None:
     text = lemma.generate(runs["decoder"], "the", **SETTINGS).text
     stop = [text[20:23], text[11:13], "never said"]
     cut = min(index for index in map(text.find, stop) if index >= 0)
@@ -103,10 +103,12 @@ def test_text_ends_before_the_first_stop_string(stream: bool, client: Any, runs:
         answer = client.completions.create(**request)
         assert (answer.choices[0].text, answer.choices[0].finish_reason) == (text[:cut], "stop")
         seen = min(index + len(item) for item in stop if (index := text.find(item)) >= 0)
-        assert answer.usage.completion_tokens == seen < 60  # characters: what was written until it was seen, no more
+        assert (
+            answer.usage.completion_tokens == seen < 60
+        )  # characters: generation stops as soon as the stop string is complete
 
 
-def test_a_chat_is_its_messages_a_line_each(client: Any, runs: dict[str, Path]) -> None:
+def test_chat_without_template_joins_messages_by_newline(client: Any, runs: dict[str, Path]) -> None:
     output = [{"role": "system", "content": "a cat"}, {"role": "user", "content": [{"type": "text", "text": "a dog"}]}]
     text = lemma.generate(runs["bytes"], "a cat\na dog", **SETTINGS)
     expected, reason = text.text, {"eos": "stop", "length": "length"}[text.stopped]
@@ -117,7 +119,7 @@ def test_a_chat_is_its_messages_a_line_each(client: Any, runs: dict[str, Path]) 
     assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == reason
 
 
-def test_echo_puts_the_prompt_before_the_text(client: Any) -> None:
+def test_echo_prepends_the_prompt(client: Any) -> None:
     request = {"model": "trigram", "prompt": ["the", "a dog"], **SAID}
     base, echoed = (client.completions.create(**request, echo=echo) for echo in (False, True))
     assert [choice.text for choice in echoed.choices] == [
@@ -125,7 +127,7 @@ def test_echo_puts_the_prompt_before_the_text(client: Any) -> None:
     ]
 
 
-def test_at_temperature_0_the_loop_is_proved(client: Any, runs: dict[str, Path]) -> None:
+def test_temperature_0_response_reports_a_proved_loop(client: Any, runs: dict[str, Path]) -> None:
     request = {"model": "trigram", "prompt": "the", "max_tokens": 200, "temperature": 0}
     loop = lemma.generate(runs["trigram"], "the", tokens=200, temperature=0.0).loop
     messages = client.completions.create(**request).choices[0].loop
@@ -134,7 +136,7 @@ def test_at_temperature_0_the_loop_is_proved(client: Any, runs: dict[str, Path])
     assert last.choices[0].loop == messages and "for ever" in messages["remark"]
 
 
-def test_a_translator_and_a_classifier_answer_a_source(client: Any, runs: dict[str, Path]) -> None:
+def test_translator_and_classifier_accept_a_source(client: Any, runs: dict[str, Path]) -> None:
     texts = ["a cat", "the dog"]
     labelled = lemma.generate(runs["mood"], source=texts)
     answer = client.completions.create(model="mood", prompt=texts)
@@ -185,7 +187,7 @@ def test_logprobs_equal_generate(client: Any, runs: dict[str, Path]) -> None:
 
 @pytest.mark.parametrize("echo", [True, False])
 @pytest.mark.parametrize("prompt", ["é🙂x", "café", "日", "a"])
-def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str, echo: bool, client: Any) -> None:
+def test_text_offsets_count_characters_with_partial_tokens(prompt: str, echo: bool, client: Any) -> None:
     request = {"model": "bytes", "prompt": prompt, "max_tokens": 40, "logprobs": 0, "echo": echo, "temperature": 1.5}
     parts = 0
     for seed in range(4):
@@ -193,7 +195,7 @@ def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str
         text, messages = choice.text if echo else prompt + choice.text, choice.logprobs
         for token, offset in zip(messages.tokens, messages.text_offset, strict=True):
             parts += "\N{REPLACEMENT CHARACTER}" in token
-            separate = "\N{REPLACEMENT CHARACTER}" in token or token == "<eos>"  # which ends the text
+            separate = "\N{REPLACEMENT CHARACTER}" in token or token == "<eos>"  # it ends the text
             assert separate or text[offset : offset + len(token)] == token
         streamed = client.completions.create(**request, seed=seed, stream=True)
         offsets = [chunk.choices[0].logprobs.text_offset for chunk in streamed if chunk.choices[0].logprobs]
@@ -201,7 +203,7 @@ def test_offsets_count_characters_also_where_tokens_are_parts_of_one(prompt: str
     assert parts
 
 
-def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
+def test_text_offsets_of_invalid_bytes_are_exact_and_cheap(
     client: Any, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked, spell = [], GenerationJob.decode_partial
@@ -213,7 +215,9 @@ def test_offsets_of_bytes_that_are_no_characters_count_them_and_look_at_few(
     [choice] = client.completions.create(**request, seed=1).choices
     offsets = choice.logprobs.text_offset
     assert len(choice.text) == 300 and offsets == sorted(offsets)
-    assert all(0 <= index + 1 - offset <= 3 for index, offset in enumerate(offsets))  # the last may still become others
+    assert all(
+        0 <= index + 1 - offset <= 3 for index, offset in enumerate(offsets)
+    )  # the last bytes may still become another character
     assert 0 < max(looked) <= 9
 
 
@@ -226,7 +230,7 @@ def test_penalties_and_bias_equal_generate(client: Any, runs: dict[str, Path]) -
     assert text != lemma.generate(runs["decoder"], "the", **SETTINGS).text
 
 
-def test_prompts_may_be_tokens(client: Any, runs: dict[str, Path]) -> None:
+def test_prompts_may_be_token_ids(client: Any, runs: dict[str, Path]) -> None:
     tokenizer = load(runs["bytes"]).tokenizer
     ids = [tokenizer.encode(text).tolist() for text in ("the cat", "naïve 😀")]
     of_texts = client.completions.create(model="bytes", prompt=["the cat", "naïve 😀"], **SAID)
@@ -237,7 +241,7 @@ def test_prompts_may_be_tokens(client: Any, runs: dict[str, Path]) -> None:
     assert single.choices[0].text == "the cat" + of_texts.choices[0].text
 
 
-def test_the_tokens_of_a_prompt_are_scored(client: Any, runs: dict[str, Path]) -> None:
+def test_echo_scores_prompt_tokens(client: Any, runs: dict[str, Path]) -> None:
     run, text = load(runs["decoder"]), "the cat"
     ids = torch.tensor([run.tokenizer.encode(text).tolist()])
     logs = run.model(ids)[0].double().log_softmax(-1)[0, :-1].gather(1, ids[0, 1:, None])[:, 0]
@@ -250,13 +254,13 @@ def test_the_tokens_of_a_prompt_are_scored(client: Any, runs: dict[str, Path]) -
         assert choice.logprobs.token_logprobs[1:] == pytest.approx(logs.tolist(), abs=1e-5)
 
 
-def test_an_empty_prompt_has_no_tokens_to_score(client: Any) -> None:
+def test_empty_prompt_has_no_logprobs(client: Any) -> None:
     answer = client.completions.create(model="decoder", prompt="", echo=True, logprobs=0, **SAID)
     assert answer.usage.prompt_tokens == 0
     assert len(answer.choices[0].logprobs.tokens) == answer.usage.completion_tokens
 
 
-def test_a_prompt_longer_than_the_context_is_refused_or_cut_as_asked(client: Any, runs: dict[str, Path]) -> None:
+def test_overlong_prompt_is_rejected_or_truncated_on_request(client: Any, runs: dict[str, Path]) -> None:
     long = "the cat sat on the mat"
     with pytest.raises(openai.BadRequestError, match="truncate_prompt_tokens") as caught:
         client.completions.create(model="decoder", prompt=long, **SAID)
@@ -268,7 +272,7 @@ def test_a_prompt_longer_than_the_context_is_refused_or_cut_as_asked(client: Any
         assert answer.usage.prompt_tokens == saved and answer.prompt_tokens_cut == 22 - saved
 
 
-def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
+def test_encoder_and_dual_encoder_serve_embeddings(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(Characters(), LINES)
     spec = Encoder(width=8, depth=1, heads=2, context=16).with_data_sizes({"vocabulary": tokenizer.vocabulary + 3})
     torch.manual_seed(2)
@@ -308,7 +312,7 @@ def test_embeddings_of_an_encoder_and_of_a_dual_encoder(tmp_path: Path) -> None:
             custom.embeddings.create(model="reader", input="too late")
         assert raised.value.status_code == 504
         service.limits = replace(service.limits, seconds=20)
-        with pytest.raises(openai.APITimeoutError):  # it has left before its turn
+        with pytest.raises(openai.APITimeoutError):  # the client left before its turn
             custom.embeddings.create(model="reader", input="who leaves", timeout=0.1)
         assert custom.embeddings.create(model="reader", input="the cat", encoding_format="float").data
         assert embedded == ["too late", "the cat"] and not item.jobs

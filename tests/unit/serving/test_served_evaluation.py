@@ -1,4 +1,4 @@
-"""Other people's programs against a real server: lm_eval's HTTP model, and schemathesis over the OpenAPI document."""
+"""Third-party programs against a real server: lm_eval's HTTP model, and schemathesis over the OpenAPI document."""
 
 import json
 import os
@@ -41,7 +41,7 @@ metric_list:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of byte pairs, with something to say; next to it its tokenizer as transformers reads it."""
+    """Return a folder with a byte-pair run with non-uniform predictions and its tokenizer for transformers."""
     folder = tmp_path_factory.mktemp("evaluated")
     tokenizer = train_tokenizer(BytePairs(vocabulary=290), [" ".join(WORDS) + "\n"] * 3)
     spec = Decoder(width=16, depth=1, heads=2, context=64).with_data_sizes({"vocabulary": tokenizer.vocabulary})
@@ -58,7 +58,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_lm_eval_over_http_gives_the_harness_figures(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lm_eval_over_http_matches_in_process_results(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HF_DATASETS_OFFLINE", "HF_HUB_OFFLINE"):
         monkeypatch.setenv(name, os.environ.get(name, "1"))
     lm_eval = pytest.importorskip("lm_eval", reason="needs lm_eval")
@@ -110,7 +110,7 @@ def test_schemathesis_finds_no_server_error(folder: Path) -> None:
         api = schemathesis.openapi.from_url(f"{address}/openapi.json")
         request = 0
         for operation in (get_all_operation.ok() for get_all_operation in api.get_all_operations()):
-            if operation.path == "/count":  # seconds of work that no field changes
+            if operation.path == "/count":  # takes seconds for any fields
                 continue
 
             @given(case=operation.as_strategy())

@@ -1,4 +1,4 @@
-"""Plain HTTP: what is refused, with which status and which words."""
+"""Plain HTTP requests: validation errors, status codes, messages."""
 
 import dataclasses
 import gzip
@@ -21,7 +21,7 @@ from lemma.spec.models import Graph
 
 
 def ask(address: str, path: str, body: Any = None, **headers: str) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """Send a request as it is; the status, the JSON and the headers of the answer."""
+    """Send a raw request and return status, JSON and headers of the response."""
     data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
     settings = {
         "content-type": "application/json",
@@ -66,7 +66,7 @@ WRONG: list[tuple[dict[str, Any], int, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("words", "status", "param", "message"), WRONG, ids=lambda value: str(value)[:40])
-def test_a_wrong_field_is_named(
+def test_invalid_field_is_named(
     words: dict[str, Any], status: int, param: str | None, message: str, address: str
 ) -> None:
     for more in ({}, {"stream": True}):
@@ -96,7 +96,7 @@ WRONG_MESSAGES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("message", "said"), WRONG_MESSAGES, ids=lambda value: str(value)[:40])
-def test_a_wrong_nested_field_is_named_with_its_path(message: dict[str, Any], said: str, address: str) -> None:
+def test_invalid_nested_field_is_named_with_its_path(message: dict[str, Any], said: str, address: str) -> None:
     messages = [{"role": "user", "content": "a"}, message]
     status, reported, _ = ask(address, "/v1/chat/completions", {"model": "trigram", "messages": messages})
     assert status == 400 and reported["error"]["param"] == "messages" and said in reported["error"]["message"]
@@ -126,7 +126,7 @@ CHAT = {"model": "trigram", "messages": [{"role": "user", "content": "the"}], "m
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_real_clients_send_is_accepted(fields: dict[str, Any], address: str) -> None:
+def test_fields_sent_by_real_clients_are_accepted(fields: dict[str, Any], address: str) -> None:
     body = json.dumps({**CHAT, **fields}).encode()
     request = urllib.request.Request(f"{address}/v1/chat/completions", body, {"content-type": "application/json"})
     with urllib.request.urlopen(request, timeout=20) as answer:
@@ -145,13 +145,13 @@ def test_what_real_clients_send_is_accepted(fields: dict[str, Any], address: str
         ("web_search_options", {}),
     ],
 )
-def test_an_unsupported_field_is_refused_by_its_name(field: str, value: Any, address: str) -> None:
+def test_unsupported_field_is_rejected_by_name(field: str, value: Any, address: str) -> None:
     status, messages, _ = ask(address, "/v1/chat/completions", {**CHAT, field: value})
     assert (status, messages["error"]["param"]) == (400, field)
     assert messages["error"]["message"] == f"{field} = {json.dumps(value)}: this is not supported. Leave it out."
 
 
-def test_every_field_of_openais_client_may_be_null(address: str) -> None:
+def test_every_openai_client_field_may_be_null(address: str) -> None:
     openai = pytest.importorskip("openai", reason="needs openai's client")
     resources = openai.resources
     routes = {
@@ -166,13 +166,13 @@ def test_every_field_of_openais_client_may_be_null(address: str) -> None:
         assert ask(address, route, body)[0] == 200
 
 
-def test_an_answer_can_be_sent_back_as_part_of_the_conversation(address: str) -> None:
+def test_response_message_can_be_sent_back_in_a_chat(address: str) -> None:
     message = ask(address, "/v1/chat/completions", CHAT)[1]["choices"][0]["message"]
     messages = [*CHAT["messages"], message, {"role": "user", "content": "a"}]
     assert ask(address, "/v1/chat/completions", {**CHAT, "messages": messages})[0] == 200
 
 
-def test_a_low_limit_of_tokens_caps_what_requests_leave_open(runs: dict[str, Path]) -> None:
+def test_token_limit_caps_requests_without_max_tokens(runs: dict[str, Path]) -> None:
     client = client_of(runs["trigram"], runs["spanish"], tokens=8)
     text, talk = {"model": "trigram", "prompt": "the"}, {**CHAT, "max_tokens": None}
     usage = client.post("/v1/completions", json=text).json()["usage"]
@@ -194,7 +194,7 @@ def test_a_low_limit_of_tokens_caps_what_requests_leave_open(runs: dict[str, Pat
     assert 'max="8"' in page and 'value="8"' in page
 
 
-def test_the_description_has_exactly_the_fields_that_are_accepted(address: str) -> None:
+def test_openapi_schema_lists_exactly_the_accepted_fields(address: str) -> None:
     schemas = ask(address, "/openapi.json")[1]["components"]["schemas"]
     bodies = {
         "/v1/completions": ("CompletionRequest", {"prompt": "the", "max_tokens": 1}),
@@ -211,7 +211,7 @@ def test_the_description_has_exactly_the_fields_that_are_accepted(address: str) 
     assert "object" not in {name for schema in schemas.values() for name in schema.get("properties", ())}
 
 
-def test_a_method_that_a_route_does_not_take_is_405_whatever_the_body_is(address: str) -> None:
+def test_wrong_method_gets_405_for_any_body(address: str) -> None:
     for path in ("/health", "/v1/models", "/v1/models/trigram", "/metrics", "/look", "/count", "/", "/docs"):
         for kind in ("text/plain", "application/x-www-form-urlencoded", "application/json"):
             status, messages, headers = ask(address, path, b"a=b", content_type=kind)
@@ -223,7 +223,7 @@ def test_a_method_that_a_route_does_not_take_is_405_whatever_the_body_is(address
 
 
 @pytest.mark.parametrize("key", ["", " ", "\t", "a b", "é"])
-def test_a_key_that_protects_nothing_or_cannot_be_sent_is_refused(
+def test_blank_or_non_ascii_api_key_is_rejected(
     key: str, runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InputError, match=r"api_key \(LEMMA_API_KEY\)"):
@@ -234,7 +234,7 @@ def test_a_key_that_protects_nothing_or_cannot_be_sent_is_refused(
     assert ended.value.code == 2 and "LEMMA_API_KEY" in capsys.readouterr().err
 
 
-def test_an_empty_host_name_is_refused(runs: dict[str, Path]) -> None:
+def test_empty_host_name_is_rejected(runs: dict[str, Path]) -> None:
     for settings in ({"host": ""}, {"allow_hosts": ["box.example", " "]}):
         with pytest.raises(InputError, match="the name or address of a machine is expected"):
             lemma.serve(runs["trigram"], port=0, **settings)
@@ -255,7 +255,7 @@ def test_files_that_are_not_runs_are_skipped_with_a_warning(tmp_path: Path, runs
             application(runs["trigram"], tmp_path / wrong)
 
 
-def test_words_that_ask_for_nothing_are_taken(address: str) -> None:
+def test_neutral_field_values_are_accepted(address: str) -> None:
     neutral = {"response_format": {"type": "text"}, "logit_bias": {}, "best_of": 1, "user": "me", "suffix": None}
     assert ask(address, "/v1/completions", {"model": "trigram", "prompt": "a", **neutral})[0] == 200
 
@@ -267,12 +267,12 @@ def test_words_that_ask_for_nothing_are_taken(address: str) -> None:
         b'{"model": "trigram", "user": ' + b"[" * 20 + b"]" * 20 + b"}",
     ],
 )
-def test_a_body_that_is_no_object_of_json_is_refused(body: bytes, address: str) -> None:
+def test_body_must_be_a_json_object(body: bytes, address: str) -> None:
     status, messages, _ = ask(address, "/v1/completions", body)
     assert status == 400 and "JSON" in messages["error"]["message"]
 
 
-def test_bodies_have_a_size_and_a_kind(address: str) -> None:
+def test_body_size_and_content_type_are_checked(address: str) -> None:
     status, messages, _ = ask(address, "/v1/completions", {"model": "trigram", "prompt": "a" * 1_100_000})
     assert status == 413 and "1,048,576" in messages["error"]["message"]
     assert ask(address, "/v1/completions", {"model": "trigram"}, content_type="text/plain")[0] == 415
@@ -280,21 +280,21 @@ def test_bodies_have_a_size_and_a_kind(address: str) -> None:
     assert status == 415 and "'Content-Encoding: gzip'" in messages["error"]["message"]
 
 
-def test_a_client_reads_why_it_is_refused_though_it_sends_much(address: str) -> None:
+def test_large_rejected_upload_still_gets_the_error(address: str) -> None:
     body = {"model": "trigram", "prompt": "a" * 8_000_000}
     for _ in range(3):  # a server that closed at once would reset the connection while the body is being sent
         status, messages, _ = ask(address, "/v1/completions", body, origin="https://elsewhere.example")
         assert status == 403 and "elsewhere.example" in messages["error"]["message"]
 
 
-def test_head_is_what_get_is_without_its_body(address: str) -> None:
+def test_head_equals_get_without_body(address: str) -> None:
     for path in ("/", "/health", "/v1/models", "/v1/models/trigram"):
         request = urllib.request.Request(address + path, method="HEAD")
         with urllib.request.urlopen(request, timeout=20) as answer:
             assert answer.status == 200 and int(answer.headers["content-length"]) > 0 and answer.read() == b""
 
 
-def test_what_is_not_there_is_said_in_the_same_form(address: str) -> None:
+def test_unknown_routes_use_the_same_error_format(address: str) -> None:
     status, messages, _ = ask(address, "/v1/imagine", {"input": "a"})
     assert status == 404 and "/v1/imagine" in messages["error"]["message"]
     status, messages, _ = ask(address, "/v1/embeddings", {"input": "a", "model": "trigram"})
@@ -304,7 +304,7 @@ def test_what_is_not_there_is_said_in_the_same_form(address: str) -> None:
     assert ask(address, "/look?model=decoder")[1]["error"]["param"] == "text"
 
 
-def test_another_sites_page_gets_nothing(address: str) -> None:
+def test_cross_origin_requests_are_rejected(address: str) -> None:
     assert ask(address, "/v1/models", origin="https://elsewhere.example")[0] == 403
     assert ask(address, "/v1/models", origin="null")[0] == 403
     status, _, headers = ask(address, "/v1/models", origin=address)
@@ -318,7 +318,7 @@ def client_of(*runs: Any, **settings: Any) -> Any:
     return testing.TestClient(application(*runs, **settings))
 
 
-def test_a_server_answers_to_its_own_names_only(runs: dict[str, Path]) -> None:
+def test_requests_to_unknown_hosts_are_rejected(runs: dict[str, Path]) -> None:
     local, open_to_all = (client_of(runs["trigram"], hosts=hosts) for hosts in ({"localhost"}, {"*", "box.example"}))
     answers = {"localhost:8000": (200, 403), "elsewhere.example": (403, 403), "10.0.0.7:80": (403, 200)}
     for host, expected in {**answers, "box.example": (403, 200), "[::1]:80": (403, 200)}.items():
@@ -326,7 +326,7 @@ def test_a_server_answers_to_its_own_names_only(runs: dict[str, Path]) -> None:
         assert actual == expected, host
 
 
-def test_with_a_key_every_route_needs_it(runs: dict[str, Path]) -> None:
+def test_api_key_protects_every_route(runs: dict[str, Path]) -> None:
     client = client_of(runs["trigram"], api_key="s3cret")
     routes = [route.path for route in client.app.routes]
     assert {"/", "/docs", "/health", "/metrics", "/v1/completions", "/count", "/page.js"} <= {*routes}
@@ -343,7 +343,7 @@ def test_with_a_key_every_route_needs_it(runs: dict[str, Path]) -> None:
     assert client.get("/", auth=("anyone", "s3cret")).status_code == 200
 
 
-def test_the_api_describes_itself(address: str) -> None:
+def test_openapi_document_describes_every_route(address: str) -> None:
     status, document, _ = ask(address, "/openapi.json")
     fields = document["components"]["schemas"]["CompletionRequest"]["properties"]
     assert status == 200 and {"prompt", "logprobs", "truncate_prompt_tokens"} <= {*fields}
@@ -357,7 +357,7 @@ def test_the_api_describes_itself(address: str) -> None:
     assert "POST /v1/completions" in page and "truncate_prompt_tokens" in page and "http" not in page.split("<main>")[1]
 
 
-def test_what_it_does_is_measured(runs: dict[str, Path]) -> None:
+def test_metrics_count_requests_and_tokens(runs: dict[str, Path]) -> None:
     client = client_of(runs["trigram"])
     request = {"prompt": "the", "max_tokens": 7, "n": 2}
     for _ in range(3):
@@ -372,7 +372,7 @@ def test_what_it_does_is_measured(runs: dict[str, Path]) -> None:
     assert lines['lemma_requests{model="trigram"}'] == "0"
 
 
-def test_a_run_that_vanished_is_gone_and_not_a_failure(tmp_path: Path, runs: dict[str, Path]) -> None:
+def test_deleted_run_returns_410_instead_of_500(tmp_path: Path, runs: dict[str, Path]) -> None:
     copy = Path(shutil.copytree(runs["decoder"], tmp_path / "lost"))
     client = client_of(copy)
     shutil.rmtree(copy)
@@ -381,7 +381,7 @@ def test_a_run_that_vanished_is_gone_and_not_a_failure(tmp_path: Path, runs: dic
     assert client.post("/v1/completions", json={"prompt": "a"}).status_code == 200  # its weights are in memory
 
 
-def test_runs_that_write_nothing_are_refused_with_what_they_are_for(runs: dict[str, Path]) -> None:
+def test_application_rejects_unservable_runs_and_settings(runs: dict[str, Path]) -> None:
     web = dataclasses.replace(lemma.load(runs["trigram"]), spec=Graph(), module=torch.nn.Linear(1, 1))
     with pytest.raises(RunError, match="not a language model"):
         application(web)
@@ -397,13 +397,13 @@ def test_runs_that_write_nothing_are_refused_with_what_they_are_for(runs: dict[s
         application(runs["trigram"], batches=3)
 
 
-def test_without_fastapi_it_says_what_to_install(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_fastapi_error_says_what_to_install(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.api.find_spec", lambda name: None)
     with pytest.raises(InputError, match=r"fastapi, not installed here: pip install 'lemma-lm\[serve\]'"):
         application(runs["trigram"])
 
 
-def test_tabs_show_what_the_verbs_do(address: str, runs: dict[str, Path]) -> None:
+def test_page_tabs_show_results_of_the_verbs(address: str, runs: dict[str, Path]) -> None:
     def page(path: str) -> tuple[int, str]:
         try:
             with urllib.request.urlopen(address + path, timeout=60) as answer:

@@ -53,7 +53,7 @@ def letters(kinds: Kinds) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_settings_are_the_fields_of_their_specs_with_their_types(case: str) -> None:
+def test_typed_settings_match_spec_fields(case: str) -> None:
     declared, kinds = CASES[case]
     output = {name: plain(hint) for name, hint in get_type_hints(declared).items()}
     expected = fields(kinds) | (letters(kinds) if case == "model" else {})
@@ -61,6 +61,6 @@ def test_settings_are_the_fields_of_their_specs_with_their_types(case: str) -> N
     assert output == {name: hint for name, hint in expected.items() if name not in custom}
 
 
-def test_settings_of_sampling_are_those_of_sampling_and_of_the_beam() -> None:
+def test_sampling_settings_match_sampling_and_beam_fields() -> None:
     names = get_type_hints(Sampling) | get_type_hints(Beam)
     assert set(get_type_hints(SamplingSettings)) <= set(names)

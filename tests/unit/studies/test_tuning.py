@@ -37,9 +37,7 @@ def scores(result: StudyResult) -> dict[str, float]:
     return {run.cell.name: run.measures.perplexity for run in result.runs if run.measures}
 
 
-def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_failed_trial_is_not_chosen(tiny_study: MakeStudy, tmp_path: Path) -> None:
     model = ComparedModel(model="rnn", settings={"clip": 0, "activation": "relu"})
     spec = tuned(tiny_study, models=(model,), seeds=(1,))
     invalid = spec.replace(tune={"learning_rate": (1e30, 1e-3), "share": 0.5})
@@ -49,7 +47,7 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
     assert run.reason and run.reason.startswith("no learning rate of tune finished: ")
 
 
-def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_choice(
+def test_damaged_files_are_listed_and_damaged_trials_repeated(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "time_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
@@ -74,7 +72,7 @@ def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_c
     assert scores(run_study(spec, out)) == full and verify_folder(out).right
 
 
-def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_all(
+def test_trials_validate_on_first_tokens_and_scores_on_all(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "VALIDATION_TOKENS", 20)
@@ -96,7 +94,7 @@ def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"tune": [1e-3]}, "at least two rates"),
         ({"tune": [1e-3, 1e-3]}, "at least two rates"),
@@ -104,12 +102,12 @@ def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_
         ({"share": 2}, "share"),
     ],
 )
-def test_a_tuning_that_cannot_be_is_refused(words: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_tuning_is_refused(words: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
         run_study(read_study("families", words), tmp_path)
 
 
-def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
+def test_tune_accepts_a_list_of_rates_or_true() -> None:
     settings = {word: read_study("families", {"tune": word}) for word in (True, (1e-3, 2e-3), False)}
     assert [item.tune and item.tune.learning_rate for item in settings.values() if isinstance(item, GridStudy)] == [
         (1e-3, 2e-3, 4e-3),
@@ -121,12 +119,12 @@ def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
 # Workers
 
 
-class Said(SilentObserver):
+class RecordingObserver(SilentObserver):
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def log(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
     def advance(self, done: int) -> None:
         self.done = done
@@ -142,10 +140,8 @@ def quick() -> pytest.MonkeyPatch:
 
 
 @pytest.mark.usefixtures("quick")
-def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
-    spec, observer = tuned(tiny_study), Said()
+def test_best_learning_rate_does_not_depend_on_process_count(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    spec, observer = tuned(tiny_study), RecordingObserver()
     result = run_study(spec, tmp_path / "two", observer, jobs=2)
     trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "two/trials").glob("*.json")}
     assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
@@ -160,12 +156,12 @@ def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
     assert "Learning rates tried" in (tmp_path / "two" / "report.html").read_text()
     assert scores(result) == scores(run_study(spec, tmp_path / "one")) and len(scores(result)) == 4
     assert observer.done == 8
-    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.said)
+    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.messages)
     assert not list((tmp_path / "two").glob(".workers*"))
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
+def test_stopped_worker_saves_a_checkpoint_and_study_resumes(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {**tiny_study().settings, "steps": 200, "evaluate_every": 40}
@@ -202,7 +198,7 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
 
 
 @pytest.mark.usefixtures("quick")
-def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
+def test_interruption_cancels_workers_and_shows_finished_runs(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Patient(workers.LocalWorkers):
@@ -223,22 +219,22 @@ def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
 
 
 @pytest.mark.usefixtures("quick")
-def test_workers_that_cannot_start_or_die_are_reasons_of_their_runs(
+def test_worker_failures_are_reported_as_run_failures(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    observer = Said()
+    observer = RecordingObserver()
     result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", observer, jobs=2)
-    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.said
+    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.messages
     assert {run.reason for run in result.runs} == {"a worker ended with status 137: out of memory"}
     monkeypatch.undo()
     assert not run_study(tiny_study(seeds=(1,)), tmp_path / "out").failed
 
 
-def test_what_does_not_apply_is_refused(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_inapplicable_parallel_options_are_refused(tiny_study: MakeStudy, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="Did you mean 'slurm'"):
         run_study(tiny_study(), tmp_path / "a", on="slurmm")
     with pytest.raises(SpecError, match="its times would disturb each other"):
@@ -266,7 +262,7 @@ def test_slurm_jobs_have_the_time_limit_of_their_partition(tmp_path: Path, monke
     assert "--cpus-per-task=2" in script and "--time" not in script
 
 
-def test_slurm_without_sbatch_says_so(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sbatch_is_explained(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma-lm[slurm]'")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match="no sbatch on this machine"):
@@ -301,9 +297,7 @@ def test_threads_are_divided_between_processes(
     assert orders == [(3, 2, 2), (4, 2, 2)]
 
 
-def test_each_process_sees_one_of_the_gpus_that_are_visible_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_process_gets_one_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str | None] = []
 
     class Process:
@@ -330,7 +324,7 @@ def test_each_process_sees_one_of_the_gpus_that_are_visible_here(
         assert started == expected
 
 
-def test_tasks_of_a_cluster_use_the_cores_that_they_get_there(
+def test_cluster_tasks_use_their_allocated_cores(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = []

@@ -133,12 +133,14 @@ class IdentityReport(Evidence, Result):
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
     def blocks(self) -> list[Block]:
+        """Return claim, sizes, findings with their table, notes and verdict."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         heading = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
         notes = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
         return [heading, *self._evidence(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
 
     def details(self) -> list[Block]:
+        """Return everything that is printed, and the plot."""
         return [
             Heading(f"{self.name.upper()}: {self.title}", 1),
             Text(f"Claim: {self.claim}"),
@@ -252,10 +254,10 @@ def setting(
 SEED: int = setting(1, 0, 2**31, "fixes all that is drawn at random")
 
 
-def sweep(sizes: Iterable[int], last: int) -> list[int]:
+def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
     """Return in increasing order the sizes below `last`, and `last` itself.
 
-    >>> sweep((1, 4, 16, 64), 10)
+    >>> sweep_sizes((1, 4, 16, 64), 10)
     [1, 4, 10]
     """
     return sorted({*(size for size in sizes if size < last), last})

@@ -111,7 +111,7 @@ class AttentionSteps:
         return self.weights[row][:, None] * self.values
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; a masked score is None."""
+        """Return the matrices by name as plain values for JSON; a masked score is None."""
         names = ("inputs", "source", "divisor", "queries", "keys", "values", "products", "scores")
         values = {name: getattr(self, name) for name in (*names, "exponentials", "sums", "weights", "outputs")}
         return to_plain(values) | {"largest_score_subtracted": self.is_shifted}
@@ -334,7 +334,7 @@ class WorkedSentence:
     passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; α·v for the words in focus."""
+        """Return the sentence with every pass as plain values for JSON, and the products α·v of the words in focus."""
         passes = [
             steps.to_dict()
             | {"contributions": {steps.rows[row]: steps.contributions(row).tolist() for row in self.focus}}
@@ -518,10 +518,12 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the case with every matrix, by name, as plain values for JSON."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, the cosines and nearest vectors included."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [

@@ -147,11 +147,11 @@ class SymbolNames:
             *("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings)),
         )
 
-    def count_pairs(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
+    def name_counts(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
         """Return pairs of symbol numbers with their counts as pairs of names with their counts."""
         return tuple(PairCount(self.join(pair), count) for pair, count in ranked)
 
-    def segment(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
+    def name_words(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
         """Return words with their counts and their symbols by name.
 
         Args:
@@ -275,17 +275,20 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
+        """The title of the report, with the text or the names of the files."""
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields, the tie rule, and the spelling of every merged symbol, as plain values for JSON."""
         symbols = {step.symbol: step.spelled for step in self.steps}
         return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
     def blocks(self) -> list[Block]:
-        """Every step, then the symbols and the words at the end; for a long text its merges as a table."""
+        """Return every step, then the symbols and the words at the end; for a long text its merges as a table."""
         return self._all_blocks(with_tables=False)
 
     def details(self) -> list[Block]:
+        """Return the same with a table of pair counts for each step."""
         return self._all_blocks(with_tables=True)
 
     def _all_blocks(self, with_tables: bool) -> list[Block]:
@@ -431,14 +434,14 @@ def trace_byte_pairs(
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=names.segment(words, start),
+        start=names.name_words(words, start),
         symbols_before=symbols_before,
         symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=names.count_pairs(merger.rank_pairs(max_pairs)),
+        left=names.name_counts(merger.rank_pairs(max_pairs)),
         left_pairs=len(merger.counts),
         stopped=stopped,
-        segmentation=names.segment(listed, [final[word] for word in listed]),
+        segmentation=names.name_words(listed, [final[word] for word in listed]),
         letters=names.letters,
         small=small,
         library=_compare_with_library(words, merger, minimum) if library else None,
@@ -470,9 +473,9 @@ def _describe_merge(
         parts=(names.spellings[pair[0]], names.spellings[pair[1]]),
         count=merge.count,
         ties=tuple(map(names.join, others)),
-        counts=names.count_pairs(merge.ranked),
+        counts=names.name_counts(merge.ranked),
         pairs=merge.num_pairs,
-        words=names.segment(words, merge.words),
+        words=names.name_words(words, merge.words),
     )
 
 

@@ -374,11 +374,12 @@ class WorkedCase(Result):
 
     @property
     def title(self) -> str:
+        """The case's own title, or the default of its kind."""
         return escape_invisible(self.case.title) or self.default_title
 
     @property
     def is_abridged(self) -> bool:
-        """True if something is not printed unless `full`."""
+        """True if some of the steps are printed only with `full`."""
         return False
 
     def blocks(self) -> list[Block]:
@@ -387,6 +388,7 @@ class WorkedCase(Result):
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(self.full), *hint]
 
     def details(self) -> list[Block]:
+        """Return the steps with every matrix."""
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(every_matrix=True)]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:

@@ -145,6 +145,7 @@ class WorkedLine(CheckedLine):
 
     @property
     def outcome(self) -> Literal["right", "wrong"]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The outcome as a word, for the report."""
         return "right" if self.right else "wrong"
 
     @property
@@ -167,6 +168,7 @@ class WorkedReport(CheckedLines[WorkedLine]):
 
     @property
     def title(self) -> str:
+        """The title of the report, with the name of the case."""
         return f"A hand computation of {self.name}"
 
     @property

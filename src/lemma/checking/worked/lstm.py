@@ -120,6 +120,7 @@ class LstmCase(Case):
 
     @classmethod
     def setting_names(cls) -> list[str]:
+        """Return the names of all fields, and the aliases with h for a."""
         names = super().setting_names()
         return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
 
@@ -421,6 +422,7 @@ class WorkedLstm(WorkedCase):
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, gradients included, with the arrays of known mistakes."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})

@@ -261,7 +261,7 @@ class RoundedArray:
         return exact.shape == self.values.shape and bool(self.is_close(exact, slack).all())
 
     def is_reordered(self, exact: Array, axis: int) -> bool:
-        """Return whether the slices along an axis are those of the exact array in another order."""
+        """Return whether the slices along an axis are those of the exact array in any order, rounded."""
         values, units, slices = (np.moveaxis(array, axis, 0) for array in (self.values, self.units, exact))
         unmatched = np.ones(len(slices), dtype=bool)
         for row, unit in zip(values, units, strict=True):
