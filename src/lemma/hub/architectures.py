@@ -521,8 +521,6 @@ def _write_rotary(spec: Decoder, default_share: float) -> dict[str, Any]:
     """Convert a spec's rotary positions to keys of config.json, as transformers 5 has them.
 
     `default_share` is the architecture's default of the rotated fraction of a head; it is written only if it is not 1.
-
-    Architectures that rotate all coordinates by default have no share.
     """
     positions = spec.positions if isinstance(spec.positions, Rotary) else Rotary()
     parameters: dict[str, Any] = {"rope_theta": positions.base}
@@ -552,6 +550,12 @@ LLAMA_ENTRIES: Entries = {
     "rope_parameters": ("positions", 1.0),
 }
 ATTENTION_BIAS: Entries = {"attention_bias": ("attention_bias", False)}
+GEMMA_ENTRIES: Entries = {
+    # `_read_gemma` reads hidden_act, which counts only without hidden_activation
+    **{key: entry for key, entry in LLAMA_ENTRIES.items() if key != "hidden_act"},
+    "head_dim": ("head_width", 256),
+    **ATTENTION_BIAS,
+}
 GPT2_ENTRIES: Entries = {
     "vocab_size": ("vocabulary", REQUIRED),
     "n_positions": ("context", REQUIRED),
@@ -745,7 +749,7 @@ _ALL = (
         "gemma",
         "Gemma",
         GEMMA,
-        {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
+        GEMMA_ENTRIES,
         {**LLAMA_SETTINGS, "scaled_embedding": True},
         fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,
