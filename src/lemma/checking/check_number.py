@@ -69,7 +69,7 @@ class NumberQuestion:
         return cls(account, names, symbol_aliases(subject.spec, account.symbols), subject, conventions)
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
-        """Return the verdict on a number; without `diagnose` a wrong one is not explained."""
+        """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
         if len(self.quantities) == 2:
             return self._check_ratio(number)
         if number.start:

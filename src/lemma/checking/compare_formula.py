@@ -131,7 +131,9 @@ class FormulaQuestion:
 def read_question(
     account: Account, quantity_name: str, text: str, aliases: Mapping[str, str], fixed_sizes: Iterable[str] = ()
 ) -> FormulaQuestion:
-    """Parse an answer, and write the model's formula in its symbols: sizes that follow from others may be left out.
+    """Parse an answer into a question that compares it with the model's formula.
+
+    The answer may leave out sizes that follow from others, such as d_ff = 4d.
 
     Args:
         account: the model's formulas and sizes.
@@ -224,7 +226,7 @@ def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
 
 
 def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
-    """Return the question with numbers for the sizes that the answer does not name; None if it names all that matter.
+    """Return the question with numbers for the sizes that the answer does not name; None if there are no such sizes.
 
     Batch and time stay, unless they may be omitted: a formula without them counts for less than a batch.
     """

@@ -217,7 +217,7 @@ def _build_table(question: FormulaQuestion) -> MistakeTable:
 
 
 def _total_cost(mistakes: Sequence[Sequence[Mistake]]) -> int:
-    """Return the sum of the cheapest costs: each element of `mistakes` lists alternatives."""
+    """Return the cost of several mistakes together; each element lists alternatives, of which the cheapest counts."""
     return sum(min(choice.cost for choice in choices) for choices in mistakes)
 
 

@@ -152,7 +152,7 @@ class IdentityReport(Evidence, Result):
         ]
 
     def _evidence(self) -> list[Block]:
-        """Return a list of the findings, and the table if there is one."""
+        """Return the report blocks of the findings and, if there are rows, of their table."""
         findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
         if not self.rows:
             return [findings]

@@ -292,7 +292,7 @@ class BytePairTrace(Result):
         return self._all_blocks(with_tables=True)
 
     def _all_blocks(self, with_tables: bool) -> list[Block]:
-        """Return the printed trace; `with_tables` lists the counts of each step in a table."""
+        """Return the report blocks of the trace; `with_tables` lists the counts of each step in a table."""
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
             f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it "
@@ -350,7 +350,7 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
-    """Return the printed step; `with_table` lists the counts in a table, otherwise in a line."""
+    """Return the report blocks of a step; `with_table` lists the counts in a table, otherwise in a line."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:
