@@ -87,6 +87,7 @@ class DerivationReport(CheckedLines[DerivationStep]):
         return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return name, verdicts, steps, and the line of the first wrong step or None, as plain values for JSON."""
         return super().to_dict() | {"first_wrong": self.first_wrong and self.first_wrong.line}
 
 

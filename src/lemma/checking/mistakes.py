@@ -325,7 +325,7 @@ class MutationRules:
         self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
 
     def has_heads(self, group: PartGroup) -> bool:
-        """Return whether a group may have attention heads: its parts are called so, or no part of the model is."""
+        """Return whether a group may belong to attention: by the names of its parts, or if no part has such a name."""
         if HEADS not in self.question.account.order:
             return False
         is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)

@@ -131,9 +131,10 @@ def attend(
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
     Args:
+        case: the case, with the maps W_Q, W_K and W_V and the scaling.
         rows: names of the inputs.
         columns: names of the source vectors.
-        label: the case, for errors.
+        label: the case's name, for errors.
         causal: whether each row attends only to columns up to its own index.
         number: the number of the pass, for errors.
     """

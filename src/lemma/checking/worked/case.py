@@ -138,6 +138,7 @@ class CaseExamples:
         return wrap_lines("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the kind, and the names and titles of the examples, as plain values for JSON."""
         return {"kind": self.kind, "examples": [{"name": name, "title": title} for name, title in self.titles.items()]}
 
 
