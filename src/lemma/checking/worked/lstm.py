@@ -514,10 +514,8 @@ class WorkedLstm(WorkedCase):
             self._table("da gamma_o slope_c dc_here dc_next dc"),
         ]
         factors = {"u": ("dc", "candidate"), "f": ("dc", "c_prev"), "o": ("da", "tanh_c"), "c": ("dc", "gamma_u")}
-        for letter, (
-            first,
-            second,
-        ) in factors.items():  # from a gate to its pre-activation, and to its weights if given
+        for letter, (first, second) in factors.items():
+            # from a gate to its pre-activation, and to its weights if given
             name, pre = GATE_NAMES[letter], f"dpre_{letter}"
             slope = "slope_candidate" if letter == "c" else f"slope_{letter}"
             gradient, slope_title = self._title(f"d{name}"), self._title(slope)
