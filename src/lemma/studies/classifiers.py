@@ -23,7 +23,7 @@ from lemma.report.curves import Curve, Plot
 from lemma.report.progress import Observer, SilentObserver
 from lemma.report.statistics import Estimate, PairedTest, estimate, item_standard_error
 from lemma.runs.load import Run, load
-from lemma.spec.base import Spec, distribute
+from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import choose
 from lemma.spec.data import GraphSpec, LabelsSpec
 from lemma.spec.models import Classifier, Graph
@@ -279,7 +279,7 @@ def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any
         settings = {name: value for name, value in shared.items() if has_setting(specs, name)}
         check_reserved([*settings, *compared.settings], RESERVED_CLASSIFIER_SETTINGS)
         used |= settings.keys()
-        distributed = [distribute(part, specs) for part in (settings, compared.settings)]
+        distributed = [assign_settings(part, specs) for part in (settings, compared.settings)]
         of_body, of_model, of_recipe = ({**distributed[0][name], **distributed[1][name]} for name in specs)
         model = model.replace(**of_model, body=model.body.replace(**of_body).to_dict())
         choices.append(ClassifierChoice(compared.title, model, of_recipe))

@@ -23,7 +23,7 @@ from lemma.report.result import Result, Text
 from lemma.runs.checkpoint import MANIFEST
 from lemma.runs.folder import RunFolder, check_run_target, check_utf8_path
 from lemma.runs.load import build_initial_model, load
-from lemma.spec.base import distribute
+from lemma.spec.base import assign_settings
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
 from lemma.studies.experiment import TitledObserver
@@ -87,7 +87,7 @@ def compare_methods(
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
     specs = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
     # raises an error for a setting that no spec has
-    distribute({name: value for name, value in settings.items() if name != "epochs"}, specs, ("epochs",))
+    assign_settings({name: value for name, value in settings.items() if name != "epochs"}, specs, ("epochs",))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, AdaptationPlan] = {}

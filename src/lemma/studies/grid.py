@@ -14,7 +14,7 @@ from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.optional import import_optional
 from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
-from lemma.spec.base import Spec, distribute
+from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import Choice, choose, read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
@@ -55,7 +55,7 @@ def expand_grid(study: GridStudy) -> tuple[StudyCell, ...]:
             model_settings: dict[str, Any] = {}
             recipe_settings: dict[str, Any] = {}
             for settings in (shared, model.settings, point):
-                distributed = distribute(settings, specs)
+                distributed = assign_settings(settings, specs)
                 model_settings |= distributed["model"]
                 recipe_settings |= distributed["recipe"]
             model_spec = base.model.replace(**model_settings)
@@ -93,7 +93,7 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
                 if not has_setting(of_model, setting):
                     title = f"{source}: {model.title}: setting"
                     raise SpecError(describe_unknown(title, setting, names[model.title]))
-        in_grid, in_model = (distribute(settings, of_model) for settings in (study.grid, model.settings))
+        in_grid, in_model = (assign_settings(settings, of_model) for settings in (study.grid, model.settings))
         for owner, settings in in_grid.items():
             if twice := sorted(settings.keys() & in_model[owner].keys()):
                 raise SpecError(f"study: {model.title} sets {twice[0]}, which the grid sets too. Take one away.")
