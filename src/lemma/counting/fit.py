@@ -108,9 +108,7 @@ class FitResult:
 
     fits: dict[PathGroup, GroupFit]  # the groups that follow polynomials
     failures: dict[PathGroup, str]  # the groups that follow none, with the reason
-    derived: "dict[str, DerivedSize]" = field(
-        default_factory=dict
-    )  # sizes in the formulas that are no symbols, by name
+    derived: "dict[str, DerivedSize]" = field(default_factory=dict)  # sizes that are no symbols, by name
 
     @property
     def groups(self) -> list[PathGroup]:

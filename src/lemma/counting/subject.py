@@ -10,8 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +63,7 @@ class Subject:
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # of symbols that the person has not set
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of symbols that cannot have all values
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
-    builds_fresh: bool = (
-        True  # whether `make_module` never returns a module, or a part of one, that somebody else holds
-    )
+    builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:
@@ -246,7 +243,9 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         )
     if isinstance(model, str) and model in EXAMPLES:
         others = sorted((name, value) for name, value in settings.items() if not isinstance(value, int))
-        library = version("transformers") if find_spec("transformers") else ""
+        library = ""
+        with suppress(PackageNotFoundError):
+            library = version("transformers")
         identity = f"example {model} {others} transformers {library}"
         return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity)
     is_file = isinstance(model, Path) or (isinstance(model, str) and exists(Path(model)))

@@ -117,7 +117,7 @@ class IndexHeader:
         try:
             return cls(**fields)
         except ValidationError:
-            raise RunError(f"{path} is damaged: it has unexpected fields. Remove {folder}.") from None
+            raise RunError(f"{path} is damaged: it has unexpected fields or values. Remove {folder}.") from None
 
     def write(self, folder: Path) -> None:
         """Write index.json, with a checksum, into an index folder."""

@@ -276,9 +276,8 @@ class LayerChain:
     """Equal layers, each of which reads results of the one before."""
 
     layers: Sequence[Sequence[Step]]
-    reads: Sequence[
-        tuple[int, int | None]
-    ]  # signals from outside, with their sources in the layer before if not shared
+    # signals that a layer reads from outside, each with its source in the layer before; None if all layers share it
+    reads: Sequence[tuple[int, int | None]]
     last_results: Mapping[int, int]  # signals of the first layer by those of the last
 
 
