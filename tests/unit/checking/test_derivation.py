@@ -129,6 +129,8 @@ def test_loss_is_optional_and_wrong_transposes_are_detected() -> None:
     assert "the shapes do not fit: (d, n) @ (d, d)" in report.lines[2].reason
     with pytest.raises(InputError, match="unknown name 'C'"):
         check_derivation({**words, "steps": "A @ C"})
+    with pytest.raises(InputError, match="line 1, column 5: unknown name 'C'"):  # where it occurs first
+        check_derivation({**words, "steps": "A @ C - C"})
     with pytest.raises(InputError, match="unknown size 'q'"):
         check_derivation({**words, "steps": "A[:q]"})
     with pytest.raises(SpecError, match="steps is missing"):

@@ -274,6 +274,11 @@ def test_invalid_sheet_files_are_refused(tmp_path: Path, name: str, content: str
         read_sheet(tmp_path / name)
 
 
+def test_empty_setting_name_is_refused() -> None:
+    with pytest.raises(InputError, match="the sheet: unknown setting"):
+        read_sheet({"": 1, "title": "Week 3", "questions": [{"kind": "parameters", "model": "feed-forward"}]})
+
+
 def test_invalid_answers_do_not_affect_other_answers(tmp_path: Path) -> None:
     result = mark_submission(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
     assert [mark.verdict for mark in result.marks] == ["unreadable", "unreadable", "right", "unreadable"]

@@ -109,6 +109,14 @@ def test_self_attention_formulas_match_expected_text() -> None:
     ]
 
 
+def test_hidden_layer_input_has_its_own_name() -> None:
+    hidden = {
+        name: next(node.formula for node in drawing(name).nodes if node.name == "hidden")
+        for name in ("feed-forward", "attentive")
+    }
+    assert hidden == {"feed-forward": "hidden = windows Wᵀ + b", "attentive": "hidden = attended Wᵀ + b"}
+
+
 def test_attention_scale_is_read_from_the_run() -> None:
     formulas = {node.name: node.formula for node in drawing("attentive").nodes}
     assert formulas["scores"] == "scores = sums / √d_k"  # the module multiplies by d_k to the power −½

@@ -16,7 +16,7 @@ from torch import nn
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.inspection.drawing import COLOURS, png, text_colour
+from lemma.inspection.drawing import COLOURS, encode_png, text_colour
 from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
 from lemma.inspection.page import render_page
 from lemma.layers.recording import record_attention
@@ -312,7 +312,7 @@ def test_unknown_file_suffix_error_lists_known_ones(tmp_path: Path) -> None:
 def test_matrix_image_has_expected_colors_and_empty_cells() -> None:
     image = pytest.importorskip("PIL.Image")
     weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
-    pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")
+    pixels = image.open(io.BytesIO(encode_png(weights, allowed))).convert("RGBA")
     actual = [pixels.getpixel(index) for index in ((0, 0), (1, 0), (0, 1), (1, 1))]
     expected = [tuple(bytes.fromhex(COLOURS[level][1:])) for level in (254, 127, 0)]
     assert [actual[0][:3], actual[2][:3], actual[3][:3]] == expected

@@ -55,7 +55,7 @@ def check_complete(index: Index, embedder: Embedder, folder: Path) -> None:
     invalid = {entry.name for entry in index.unreadable}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in invalid]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.side)[None])[0]
+        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.image_side)[None])[0]
         np.testing.assert_allclose(vector, single, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 

@@ -162,10 +162,10 @@ def test_warm_up_is_short_compared_with_the_run(steps: int, warm_up: int, given:
 
 
 def test_validations_take_no_longer_than_training() -> None:
-    short, output = fit_schedule(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
+    short, output = fit_schedule(Recipe(steps=19), (), 5, step_tokens=1024, validation_tokens=111_000)
     assert short.evaluate_every == 19
     assert output == ["validated once, not 5: more would take longer than 19 steps"]
-    long, output = fit_schedule(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
+    long, output = fit_schedule(Recipe(steps=1000), (), 5, step_tokens=1024, validation_tokens=111_000)
     assert long.evaluate_every == 200 and not output
     assert fit_schedule(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
 
