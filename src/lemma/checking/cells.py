@@ -229,7 +229,7 @@ class GradientCell(Spec):
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
-        """Names of the steps that are computed from each input or step, directly or indirectly, by its name."""
+        """For each input or step, by name, the steps that are computed from it, directly or indirectly."""
         descendants: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
             used = variable_names(equation.expression)

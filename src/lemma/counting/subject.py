@@ -84,7 +84,7 @@ class Subject:
             CountingError: it cannot be built at these sizes, or is not a module whose shapes are known.
         """
         try:
-            module = self._make(sizes, device, random_init)
+            module = self._call_factory(sizes, device, random_init)
         except Exception as error:  # the constructor of other people's code may fail in any way
             raise CountingError(f"{self.name} cannot be built at {format_sizes(sizes)}: {error}") from error
         if not isinstance(module, nn.Module):
@@ -100,7 +100,7 @@ class Subject:
     def can_build(self, sizes: Sizes) -> bool:
         """Return whether a module can be built at these sizes."""
         try:
-            module = self._make(sizes, "meta", random_init=True)
+            module = self._call_factory(sizes, "meta", random_init=True)
         except Exception:  # as in `build`, which says why
             return False
         return isinstance(module, nn.Module) and not any(map(nn.parameter.is_lazy, module.parameters()))
@@ -112,7 +112,7 @@ class Subject:
         with torch.device(device):
             return self.make_inputs(sizes)
 
-    def _make(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
+    def _call_factory(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
         """Call the factory at these sizes, on a device, with random or zero weights."""
         initialization = nullcontext() if random_init else ZeroInit()
         with torch.device(device), SkipInitialization() if device == "meta" else initialization:
