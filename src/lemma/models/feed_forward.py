@@ -78,11 +78,13 @@ class FeedForwardModel(WindowModel):
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
         """Return the hidden layer after each of the last `time` tokens: each token is embedded once for all windows."""
         embedded = self.dropout(self.embedding(tokens))
-        if self.head is None:
-            inputs = sliding_windows(embedded, time, self.span).flatten(2)
+        if self.head is None:  # drawings show these variables, so that each has a name of its own
+            windows = sliding_windows(embedded, time, self.span).flatten(2)
+            hidden = self.hidden(windows)
         else:
-            inputs = self.head(embedded, time, self.span)
-        return self.dropout(self.activation(self.hidden(inputs)))
+            attended = self.head(embedded, time, self.span)
+            hidden = self.hidden(attended)
+        return self.dropout(self.activation(hidden))
 
 
 class WindowHead(nn.Module):
