@@ -230,7 +230,7 @@ def resume(
     >>> lemma.resume("runs/a", steps=500)  # doctest: +SKIP
     """
     from lemma.runs.folder import RunFolder
-    from lemma.spec.base import distribute
+    from lemma.spec.base import assign_settings
     from lemma.spec.data import PretrainedData
     from lemma.spec.recipe import Recipe
     from lemma.tasks.base import LoadContext
@@ -238,7 +238,7 @@ def resume(
     from lemma.training.loop import resume as resume_training
     from lemma.training.session import TrainingHooks
 
-    changes, observer = distribute(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
+    changes, observer = assign_settings(dict(settings), {"recipe": Recipe})["recipe"], watch(progress)
     path = run_folder(run)
     folder = RunFolder.open(path, overrides=changes)
     if isinstance(folder.data, PretrainedData):

@@ -244,8 +244,6 @@ def _move_into_place(temporary: Path, path: Path, aside: Path | None) -> None:
     """Rename `temporary` to `path`.
 
     An existing folder is exchanged with it, or moved to `aside` first. If `aside` is None, an existing folder stays.
-
-    Without `aside` a folder that is there stays.
     """
     while True:
         try:

@@ -22,7 +22,7 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def child_environment(**overrides: str) -> dict[str, str]:
-    """Return environment variables by which a child imports what this process imports.
+    """Return the environment variables for a child that imports what this process imports, and `overrides`.
 
     `overrides` are further variables.
 
@@ -46,7 +46,7 @@ def _is_current_folder(path: str) -> bool:
 def start_child(module: str, stderr: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
     """Start a module as a child process that reads and writes messages; Ctrl-C reaches only the parent.
 
-    `environment` are additional variables.
+    `stderr` is that of `Popen`, and `environment` are additional variables.
     """
     return subprocess.Popen(
         python_command("-m", module),

@@ -1,4 +1,4 @@
-"""Problem A2: one head over the window, asked by its last word; the case of the gallery, worked by hand."""
+"""Problem A2: one attention head over a window, queried by its last word; the gallery's example by hand."""
 
 from fractions import Fraction
 from math import exp, log, sqrt
@@ -27,38 +27,38 @@ def head() -> WindowHead:
     return head
 
 
-def asked(head: WindowHead, *words: str) -> tuple[list[Fraction], list[Fraction]]:
-    """The weights and the answer of the last word's window of three, as fractions."""
+def window_attention(head: WindowHead, *words: str) -> tuple[list[Fraction], list[Fraction]]:
+    """Return attention weights and output of the last word's window of three, as fractions."""
     embedded = torch.tensor([[WORDS[word] for word in words]], dtype=torch.float64)
     with torch.no_grad(), record_attention(head) as records:
         answer = head(embedded, 1, 3)[0, 0]
     weights = records[0].weights()[0, 0, 0]
-    return _fractions(weights), _fractions(answer)
+    return as_fractions(weights), as_fractions(answer)
 
 
-def _fractions(numbers: torch.Tensor) -> list[Fraction]:
+def as_fractions(numbers: torch.Tensor) -> list[Fraction]:
     result = [Fraction(number).limit_denominator(200) for number in numbers.tolist()]
     assert [float(item) for item in result] == pytest.approx(numbers.tolist(), abs=1e-12)
     return result
 
 
-def test_a2_two_three_and_six_elevenths(head: WindowHead) -> None:
-    weights, answer = asked(head, "the", "cat", "sat")
+def test_a2_attention_weights_are_two_three_and_six_elevenths(head: WindowHead) -> None:
+    weights, answer = window_attention(head, "the", "cat", "sat")
     assert weights == [Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
     assert answer == [Fraction(8, 11), Fraction(9, 11)]
 
 
-def test_a2_only_the_last_word_asks_and_only_its_window_answers(head: WindowHead) -> None:
-    """`cat` asks as `sat` does, with its second number; `the` asks nothing, and looks evenly."""
-    assert asked(head, "the", "sat", "cat")[0] == [Fraction(2, 11), Fraction(6, 11), Fraction(3, 11)]
-    assert asked(head, "cat", "sat", "the")[0] == [Fraction(1, 3)] * 3
-    weights, answer = asked(head, "sat", "sat", "the", "cat", "sat")
+def test_a2_last_word_attends_only_within_its_window(head: WindowHead) -> None:
+    """`cat` has the query of `sat` in its second component; `the` has a zero query and attends uniformly."""
+    assert window_attention(head, "the", "sat", "cat")[0] == [Fraction(2, 11), Fraction(6, 11), Fraction(3, 11)]
+    assert window_attention(head, "cat", "sat", "the")[0] == [Fraction(1, 3)] * 3
+    weights, answer = window_attention(head, "sat", "sat", "the", "cat", "sat")
     assert weights == [0, 0, Fraction(2, 11), Fraction(3, 11), Fraction(6, 11)]
     assert answer == [Fraction(8, 11), Fraction(9, 11)]
 
 
-def test_a2_the_model_reads_every_window_by_the_formula() -> None:
-    """Return each place of `attentive` against the sums written out in plain Python."""
+def test_a2_model_matches_the_formula_on_every_window() -> None:
+    """Compare each position of `attentive` with the sums in plain Python."""
     spec = Attentive(vocabulary=7, width=3, key_width=4, value_width=2, hidden=5, context=4)
     model, text = build(spec).double(), [1, 5, 2, 2, 6, 0]
     with torch.no_grad():
@@ -66,24 +66,24 @@ def test_a2_the_model_reads_every_window_by_the_formula() -> None:
     table = {name: value.tolist() for name, value in model.state_dict().items()}
     for index in range(len(text)):
         window = [table["embedding.weight"][word] for word in text[max(0, index - 2) : index + 1]]
-        assert logits[index].tolist() == pytest.approx(_by_hand(table, window), abs=1e-12)
+        assert logits[index].tolist() == pytest.approx(reference_logits(table, window), abs=1e-12)
 
 
-def _by_hand(table: dict[str, list], window: list[list[float]]) -> list[float]:
-    """Scores, softmax, answer, hidden layer (tanh) and output."""
-    query = _times(table["head.query.weight"], window[-1])
-    scores = [_dot(query, _times(table["head.key.weight"], word)) / sqrt(4) for word in window]
+def reference_logits(table: dict[str, list], window: list[list[float]]) -> list[float]:
+    """Return logits from scores, softmax, head output, hidden layer (tanh) and output layer."""
+    query = matvec(table["head.query.weight"], window[-1])
+    scores = [dot(query, matvec(table["head.key.weight"], word)) / sqrt(4) for word in window]
     fractions = [exp(score) / sum(map(exp, scores)) for score in scores]
-    values = [_times(table["head.value.weight"], word) for word in window]
-    answer = [_dot(fractions, column) for column in zip(*values, strict=True)]
-    sums = zip(_times(table["hidden.weight"], answer), table["hidden.bias"], strict=True)
+    values = [matvec(table["head.value.weight"], word) for word in window]
+    answer = [dot(fractions, column) for column in zip(*values, strict=True)]
+    sums = zip(matvec(table["hidden.weight"], answer), table["hidden.bias"], strict=True)
     hidden = torch.tanh(torch.tensor([a + b for a, b in sums], dtype=torch.float64)).tolist()
-    return _times(table["output.weight"], hidden)
+    return matvec(table["output.weight"], hidden)
 
 
-def _times(matrix: list[list[float]], vector: list[float]) -> list[float]:
-    return [_dot(row, vector) for row in matrix]
+def matvec(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    return [dot(row, vector) for row in matrix]
 
 
-def _dot(one, other) -> float:
+def dot(one, other) -> float:
     return sum(a * b for a, b in zip(one, other, strict=True))

@@ -1,4 +1,4 @@
-"""Problem A6: two claims about depth and context, judged on the source's table and on a text whose floors are known."""
+"""Problem A6: two claims about depth and context, judged on the published table and on a text of known entropy."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
 
 
 def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
-    """Return what the study would say of its claims, if three seeds gave these perplexities but for a hundredth."""
+    """Return the study's verdicts on its claims if three seeds have these perplexities within a hundredth."""
     outcomes = [
         outcome
         for (depth, context), value in table.items()
@@ -30,7 +30,7 @@ def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
     return [item.verdict for item in judge_claims(study.claims, group_rows(outcomes))]
 
 
-def test_a6_the_sources_table_says_what_the_source_says() -> None:
+def test_a6_published_table_supports_both_claims() -> None:
     assert verdicts(SOURCE) == ["held", "held"]
 
 
@@ -42,12 +42,12 @@ def test_a6_the_sources_table_says_what_the_source_says() -> None:
         ({(4, 5): 8.3}, ["held", "not held"]),
     ],
 )
-def test_a6_each_claim_hangs_on_its_own_cells(change: dict[tuple[int, int], float], expected: list[str]) -> None:
+def test_a6_each_claim_depends_on_its_cells(change: dict[tuple[int, int], float], expected: list[str]) -> None:
     assert verdicts({**SOURCE, **change}) == expected
 
 
-def echo(length: int) -> list[int]:
-    """Return each of four words repeats the one four places before it nine times in ten, and else is drawn evenly."""
+def echo_text(length: int) -> list[int]:
+    """Return a text of four words: each repeats the word four positions earlier with p = 0.9, else is uniform."""
     draw = random.Random(6)
     words = draw.choices(range(4), k=4)
     while len(words) < length:
@@ -56,24 +56,24 @@ def echo(length: int) -> list[int]:
 
 
 def least_perplexity(words: list[int], places: tuple[int, ...]) -> float:
-    """exp of the entropy of a word given those at some places before it, by counting."""
+    """Return exp of the entropy of a word given those at some earlier offsets, by counting."""
     rows = [(tuple(words[at - index] for index in places), words[at]) for at in range(4, len(words))]
     seen, pairs = Counter(context for context, _ in rows), Counter(rows)
     return exp(-sum(count * log(count / seen[context]) for (context, _), count in pairs.items()) / len(rows))
 
 
-def test_a6_the_floors_of_the_echo_are_4_and_1_417() -> None:
-    words = echo(40_000)
+def test_a6_echo_text_has_minimum_perplexities_4_and_1_417() -> None:
+    words = echo_text(40_000)
     assert least_perplexity(words, (1, 2)) == pytest.approx(4, rel=0.02)
     expected = exp(-0.925 * log(0.925) - 3 * 0.025 * log(0.025))
     assert expected == pytest.approx(1.417, abs=5e-4)
     assert least_perplexity(words, (4,)) == pytest.approx(expected, rel=0.02)
 
 
-def test_a6_two_layers_come_below_the_shorter_contexts_floor_in_fifty_steps() -> None:
-    """So the second claim is no law: with N = 3 no number of layers comes below 4."""
+def test_a6_two_layers_beat_the_shorter_context_minimum() -> None:
+    """The second claim is therefore not general: with N = 3 no depth comes below 4."""
     torch.manual_seed(1)
-    model, text = build(TableA5(V=4, d_e=16, d=16, L=2, h=2, d_ff=16, N=5)), torch.tensor(echo(14_000))
+    model, text = build(TableA5(V=4, d_e=16, d=16, L=2, h=2, d_ff=16, N=5)), torch.tensor(echo_text(14_000))
     optimizer = torch.optim.Adam(model.parameters(), 0.015)
     for batch in text[: 25 * 512].view(25, 16, 32).repeat(2, 1, 1):
         optimizer.zero_grad()

@@ -1,4 +1,4 @@
-"""B1: the head of a relation attends from a head word to its dependent, and the same scores are a parser."""
+"""Problem B1: the head of a relation attends from a head word to its dependent; the same scores give a parser."""
 
 import json
 import re
@@ -43,7 +43,7 @@ def lexicon() -> Lexicon:
     return Lexicon(sorted({word.lower() for word in B1.words}), RELATIONS, buckets=100)
 
 
-def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
+def test_b1_relation_attention_is_exact(lexicon: Lexicon) -> None:
     """Head `dobj` attending from `prefer` is 1 on `flight`, else 0; and so for every relation."""
     _, targets = Trees((B1,), lexicon).batch([0])
     right = attention_targets(torch.from_numpy(targets), len(RELATIONS))[0].numpy()
@@ -58,7 +58,7 @@ def test_the_picture_of_b1_is_exact(lexicon: Lexicon) -> None:
     assert right[RELATIONS.index("nmod"), words.index("flight")].tolist() == [0, 0, 0, 0, 0.5, 0, 0, 0.5]
 
 
-def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
+def test_arc_and_attention_losses_match_wordwise_sums(lexicon: Lexicon) -> None:
     sentences = [B1, *tiny()[1:3]]
     _, targets = Trees(tuple(sentences), lexicon).batch([0, 1, 2])
     size, count = targets.shape[1], sum(len(s.words) for s in sentences)
@@ -69,7 +69,7 @@ def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
         n = len(sentence.words)
         table = scores[row, :, : n + 1, :n].numpy().copy()
         for d in range(n):
-            column = np.delete(table[:, :, d], d + 1, axis=1)  # no word governs itself
+            column = np.delete(table[:, :, d], d + 1, axis=1)  # no word is its own head
             gold = table[RELATIONS.index(sentence.relations[d]), sentence.heads[d], d]
             joint -= gold - np.log(np.exp(column).sum())
         for r in range(len(RELATIONS)):
@@ -83,18 +83,19 @@ def test_both_losses_agree_with_counting_word_by_word(lexicon: Lexicon) -> None:
     assert attention_loss(scores, null, goal).item() == pytest.approx(attended / count, rel=1e-6)
 
 
-def test_the_two_readings_of_the_scores_are_distributions(lexicon: Lexicon) -> None:
+def test_arc_and_attention_scores_are_normalized(lexicon: Lexicon) -> None:
     scores, present = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
     parser = log_arc_probabilities(scores, present).exp()
     torch.testing.assert_close(parser.sum((1, 2))[present], torch.ones(6))
-    assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0  # neither padding nor itself governs
+    # Neither padding nor the word itself is a head.
+    assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0
     heads = log_attention(scores, torch.zeros(6), present).exp()
     torch.testing.assert_close(heads.sum(-1), torch.ones(2, 6, 5))
     assert heads[1, :, :, 3:].max() == 0
 
 
 @pytest.mark.parametrize("encoder", ["bilstm", "transformer"])
-def test_a_sentence_is_parsed_alike_in_any_company(encoder: str) -> None:
+def test_parse_does_not_depend_on_the_batch(encoder: str) -> None:
     lexicon = Lexicon.from_sentences(tiny(), 1, 100)
     small = {"kind": encoder, "depth": 2, **({"hidden": 8} if encoder == "bilstm" else {"width": 16, "heads": 2})}
     model = build(
@@ -127,7 +128,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_a_tiny_parser_learns_a_tiny_treebank_by_heart(run: Path) -> None:
+def test_tiny_parser_overfits_a_tiny_treebank(run: Path) -> None:
     score = lemma.evaluate(run, treebank=run.parent / "tiny.conllu", progress=False)
     assert (score.uas, score.las, score.attended) == (100, 100, 100)
     assert score.to_dict()["protocol"]["scored"] == "all words, punctuation too"
@@ -136,18 +137,18 @@ def test_a_tiny_parser_learns_a_tiny_treebank_by_heart(run: Path) -> None:
     assert {"spec.toml", "recipe.toml", "lexicon.json", "model.safetensors"} <= {path.name for path in run.iterdir()}
 
 
-def test_its_dobj_head_from_prefer_is_on_flight(run: Path) -> None:
+def test_trained_relation_heads_attend_to_their_dependents(run: Path) -> None:
     loaded = lemma.load(run, "cpu")
     weights = relation_attention(loaded.require(ParserModel, "a parser"), loaded.lexicon, B1.words)
     positions = ["(nothing)", *B1.words]
     prefer = weights[loaded.lexicon.relation_id("dobj"), positions.index("prefer")]
     assert prefer[positions.index("flight")] > 0.9
     for head, dependent, relation in B1.arcs():
-        fraction = 2 if relation == "nmod" else 1  # flight has two
+        fraction = 2 if relation == "nmod" else 1  # flight has two dependents
         assert weights[loaded.lexicon.relation_id(relation), head, dependent] > 0.9 / fraction - 0.05, relation
 
 
-def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
+def test_look_parse_renders_in_every_format(run: Path, tmp_path: Path) -> None:
     text = " ".join(B1.words)
     done = CliRunner().invoke(app, ["look", "parse", str(run), "--text", text, "--relation", "dobj"])
     assert done.exit_code == 0, done.output
@@ -165,7 +166,7 @@ def test_look_parse_draws_it_in_every_form(run: Path, tmp_path: Path) -> None:
         seen.save(tmp_path / "tree.svgg")
 
 
-def test_evaluate_gives_json_with_relations_and_baselines(run: Path) -> None:
+def test_evaluate_json_contains_relations_and_baselines(run: Path) -> None:
     words = ["evaluate", str(run), "--treebank", str(run.parent / "tiny.conllu"), "--json"]
     done = CliRunner().invoke(app, words)
     output = json.loads(done.stdout)
@@ -174,38 +175,38 @@ def test_evaluate_gives_json_with_relations_and_baselines(run: Path) -> None:
     assert set(output["baselines"]) == {"on the word before", "on the word after"}
 
 
-def _said(*words: str | Path) -> tuple[int, str, str]:
+def run_command(*words: str | Path) -> tuple[int, str, str]:
     done = CliRunner().invoke(app, [str(word) for word in words])
     output = done.stderr + (str(done.exception) if done.exception else "")
     return done.exit_code, done.stdout, " ".join(output.split())
 
 
-def test_evaluate_takes_a_limit_and_refuses_what_a_parser_has_not(run: Path) -> None:
-    code, out, _ = _said("evaluate", run, "--treebank", run.parent / "tiny.conllu", "--limit", "1", "--json")
+def test_evaluate_limits_sentences_and_refuses_inapplicable_options(run: Path) -> None:
+    code, out, _ = run_command("evaluate", run, "--treebank", run.parent / "tiny.conllu", "--limit", "1", "--json")
     assert code == 0 and (json.loads(out)["sentences"], json.loads(out)["words"]) == (1, len(B1.words))
-    absent = run.parent / "absent.conllu"  # what is wrong with the settings is told before it is missed
+    absent = run.parent / "absent.conllu"  # invalid settings are reported before a missing treebank
     for option in ("--layer", "--head"):
         assert (
             "--layer and --head choose among a language model's"
-            in _said("evaluate", run, "--treebank", absent, option, "0")[2]
+            in run_command("evaluate", run, "--treebank", absent, option, "0")[2]
         )
     for option in ("--context", "--stride"):
-        assert "for perplexity" in _said("evaluate", run, "--treebank", absent, option, "8")[2]
-    assert "at least one sentence" in _said("evaluate", run, "--treebank", absent, "--limit", "0")[2]
+        assert "for perplexity" in run_command("evaluate", run, "--treebank", absent, option, "8")[2]
+    assert "at least one sentence" in run_command("evaluate", run, "--treebank", absent, "--limit", "0")[2]
 
 
-def test_a_parser_asked_to_write_prints_no_prompt(run: Path) -> None:
-    code, out, output = _said("generate", run, "--prompt", "hi")
+def test_generate_refuses_a_parser(run: Path) -> None:
+    code, out, output = run_command("generate", run, "--prompt", "hi")
     assert code != 0 and out == "" and "not a language model" in output
 
 
-def test_text_is_not_for_a_parser_nor_trees_for_another(run: Path, tmp_path: Path) -> None:
+def test_train_requires_treebank_for_parser_and_text_for_others(run: Path, tmp_path: Path) -> None:
     settings = ("--treebank", run.parent / "tiny.conllu", "--text", "shakespeare", "--out", tmp_path / "x", "steps=1")
-    assert "--text is not for parser, which is trained on --treebank" in _said("train", "parser", *settings)[2]
-    assert "--treebank is not for lstm, which is trained on --text" in _said("train", "lstm", *settings)[2]
+    assert "--text is not for parser, which is trained on --treebank" in run_command("train", "parser", *settings)[2]
+    assert "--treebank is not for lstm, which is trained on --text" in run_command("train", "lstm", *settings)[2]
 
 
-def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> None:
+def test_parser_training_result_has_no_perplexity(tmp_path: Path) -> None:
     path = tmp_path / "tiny.conllu"
     path.write_text(format_conllu(tiny()))
     result = lemma.train("parser", treebank=path, out=tmp_path / "run", progress=False, steps=2, device="cpu", **SMALL)
@@ -214,7 +215,7 @@ def test_what_training_on_trees_came_to_has_no_perplexity(tmp_path: Path) -> Non
     assert f"validation  loss {result.validation_loss:.4f} nats/word" in output
 
 
-def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
+def test_parser_calls_with_invalid_arguments_are_refused(run: Path) -> None:
     with pytest.raises(RunError, match=r"not a language model. It is a parser"):
         lemma.generate(run)
     with pytest.raises(SpecError, match="nothing to learn from is given"):
@@ -231,7 +232,7 @@ def test_a_parser_is_not_taken_for_a_language_model(run: Path) -> None:
         lemma.look("parse", run, text="I go", relation="dobjj")
 
 
-def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_interrupted_parser_training_resumes_bit_for_bit(tmp_path: Path) -> None:
     path = tmp_path / "tiny.conllu"
     path.write_text(format_conllu(tiny()))
     words = {"batch": 4, "warm_up": 2, "dropout": 0.2, "device": "cpu", **SMALL, "word_dropout": 0.3}
@@ -239,8 +240,8 @@ def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     lemma.train("parser", out=tmp_path / "whole", steps=12, **kwargs, **words)
     halted = {**words, "checkpoint_every": 4}
     lemma.train("parser", out=tmp_path / "halved", steps=12, **kwargs, **halted)
-    for step in (12,):  # what a run that was killed after step 8 would have left
-        _remove(tmp_path / "halved" / "checkpoints" / f"step-{step}")
+    for step in (12,):  # the state of a run that was killed after step 8
+        remove_folder(tmp_path / "halved" / "checkpoints" / f"step-{step}")
     for name in ("summary.json", "model.safetensors"):
         (tmp_path / "halved" / name).unlink()
     lemma.resume(tmp_path / "halved", progress=False)
@@ -250,7 +251,7 @@ def test_an_interrupted_parser_goes_on_bit_for_bit(tmp_path: Path) -> None:
     assert all(torch.equal(full[name], halved[name]) for name in full)
 
 
-def test_a_language_models_trees_are_scored_next_to_baselines(
+def test_language_model_trees_are_compared_with_baselines(
     tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -273,7 +274,7 @@ def test_a_language_models_trees_are_scored_next_to_baselines(
     assert tree.to_dict()["sentences"][0]["heads"].count(0) == 1 and "no labels" in str(tree)
 
 
-def _remove(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     for path in folder.iterdir():
         path.unlink()
     folder.rmdir()

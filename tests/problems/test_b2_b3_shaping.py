@@ -1,4 +1,4 @@
-"""Problems B2 and B3: focus and near against the formulas written out, gradients too, and what they cost."""
+"""Problems B2 and B3: focus and near terms and their gradients compared with the formulas, and their memory."""
 
 import math
 from collections.abc import Sequence
@@ -25,8 +25,10 @@ def number(tensor: Tensor) -> float:
     return tensor.detach().item()
 
 
-def naive(alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """L_focus and L_near from all weights at once, by loops over layers, texts, heads and rows."""
+def reference_shaping(
+    alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return L_focus and L_near by loops over layers, texts, heads and rows."""
     focus, nearby = [], []
     for layer, alpha in enumerate(alphas):
         batch, heads, new, names = alpha.shape
@@ -43,14 +45,12 @@ def naive(alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = N
 
 
 PENALIZED = [name for name, spec in SMALL.items() if name.startswith("decoder") and spec.depth > 1]
-PENALIZED.remove("decoder-parallel")  # its positions learn what they add to scores, which is refused
+PENALIZED.remove("decoder-parallel")  # its positions have a trainable bias of scores, which is refused
 
 
 @pytest.mark.parametrize("block", [2**20, 64, 1])
 @pytest.mark.parametrize("name", PENALIZED)
-def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
-    name: str, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_focus_near_and_gradients_match_the_formulas(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOCK_SCORES", block)
     model, tokens = build(SMALL[name]).double(), torch.randint(11, (2, 8))
     for parameter in model.parameters():
@@ -58,7 +58,7 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
     with record_attention() as records:
         model(tokens)
     shape = row_statistics(records, distance_max=6.0)
-    focus, nearby = naive([record.weights() for record in records], 6.0)
+    focus, nearby = reference_shaping([record.weights() for record in records], 6.0)
     assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
     assert number(shape.distance) == pytest.approx(number(nearby), abs=1e-12) and 0 < number(nearby) < 6
     expected = [parameter for parameter in model.parameters() if parameter.dim() > 1]
@@ -72,27 +72,25 @@ def test_focus_and_near_and_their_gradients_are_those_of_the_formulas(
 
 
 @pytest.mark.parametrize("block", [2**20, 1])
-def test_masked_keys_rows_without_keys_and_rows_left_out_do_not_count(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_masked_keys_and_excluded_rows_are_ignored(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOCK_SCORES", block)
     torch.manual_seed(0)
     queries, keys = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64).unbind()
     hidden = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
     hidden[0, :, :, 3:] = -torch.inf  # padding
-    hidden[1, :, 2] = -torch.inf  # a row that sees nothing
+    hidden[1, :, 2] = -torch.inf  # a row without visible keys
     records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
     real = torch.tensor([[True, True, True, False, False], [True] * 5])
     shape = row_statistics(records, 9.0, row_mask=real)
-    focus, nearby = naive([record.weights() for record in records], 9.0, real)
+    focus, nearby = reference_shaping([record.weights() for record in records], 9.0, real)
     assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
     assert number(shape.distance) == pytest.approx(number(nearby), abs=1e-12)
     assert number(shape.entropy) != pytest.approx(number(row_statistics(records, 9.0).entropy), abs=1e-3)
 
 
 @pytest.mark.parametrize("time", [8, 64, 512])
-def test_the_greatest_near_does_not_depend_on_the_length(time: int) -> None:
-    """Every row looks at the first token only: the farthest attention there is."""
+def test_maximum_near_does_not_depend_on_length(time: int) -> None:
+    """Every row attends only to the first token, which maximizes the distance."""
     keys = torch.zeros(1, 1, time, 2)
     keys[..., 0, 0] = 1000.0
     queries = torch.ones(1, 1, time, 2)
@@ -104,7 +102,7 @@ def test_the_greatest_near_does_not_depend_on_the_length(time: int) -> None:
     )  # rows 0 and 1 see 0 and 1
 
 
-def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
+def test_near_excludes_the_last_layer_but_focus_does_not() -> None:
     far = AttentionRecord(torch.zeros(1, 1, 6, 2), torch.zeros(1, 1, 6, 2), None, 1.0)
     self_only = AttentionRecord(far.queries, far.keys, None, 1.0, torch.full((6, 6), -torch.inf).fill_diagonal_(0.0))
     assert number(row_statistics([self_only, far], 100.0).distance) == 0
@@ -112,7 +110,7 @@ def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
     assert number(row_statistics([far, self_only], 100.0).distance) > 1
     two = row_statistics(
         [far, self_only, far, far], 100.0, num_layers=2
-    )  # two calls a layer: both of the last are left out
+    )  # two calls per layer: both of the last layer are excluded
     assert number(two.distance) == pytest.approx(number(row_statistics([far, far], 100.0).distance) / 2)
     with pytest.raises(ValueError, match="3 calls"):
         row_statistics([far] * 3, 100.0, num_layers=2)
@@ -120,8 +118,8 @@ def test_the_last_layer_is_left_out_of_near_and_not_of_focus() -> None:
         row_statistics([], 100.0)
 
 
-class Largest(TorchDispatchMode):
-    """Remembers the largest tensor that any operation gave out, and in which dtype it was one of numbers."""
+class LargestTensorMode(TorchDispatchMode):
+    """Dispatch mode that records the largest output of any operation and the floating dtypes."""
 
     size = 0
 
@@ -134,14 +132,14 @@ class Largest(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
-def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) -> None:
+def test_shaping_step_never_materializes_all_weights(positions: str) -> None:
     time, heads = 512, 4
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=heads, context=time, positions=positions))
     tokens = torch.randint(11, (2, time))
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.01, distance_penalty=0.001))
     rows_at_first_result, rows.BLOCK_SCORES = rows.BLOCK_SCORES, 2 * heads * time * 16
     try:
-        with Largest() as watch:
+        with LargestTensorMode() as watch:
             criterion(tokens, tokens, None)[0].backward()
     finally:
         rows.BLOCK_SCORES = rows_at_first_result
@@ -149,7 +147,7 @@ def test_a_step_never_holds_anything_of_the_size_of_all_weights(positions: str) 
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) -> None:
+def test_objective_is_the_reported_sum_of_terms(precision: torch.dtype) -> None:
     model, tokens = build(SMALL["decoder"]), torch.randint(11, (2, 8))
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=0.5, distance_penalty=0.25, distance_max=3.0))
     with torch.autocast("cpu", precision, enabled=precision != torch.float32):
@@ -161,18 +159,18 @@ def test_the_objective_is_the_sum_and_reports_its_terms(precision: torch.dtype) 
     assert 0 < number(focus) < math.log(8) and 0 < number(nearby) <= 3
 
 
-def test_rows_at_padded_places_do_not_count() -> None:
-    """A mask of keys alone says which places are padding; their rows are no one's attention."""
+def test_padded_rows_are_ignored() -> None:
+    """A key mask marks padded positions; their rows are excluded."""
     queries, keys = torch.randn(2, 1, 2, 6, 4, dtype=torch.float64).unbind()
     padded = torch.zeros(1, 1, 1, 6, dtype=torch.float64)
     padded[..., 4:] = -torch.inf
     shape = row_statistics([AttentionRecord(queries, keys, None, 0.5, padded)] * 2, 9.0)
     short = [AttentionRecord(queries[..., :4, :], keys[..., :4, :], None, 0.5)] * 2
-    expected = naive([record.weights() for record in short], 9.0)
+    expected = reference_shaping([record.weights() for record in short], 9.0)
     assert number(shape.entropy) == pytest.approx(number(expected[0]))
 
 
-def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
+def test_near_with_two_calls_per_layer_excludes_last_layer() -> None:
     model, tokens = build(SMALL["table-a5"]).double(), torch.randint(11, (1, 8))  # self- and cross-attention
     with torch.no_grad(), record_attention() as records:
         model(tokens)
@@ -187,7 +185,7 @@ def test_near_on_two_calls_a_layer_is_that_of_all_layers_but_the_last() -> None:
     assert number(nearby) == pytest.approx(number(expected)) and number(focus) > 0
 
 
-def test_no_weight_means_the_plain_loss_and_no_attention_is_refused() -> None:
+def test_zero_weights_keep_the_loss_and_attention_is_required() -> None:
     assert LanguageTask().loss(build(SMALL["decoder"]), Recipe()).terms == ("loss",)
     with pytest.raises(SpecError, match="lstm has none"):
         LanguageTask().loss(build(Lstm(vocabulary=5)), Recipe(entropy_penalty=0.1))
@@ -200,7 +198,7 @@ def test_no_weight_means_the_plain_loss_and_no_attention_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["attentive", "table-a5"])
-def test_any_model_with_attention_can_be_focused(name: str) -> None:
+def test_focus_reduces_entropy_of_every_attention_model(name: str) -> None:
     model, tokens = build(SMALL[name]), torch.randint(11, (2, 8))
     criterion = LanguageTask().loss(model, Recipe(entropy_penalty=1.0))
     entropies = []
@@ -214,17 +212,17 @@ def test_any_model_with_attention_can_be_focused(name: str) -> None:
     assert entropies[-1] < 0.7 * entropies[0]
 
 
-def written(weights: list[list[float]]) -> AttentionRecord:
-    """Attention with these weights."""
+def record_of_weights(weights: list[list[float]]) -> AttentionRecord:
+    """Return a record of attention with these weights."""
     bias = torch.tensor(weights, dtype=torch.float64).log()
     nothing = torch.zeros(1, 1, len(weights), 1, dtype=torch.float64)
     return AttentionRecord(nothing, nothing, None, 1.0, bias[None, None])
 
 
-def test_the_galleries_three_places_by_hand() -> None:
+def test_gallery_example_matches_hand_calculation() -> None:
     """Entropies log 2, 3/2 log 2 and log 3 among six rows; squared distances 0, 1/2 and 9/4, cut at 2."""
-    first = written([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 2, 1 / 4, 1 / 4]])
-    last = written([[1, 0, 0], [0, 1, 0], [1 / 3, 1 / 3, 1 / 3]])
+    first = record_of_weights([[1, 0, 0], [1 / 2, 1 / 2, 0], [1 / 2, 1 / 4, 1 / 4]])
+    last = record_of_weights([[1, 0, 0], [0, 1, 0], [1 / 3, 1 / 3, 1 / 3]])
     assert number(row_statistics([first, last], 2.0).entropy) == pytest.approx((2.5 * math.log(2) + math.log(3)) / 6)
     assert number(row_statistics([first, last], 2.0).distance) == pytest.approx(5 / 6)
     assert number(row_statistics([first, last], 100.0).distance) == pytest.approx((1 / 2 + 9 / 4) / 3)

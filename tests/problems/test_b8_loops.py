@@ -1,4 +1,4 @@
-"""Problem B8: at temperature 0 a model of finite memory must come back to a state, and from there loops for ever."""
+"""Problem B8: at temperature 0 a model with finitely many states returns to a state and then loops indefinitely."""
 
 from itertools import pairwise
 
@@ -13,8 +13,8 @@ from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
 
 
-def lively(spec: ModelSpec, seed: int) -> LanguageModel:
-    """Random weights large enough that the text wanders before it loops."""
+def random_model(spec: ModelSpec, seed: int) -> LanguageModel:
+    """Build a model with random weights large enough that text varies before it loops."""
     torch.manual_seed(seed)
     model = build(spec)
     with torch.no_grad():
@@ -30,14 +30,14 @@ def greedy(
     return result
 
 
-def proved(result: GeneratedTokens) -> TextLoop:
+def proved_loop(result: GeneratedTokens) -> TextLoop:
     assert result.loop is not None and result.loop.proved, result.loop
     return result.loop
 
 
 def check_ten_more_periods(model: LanguageModel, result: GeneratedTokens) -> None:
-    """Make the model itself go on for ten more periods, and see that it does what was claimed."""
-    loop = proved(result)
+    """Generate ten more periods and check that the loop continues."""
+    loop = proved_loop(result)
     tokens = greedy(model, len(result.tokens) + 10 * loop.period, result.prompt_tokens).tokens
     assert tokens[: len(result.tokens)] == result.tokens
     for index in range(loop.onset, len(tokens) - loop.period):
@@ -48,23 +48,23 @@ def check_ten_more_periods(model: LanguageModel, result: GeneratedTokens) -> Non
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 5, 8, 12])
 @pytest.mark.parametrize("seed", range(6))
-def test_a_neural_trigram_model_always_loops_within_its_number_of_bigrams(vocabulary: int, seed: int) -> None:
-    model = lively(FeedForward(V=vocabulary, d=6, d_h=12, N=3), seed)
+def test_trigram_model_loops_within_the_number_of_bigrams(vocabulary: int, seed: int) -> None:
+    model = random_model(FeedForward(V=vocabulary, d=6, d_h=12, N=3), seed)
     result = greedy(model, vocabulary**2 + 2)
-    loop = proved(result)
+    loop = proved_loop(result)
     assert loop.state == "the last 2 tokens"
     assert 1 <= loop.period <= vocabulary**2
     check_ten_more_periods(model, result)
 
 
-def test_the_loops_are_not_all_trivial() -> None:
-    """Random models wander: some loops start late and are long, or the tests above would show nothing."""
-    loops = [proved(greedy(lively(FeedForward(V=12, d=6, d_h=12, N=3), seed), 146)) for seed in range(10)]
+def test_some_loops_are_nontrivial() -> None:
+    """Some loops of random models start late and are long; otherwise the tests above would be trivial."""
+    loops = [proved_loop(greedy(random_model(FeedForward(V=12, d=6, d_h=12, N=3), seed), 146)) for seed in range(10)]
     assert max(loop.onset for loop in loops) >= 3 and max(loop.period for loop in loops) >= 3
 
 
-def test_a_repeated_bigram_is_the_proof() -> None:
-    result = greedy(lively(FeedForward(V=8, d=6, d_h=12, N=3), 1), 66, stop_at_loop=True)
+def test_repeated_bigram_proves_a_loop() -> None:
+    result = greedy(random_model(FeedForward(V=8, d=6, d_h=12, N=3), 1), 66, stop_at_loop=True)
     text = [*result.prompt_tokens, *result.tokens]
     bigrams = list(pairwise(text))
     assert result.stopped == "loop"
@@ -83,33 +83,33 @@ def test_a_repeated_bigram_is_the_proof() -> None:
     ids=lambda value: getattr(value, "family", value),
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_so_does_every_model_with_a_finite_context(spec: ModelSpec, about: str, seed: int) -> None:
-    model = lively(spec, seed)
+def test_finite_context_models_always_loop(spec: ModelSpec, about: str, seed: int) -> None:
+    model = random_model(spec, seed)
     result = greedy(model, spec.vocabulary ** (model.receptive_field or 0) + (model.receptive_field or 0) + 2)
-    assert proved(result).state == about
+    assert proved_loop(result).state == about
     check_ten_more_periods(model, result)
 
 
-def test_a_decoder_whose_window_is_not_full_can_only_be_seen_to_repeat() -> None:
-    model = lively(Decoder(V=4, d=8, L=1, h=2, T=40, positions="none"), 0)
+def test_loop_in_a_partial_window_is_not_proved() -> None:
+    model = random_model(Decoder(V=4, d=8, L=1, h=2, T=40, positions="none"), 0)
     seen = greedy(model, 30).loop
     assert seen is not None and not seen.proved
-    assert proved(greedy(model, 90)).period == seen.period
+    assert proved_loop(greedy(model, 90)).period == seen.period
 
 
 @pytest.mark.parametrize("spec", [Rnn(V=7, d=4, D=8), Lstm(V=7, d=4, D=8), Gru(V=7, d=4, D=8)], ids=lambda s: s.family)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_recurrent_loop_is_proved_when_all_hidden_vectors_repeat_bit_for_bit(spec: ModelSpec, seed: int) -> None:
+def test_recurrent_loop_is_proved_by_repeated_hidden_states(spec: ModelSpec, seed: int) -> None:
     torch.manual_seed(seed)
     model = build(spec)
     result = greedy(model, 3000, stop_at_loop=True)
     check_ten_more_periods(model, result)
-    *before, last = hidden_vectors(model, result)
+    *before, last = hidden_states(model, result)
     assert sum(all(map(torch.equal, last, earlier)) for earlier in before) == 1
 
 
-def hidden_vectors(model: LanguageModel, result: GeneratedTokens) -> list[tuple[torch.Tensor, ...]]:
-    """The hidden vectors before each generated token and after the last, by hand."""
+def hidden_states(model: LanguageModel, result: GeneratedTokens) -> list[tuple[torch.Tensor, ...]]:
+    """Return the hidden states before each generated token and after the last."""
     with torch.inference_mode():
         logits, state = model(torch.tensor([result.prompt_tokens]))
         results = [state.vectors]
@@ -120,12 +120,12 @@ def hidden_vectors(model: LanguageModel, result: GeneratedTokens) -> list[tuple[
     return results
 
 
-def test_a_model_that_has_not_looped_yet_is_not_said_to() -> None:
-    model = lively(FeedForward(V=12, d=6, d_h=12, N=3), 0)
+def test_no_loop_is_reported_before_it_repeats() -> None:
+    model = random_model(FeedForward(V=12, d=6, d_h=12, N=3), 0)
     needed = len(greedy(model, 146, stop_at_loop=True).tokens)
     assert needed > 4
     for tokens in (1, 2, needed // 2, needed):
         loop = greedy(model, tokens).loop
         assert loop is None or not loop.proved
     assert greedy(model, 2).loop is None
-    assert proved(greedy(model, needed + 1))
+    assert proved_loop(greedy(model, needed + 1))

@@ -1,4 +1,4 @@
-"""Problems C1 and C2: a whole LSTM step by hand is the cell whose derivations are judged, forward and backward."""
+"""Problems C1 and C2: the worked LSTM step equals the cell of the gradient checks, forward and backward."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def worked() -> WorkedLstm:
     return work_lstm("c1", backward=True)
 
 
-def test_every_value_and_gradient_is_that_of_the_judges_cell() -> None:
+def test_worked_values_and_gradients_match_the_checked_cell() -> None:
     for sample in find_cell("lstm").samples:
         values = sample.values
         case = {name: (values[name] if name[0] == "W" else values[name].flatten()).tolist() for name in GIVEN}
@@ -31,7 +31,7 @@ def test_every_value_and_gradient_is_that_of_the_judges_cell() -> None:
             torch.testing.assert_close(torch.tensor(ours), reference, rtol=1e-10, atol=1e-13, msg=name)
 
 
-def test_the_example_is_a_step_with_every_part_of_c1(worked: WorkedLstm) -> None:
+def test_example_contains_every_part_of_c1(worked: WorkedLstm) -> None:
     case = worked.case.to_dict()
     cell = torch.nn.LSTMCell(2, 2, dtype=torch.float64)
     weights = torch.tensor([row for gate in "ufco" for row in case[f"W_{gate}"]], dtype=torch.float64)
@@ -49,8 +49,8 @@ def test_the_example_is_a_step_with_every_part_of_c1(worked: WorkedLstm) -> None
     assert worked.forward["loss"] == pytest.approx(loss.item(), abs=1e-14)
 
 
-def test_the_formulas_that_are_shown_are_judged_right(worked: WorkedLstm) -> None:
-    """The headings' formulas, in the judge's own spelling, are correct derivations."""
+def test_printed_formulas_pass_the_gradient_check(worked: WorkedLstm) -> None:
+    """The formulas of the headings, in the notation of the checks, are correct derivations."""
     rendered = str(worked)
     lines = {
         "dz = ŷ − y": "dz = ŷ − y",
@@ -68,7 +68,7 @@ def test_the_formulas_that_are_shown_are_judged_right(worked: WorkedLstm) -> Non
     assert check_gradients("lstm", list(lines.values())).right
 
 
-def test_pre_activations_gates_outputs_and_gradients_are_printed(worked: WorkedLstm) -> None:
+def test_preactivations_gates_outputs_and_gradients_are_printed(worked: WorkedLstm) -> None:
     lines = [line.split() for line in str(worked).splitlines()]
     assert ["unit", "1:", "0.4·0.5", "+", "(−0.2)·(−0.5)", "+", "0.3·1", "+", "0.1·2", "+", "0", "=", "0.8"] in lines
     assert ["1", "0.80", "0", "0.80", "0.6900"] in lines

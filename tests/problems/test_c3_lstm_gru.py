@@ -1,4 +1,4 @@
-"""C3: LSTM against GRU as classifiers of sentiment: about the same accuracy, GRU cheaper."""
+"""Problem C3: LSTM and GRU as sentiment classifiers: about the same accuracy, GRU cheaper."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ WORDS = {"width": 12, "hidden": 16, "steps": 40, "batch": 16, "learning_rate": 0
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
+def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     folder = tmp_path_factory.mktemp("c3")
     table = write_table(folder / "texts.csv", made_texts(200))
     changes: dict[str, Any] = {f"settings.{word}": value for word, value in WORDS.items()}
@@ -33,21 +33,21 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     return result
 
 
-def test_c3_the_study_asks_for_both_on_real_sentiment_over_seeds() -> None:
+def test_c3_study_trains_both_models_on_sentiment_with_seeds() -> None:
     spec: Any = read_study("lstm-gru")
     assert spec == STUDIES["lstm-gru"]
     assert [model.model for model in spec.models] == ["lstm", "gru"]
     assert (spec.labels, len(spec.seeds)) == ("tweets", 3)
 
 
-def test_c3_both_learn_what_can_be_learned(found: StudyResult) -> None:
-    for row in found.table.records:
+def test_c3_both_models_learn_the_task(result: StudyResult) -> None:
+    for row in result.table.records:
         assert row["seeds"] == 3, row["notes"]
         assert min(row[name] for name in ("accuracy", "precision", "recall", "f1")) > 0.9
 
 
-def test_c3_a_gru_layer_has_three_quarters_of_an_lstm_layers_parameters(found: StudyResult) -> None:
-    lstm, gru = found.table.records
+def test_c3_gru_has_three_quarters_of_lstm_layer_parameters(result: StudyResult) -> None:
+    lstm, gru = result.table.records
     d, D = WORDS["width"], WORDS["hidden"]
     biases = lstm["layers"] - 4 * D * (d + D)
     assert biases in (4 * D, 8 * D), "one bias a gate, or PyTorch's two"
@@ -55,14 +55,14 @@ def test_c3_a_gru_layer_has_three_quarters_of_an_lstm_layers_parameters(found: S
     assert lstm["parameters"] - lstm["layers"] == gru["parameters"] - gru["layers"], "embedding and head are the same"
 
 
-def test_c3_the_claim_is_judged_with_each_meaning_of_cost(found: StudyResult) -> None:
-    [claim] = found.to_dict()["claims"]
+def test_c3_claim_is_judged_for_each_cost_measure(result: StudyResult) -> None:
+    [claim] = result.to_dict()["claims"]
     assert claim["cheaper"]["parameters"] == claim["cheaper"]["parameters of the layers"] == "held"
     assert claim["costs"]["parameters of the layers"]["ratio"] == 0.75
     assert set(claim["cheaper"]) == {"parameters", "parameters of the layers", "training time", "inference time"}
-    assert found.conclusion[0].startswith("The claim “about the same accuracy, gru cheaper than lstm” ")
+    assert result.conclusion[0].startswith("The claim “about the same accuracy, gru cheaper than lstm” ")
 
 
-def test_c3_cost_is_measured_on_the_same_steps(found: StudyResult) -> None:
-    assert {run.measures.steps for run in found.runs if run.measures} == {40}
-    assert all(row["seconds"] > 0 and row["texts_per_second"] > 0 for row in found.table.records)
+def test_c3_cost_is_measured_over_equal_steps(result: StudyResult) -> None:
+    assert {run.measures.steps for run in result.runs if run.measures} == {40}
+    assert all(row["seconds"] > 0 and row["texts_per_second"] > 0 for row in result.table.records)

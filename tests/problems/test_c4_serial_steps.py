@@ -1,4 +1,4 @@
-"""C4: a recurrent layer needs T steps one after another, a Transformer layer does not; shown without a clock."""
+"""Problem C4: a recurrent layer needs T serial steps, a Transformer layer does not; shown without timing."""
 
 from functools import cache
 from typing import Any
@@ -18,8 +18,8 @@ LENGTHS = (8, 16, 32)
 CELLS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
-class Calls(TorchDispatchMode):
-    """Counts every call of a kernel."""
+class CountCalls(TorchDispatchMode):
+    """Dispatch mode that counts kernel calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Calls(TorchDispatchMode):
 
 
 def layer_of(kind: str) -> nn.Module:
-    """A layer in float64, in which PyTorch calls every step of a cell by itself on a CPU."""
+    """Build a layer in float64, for which PyTorch dispatches every step of a cell separately on a CPU."""
     torch.manual_seed(3)
     if kind == "attention":
         return Attention(AttentionShape(WIDTH, 2)).double()
@@ -53,7 +53,7 @@ def outputs_of(layer: nn.Module, stream: Tensor) -> Tensor:
 
 @cache
 def longest_chain(node: Any) -> int:
-    """Operations that wait for each other, from the inputs to this one, in autograd's graph."""
+    """Return the length of the longest path in autograd's graph from the inputs to this operation."""
     return 1 + max((longest_chain(before) for before, _ in node.next_functions if before), default=0)
 
 
@@ -65,7 +65,7 @@ def chains(kind: str) -> list[int]:
 def calls(kind: str) -> list[int]:
     layer, counted = layer_of(kind), []
     for length in LENGTHS:
-        with torch.no_grad(), Calls() as mode:
+        with torch.no_grad(), CountCalls() as mode:
             outputs_of(layer, stream_of(length))
         counted.append(mode.number)
     return counted
@@ -73,7 +73,7 @@ def calls(kind: str) -> list[int]:
 
 @pytest.mark.parametrize("measure", [chains, calls], ids=["chain", "calls"])
 @pytest.mark.parametrize("kind", ["rnn", "lstm", "gru"])
-def test_what_waits_in_a_recurrent_layer_grows_by_the_same_number_with_every_step(kind: str, measure: Any) -> None:
+def test_recurrent_layer_depth_is_linear_in_length(kind: str, measure: Any) -> None:
     short, middle, long = measure(kind)
     a_step = (middle - short) / 8
     assert a_step >= 1 and a_step.is_integer()
@@ -83,35 +83,35 @@ def test_what_waits_in_a_recurrent_layer_grows_by_the_same_number_with_every_ste
 
 @pytest.mark.parametrize("measure", [chains, calls], ids=["chain", "calls"])
 @pytest.mark.parametrize("kind", ["attention", "transformer", "torch.nn"])
-def test_nothing_more_waits_in_a_transformer_layer_however_long_the_text(kind: str, measure: Any) -> None:
+def test_attention_layer_depth_does_not_depend_on_length(kind: str, measure: Any) -> None:
     short, middle, long = measure(kind)
     assert 0 < short == middle == long
     assert [serial_steps("attention", length) for length in LENGTHS] == [1, 1, 1]
 
 
 @pytest.mark.parametrize("kind", CELLS)
-def test_a_step_of_a_recurrent_layer_needs_the_result_of_the_step_before(kind: str) -> None:
-    """T calls of torch.nn's cell, each handed the one before's result, give the layer; without it they do not."""
+def test_recurrent_step_depends_on_the_previous_step(kind: str) -> None:
+    """T calls of torch.nn's cell reproduce the layer only if each receives the previous state."""
     layer, stream = build_recurrent(kind, WIDTH, WIDTH, 1, 2, 0.0).double(), stream_of(6)  # pyright: ignore
     cell = CELLS[kind](WIDTH, WIDTH).double()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in layer.state_dict().items()})
     state, chained, single = None, [], []
     for x in stream[0]:
-        single.append(_shown(cell(x[None])))
+        single.append(hidden_state(cell(x[None])))
         state = cell(x[None], state)
-        chained.append(_shown(state))
+        chained.append(hidden_state(state))
     full = layer(stream)[0][0]
     torch.testing.assert_close(torch.cat(chained), full, rtol=0, atol=1e-12)
     off = (torch.cat(single) - full).abs().amax(1)
     assert off[0] < 1e-12 and off[1:].min() > 1e-3
 
 
-def _shown(state: Any) -> Tensor:
+def hidden_state(state: Any) -> Tensor:
     return state[0] if isinstance(state, tuple) else state
 
 
-def test_a_row_of_a_transformer_layer_needs_the_result_of_no_other_row() -> None:
-    """Return each output comes from the inputs alone: made by itself, in any order, it is the row of the whole."""
+def test_attention_rows_do_not_depend_on_each_other() -> None:
+    """Each output depends only on the inputs: rows computed separately equal those of the layer."""
     attention, stream = Attention(AttentionShape(WIDTH, 2)).double(), stream_of(6)
     full = outputs_of(attention, stream)
     query, key, value = attention.query_key_value(stream).unflatten(-1, (3, 2, WIDTH // 2)).unbind(2)

@@ -1,4 +1,4 @@
-"""Problem C5: the encoder–decoder Transformer, by its spec, to the unit."""
+"""Problem C5: exact parameter counts of the encoder–decoder Transformer."""
 
 import pytest
 import torch
@@ -23,11 +23,11 @@ def model() -> EncoderDecoderModel:
     return model
 
 
-def test_it_has_139_994_112_parameters(model: EncoderDecoderModel) -> None:
+def test_c5_has_139_994_112_parameters(model: EncoderDecoderModel) -> None:
     assert count_spec_parameters(preset("transformer-c5").model) == count_parameters(model) == 139_994_112
 
 
-def test_every_part_has_the_sources_number(model: EncoderDecoderModel) -> None:
+def test_c5_parts_have_the_published_parameter_counts(model: EncoderDecoderModel) -> None:
     reading, writing = model.encoder.layers[0], model.decoder.layers[0]
     attentions = [reading.attention, writing.attention, writing.source_attention]
     assert [count_parameters(part) for part in attentions] == [3_149_056] * 3
@@ -38,12 +38,12 @@ def test_every_part_has_the_sources_number(model: EncoderDecoderModel) -> None:
     assert count_parameters(model.embedding) == 30_720_000
 
 
-def test_source_target_and_output_share_one_embedding(model: EncoderDecoderModel) -> None:
+def test_source_target_and_output_share_the_embedding(model: EncoderDecoderModel) -> None:
     assert model.output.weight is model.embedding.weight
     assert [name for name, _ in model.named_parameters() if "embedding" in name] == ["embedding.weight"]
 
 
-def test_signals_are_b_by_t_by_d_and_the_output_b_by_t_by_v(model: EncoderDecoderModel) -> None:
+def test_hidden_states_and_logits_have_expected_shapes(model: EncoderDecoderModel) -> None:
     shapes: set[tuple[int, ...]] = set()
     for layer in (*model.encoder.layers, *model.decoder.layers):
         layer.register_forward_hook(lambda *given: shapes.add(tuple(given[2][0].shape)))
@@ -55,7 +55,7 @@ def test_signals_are_b_by_t_by_d_and_the_output_b_by_t_by_v(model: EncoderDecode
 @settings(max_examples=25, deadline=None)
 @given(V=st.integers(4, 20), d=size, L_enc=st.integers(1, 3), L_dec=st.integers(1, 3), h=size, d_ff=size, width=size,
        tied=st.booleans(), norm_place=st.sampled_from(["pre", "post"]))  # fmt: skip
-def test_the_formula_holds_at_all_sizes(
+def test_parameter_formula_holds_at_all_sizes(
     V: int, d: int, L_enc: int, L_dec: int, h: int, d_ff: int, width: int, tied: bool, norm_place: str
 ) -> None:
     d_h = h * width

@@ -30,7 +30,7 @@ def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
     assert relative_error(N, norm**2) == pytest.approx(error, rel=1e-9)
 
 
-def test_c6_holds_in_the_limit_and_says_what_is_right() -> None:
+def test_c6_holds_in_the_limit_and_is_corrected() -> None:
     errors = [relative_error(6, norm**2) for norm in range(1, 8)]
     assert all(later < earlier for earlier, later in itertools.pairwise(errors))
     assert errors[-1] < 1e-18
@@ -42,7 +42,7 @@ def test_c6_holds_in_the_limit_and_says_what_is_right() -> None:
 
 
 @pytest.mark.parametrize("D", [1, 2, 3])
-def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
+def test_c7_is_exact_over_all_sign_vectors(D: int) -> None:
     signs = list(itertools.product((-1, 1), repeat=D))
     products = [sum(a * b for a, b in zip(sign, other, strict=True)) for sign in signs for other in signs]
     every_pair = check_identity("c7", {"D": D, "samples": 100}).findings[1]
@@ -50,12 +50,12 @@ def test_c7_exactly_over_all_sign_vectors(D: int) -> None:
     assert fourth_moment(D, "signs") == np.mean(np.power(products, 4))
 
 
-def test_c6_on_pytorchs_layer_with_identity_matrices() -> None:
-    """Three unit vectors: each comes out as (e·x_i + the other two)/(e + 2), not as x_i; of norm 5, as x_i."""
+def test_c6_error_matches_torch_attention_with_identity_weights() -> None:
+    """Three unit vectors: the output is (e·x_i + the other two)/(e + 2), not x_i; with norm 5 it is x_i."""
     layer = nn.MultiheadAttention(3, 1, bias=False, batch_first=True, dtype=torch.float64).eval()
     with torch.no_grad():
         unit = torch.eye(3, dtype=torch.float64)
-        layer.in_proj_weight.copy_(torch.cat([3**0.25 * unit, 3**0.25 * unit, unit]))  # undoes the scale 1/√3
+        layer.in_proj_weight.copy_(torch.cat([3**0.25 * unit, 3**0.25 * unit, unit]))  # cancels the scale 1/√3
         layer.out_proj.weight.copy_(unit)
         outputs = layer(*[unit[None]] * 3)[0][0]
         torch.testing.assert_close(layer(*[5 * unit[None]] * 3)[0][0], 5 * unit, rtol=0, atol=1e-9)
@@ -67,7 +67,7 @@ def test_c6_on_pytorchs_layer_with_identity_matrices() -> None:
 
 
 @pytest.mark.parametrize("D", [4, 64])
-def test_c7_dividing_by_the_root_of_d_makes_the_variance_of_scores_one(D: int) -> None:
+def test_c7_scaling_by_root_d_gives_unit_variance(D: int) -> None:
     draws = torch.Generator().manual_seed(D)
     item, other = torch.randn(2, 40_000, D, dtype=torch.float64, generator=draws)
     scores = (item * other).sum(1)
@@ -78,7 +78,7 @@ def test_c7_dividing_by_the_root_of_d_makes_the_variance_of_scores_one(D: int) -
 
 
 @pytest.mark.parametrize("draws", ["normal", "uniform", "signs"])
-def test_c7_sampled(draws: str) -> None:
+def test_c7_holds_on_samples(draws: str) -> None:
     assert check_identity("c7", {"D": 50, "samples": 5000, "draws": draws}).holds
 
 
@@ -89,7 +89,7 @@ def test_c8_multi_head_is_a_sum_over_heads(sizes: dict[str, int]) -> None:
     assert report.findings[0].tolerance == 1e-12
 
 
-def test_c8_a_term_is_what_the_layer_gives_with_all_other_heads_silenced() -> None:
+def test_c8_term_equals_output_with_other_heads_zeroed() -> None:
     layer = nn.MultiheadAttention(6, 3, bias=False, batch_first=True, dtype=torch.float64).eval()
     inputs = torch.randn(4, 6, dtype=torch.float64)
     silenced = nn.MultiheadAttention(6, 3, bias=False, batch_first=True, dtype=torch.float64).eval()
@@ -101,7 +101,7 @@ def test_c8_a_term_is_what_the_layer_gives_with_all_other_heads_silenced() -> No
         assert head_matrix(layer, 1).shape == (6, 6)
 
 
-def test_c10_m_entry_by_entry() -> None:
+def test_c10_dense_map_matches_entry_by_entry() -> None:
     N, D = 3, 2
     A, X = torch.randn(D, D, dtype=torch.float64), torch.randn(N, D, dtype=torch.float64)
     M = dense_map(A, N)
@@ -111,7 +111,7 @@ def test_c10_m_entry_by_entry() -> None:
     torch.testing.assert_close(dense_scores(M, X), X @ A @ X.T, rtol=1e-12, atol=1e-12)
 
 
-def test_c8_all_terms_together_are_pytorchs_layer() -> None:
+def test_c8_terms_sum_to_torch_multihead_attention() -> None:
     torch.manual_seed(8)
     layer = nn.MultiheadAttention(12, 4, bias=False, batch_first=True, dtype=torch.float64).eval()
     inputs = torch.randn(5, 12, dtype=torch.float64)
@@ -124,7 +124,7 @@ def test_c8_all_terms_together_are_pytorchs_layer() -> None:
         assert [int(torch.linalg.matrix_rank(head_matrix(layer, head))) for head in range(4)] == [3] * 4
 
 
-def test_c10_the_dense_layer_gives_pytorchs_attention_weights() -> None:
+def test_c10_dense_map_reproduces_torch_attention_weights() -> None:
     torch.manual_seed(10)
     layer = nn.MultiheadAttention(4, 1, bias=False, batch_first=True, dtype=torch.float64).eval()
     inputs = torch.randn(3, 4, dtype=torch.float64)
@@ -136,7 +136,7 @@ def test_c10_the_dense_layer_gives_pytorchs_attention_weights() -> None:
     assert (M.numel(), int(M.count_nonzero()), len(M[M != 0].unique())) == (3**4 * 4**2, 3**2 * 4**2, 4**2)
 
 
-def test_c10_counts_its_entries() -> None:
+def test_c10_entry_counts_scale_as_claimed() -> None:
     report = check_identity("c10", {"N": 5, "D": 3})
     assert report.holds
     entries = next(finding for finding in report.findings if finding.label == "entries of M")
@@ -145,14 +145,14 @@ def test_c10_counts_its_entries() -> None:
     assert (longer, wider) == (16 * int(first), 4 * int(first))
 
 
-def test_c11_holds_without_positions_only() -> None:
+def test_c11_holds_only_without_positions() -> None:
     report = check_identity("c11", {"N": 7, "D": 12, "H": 3})
     assert report.holds
     assert [finding.expects for finding in report.findings] == ["equal"] * 2 + ["different"] * 4
     assert check_identity("c11", {"N": 3, "D": 3, "H": 3}).holds, "odd heads: no rotary, all else the same"
 
 
-def test_c11_all_orders_of_four_inputs_on_pytorchs_layer() -> None:
+def test_c11_torch_attention_is_equivariant_under_all_permutations() -> None:
     torch.manual_seed(11)
     layer = nn.MultiheadAttention(6, 2, batch_first=True, dtype=torch.float64).eval()
     inputs = torch.randn(4, 6, dtype=torch.float64)

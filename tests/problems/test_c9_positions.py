@@ -1,4 +1,4 @@
-"""Problem C9: the five kinds of positions, to the element."""
+"""Problem C9: the five kinds of positions, element by element."""
 
 import math
 
@@ -26,10 +26,10 @@ def test_sinusoidal_adds_sines_and_cosines(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", [0, 1])
-def test_rotary_turns_the_pairs_one_two_and_three_four(first: int) -> None:
+def test_rotary_rotates_adjacent_pairs(first: int) -> None:
     part = RotaryEmbedding(3, 4, first=first)
     vectors = torch.randn(6, 4)
-    rotated = part(vectors)  # past its table of 3 rows too
+    rotated = part(vectors)  # also beyond its table of 3 rows
     for row, (a, b, c, d) in enumerate(vectors.tolist()):
         item, two = (row + first) * THETA[0], (row + first) * THETA[1]
         expected = [
@@ -41,7 +41,7 @@ def test_rotary_turns_the_pairs_one_two_and_three_four(first: int) -> None:
         assert rotated[row].tolist() == pytest.approx(expected, abs=1e-6)
 
 
-def test_rotary_scores_depend_on_the_distance_only_and_sinusoidal_ones_do_not() -> None:
+def test_rotary_scores_depend_only_on_distance() -> None:
     query, key = torch.randn(2, 8, dtype=torch.float64)
     table = sinusoids(40, 8, 10_000.0).double().unflatten(1, (-1, 2))
     rotated = [rotate(vector.expand(40, 8), table) for vector in (query, key)]
@@ -53,13 +53,13 @@ def test_rotary_scores_depend_on_the_distance_only_and_sinusoidal_ones_do_not() 
     assert (added[0] @ added[1].T).diagonal(3).std() > 1e-2
 
 
-def test_alibi_takes_slope_times_distance_off_each_score_and_nothing_on_the_diagonal() -> None:
+def test_alibi_subtracts_slope_times_distance() -> None:
     slopes = alibi_slopes(8)
     ratios = slopes[1:] / slopes[:-1]
     assert torch.allclose(ratios, ratios[0].expand(7)) and slopes[0] == 0.5  # geometric
     model = build(Decoder(vocabulary=5, width=16, heads=8, depth=1, context=4, positions=Alibi()))
     with torch.no_grad(), record_attention() as records:
-        model(torch.randint(5, (1, 9)))  # past the trained length
+        model(torch.randint(5, (1, 9)))  # beyond the trained length
     record = records[0]
     penalties = record.queries @ record.keys.mT * record.scale - record.scores()
     for i in range(9):
@@ -67,7 +67,7 @@ def test_alibi_takes_slope_times_distance_off_each_score_and_nothing_on_the_diag
             assert penalties[0, :, i, j].tolist() == pytest.approx((slopes * (i - j)).tolist(), abs=1e-5)
 
 
-def test_learned_adds_a_vector_a_position_and_none_adds_nothing() -> None:
+def test_learned_positions_add_vectors_and_none_adds_nothing() -> None:
     trained, none = build_positions(Learned(), 5, 4), build_positions(NoPositions(), 5, 4)
     torch.nn.init.normal_(trained.weight)
     vectors = torch.randn(1, 3, 4)
@@ -76,7 +76,7 @@ def test_learned_adds_a_vector_a_position_and_none_adds_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["rotary", "alibi"])
-def test_relative_positions_only_append_to_the_cache_and_absolute_ones_read_their_window_again(kind: str) -> None:
+def test_only_relative_positions_extend_a_full_cache(kind: str) -> None:
     relative, absolute = (
         build(Decoder(vocabulary=5, width=8, heads=2, depth=2, context=4, positions=which))
         for which in (kind, "learned")

@@ -1,4 +1,4 @@
-"""Every count of the problems, by formula and by number, read off the module."""
+"""Every count of the problems, by formula and by number, counted from the module."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize(("model", "formula", "fixed"), COUNTS, ids=[row[0] for row in COUNTS])
-def test_the_formula_of_the_problem_is_the_module_s(model: str, formula: str, fixed: dict[str, int]) -> None:
+def test_problem_formula_matches_the_module(model: str, formula: str, fixed: dict[str, int]) -> None:
     if model == "gpt2":
         pytest.importorskip("transformers")
     account = lemma.count(model, quantities=["parameters"])
@@ -49,13 +49,13 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("model", "sizes", "number"), NUMBERS)
-def test_the_number_of_the_problem_comes_out(model: str, sizes: dict[str, int], number: int) -> None:
+def test_problem_number_matches_the_module(model: str, sizes: dict[str, int], number: int) -> None:
     if model == "gpt2":
         pytest.importorskip("transformers")
     assert lemma.count(model, quantities=["parameters"], **sizes).parameters.total == number
 
 
-def test_c5_part_by_part() -> None:
+def test_c5_parts_add_up_to_the_total() -> None:
     parts = lemma.count("transformer-c5", quantities=["parameters"]).parameters.parts
     attention = sum(part["count"] for part in parts if part["path"].startswith("encoder.layers.*.attention."))
     assert attention == 12 * 3_149_056
@@ -63,14 +63,14 @@ def test_c5_part_by_part() -> None:
     assert sum(part["count"] for part in parts if part["path"].startswith("decoder")) == 58_834_944
 
 
-def test_a3_the_head_of_the_attentive_model() -> None:
+def test_a3_head_of_the_attentive_model_matches_formula() -> None:
     account = lemma.count("attentive", quantities=["parameters"])
     head = [part for part in account.parameters.groups if part.path.startswith("head")]
     expected = read_formula("2*d_k*d + d_v*d", account.order).to_polynomial()
     assert sum((part.total for part in head), 0 * expected) == expected
 
 
-def test_a3_the_head_alone_in_numbers() -> None:
+def test_a3_head_has_6600_parameters() -> None:
     account = lemma.count(
         "lemma.models.feed_forward:WindowHead", quantities=["parameters"], width=60, key_width=30, value_width=50
     ).parameters
@@ -78,7 +78,7 @@ def test_a3_the_head_alone_in_numbers() -> None:
     assert account.formula == "width*(2*key_width + value_width)"
 
 
-def test_a5_the_printed_totals_lead_back_to_the_sizes() -> None:
+def test_a5_sizes_are_recovered_from_printed_totals() -> None:
     """(V + 512)(d_e + 513) = 9,721,596 − 2·2,629,632 + 512²: a pair of divisors for each solution."""
     product = 9_721_596 - (14_980_860 - 9_721_596) + 512**2
     assert product == 4 * 23 * 89 * 577
@@ -93,7 +93,7 @@ def test_d3_heads_do_not_change_the_parameters() -> None:
     assert "h" not in lemma.count("decoder", quantities=["parameters"]).parameters.polynomial.symbols
 
 
-def test_a_llama_with_grouped_heads() -> None:
+def test_llama_with_grouped_heads_matches_formula() -> None:
     transformers = pytest.importorskip("transformers")
     account = lemma.count("llama", quantities=["parameters"])
     sizes = {"V": 97, "d": 48, "L": 3, "h": 6, "h_kv": 2, "d_h": 10, "d_ff": 70}
@@ -106,7 +106,7 @@ def test_a_llama_with_grouped_heads() -> None:
 
 
 class Tensors(nn.Module):
-    """A module that is nothing but parameters of given shapes."""
+    """A module of parameters with given shapes."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
         super().__init__()
@@ -130,17 +130,17 @@ def lora(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
     return Tensors(down=(R, W_in), up=(W_out, R))
 
 
-def test_b7_a_merged_matrix_has_as_many_parameters_at_half_the_width() -> None:
+def test_b7_merged_matrix_parameters_are_equal_at_half_width() -> None:
     two, item = lemma.count(separate).parameters, lemma.count(merged).parameters
     assert (two.formula, item.formula) == ("2*I*J", "J**2")
     assert two.polynomial.substitute("I", symbol("J") / 2) == item.polynomial
 
 
-def test_c10_the_dense_map_has_n_to_the_fourth_d_squared_entries() -> None:
+def test_c10_dense_map_has_n4_d2_entries() -> None:
     assert lemma.count(dense_attention).parameters.formula == "N**4*D**2"
 
 
-def test_e5_lora_trains_an_eighth() -> None:
+def test_e5_lora_trains_one_eighth() -> None:
     account = lemma.count(lora, quantities=["parameters"])
     assert account.parameters.formula == "R*(W_in + W_out)"
     assert account.parameters.total / (200 * 50) == 0.125

@@ -14,7 +14,7 @@ TOKENS = np.random.default_rng(2).integers(0, 13, 60)
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.family)
-def test_perplexity_is_the_exponential_of_torchs_cross_entropy(spec: ModelSpec) -> None:
+def test_perplexity_is_exp_of_torch_cross_entropy(spec: ModelSpec) -> None:
     model = build(spec).double()
     logits, _ = model(torch.from_numpy(TOKENS)[None, :-1])
     entropy = functional.cross_entropy(logits[0], torch.from_numpy(TOKENS)[1:]).item()
@@ -33,7 +33,7 @@ def test_perplexity_is_the_geometric_mean_of_one_over_p(spec: ModelSpec) -> None
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.family)
-def test_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary(spec: ModelSpec) -> None:
+def test_uniform_model_has_perplexity_of_vocabulary_size(spec: ModelSpec) -> None:
     model = build(spec).double()
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)

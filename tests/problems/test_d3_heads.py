@@ -1,4 +1,4 @@
-"""Problem D3: one head against many: 3d² parameters and the same operations for both, but h softmaxes."""
+"""Problem D3: one head and many heads have 3d² parameters and equal FLOPs, but h softmaxes."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def account_cache(tmp_path_factory: pytest.TempPathFactory):
         yield
 
 
-def test_both_have_three_d_squared_parameters_and_the_operations_of_the_problem() -> None:
+def test_parameters_and_flops_match_the_problem() -> None:
     account = lemma.count(bare_attention, quantities=["parameters", "flops"])
     for name, formula in {"parameters": "3*d^2", "flops": "2*B*(3*T*d^2 + 2*T^2*d)"}.items():
         assert getattr(account, name).polynomial == read_formula(formula, account.order).to_polynomial()
@@ -29,7 +29,7 @@ def test_both_have_three_d_squared_parameters_and_the_operations_of_the_problem(
 
 
 @pytest.mark.parametrize("h", [1, 2, 8])
-def test_products_written_head_by_head_take_as_many_operations_whatever_their_number(h: int) -> None:
+def test_explicit_attention_flops_do_not_depend_on_heads(h: int) -> None:
     n, d, used = 20, 16, 0
     X, W = torch.randn(n, d), torch.randn(h, 3, d, d // h)
     with FlopCounterMode(display=False) as counter:
@@ -42,7 +42,7 @@ def test_products_written_head_by_head_take_as_many_operations_whatever_their_nu
     assert used == h * n, "one softmax a head and query"
 
 
-def test_the_part_is_heads_side_by_side() -> None:
+def test_layer_equals_concatenated_heads() -> None:
     part, X = bare_attention(8, 2).double(), torch.randn(1, 5, 8, dtype=torch.double)
     queries, keys, values = (part.query_key_value.weight.detach() @ X[0].T).T.split(8, 1)
     heads = [(queries[:, cut] @ keys[:, cut].T / 2).softmax(-1) @ values[:, cut] for cut in (slice(0, 4), slice(4, 8))]
@@ -50,7 +50,7 @@ def test_the_part_is_heads_side_by_side() -> None:
         torch.testing.assert_close(built[0].detach(), torch.cat(heads, 1))
 
 
-def test_the_study_counts_alike_and_times_both(tmp_path: Path) -> None:
+def test_study_counts_equal_flops_and_times_both(tmp_path: Path) -> None:
     words = {"d": 16, "heads": [1, 8], "T": 12, "B": 2, "repetitions": 3, "device": "cpu", "paths": "explicit"}
     spec = read_study("heads", words)
     item, many = run_study(spec, tmp_path).rows

@@ -18,55 +18,58 @@ def cycle(size: int) -> list[list[int]]:
     return [[node, (node + 1) % size] for node in range(size)]
 
 
-def by_hand(edges: list[list[int]]) -> GraphSteps:
+def worked_steps(edges: list[list[int]]) -> GraphSteps:
     return work_graph({"edges": edges}).steps
 
 
-def by_part(edges: list[list[int]], kind: str = "symmetric") -> np.ndarray:
+def layer_adjacency(edges: list[list[int]], kind: str = "symmetric") -> np.ndarray:
     ends = torch.tensor(edges).T
     return build_adjacency(ends, int(ends.max()) + 1, kind).to_dense().double().numpy()  # pyright: ignore
 
 
 @pytest.mark.parametrize("leaves", [1, 2, 5, 40])
-def test_the_rows_of_a_star_sum_to_their_closed_form_and_to_one_for_a_single_leaf_only(leaves: int) -> None:
+def test_star_row_sums_match_the_closed_form(leaves: int) -> None:
     """The hub has degree n + 1, a leaf 2: 1/(n+1) + n/√(2(n+1)) and 1/2 + 1/√(2(n+1))."""
     corner = 1 / math.sqrt(2 * (leaves + 1))
     expected = [1 / (leaves + 1) + leaves * corner, *[0.5 + corner] * leaves]
-    for matrix, nearby in ((by_hand(star(leaves)).matrices["symmetric"], 1e-12), (by_part(star(leaves)), 1e-6)):
+    for matrix, nearby in (
+        (worked_steps(star(leaves)).matrices["symmetric"], 1e-12),
+        (layer_adjacency(star(leaves)), 1e-6),
+    ):
         np.testing.assert_allclose(matrix.sum(axis=1), expected, atol=nearby)
-    assert by_hand(star(leaves)).rows_sum_to_one == (leaves == 1)
+    assert worked_steps(star(leaves)).rows_sum_to_one == (leaves == 1)
 
 
 @pytest.mark.parametrize("size", [3, 4, 7])
-def test_the_rows_of_a_cycle_sum_to_one_since_all_degrees_are_the_same(size: int) -> None:
-    steps = by_hand(cycle(size))
+def test_cycle_rows_sum_to_one(size: int) -> None:
+    steps = worked_steps(cycle(size))
     np.testing.assert_allclose(steps.matrices["symmetric"].sum(axis=1), 1, atol=1e-14)
-    np.testing.assert_allclose(by_part(cycle(size)).sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(layer_adjacency(cycle(size)).sum(axis=1), 1, atol=1e-6)
     assert steps.rows_sum_to_one and steps.is_regular
 
 
 @pytest.mark.parametrize("edges", [star(5), cycle(6), [*star(3), [3, 4], [4, 5]]])
-def test_rows_divided_by_their_degree_sum_to_one_on_every_graph_but_are_not_symmetric(edges: list[list[int]]) -> None:
-    for matrix in (by_hand(edges).matrices["rows"], by_part(edges, "rows")):
+def test_row_normalized_adjacency_sums_to_one_but_is_asymmetric(edges: list[list[int]]) -> None:
+    for matrix in (worked_steps(edges).matrices["rows"], layer_adjacency(edges, "rows")):
         np.testing.assert_allclose(matrix.sum(axis=1), 1, atol=1e-6)
-    assert by_hand(edges).properties["rows"].symmetric == (edges == cycle(6))
+    assert worked_steps(edges).properties["rows"].symmetric == (edges == cycle(6))
 
 
 @pytest.mark.parametrize("edges", [star(5), cycle(6), [*star(3), [3, 4], [4, 5]]])
-def test_the_spectral_norm_of_the_symmetric_one_is_one_on_every_graph(edges: list[list[int]]) -> None:
-    traits = by_hand(edges).properties["symmetric"]
+def test_symmetric_normalization_has_spectral_norm_one(edges: list[list[int]]) -> None:
+    traits = worked_steps(edges).properties["symmetric"]
     assert traits.symmetric and traits.spectral_norm == pytest.approx(1, abs=1e-12)
-    assert np.linalg.norm(by_part(edges), 2) == pytest.approx(1, abs=1e-6)
+    assert np.linalg.norm(layer_adjacency(edges), 2) == pytest.approx(1, abs=1e-6)
 
 
-def test_the_spectral_norms_of_a_star_are_known() -> None:
+def test_unnormalized_spectral_norms_match_closed_form() -> None:
     """A has ±√n, so Ã has 1 + √n; a cycle's A has 2, its Ã 3."""
-    assert by_hand(star(9)).properties["adjacency"].spectral_norm == pytest.approx(3)
-    assert by_hand(star(9)).properties["loops"].spectral_norm == pytest.approx(4)
-    assert by_hand(cycle(5)).properties["loops"].spectral_norm == pytest.approx(3)
+    assert worked_steps(star(9)).properties["adjacency"].spectral_norm == pytest.approx(3)
+    assert worked_steps(star(9)).properties["loops"].spectral_norm == pytest.approx(4)
+    assert worked_steps(cycle(5)).properties["loops"].spectral_norm == pytest.approx(3)
 
 
-def test_powers_without_normalisation_blow_features_up_like_powers_of_the_largest_eigenvalue() -> None:
+def test_unnormalized_powers_grow_with_the_largest_eigenvalue() -> None:
     steps = work_graph({"edges": star(9), "powers": 40}).steps
     norms = steps.power_norms["loops"][:, 0]
     assert norms[-1] / norms[-2] == pytest.approx(4, rel=1e-6)
@@ -75,7 +78,7 @@ def test_powers_without_normalisation_blow_features_up_like_powers_of_the_larges
     assert (np.diff(steps.power_norms["symmetric"][:, 0]) < 1e-12).all()
 
 
-def test_powers_of_the_part_leave_features_no_larger_than_they_were() -> None:
+def test_normalized_layers_never_enlarge_features() -> None:
     ends = torch.tensor(star(9)).T
     features = torch.randn(10, 4, generator=torch.Generator().manual_seed(1))
     base, built = features, features
@@ -85,9 +88,9 @@ def test_powers_of_the_part_leave_features_no_larger_than_they_were() -> None:
     assert built.norm() <= features.norm() < 100 * features.norm() < base.norm()
 
 
-def test_what_is_left_in_the_end_is_the_root_of_the_degrees() -> None:
-    """The eigenvector of Â with eigenvalue 1 is √d̃, and that of D̃⁻¹Ã is the same number everywhere."""
-    steps = by_hand([*star(3), [3, 4], [4, 5]])
+def test_root_degrees_are_the_eigenvector_of_eigenvalue_one() -> None:
+    """The eigenvector of Â with eigenvalue 1 is √d̃, and that of D̃⁻¹Ã is constant."""
+    steps = worked_steps([*star(3), [3, 4], [4, 5]])
     roots = np.sqrt(steps.degrees)
     np.testing.assert_allclose(steps.matrices["symmetric"] @ roots, roots, atol=1e-14)
     np.testing.assert_allclose(steps.matrices["rows"] @ np.ones(6), 1, atol=1e-14)

@@ -14,7 +14,7 @@ SMALL, LARGE = {"d": 256, "D": 512}, {"d": 2048, "D": 4096}
 LINES = ["the cat sat", "the dog ran on", "a cat ran", "the old dog sat on a cat"]
 
 
-def test_the_recipe_is_the_one_stated() -> None:
+def test_recipe_matches_the_problem() -> None:
     choice = choose("penn-rnn", {})
     recipe = choice.recipe
     assert (recipe.dropout, recipe.sequence_length, recipe.batch, recipe.learning_rate) == (0.1, 10, 128, 0.001)
@@ -27,13 +27,13 @@ def test_the_recipe_is_the_one_stated() -> None:
 
 
 @pytest.mark.parametrize(("sizes", "number"), [(SMALL, 8_083_728), (LARGE, 86_619_920)])
-def test_parameters_of_both_sizes(sizes: dict[str, int], number: int) -> None:
+def test_parameters_match_at_both_sizes(sizes: dict[str, int], number: int) -> None:
     d, D, V = sizes["d"], sizes["D"], 10_000
     assert number == V * d + D * D + d * D + D * V + D + V
     assert lemma.count("penn-rnn", quantities=["parameters"], **sizes).parameters.total == number
 
 
-def test_the_larger_takes_twelve_times_the_operations() -> None:
+def test_larger_model_takes_twelve_times_the_flops() -> None:
     small, large = (
         lemma.count("penn-rnn", quantities=["flops"], B=128, T=10, **sizes).flops for sizes in (SMALL, LARGE)
     )
@@ -43,7 +43,7 @@ def test_the_larger_takes_twelve_times_the_operations() -> None:
     assert small.polynomial.substitute("L", 1) == expected
 
 
-def test_it_stops_early_and_writes_sentences_until_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_stops_early_and_generation_ends_at_eos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     (tmp_path / "text.txt").write_text("".join(f"{LINES[n % 4]}\n" for n in range(300)))
     words = {"d": 8, "D": 16, "vocabulary": 20, "batch": 8, "steps": 400, "evaluate_every": 4, "device": "cpu"}

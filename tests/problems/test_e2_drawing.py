@@ -1,4 +1,4 @@
-"""Problem E2: multi-head self-attention with the shape of everything and the formula of every step."""
+"""Problem E2: multi-head self-attention with all shapes and the formula of every step."""
 
 from typing import Any
 from xml.etree import ElementTree
@@ -41,24 +41,24 @@ def nodes(drawing: Drawing) -> dict[str, dict[str, Any]]:
     return {node["name"]: node for node in drawing.to_dict()["nodes"]}
 
 
-def test_every_parameter_has_its_shape(nodes: dict[str, Any]) -> None:
+def test_drawing_shows_the_shape_of_every_parameter(nodes: dict[str, Any]) -> None:
     reserved = {name: node["shape"] for name, node in nodes.items() if node["kind"] == "parameter"}
     assert reserved == PARAMETERS
     assert nodes["X"]["shape"] == ["S", "E"]
 
 
-def test_every_step_has_its_shape_and_its_formula(nodes: dict[str, Any]) -> None:
+def test_drawing_shows_shape_and_formula_of_every_step(nodes: dict[str, Any]) -> None:
     steps = {name: (node["shape"], node["formula"]) for name, node in nodes.items() if node["step"]}
     assert steps == STEPS
     assert nodes.keys() == {"X", *PARAMETERS, *STEPS}, "nothing is left out, nothing is added"
 
 
-def test_steps_without_parameters_read_none(nodes: dict[str, Any]) -> None:
+def test_parameter_free_steps_read_no_parameters(nodes: dict[str, Any]) -> None:
     bare = {name for name in STEPS if not {*nodes[name]["reads"]} & {*PARAMETERS}}
     assert bare == {"scores", "scaled", "A", "heads", "concat"}
 
 
-def test_the_formulas_worked_out_in_turn_give_what_the_module_gives() -> None:
+def test_drawn_formulas_reproduce_the_module_output() -> None:
     module = self_attention(E=6, H=3, M_QK=4, M_V=5).double()
     W, X = dict(module.named_parameters()), torch.randn(7, 6, dtype=torch.double)
     heads = []
@@ -69,13 +69,13 @@ def test_the_formulas_worked_out_in_turn_give_what_the_module_gives() -> None:
     torch.testing.assert_close(module(X), torch.cat(heads, 1) @ W["W_O"])
 
 
-def test_parameters_by_formula_and_number(drawing: Drawing) -> None:
+def test_parameters_match_formula_and_number(drawing: Drawing) -> None:
     account = lemma.count("self-attention", quantities=["parameters"])
     assert account.parameters.formula == "2*E*H*(M_QK + M_V)"
     assert account.parameters.total == 3 * 64 * 64 + 64 * 64 == 16_384
 
 
-def test_the_image_shows_every_name_and_shape(drawing: Drawing) -> None:
+def test_image_shows_every_name_and_shape(drawing: Drawing) -> None:
     rendered = "\n".join("".join(element.itertext()) for element in ElementTree.fromstring(drawing.svg))
     for text in (*PARAMETERS, *STEPS, "H × S × M_QK", "H × S × S", "S × H·M_V"):
         assert text.replace("_", "") in rendered

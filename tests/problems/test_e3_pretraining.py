@@ -1,4 +1,4 @@
-"""Problem E3: what is learned from plain text: causal, masked, next-sentence, and the last two together."""
+"""Problem E3: pretraining objectives: causal, masked, next-sentence, and the last two together."""
 
 import math
 from pathlib import Path
@@ -26,7 +26,7 @@ SMALL = {"width": 32, "depth": 2, "heads": 2, "context": 32, "tokenizer": "chara
 
 
 @pytest.mark.parametrize("objective", ["masked", "next-sentence", "both"])
-def test_the_loss_is_the_cross_entropy_of_what_is_asked_for_worked_out_the_long_way(objective: str) -> None:
+def test_objective_loss_matches_explicit_cross_entropy(objective: str) -> None:
     spec = Encoder(vocabulary=33, width=16, depth=1, heads=2, context=20, objective=objective)
     recipe = Recipe(batch=8, mask_rate=0.3)
     model = build(spec).double().eval()
@@ -43,7 +43,7 @@ def test_the_loss_is_the_cross_entropy_of_what_is_asked_for_worked_out_the_long_
     torch.testing.assert_close(trained, torch.stack(expected).sum(), rtol=1e-12, atol=0)
 
 
-def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
+def test_microbatch_gradients_sum_to_the_batch_gradient() -> None:
     spec = Encoder(vocabulary=33, width=16, depth=1, heads=2, context=20, objective="both")
     recipe = Recipe(batch=8)
     model = build(spec).double()
@@ -58,9 +58,9 @@ def test_parts_of_a_batch_give_the_gradient_of_the_whole() -> None:
         torch.testing.assert_close(item, parameter.grad, rtol=1e-9, atol=1e-12)
 
 
-def test_an_encoder_learns_what_is_hidden_far_below_guessing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_learns_masked_tokens_far_below_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))
-    (tmp_path / "text.txt").write_text("abcdefghij" * 600)  # what is hidden follows from its neighbours
+    (tmp_path / "text.txt").write_text("abcdefghij" * 600)  # masked tokens are determined by their neighbors
     words = {**SMALL, "steps": 180, "batch": 16, "learning_rate": 4e-3, "warm_up": 20, "evaluate_every": 180}
     done = lemma.train("encoder", text=tmp_path / "text.txt", out=tmp_path / "run", progress=False, **words)
     score = lemma.evaluate(tmp_path / "run", progress=False)
@@ -68,7 +68,7 @@ def test_an_encoder_learns_what_is_hidden_far_below_guessing(tmp_path: Path, mon
     assert score.loss < 0.25 * math.log(10) and score.accuracy > 0.9 and score.follows_accuracy is None
 
 
-def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resumed_run_equals_an_uninterrupted_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))
     (tmp_path / "text.txt").write_text(small_text())
     words = {**SMALL, "batch": 8, "dropout": 0.1, "checkpoint_every": 4, "warm_up": 2, "progress": False}
@@ -81,14 +81,14 @@ def test_a_run_that_goes_on_ends_as_one_that_was_never_stopped(tmp_path: Path, m
     assert same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
-def asked(objective: str, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """Return what some rows of a hundred tokens read and ask for; tokens are 0 to 29, special tokens 30 to 32."""
+def sample_batch(objective: str, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """Return a batch of rows of a hundred tokens; tokens are 0 to 29, special tokens 30 to 32."""
     windows = MaskedWindows(len(TEXT), 103, rows, seed=1, rate=0.15, objective=objective, vocabulary=33)  # pyright: ignore
     return windows.batch(TEXT, 0)
 
 
-def test_of_fifteen_in_a_hundred_tokens_eight_tenths_are_hidden_a_tenth_exchanged_a_tenth_left() -> None:
-    inputs, targets = asked("both")
+def test_masking_follows_the_80_10_10_rule() -> None:
+    inputs, targets = sample_batch("both")
     choice = targets[:, 1:] >= 0
     assert (choice.sum(1) == 15).all()
     read, expected = inputs[:, 1:][choice], targets[:, 1:][choice]
@@ -96,8 +96,8 @@ def test_of_fifteen_in_a_hundred_tokens_eight_tenths_are_hidden_a_tenth_exchange
     assert fractions == [pytest.approx(0.8, abs=0.015), pytest.approx(0.1, abs=0.01), pytest.approx(0.1, abs=0.01)]
 
 
-def test_one_half_of_second_spans_follows_the_first_and_the_other_comes_from_elsewhere() -> None:
-    inputs, targets = asked("next-sentence")
+def test_half_of_second_spans_follow_the_first() -> None:
+    inputs, targets = sample_batch("next-sentence")
     follows = targets[:, 0] == 1
     assert follows.sum() == 500 and (targets[:, 1:] == -1).all()
     text = TEXT.astype(np.int64).tobytes()
@@ -105,7 +105,7 @@ def test_one_half_of_second_spans_follows_the_first_and_the_other_comes_from_els
     assert merged == follows.tolist()
 
 
-def test_the_causal_loss_is_the_mean_of_minus_log_p_of_every_next_token() -> None:
+def test_causal_loss_is_mean_negative_log_likelihood() -> None:
     model = build(Decoder(vocabulary=30, width=16, depth=1, heads=2, context=20)).double().eval()
     tokens = torch.from_numpy(TEXT[:21].astype(np.int64))[None]
     changed = tokens.clone()
@@ -114,7 +114,5 @@ def test_the_causal_loss_is_the_mean_of_minus_log_p_of_every_next_token() -> Non
         logits, remaining = model(tokens[:, :-1])[0], model(changed[:, :-1])[0]
     chances = [float(logits[0, index].softmax(-1)[tokens[0, index + 1]]) for index in range(20)]
     assert causal_loss(logits, tokens[:, 1:]).item() == pytest.approx(-sum(map(math.log, chances)) / 20, rel=1e-12)
-    torch.testing.assert_close(
-        remaining[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12
-    )  # what comes later is not seen
+    torch.testing.assert_close(remaining[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12)  # later tokens have no effect
     assert (remaining[:, 10] - logits[:, 10]).abs().max() > 0.01

@@ -1,4 +1,4 @@
-"""E4: few labels, many texts without: pretrain on all, fine-tune on the labelled, measure the gain."""
+"""Problem E4: pretrain on many unlabelled texts, fine-tune on few labelled ones, measure the gain."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "lear
 
 
 def small(folder: Path, **changes: Any) -> PretrainingStudy:
-    """A study of a tiny body on a table of 60 labelled texts and a file of 80 without labels."""
+    """Make a study of a tiny body on a table of 60 labelled texts and a file of 80 without labels."""
     write_table(folder / "texts.csv", made_texts(60))
     (folder / "more.txt").write_text("".join(f"{text} again\n" for text, _ in made_texts(80, seed=1)))
     words: dict[str, Any] = {
@@ -50,7 +50,7 @@ def small(folder: Path, **changes: Any) -> PretrainingStudy:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished study: its folder and what it came to."""
+    """Return a finished study: its folder and result."""
     folder = tmp_path_factory.mktemp("e4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
@@ -58,12 +58,12 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield folder, run_study(small(folder), folder / "out")
 
 
-def plain(text: str) -> str:
+def normalize_text(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
 def shared_words(text: str, spans: set[str], number: int = 10) -> bool:
-    words = plain(text).split()
+    words = normalize_text(text).split()
     return any(" ".join(words[index : index + number]) in spans for index in range(len(words) - number + 1))
 
 
@@ -82,30 +82,32 @@ def real_home(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("real_home")
 @pytest.mark.parametrize("labels", ["tweets", "film"])
-def test_e4_no_real_text_of_validation_or_test_is_in_the_text_that_is_learned(labels: str, tmp_path: Path) -> None:
+def test_e4_pretraining_text_excludes_validation_and_test(labels: str, tmp_path: Path) -> None:
     labelled = prepare_labels(LabelsSpec(labels=labels, tokenizer=Characters()), length=64, special_tokens=False)
     output = write_texts(("tweets", "film", "amazon", "news"), labelled, tmp_path / "texts.txt")
     lines = (tmp_path / "texts.txt").read_text().splitlines()
-    held_out = [plain(text) for split in ("validation", "test") for text, _ in labelled.item(split).texts]
-    assert {plain(line) for line in lines}.isdisjoint(held_out)
+    held_out = [normalize_text(text) for split in ("validation", "test") for text, _ in labelled.item(split).texts]
+    assert {normalize_text(line) for line in lines}.isdisjoint(held_out)
     spans = {
         " ".join(words[index : index + 10]) for words in map(str.split, held_out) for index in range(len(words) - 9)
     }
     assert not any(shared_words(line, spans) for line in lines)
-    assert output.texts == len(lines) == len(set(map(plain, lines)))
+    assert output.texts == len(lines) == len(set(map(normalize_text, lines)))
     assert len(lines) > 20_000
-    trained = {plain(text) for text, _ in labelled.item("train").texts}
-    assert len(trained - {plain(line) for line in lines}) <= output.excluded, "the rest of the labelled texts is there"
+    trained = {normalize_text(text) for text, _ in labelled.item("train").texts}
+    assert len(trained - {normalize_text(line) for line in lines}) <= output.excluded, (
+        "the rest of the labelled texts is there"
+    )
 
 
-def test_e4_texts_that_share_ten_words_with_one_held_out_are_left_out() -> None:
+def test_e4_texts_sharing_ten_words_with_held_out_are_excluded() -> None:
     words = [f"w{index}" for index in range(30)]
     held_out = " ".join(words[:20])
     texts = [" ".join(["x", *words[5:15]]), " ".join(["x", *words[5:14], "x"]), held_out.upper(), "w1"]
     assert list(exclude_overlaps(texts, [held_out])) == [texts[1], "w1"]
 
 
-def test_e4_texts_come_from_tables_and_lines_too(tmp_path: Path) -> None:
+def test_e4_texts_are_read_from_tables_and_lines(tmp_path: Path) -> None:
     write_table(tmp_path / "a.csv", [("one, two", "x"), ("three", "y")])
     (tmp_path / "b.txt").write_text("four\n\nfive\n")
     (tmp_path / "c.tsv").write_text("six\nseven\n")
@@ -114,7 +116,7 @@ def test_e4_texts_come_from_tables_and_lines_too(tmp_path: Path) -> None:
     assert read_texts(str(tmp_path / "c.tsv")) == ["six", "seven"]
 
 
-def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(study: Any) -> None:
+def test_e4_label_subsets_are_nested_with_fixed_held_out_texts(study: Any) -> None:
     folder, result = study
     counts = sorted({run.cell.point["labels"] for run in result.runs})
     assert counts == [8, 20, 48], "more labels than there are means all"
@@ -131,7 +133,7 @@ def test_e4_fewer_labels_are_among_more_and_the_held_out_texts_are_the_same(stud
     )
 
 
-def test_e4_both_conditions_differ_in_their_initial_weights_alone(study: Any) -> None:
+def test_e4_conditions_differ_only_in_initial_weights(study: Any) -> None:
     folder, result = study
     base = RunFolder.open(folder / "out" / "runs" / "pretraining-seed-1")
     for count in (8, 20, 48):
@@ -147,7 +149,7 @@ def test_e4_both_conditions_differ_in_their_initial_weights_alone(study: Any) ->
     assert not result.failed
 
 
-def test_e4_a_frozen_body_is_the_pretrained_one_after_training(study: Any, tmp_path: Path) -> None:
+def test_e4_frozen_body_equals_the_pretrained_body(study: Any, tmp_path: Path) -> None:
     folder, _ = study
     shutil.copytree(folder / "out" / "runs" / "pretraining-seed-1", tmp_path / "runs" / "pretraining-seed-1")
     result = run_study(small(folder, method="frozen", counts=8, seeds=1), tmp_path)
@@ -161,7 +163,7 @@ def test_e4_a_frozen_body_is_the_pretrained_one_after_training(study: Any, tmp_p
 
 
 @pytest.mark.parametrize("body", ["encoder", "decoder"])
-def test_e4_encoders_learn_what_is_hidden_and_decoders_what_comes_next(body: str, study: Any, tmp_path: Path) -> None:
+def test_e4_encoders_use_masked_and_decoders_causal_objective(body: str, study: Any, tmp_path: Path) -> None:
     folder, _ = study
     words = {"width": 8, "heads": 2, "depth": 1, "context": 16, "batch": 8, "steps": 4, "device": "cpu"}
     spec = small(folder, body=body, settings=words, pretraining={"steps": 3, "batch": 4}, counts=20, seeds=1)
@@ -171,13 +173,13 @@ def test_e4_encoders_learn_what_is_hidden_and_decoders_what_comes_next(body: str
     assert RunFolder.open(tmp_path / "out" / "runs" / "pretraining-seed-1").spec.family == body
 
 
-def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
+def test_e4_interrupted_pretraining_resumes_to_equal_results(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, full = study
 
     class Interrupting(SilentObserver):
-        """Stops the study in the middle of pretraining, as Ctrl-C does."""
+        """Observer that sends SIGINT in the middle of pretraining."""
 
         def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
             self.pretraining = phase.startswith("pretraining")
@@ -191,14 +193,14 @@ def test_e4_a_study_interrupted_while_pretraining_ends_like_one_that_was_not(
     assert "no gain to state" in str(stopped)
     again = run_study(small(folder), tmp_path / "out")
     assert [run.measures.right for run in again.runs if run.measures] == [run.measures.right for run in full.runs]
-    assert scores(again) == scores(full)
+    assert gains_of(again) == gains_of(full)
 
 
-def scores(result: StudyResult) -> list[dict[str, Any]]:
+def gains_of(result: StudyResult) -> list[dict[str, Any]]:
     return result.to_dict()["gains"]
 
 
-def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None:
+def test_e4_one_base_per_seed_and_failures_are_reported(study: Any, tmp_path: Path) -> None:
     folder, _ = study
     changes: dict[str, Any] = {"base_per_seed": True, "counts": 8}
     result = run_study(small(folder, **changes), tmp_path / "two")
@@ -212,7 +214,7 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"body": "encoder-decoder", "settings": {"steps": 2}}, "an encoder-decoder learns pairs of texts"),
         ({"unlabelled": "twets"}, "Did you mean 'tweets'"),
@@ -222,17 +224,17 @@ def test_e4_a_base_a_seed_and_one_that_fails(study: Any, tmp_path: Path) -> None
         ({"settings": {"rank": 2}}, "study.settings: unknown setting 'rank'"),
     ],
 )
-def test_e4_mistakes_are_named_before_any_training(
-    change: dict[str, Any], said: str, study: Any, tmp_path: Path
+def test_e4_invalid_settings_are_refused_before_training(
+    change: dict[str, Any], message: str, study: Any, tmp_path: Path
 ) -> None:
     folder, _ = study
     with pytest.raises(LemmaError) as mistake:
         run_study(small(folder, **change), tmp_path / "out")
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
     assert not (tmp_path / "out" / "runs").exists()
 
 
-# The gain on invented outcomes
+# The gain on fake outcomes
 
 
 @pytest.mark.parametrize(
@@ -246,12 +248,12 @@ def test_e4_mistakes_are_named_before_any_training(
         (["no room"], [0.70], "no seed has both conditions"),
     ],
 )
-def test_e4_a_gain_is_judged_by_a_paired_test(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
+def test_e4_gain_is_judged_by_a_paired_test(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
     [gain] = compute_gains([made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100)])
     assert gain.verdict == verdict
 
 
-def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
+def test_e4_summary_states_the_gain_per_label_count() -> None:
     runs = [
         *outcomes("scratch", [0.60, 0.62, 0.61], 100),
         *outcomes("pretrained", [0.70, 0.72, 0.72], 100),
@@ -265,7 +267,7 @@ def test_e4_one_sentence_states_the_gain_at_every_number_of_labels() -> None:
     assert all(len(line) <= 80 for line in str(make_table(gains)).splitlines())
 
 
-def test_e4_the_study_asks_for_all_sentiment_texts_and_many_numbers_of_labels() -> None:
+def test_e4_study_uses_all_sentiment_texts_and_label_counts() -> None:
     spec = read_study("pretraining")
     assert isinstance(spec, PretrainingStudy)
     assert spec.unlabelled == ("tweets", "film", "amazon", "news")

@@ -1,4 +1,4 @@
-"""Problem E5: ways to fine-tune, and what each has to learn and to store."""
+"""Problem E5: fine-tuning methods, and the parameters that each trains and stores."""
 
 from fractions import Fraction
 
@@ -21,7 +21,7 @@ def account_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
 
 
-def test_lora_at_200_50_5_learns_an_eighth_of_the_matrix() -> None:
+def test_lora_at_200_50_5_trains_one_eighth() -> None:
     module = lora_matrix(**SIZES)
     assert [shape for _, shape in trainable_parameters(module)] == [(5, 200), (50, 5)]
     trained = sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
@@ -30,7 +30,7 @@ def test_lora_at_200_50_5_learns_an_eighth_of_the_matrix() -> None:
     assert Fraction(trained, frozen) == Fraction(1, 8)
 
 
-def test_its_formula_read_off_the_module_is_r_times_in_plus_out() -> None:
+def test_lora_formula_is_r_times_in_plus_out() -> None:
     parts = count(resolve_subject(lora_matrix, SIZES), ["parameters"]).quantities["parameters"].groups
     trained = sum((part.total for part in parts if "frozen" not in part.note), start=symbol("R") * 0)
     frozen = sum((part.total for part in parts if "frozen" in part.note), start=symbol("R") * 0)
@@ -39,7 +39,7 @@ def test_its_formula_read_off_the_module_is_r_times_in_plus_out() -> None:
     assert trained.at(SIZES) / frozen.at(SIZES) == Fraction(1, 8)
 
 
-def test_a_task_stores_only_what_learns_least_with_a_frozen_body_and_most_with_full() -> None:
+def test_stored_parameters_are_ordered_by_method() -> None:
     spec = Classifier(body=Encoder(vocabulary=50, width=16, depth=2, heads=2, context=12), classes=3)
     methods = [Frozen(), Lora(rank=2), Adapters(bottleneck=4), Full()]
     stored = {
@@ -54,7 +54,7 @@ def test_a_task_stores_only_what_learns_least_with_a_frozen_body_and_most_with_f
     assert stored["frozen"] < stored["adapters"] < stored["lora"] < stored["full"]
 
 
-def test_a_rank_above_half_the_harmonic_mean_of_the_sizes_learns_more_than_the_matrix() -> None:
-    """R(W_in + W_out) = W_in W_out at R = 40 for 200 and 50: from there on LoRA saves nothing."""
+def test_high_rank_lora_trains_more_than_the_matrix() -> None:
+    """R(W_in + W_out) = W_in W_out at R = 40 for 200 and 50: at higher ranks LoRA saves nothing."""
     matrix = nn.Sequential(nn.Linear(200, 50, bias=False))
     assert adapt_model(matrix, Lora(rank=40)).num_trainable == 200 * 50

@@ -9,7 +9,7 @@ from lemma.checking.worked.bpe import BytePairTrace, trace_byte_pairs
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.errors import DataError
 
-LAST = "\U0010ffff"  # a character after all others stands for the end of word in the library
+LAST = "\U0010ffff"  # the last character in sort order represents the end of word in the library
 
 
 @pytest.fixture(scope="module")
@@ -17,25 +17,25 @@ def trace() -> BytePairTrace:
     return trace_byte_pairs("abbc abb abc abb")
 
 
-def test_the_pairs_are_counted_first(trace: BytePairTrace) -> None:
+def test_first_step_counts_the_pairs(trace: BytePairTrace) -> None:
     counts = {count.pair: count.count for count in trace.steps[0].counts}
     assert counts == {"a b": 4, "b b": 3, "b c": 2, r"c \w": 2, r"b \w": 2}
 
 
-def test_the_merges_are_those_of_the_problem_and_then_it_stops(trace: BytePairTrace) -> None:
+def test_merges_match_the_problem_and_stop(trace: BytePairTrace) -> None:
     merges = [(step.symbol, step.pair, step.count) for step in trace.steps]
     assert merges == [("A", "a b", 4), ("B", "A b", 3), ("C", r"c \w", 2), ("D", r"B \w", 2)]
     assert trace.stopped == "no pair occurs twice"
     assert all(item.count == 1 for item in trace.left)
 
 
-def test_the_tie_is_named_with_its_rule(trace: BytePairTrace) -> None:
+def test_tie_is_reported_with_its_rule(trace: BytePairTrace) -> None:
     assert [step.ties for step in trace.steps] == [(), (), (r"B \w",), ()]
     assert "of equally frequent pairs" in trace.tie_rule
     assert trace.tie_rule in " ".join(str(trace).split())
 
 
-def test_the_words_end_as_the_problem_says(trace: BytePairTrace) -> None:
+def test_final_segmentation_matches_the_problem(trace: BytePairTrace) -> None:
     assert {item.word: item.symbols for item in trace.segmentation} == {
         "abbc": ("B", "C"),
         "abb": ("D",),
@@ -45,7 +45,7 @@ def test_the_words_end_as_the_problem_says(trace: BytePairTrace) -> None:
 
 
 @pytest.mark.parametrize("end", [r"\w", ""])
-def test_on_shakespeare_the_first_merges_are_those_of_the_tokenizers_library(end: str) -> None:
+def test_shakespeare_merges_match_the_tokenizers_library(end: str) -> None:
     try:
         (path,) = fetch_corpus(CORPORA["shakespeare"])
     except DataError as error:

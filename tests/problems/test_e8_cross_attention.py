@@ -19,12 +19,12 @@ def worked() -> WorkedCross:
     return work_cross_attention("e8")
 
 
-def test_the_vectors_are_those_of_the_problem(worked: WorkedCross) -> None:
+def test_vectors_match_the_problem(worked: WorkedCross) -> None:
     assert worked.steps.inputs.tolist() == IMAGES
     assert worked.steps.source.tolist() == SENTENCES
 
 
-def test_projections_and_scores_are_those_of_the_search(worked: WorkedCross) -> None:
+def test_projections_and_scores_match_the_search(worked: WorkedCross) -> None:
     steps = worked.steps
     projected = [[-0.96, 0.42, 0.24], [0.92, -0.39, -0.48], [-0.56, 0.2, 1.04]]
     np.testing.assert_allclose(steps.queries, [[-1.23, -0.15, 0.89], [0.03, -0.07, -0.05]], atol=1e-12)
@@ -32,7 +32,7 @@ def test_projections_and_scores_are_those_of_the_search(worked: WorkedCross) -> 
     np.testing.assert_allclose(steps.products, [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]], atol=1e-12)
 
 
-def test_image_1_prefers_sentence_3_and_image_2_sentence_2_by_cosine_too(worked: WorkedCross) -> None:
+def test_cosine_preferences_match_the_problem(worked: WorkedCross) -> None:
     assert [preference.by_weight for preference in worked.preferences] == [("sentence 3",), ("sentence 2",)]
     assert all(preference.agree for preference in worked.preferences)
     cosine = torch.nn.functional.cosine_similarity
@@ -40,7 +40,7 @@ def test_image_1_prefers_sentence_3_and_image_2_sentence_2_by_cosine_too(worked:
     np.testing.assert_allclose(worked.cosines, expected.numpy(), atol=1e-12)
 
 
-def test_scale_softmax_and_values_are_those_of_torch(worked: WorkedCross) -> None:
+def test_scale_softmax_and_values_match_torch(worked: WorkedCross) -> None:
     query, key, value = (torch.tensor(x) for x in (worked.steps.queries, worked.steps.keys, worked.steps.values))
     expected = torch.nn.functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
     np.testing.assert_allclose(worked.steps.outputs, expected.numpy(), atol=1e-12)
@@ -69,24 +69,25 @@ def model(request: pytest.FixtureRequest) -> CrossAttentionModel:
 
 
 @torch.no_grad()
-def looked(model: CrossAttentionModel) -> tuple[torch.Tensor, ...]:
+def embed_example(model: CrossAttentionModel) -> tuple[torch.Tensor, ...]:
     images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(3)).double()
     return model.towers.patches(images), model.towers.words(TEXTS), TEXTS >= 0
 
 
-def test_the_trainable_form_has_no_query_or_key_map_besides_the_search_s_two_projections(
+def test_trainable_form_reuses_the_search_projections(
     model: CrossAttentionModel,
 ) -> None:
-    patches, words, present = looked(model)
+    patches, words, present = embed_example(model)
     with torch.no_grad(), record_attention(model) as records:
         model(patches, words, present)
     (record,) = records
     assert record.queries.shape[1] == 1  # one head
-    blocks = model.towers.image_projection.weight.detach().split(4, dim=1)  # one map for all places, or one for each
+    # One map for all positions, or one per position.
+    blocks = model.towers.image_projection.weight.detach().split(4, dim=1)
     mapped = [patches[:, index] @ blocks[index % len(blocks)].T for index in range(4)]
     torch.testing.assert_close(record.queries[:, 0], torch.stack(mapped, dim=1))
     torch.testing.assert_close(record.keys[:, 0], words @ model.towers.text_projection.weight.T.detach())
-    assert record.scale == pytest.approx(3**-0.5)  # what is added: the scale ...
+    assert record.scale == pytest.approx(3**-0.5)  # added: the scale ...
     saved = record.weights()[:, 0].masked_select(~present[:, None].expand(-1, patches.shape[1], -1))
     assert saved.eq(0).all() and torch.allclose(
         record.weights().sum(-1), torch.ones(()).double()
@@ -95,7 +96,7 @@ def test_the_trainable_form_has_no_query_or_key_map_besides_the_search_s_two_pro
     torch.testing.assert_close(model.attend_to_words(patches, words, present).detach(), updated)
 
 
-def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and_words(
+def test_dual_encoder_score_is_the_pooled_attention_score(
     model: CrossAttentionModel,
 ) -> None:
     """W_i x̄ · W_t t̄ = mean over patches of q · pooled key: the mean of all of QKᵀ, or of the column that is read.
@@ -103,7 +104,7 @@ def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and
     Where every place has a map of its own, it is Σ_p W_p x_p · W_t t̄: the sum over patches, of which a cosine sees no
     difference to the mean.
     """
-    patches, words, present = looked(model)
+    patches, words, present = embed_example(model)
     towers = model.towers
     with torch.no_grad():
         products = towers.queries(patches) @ towers.keys(words).mT  # QKᵀ, before scale and softmax
@@ -117,7 +118,7 @@ def test_the_dual_encoders_comparison_is_the_score_product_read_over_patches_and
 
 
 def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Return how long W_t t̄ is, without the models' own pooling."""
+    """Return the norm of W_t t̄, without the pooling of the model."""
     saved = [
         row[mask].mean(0) if model.towers.spec.pooling == "mean" else row[0]
         for row, mask in zip(words, there, strict=True)
@@ -125,8 +126,8 @@ def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.T
     return model.towers.text_projection(torch.stack(saved)).norm(dim=-1)
 
 
-def test_with_the_worked_case_s_numbers_the_trainable_form_gives_the_worked_case(worked: WorkedCross) -> None:
-    """E7's four numbers an image are the width of a patch, its two a sentence those of a word."""
+def test_trainable_form_reproduces_the_worked_case(worked: WorkedCross) -> None:
+    """E7's four numbers per image are a patch vector, its two per sentence a word vector."""
     towers = DualEncoder(
         body=Encoder(vocabulary=9, **{**SIZES, "width": 2}), grid=1, patch=1, image_width=4, image_heads=2, shared=3
     )

@@ -12,7 +12,7 @@ def worked() -> WorkedLstm:
     return work_lstm("e9", backward=True)
 
 
-def test_the_new_states_follow_from_the_gates_unit_by_unit(worked: WorkedLstm) -> None:
+def test_new_states_follow_from_the_gates(worked: WorkedLstm) -> None:
     case = worked.case.to_dict()
     for unit in range(2):
         update, forget, output, candidate, before = (
@@ -31,7 +31,7 @@ def test_every_gate_value_and_both_states_are_printed(worked: WorkedLstm) -> Non
     assert "h_t = (0.3344, −0.262)" in str(worked)
 
 
-def test_a_gradient_is_the_slope_of_what_goes_on(worked: WorkedLstm) -> None:
+def test_gradients_match_finite_differences(worked: WorkedLstm) -> None:
     """dh_next is 1 for both units, so each gradient is that of h_1 + h_2: finite differences in every gate."""
     case, step = worked.case.to_dict(), 1e-6
     for name in ("gamma_u", "gamma_f", "gamma_o", "candidate", "c_prev"):

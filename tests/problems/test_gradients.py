@@ -60,7 +60,7 @@ WRONG_IN_SOURCE = {
 
 
 @pytest.mark.parametrize(("cell", "derivation", "lines"), [("lstm", C2, 21), ("rnn", D1, 8)])
-def test_every_line_of_the_derivation_is_right(cell: str, derivation: str, lines: int) -> None:
+def test_derivation_has_only_right_lines(cell: str, derivation: str, lines: int) -> None:
     report = check_gradients(cell, [derivation])
     assert report.right, str(report)
     assert [verdict.outcome for verdict in report.lines] == ["right"] * lines
@@ -68,7 +68,7 @@ def test_every_line_of_the_derivation_is_right(cell: str, derivation: str, lines
 
 
 @pytest.mark.parametrize("line", WRONG_IN_SOURCE)
-def test_each_error_of_the_source_is_caught_and_repaired(line: str) -> None:
+def test_each_published_error_is_detected_and_repaired(line: str) -> None:
     reason, repaired = WRONG_IN_SOURCE[line]
     (verdict,) = check_gradients("lstm", [line]).lines
     assert verdict.outcome == "wrong"
@@ -77,27 +77,27 @@ def test_each_error_of_the_source_is_caught_and_repaired(line: str) -> None:
     assert check_gradients("lstm", [repaired]).right
 
 
-def test_the_first_error_is_repaired_also_where_the_future_is_forgotten_too() -> None:
+def test_first_error_is_repaired_with_missing_recurrent_term() -> None:
     (verdict,) = check_gradients("lstm", ["da = (ŷ−y)ᵀ @ W_yᵀ"]).lines
     assert verdict.repair == "da = W_y.T @ (y_hat - y) + da_next"
     assert verdict.reason.endswith("W_y.T @ (y_hat - y); and the term da_next is missing")
 
 
-def test_an_error_does_not_spoil_the_lines_that_follow_from_it() -> None:
+def test_error_does_not_make_dependent_lines_wrong() -> None:
     lines = list(WRONG_IN_SOURCE) + [line for line in C2.strip().splitlines() if line.split()[0] in ("dΓ_o", "db_c")]
     outcomes = [verdict.outcome for verdict in check_gradients("lstm", lines).lines]
     assert outcomes == ["wrong"] * 4 + ["right"] * 2
 
 
-def test_the_forward_step_can_be_judged_too() -> None:
+def test_forward_steps_are_checked() -> None:
     step = ["c_t = Γ_f∗c_{t−1} + Γ_u∗c̃", "a_t = Γ_o∗tanh(c_t)", "ŷ = softmax(W_y @ a_t + b_y)"]
     assert check_gradients("lstm", step).right
     (verdict,) = check_gradients("lstm", ["h_t = Γ_o * c_t"]).lines
     assert verdict.repair == "h_t = G_o * tanh(c)"
 
 
-def test_the_right_lines_of_c2_are_the_gradients_of_torchs_lstm_cell() -> None:
-    """The judge's cell is the LSTM that PyTorch has: its gradients, taken through nn.LSTMCell, agree."""
+def test_c2_gradients_match_torch_lstm_cell() -> None:
+    """The cell of the gradient checks is PyTorch's LSTM: its gradients equal those of nn.LSTMCell."""
     from lemma.checking.cells import find_cell
 
     for sample in find_cell("lstm").samples:

@@ -1,4 +1,4 @@
-"""Problems A1, A3–A5, C5 and D1: the sources' own answers, and the mistakes that people make with them."""
+"""Problems A1, A3–A5, C5 and D1: the published answers and typical mistakes."""
 
 import pytest
 
@@ -39,13 +39,13 @@ def c5(
         ("transformer-c5", c5(), 139_994_112),
     ],
 )
-def test_the_sources_formulas_are_equal(model: str, formula: str, number: int) -> None:
+def test_published_formulas_are_right(model: str, formula: str, number: int) -> None:
     verdict = check_formula(model, "parameters", formula)
     assert verdict.equal, str(verdict)
     assert verdict.right_at == number
 
 
-def test_a5_65_per_cent_is_wrong_and_54_1_is_right() -> None:
+def test_a5_65_percent_is_wrong_and_54_1_is_right() -> None:
     verdict = check_number("table-a5", "parameters", "65 % increase from 2 to 4 layers")
     assert (verdict.equal, verdict.yours, verdict.right) == (False, "65 %", "54.1 %")
     totals = [lemma.count("table-a5", quantities=["parameters"], L=layers).parameters.total for layers in (2, 4)]
@@ -55,7 +55,7 @@ def test_a5_65_per_cent_is_wrong_and_54_1_is_right() -> None:
     assert check_number("table-a5", "parameters", "54 % increase from depth=2 to depth=4").equal
 
 
-def test_a5_counts() -> None:
+def test_a5_counts_are_checked() -> None:
     assert check_number("table-a5", "parameters", "9,721,596").equal
     assert check_number("table-a5", "parameters", "14,980,860", {"depth": 4}).equal
     assert "It would be right at L=4" in str(check_number("table-a5", "parameters", "14,980,860"))
@@ -73,7 +73,7 @@ def test_a5_counts() -> None:
         (f"{A5} + N d", "has d*N, in which N is foreign: the parameters of this model do not depend on it."),
     ],
 )
-def test_a5_mistakes(formula: str, expected: str) -> None:
+def test_a5_mistakes_are_diagnosed(formula: str, expected: str) -> None:
     verdict = check_formula("table-a5", "parameters", formula)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
@@ -108,13 +108,13 @@ def test_a5_mistakes(formula: str, expected: str) -> None:
         (f"{c5()} + V", "has a bias of V on the output that the model does not have."),
     ],
 )
-def test_c5_mistakes(formula: str, expected: str) -> None:
+def test_c5_mistakes_are_diagnosed(formula: str, expected: str) -> None:
     verdict = check_formula("transformer-c5", "parameters", formula)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
 
-def test_c5_in_numbers() -> None:
+def test_c5_numbers_are_checked() -> None:
     attention, forward = 4 * 1024 * 768 + 3 * 768 + 1024, 2 * 1024 * 512 + 512 + 1024
     right = f"30000*1024 + 12*({attention} + 2*2048 + {forward}) + 8*(2*{attention} + 3*2048 + {forward})"
     assert check_formula("transformer-c5", "parameters", right).equal

@@ -1,4 +1,4 @@
-"""Every row A1–E9 as the sources claim it: the checkers find exactly the errors that are there, and no others."""
+"""Every claim A1–E9 of the sources: the checkers find exactly the known errors."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
 ONLY_MEASURED = {"A6", "B4", "C3", "C4", "D5", "E4"}
 VERDICTS = re.compile(r"\b(wrong|right|false|true|correct\w*|error|mistake|verdict|54\.1)\b", re.IGNORECASE)
 SLOW = ("transformer-c5", "table-a5")
-"""Models whose wrong numbers take long to explain: one claim of each is enough."""
+"""Models whose wrong numbers take long to diagnose: one claim of each is enough."""
 CORRECTED = {
     "65 % increase from 2 to 4 layers": "54.1 % increase from 2 to 4 layers",
     "da = (y_hat - y).T @ W_y.T + da_next": "da = W_y.T @ (y_hat - y) + da_next",
@@ -37,7 +37,7 @@ def audit(account_cache: None) -> Audit:
     return check_sources()
 
 
-def test_every_row_is_there_and_exactly_these_claims_are_wrong(audit: Audit) -> None:
+def test_exactly_the_known_claims_are_wrong(audit: Audit) -> None:
     rows = {claim.claim.row for claim in audit.claims}
     assert rows == {f"{group}{number}" for group, last in ROWS.items() for number in range(1, last + 1)}
     assert Counter(claim.claim.row for claim in audit.wrong) == ERRORS
@@ -49,7 +49,7 @@ def test_every_row_is_there_and_exactly_these_claims_are_wrong(audit: Audit) -> 
     assert audit.summary.endswith("7 wrong (A5, C2 4 times, C6, D4), 11 to measure.")
 
 
-def test_the_corrections_are_what_the_checkers_found(audit: Audit) -> None:
+def test_audit_prints_the_corrections(audit: Audit) -> None:
     output = " ".join(item.correction for item in audit.wrong)
     assert "54.1 %" in output and "14,980,860 at L=4" in output
     for repaired in ("W_y.T @ (y_hat - y)", "db_y = y_hat - y", "1 - c_tilde^2", "occurs twice; drop one"):
@@ -57,7 +57,7 @@ def test_the_corrections_are_what_the_checkers_found(audit: Audit) -> None:
     assert "limit of large norms" in output and "spectral norm is 1" in output
 
 
-def test_each_corrected_claim_is_right(audit: Audit) -> None:
+def test_corrected_claims_are_right(audit: Audit) -> None:
     for item in audit.wrong:
         answers = tuple(CORRECTED.get(answer, answer) for answer in item.claim.answers)
         sizes = {**item.claim.sizes, **CORRECTED_SIZES.get(item.claim.of, {})}
@@ -66,7 +66,7 @@ def test_each_corrected_claim_is_right(audit: Audit) -> None:
         assert check_claim(changed).right, changed.command
 
 
-def test_the_data_hold_no_verdict() -> None:
+def test_claim_data_contain_no_verdicts() -> None:
     folder = Path(str(files("lemma.checking"))) / "claims"
     for path in folder.glob("*.toml"):
         assert not VERDICTS.findall(path.read_text(encoding="utf-8")), path
@@ -74,7 +74,7 @@ def test_the_data_hold_no_verdict() -> None:
 
 
 def numeric_claims() -> list[SourceClaim]:
-    """Right claims that state something in numbers or formulas; of slow models one each."""
+    """Return the right claims with numbers or formulas; one for each slow model."""
     seen: Counter[str] = Counter()
     choice = []
     for claim in load_claims():
@@ -84,8 +84,8 @@ def numeric_claims() -> list[SourceClaim]:
     return choice
 
 
-def mutated(claim: SourceClaim) -> SourceClaim:
-    """The same claim with a number, or a formula, that is not right any more."""
+def mutate_claim(claim: SourceClaim) -> SourceClaim:
+    """Return the claim with a number or formula changed to a wrong one."""
     last = claim.answers[-1]
     if claim.check in ("parameters", "flops", "trainable"):
         last = f"{last} + 1"
@@ -104,7 +104,7 @@ def mutated(claim: SourceClaim) -> SourceClaim:
 
 
 @pytest.mark.parametrize("claim", numeric_claims(), ids=lambda claim: f"{claim.row} {claim.answers[-1][:30]}")
-def test_a_right_claim_with_another_number_is_wrong(claim: SourceClaim) -> None:
-    changed = mutated(claim)
+def test_mutated_claims_are_wrong(claim: SourceClaim) -> None:
+    changed = mutate_claim(claim)
     assert changed.answers != claim.answers
     assert check_claim(changed).right is False, changed.command

@@ -1,4 +1,4 @@
-"""What holds for every family, rank and scale: merged = unmerged, a frozen base, gradients of the explicit matrix."""
+"""Adaptation in every family, rank and scale: merged = unmerged, a frozen base, gradients of the explicit matrix."""
 
 import copy
 from collections.abc import Callable
@@ -39,20 +39,20 @@ def model_of(name: str) -> nn.Module:
 
 
 def output(model: nn.Module) -> Tensor:
-    """Whatever a model says of the same tokens."""
+    """Return the output of a model for fixed tokens."""
     options = (
         model(TOKENS, TOKENS) if "decoder." in "".join(name for name, _ in model.named_parameters()) else model(TOKENS)
     )
     return options[0] if isinstance(options, tuple) else options
 
 
-def quietly(model: nn.Module) -> Tensor:
+def output_without_grad(model: nn.Module) -> Tensor:
     with torch.no_grad():
         return output(model)
 
 
-def shake(model: nn.Module) -> None:
-    """Give everything that learns values as after some training."""
+def randomize_trainable(model: nn.Module) -> None:
+    """Set trainable parameters to random values, as after some training."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.3)
@@ -66,21 +66,21 @@ def test_merged_equals_unmerged(name: str, rank: int, alpha: float, seed: int) -
     model = model_of(name)
     base, unwrapped = adapt_model(copy.deepcopy(model), Frozen()).model, list(model.state_dict())
     adapt_model(model, Lora(rank=rank, alpha=alpha))
-    assert torch.equal(quietly(model), quietly(base))
-    shake(model)
-    message = quietly(model)
+    assert torch.equal(output_without_grad(model), output_without_grad(base))
+    randomize_trainable(model)
+    message = output_without_grad(model)
     assert list(merge_lora(model).state_dict()) == unwrapped
-    torch.testing.assert_close(quietly(model), message, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(output_without_grad(model), message, rtol=1e-11, atol=1e-12)
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("method", [Frozen(), Full(), Adapters(bottleneck=2), Lora(rank=2)], ids=lambda it: it.kind)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_only_what_should_learn_has_gradients_and_the_base_stays_as_it_was(name: str, method: Any) -> None:
+def test_only_trainable_parameters_change(name: str, method: Any) -> None:
     torch.manual_seed(1)
     model = model_of(name).train()
     custom = dict(model.named_parameters())
-    learn = [] if method.kind == "full" else [next(iter(custom))]  # the embedding, which is no target by default
+    learn = [] if method.kind == "full" else [next(iter(custom))]  # the embedding is not a target by default
     before = {path: parameter.detach().clone() for path, parameter in custom.items()}
     adapt_model(model, method, learn)
     trained = {path for path, _ in trainable_parameters(model)}
@@ -121,15 +121,15 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]
 @pytest.mark.parametrize("name", MODULES)
 @settings(max_examples=3, deadline=None)
 @given(rank=st.integers(1, 3), scale=st.floats(0.1, 4), seed=st.integers(0, 99))
-def test_gradients_are_those_of_the_explicit_matrix(name: str, rank: int, scale: float, seed: int) -> None:
-    """The same module, called with W + sBA written out as its weights, differentiated by autograd."""
+def test_gradients_match_the_explicit_matrix(name: str, rank: int, scale: float, seed: int) -> None:
+    """Compare with the module called with the explicit weights W + sBA, differentiated by autograd."""
     torch.manual_seed(seed)
     make, call = MODULES[name]
     base = make().double()
     torch.set_default_dtype(torch.float64)
     try:
         adapted = adapt_model(copy.deepcopy(base), Lora(rank=rank, alpha=scale * rank, targets=("*",))).model
-        shake(adapted)
+        randomize_trainable(adapted)
         pairs = {key: adapted.get_parameter(key) for key, _ in trainable_parameters(adapted)}
         explicit = {key: value.detach() for key, value in base.named_parameters()}
         for key, A in pairs.items():

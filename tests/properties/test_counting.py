@@ -1,4 +1,4 @@
-"""For random specs at random sizes, the formula gives what the built module has."""
+"""For random specs at random sizes, the formula equals the parameters of the built module."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -57,7 +57,7 @@ def window_specs(draw: st.DrawFn) -> ModelSpec:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spec=recurrent_specs() | decoder_specs() | window_specs())
-def test_the_formula_gives_what_the_built_module_has(spec: ModelSpec) -> None:
+def test_formula_matches_the_built_module(spec: ModelSpec) -> None:
     account = lemma.count(spec, quantities=["parameters"])
     assert account.parameters.total == count_parameters(build(spec))
     assert resolve_subject(spec).identity is not None

@@ -15,7 +15,7 @@ from faults.kills import kills, replacements
     [(kills, 2, 0.01), (replacements, 17, 0.02), (disks, 4, 0.01), (hostile, 12, 0.0003)],
     ids=["kills", "replacements", "disks", "hostile"],
 )
-def test_a_sample_of_the_campaign_finds_nothing(campaign, rows: int, fraction: float, tmp_path: Path) -> None:
+def test_sampled_fault_campaign_has_no_failures(campaign, rows: int, fraction: float, tmp_path: Path) -> None:
     results = list(islice(campaign(tmp_path, fraction, 7), rows))
     assert len(results) == rows and all(row.trials for row in results)
     assert not [failure for row in results for failure in row.failures]

@@ -1,4 +1,4 @@
-"""Whatever is typed as a formula is read or refused, soon, and never run."""
+"""Hostile formulas are read or refused in bounded time and never executed."""
 
 from time import perf_counter
 
@@ -72,7 +72,7 @@ HOSTILE = [
 
 
 def outcome(text: str) -> Rational | str:
-    """The value, or the message of the one error that may be raised."""
+    """Return the value, or the message of the only error that may be raised."""
     start = perf_counter()
     try:
         message: Rational | str = read_formula(text, KNOWN)
@@ -90,20 +90,20 @@ def test_hostile_text_is_read_or_refused_within_a_second(text: str) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(st.lists(st.sampled_from(PIECES), max_size=40).map("".join))
-def test_any_mixture_of_pieces_is_read_or_refused(text: str) -> None:
+def test_arbitrary_token_sequences_are_read_or_refused(text: str) -> None:
     result = outcome(text)
     assert isinstance(result, Rational) or result
 
 
 @settings(deadline=None, max_examples=200)
 @given(st.text(max_size=60))
-def test_any_text_is_read_or_refused(text: str) -> None:
+def test_arbitrary_text_is_read_or_refused(text: str) -> None:
     result = outcome(text)
     assert isinstance(result, Rational) or result
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(st.sampled_from(["(V+d)", "(N-L)", "(T+h+1)", "^12", "^3", "/", "*", "+", "1", "(", ")"]), max_size=60))
-def test_what_multiplies_out_to_much_is_read_or_refused_within_a_second(pieces: list[str]) -> None:
+def test_expensive_formulas_are_read_or_refused_within_a_second(pieces: list[str]) -> None:
     result = outcome("".join(pieces))
     assert isinstance(result, Rational) or result

@@ -26,7 +26,7 @@ PROMPTS = st.lists(st.lists(TOKENS, min_size=1, max_size=12), min_size=1, max_si
 LINES = ["grüße an die welt, 你好 😀\n", "eine welt\n"] * 3
 BYTE_PAIRS = train_tokenizer(BytePairs(vocabulary=270), LINES)
 WORDS = train_tokenizer(Words(), LINES)
-VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that are written as they are
+VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that are written literally
 SPELLED = {byte: chr(byte) for byte in VISIBLE}
 SPELLED |= {byte: chr(256 + place) for place, byte in enumerate(sorted(set(range(256)) - set(VISIBLE)))}
 NUMBERS = json.loads(BYTE_PAIRS.json)["model"]["vocab"]
@@ -59,7 +59,7 @@ CHANGES = st.fixed_dictionaries(
 
 @settings(deadline=None, max_examples=80)
 @given(NAMES, PROMPTS, st.sampled_from([0, 0.5, 1.5]), st.integers(0, 99), CHANGES)
-def test_each_row_is_what_it_would_be_alone(
+def test_batched_rows_equal_single_generation(
     name: str, prompts: list[list[int]], temperature: float, seed: int, changes: dict[str, Any]
 ) -> None:
     model, expected = model_of(name), functools.partial(Sampling, tokens=8, temperature=temperature, **changes)
@@ -71,7 +71,7 @@ def test_each_row_is_what_it_would_be_alone(
 
 @settings(deadline=None, max_examples=60)
 @given(NAMES, st.lists(TOKENS, min_size=1, max_size=6), CHANGES)
-def test_a_proved_loop_goes_on_whatever_the_settings(name: str, prompt: list[int], changes: dict[str, Any]) -> None:
+def test_proved_loop_continues_for_all_settings(name: str, prompt: list[int], changes: dict[str, Any]) -> None:
     model, expected = model_of(name), functools.partial(Sampling, temperature=0, **changes)
     try:
         [text] = generate(model, [prompt], expected(tokens=40))
@@ -86,7 +86,7 @@ def test_a_proved_loop_goes_on_whatever_the_settings(name: str, prompt: list[int
 
 @settings(deadline=None, max_examples=40)
 @given(NAMES, PROMPTS, st.integers(1, 7), st.integers(1, 7))
-def test_a_longer_text_begins_with_the_shorter_one(name: str, prompts: list[list[int]], short: int, more: int) -> None:
+def test_longer_generation_extends_the_shorter(name: str, prompts: list[list[int]], short: int, more: int) -> None:
     model = model_of(name)
     for seed in (0, 5):
         shorter, longer = (generate(model, prompts, Sampling(tokens=size, seed=seed)) for size in (short, short + more))
@@ -95,7 +95,7 @@ def test_a_longer_text_begins_with_the_shorter_one(name: str, prompts: list[list
 
 @settings(deadline=None, max_examples=40)
 @given(NAMES, st.lists(TOKENS, min_size=1, max_size=8), st.integers(1, 8))
-def test_going_on_from_a_greedy_text_is_the_greedy_text(name: str, prompt: list[int], cut: int) -> None:
+def test_greedy_continuation_is_consistent(name: str, prompt: list[int], cut: int) -> None:
     model, greedy = model_of(name), functools.partial(Sampling, temperature=0)
     [full] = generate(model, [prompt], greedy(tokens=12))
     [tail] = generate(model, [[*prompt, *full.tokens[:cut]]], greedy(tokens=12 - cut))
@@ -110,7 +110,7 @@ def test_going_on_from_a_greedy_text_is_the_greedy_text(name: str, prompt: list[
     st.none() | st.floats(0.01, 1),
     st.floats(0, 1, exclude_max=True),
 )
-def test_probabilities_sum_to_one_and_only_the_possible_is_chosen(
+def test_probabilities_sum_to_one_and_samples_are_possible(
     logits: list[float], temperature: float, top_k: int | None, top_p: float | None, chance: float
 ) -> None:
     row = torch.tensor([logits], dtype=torch.float64)
@@ -125,7 +125,7 @@ def test_probabilities_sum_to_one_and_only_the_possible_is_chosen(
 
 @settings(deadline=None)
 @given(st.integers(2, 3), st.integers(1, 2), st.data())
-def test_a_proved_loop_holds_and_is_smallest(vocabulary: int, span: int, data: st.DataObject) -> None:
+def test_proved_loop_holds_and_is_minimal(vocabulary: int, span: int, data: st.DataObject) -> None:
     states = vocabulary**span
     follow = data.draw(st.lists(st.integers(0, vocabulary - 1), min_size=states, max_size=states))
     table = Table(vocabulary, span, lambda window: follow[sum(t * vocabulary**i for i, t in enumerate(window))])
@@ -139,23 +139,23 @@ def test_a_proved_loop_holds_and_is_smallest(vocabulary: int, span: int, data: s
 
 @settings(deadline=None)
 @given(st.sampled_from([BYTE_PAIRS, WORDS]), st.data())
-def test_streamed_pieces_join_to_the_text_and_hold_whole_characters(tokenizer, data: st.DataObject) -> None:
+def test_streamed_pieces_join_to_the_text_without_partial_characters(tokenizer, data: st.DataObject) -> None:
     ids = st.integers(0, tokenizer.vocabulary - 1)
     before, tokens = data.draw(st.lists(ids, max_size=1)), data.draw(st.lists(ids, max_size=12))
     spelling = Detokenizer(tokenizer, before)
     pieces = [spelling.add(token) for token in tokens]
-    for index, piece in enumerate(pieces, start=1):  # what is told can become nothing else: three more are held back
+    for index, piece in enumerate(pieces, start=1):  # emitted characters are final: three more bytes are held back
         messages = tokenizer.decode([*before, *tokens[:index]])
         assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or messages.endswith(4 * "\N{REPLACEMENT CHARACTER}")
     text = tokenizer.decode([*before, *tokens])[len(tokenizer.decode(before)) :]
     assert "".join([*pieces, spelling.flush()]) == strip_partial_character(
         tokenizer, text
-    )  # nothing completes what it begins with
+    )  # nothing completes its partial first character
 
 
 @settings(deadline=None)
 @given(st.lists(st.sampled_from([b"\x80", b"\xe2", b"\x82", b"\xac", b"\xf0", b"\x9f", b"a", b"\xff"]), max_size=80))
-def test_bytes_that_are_no_characters_are_streamed_too_and_looked_at_a_few_times(parts: list[bytes]) -> None:
+def test_invalid_bytes_are_streamed_with_bounded_decoding(parts: list[bytes]) -> None:
     tokens, longest = [BYTES[part] for part in parts], []
 
     class Measured:
@@ -178,7 +178,7 @@ def test_bytes_that_are_no_characters_are_streamed_too_and_looked_at_a_few_times
 
 @settings(deadline=None)
 @given(st.text(max_size=20))
-def test_any_text_is_streamed_without_a_broken_character(text: str) -> None:
+def test_arbitrary_text_streams_without_broken_characters(text: str) -> None:
     spelling = Detokenizer(BYTE_PAIRS, [])
     pieces = [spelling.add(int(token)) for token in BYTE_PAIRS.encode(text)]
     assert "".join([*pieces, spelling.flush()]) == text

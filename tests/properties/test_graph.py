@@ -53,7 +53,7 @@ def matrix_of(graph: nx.Graph, kind: str) -> np.ndarray:
 
 @many
 @given(graphs)
-def test_the_symmetric_one_is_symmetric_and_its_spectral_norm_is_one_on_every_graph(graph: nx.Graph) -> None:
+def test_symmetric_normalization_has_spectral_norm_one(graph: nx.Graph) -> None:
     """D̃^{1/2} 1 is an eigenvector of Â of eigenvalue 1, and xᵀ(I − Â)x = ½ Σ ã_ij (x_i/√d_i − x_j/√d_j)² ≥ 0, as is
     xᵀ(I + Â)x with a plus between: all eigenvalues lie in [−1, 1]."""
     matrix = matrix_of(graph, "symmetric")
@@ -63,7 +63,7 @@ def test_the_symmetric_one_is_symmetric_and_its_spectral_norm_is_one_on_every_gr
 
 @many
 @given(graphs, st.integers(0, 1000))
-def test_the_spectral_norm_is_one_whatever_the_magnitudes_of_the_weights(graph: nx.Graph, seed: int) -> None:
+def test_spectral_norm_is_one_for_all_edge_weights(graph: nx.Graph, seed: int) -> None:
     edges = edges_of(graph)
     powers = np.random.default_rng(seed).uniform(-40, 38, edges.shape[1])
     weights = torch.from_numpy(10**powers).float()
@@ -76,13 +76,13 @@ def test_the_spectral_norm_is_one_whatever_the_magnitudes_of_the_weights(graph: 
 
 @many
 @given(graphs)
-def test_rows_divided_by_their_degrees_sum_to_one_on_every_graph(graph: nx.Graph) -> None:
+def test_row_normalized_adjacency_sums_to_one(graph: nx.Graph) -> None:
     np.testing.assert_allclose(matrix_of(graph, "rows").sum(axis=1), 1, atol=NEAR)
 
 
 @many
 @given(graphs)
-def test_rows_of_the_symmetric_one_sum_to_one_exactly_if_every_component_is_regular(graph: nx.Graph) -> None:
+def test_symmetric_rows_sum_to_one_iff_components_are_regular(graph: nx.Graph) -> None:
     """Row i sums to Σ_j ã_ij / √(d_i d_j). If all nodes of a component have one degree d, that is d/d = 1.
 
     Conversely let all rows sum to 1: Â1 = 1. The eigenvalue 1 of Â has multiplicity one on each connected component
@@ -96,7 +96,7 @@ def test_rows_of_the_symmetric_one_sum_to_one_exactly_if_every_component_is_regu
 
 @many
 @given(graphs)
-def test_repeated_layers_never_lengthen_features_under_the_symmetric_one(graph: nx.Graph) -> None:
+def test_symmetric_layers_never_enlarge_features(graph: nx.Graph) -> None:
     features = np.random.default_rng(1).standard_normal((len(graph), 3))
     moved = np.linalg.matrix_power(matrix_of(graph, "symmetric"), 20) @ features
     assert np.linalg.norm(moved) <= np.linalg.norm(features) * (1 + NEAR)
@@ -112,7 +112,7 @@ def layer_and_inputs(graph: nx.Graph, kind: str, into: int = 5, out: int = 4) ->
 
 @many
 @given(graphs)
-def test_a_graph_layer_is_attention_whose_weights_are_the_rows_of_the_normalised_adjacency(graph: nx.Graph) -> None:
+def test_row_normalized_layer_is_attention_over_neighbors(graph: nx.Graph) -> None:
     """softmax(log w) = w where w sums to one: attention with scores 0 and log w as its mask has just these weights."""
     layer, features, rows = layer_and_inputs(graph, "rows")
     values, nothing = layer.map(features)[None], torch.zeros(1, len(graph), 2, dtype=torch.double)
@@ -122,7 +122,7 @@ def test_a_graph_layer_is_attention_whose_weights_are_the_rows_of_the_normalised
 
 @many
 @given(graphs)
-def test_with_the_symmetric_one_it_is_attention_with_weights_that_need_not_sum_to_one(graph: nx.Graph) -> None:
+def test_symmetric_layer_is_unnormalized_attention_over_neighbors(graph: nx.Graph) -> None:
     layer, features, sparse = layer_and_inputs(graph, "symmetric")
     values: Any = layer.map(features)
     neighbours = [[*graph[node], node] for node in graph]
@@ -147,12 +147,12 @@ def test_sparse_and_dense_adjacency_give_the_same_outputs_and_gradients(graph, k
 
 
 @pytest.mark.parametrize("kind", ["symmetric", "rows"])
-def test_the_sparse_product_has_the_gradient_of_finite_differences(kind: str) -> None:
+def test_sparse_product_gradient_matches_finite_differences(kind: str) -> None:
     layer, features, sparse = layer_and_inputs(nx.star_graph(4), kind)
     assert torch.autograd.gradcheck(lambda x: layer(x, sparse), features.requires_grad_())
 
 
-def test_places_of_64_bits_give_the_same_products_and_gradients_as_those_of_32(monkeypatch) -> None:
+def test_index_width_does_not_change_products_or_gradients(monkeypatch) -> None:
     for kind in ("symmetric", "rows"):
         layer, features, narrow = layer_and_inputs(nx.star_graph(4), kind)
         with monkeypatch.context() as patch:
@@ -171,7 +171,7 @@ def test_places_of_64_bits_give_the_same_products_and_gradients_as_those_of_32(m
 
 @many
 @given(graphs, st.integers(0, 1000))
-def test_renumbering_the_nodes_renumbers_the_answers_and_changes_nothing_else(graph: nx.Graph, seed: int) -> None:
+def test_graph_model_is_permutation_equivariant(graph: nx.Graph, seed: int) -> None:
     torch.manual_seed(seed)
     model = build(GraphModelSpec(features=4, hidden=6, classes=3, depth=3)).double()
     features, edges = torch.randn(len(graph), 4, dtype=torch.double), edges_of(graph)
@@ -185,7 +185,7 @@ def test_renumbering_the_nodes_renumbers_the_answers_and_changes_nothing_else(gr
 
 @many
 @given(graphs, st.integers(0, 1000))
-def test_directions_doubles_and_loops_change_nothing(graph: nx.Graph, seed: int) -> None:
+def test_edge_direction_duplicates_and_loops_are_ignored(graph: nx.Graph, seed: int) -> None:
     edges = edges_of(graph)
     rotated = torch.rand(edges.shape[1], generator=torch.Generator().manual_seed(seed)) < 0.5
     other = torch.where(rotated, edges.flip(0), edges)

@@ -1,4 +1,4 @@
-"""A longer pad never changes a result, in any family, at any place of padding, and nothing is learned from it."""
+"""More padding never changes a result, in any family, and has zero gradient."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ pads = st.integers(0, 5)
 
 
 def model_of(name: str) -> Any:
-    """A small model with lively weights, built once."""
+    """Return a small model with large random weights, built once."""
     if name not in MODELS:
         torch.manual_seed(7)
         model = build({**BODIES, **CLASSIFIERS}[name]).double().eval()
@@ -31,16 +31,16 @@ def model_of(name: str) -> Any:
     return MODELS[name]
 
 
-def padded(texts: list[list[int]], more: int = 0) -> Tensor:
+def pad_texts(texts: list[list[int]], more: int = 0) -> Tensor:
     longest = max(map(len, texts)) + more
     return torch.tensor([[*text, *[-1] * (longest - len(text))] for text in texts])
 
 
 @settings(max_examples=80, deadline=None)
 @given(name=st.sampled_from([*BODIES]), texts=rows, more=pads)
-def test_vectors_are_those_of_the_text_alone(name: str, texts: list[list[int]], more: int) -> None:
+def test_hidden_states_do_not_depend_on_padding(name: str, texts: list[list[int]], more: int) -> None:
     model = model_of(name)
-    together = model.vectors(padded(texts, more))
+    together = model.vectors(pad_texts(texts, more))
     assert together.isfinite().all()
     for row, text in enumerate(texts):
         single = model.vectors(torch.tensor([text]))[0]
@@ -49,21 +49,21 @@ def test_vectors_are_those_of_the_text_alone(name: str, texts: list[list[int]], 
 
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from([*CLASSIFIERS]), texts=rows, more=pads)
-def test_classes_are_those_of_the_text_alone(name: str, texts: list[list[int]], more: int) -> None:
+def test_class_logits_do_not_depend_on_padding(name: str, texts: list[list[int]], more: int) -> None:
     model = model_of(name)
     single = torch.cat([model(torch.tensor([text])) for text in texts])
-    torch.testing.assert_close(model(padded(texts, more)), single, **EXACT)
+    torch.testing.assert_close(model(pad_texts(texts, more)), single, **EXACT)
 
 
 @settings(max_examples=60, deadline=None)
 @given(name=st.sampled_from([*TRANSLATORS]), texts=rows, others=rows, more=pads, most=pads)
-def test_translations_are_those_of_the_pair_alone(
+def test_translation_logits_do_not_depend_on_padding(
     name: str, texts: list[list[int]], others: list[list[int]], more: int, most: int
 ) -> None:
     model, number = model_of(name), min(len(texts), len(others))
     sources, targets = texts[:number], others[:number]
-    together = model(padded(sources, more), padded(targets, most))
-    stepped, _ = model.step(padded(targets), model.begin(padded(sources, more)))
+    together = model(pad_texts(sources, more), pad_texts(targets, most))
+    stepped, _ = model.step(pad_texts(targets), model.begin(pad_texts(sources, more)))
     for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
         single = model(torch.tensor([source]), torch.tensor([target]))[0]
         torch.testing.assert_close(together[row, : len(target)], single, **EXACT)
@@ -71,9 +71,9 @@ def test_translations_are_those_of_the_pair_alone(
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
-def test_nothing_is_learned_from_padding(name: str) -> None:
-    """The gradient of every embedded position without a token is zero, and that of the rest is not."""
-    model, tokens = model_of(name), padded([[1, 2, 3, 4, 5], [6, 7], [8]])
+def test_padding_has_zero_gradient(name: str) -> None:
+    """The gradient of every padded position is zero, and that of the others is not."""
+    model, tokens = model_of(name), pad_texts([[1, 2, 3, 4, 5], [6, 7], [8]])
     body, embedded = getattr(model, "body", model), []
     handle = body.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
     logits = model(tokens, tokens) if name in TRANSLATORS else model(tokens)
@@ -86,7 +86,7 @@ def test_nothing_is_learned_from_padding(name: str) -> None:
         assert slope[present].abs().sum() > 0
 
 
-def test_a_row_of_nothing_spoils_no_other() -> None:
+def test_empty_row_does_not_affect_other_rows() -> None:
     for name in ("encoder-alibi-pre", "encoder-rotary-post", "encoder-decoder-sinusoidal-pre", "lstm-mean"):
         model = model_of(name)
         vectors = getattr(model, "body", model).vectors(torch.tensor([[1, 2], [-1, -1]]))
@@ -94,9 +94,9 @@ def test_a_row_of_nothing_spoils_no_other() -> None:
         torch.testing.assert_close(vectors[:1], getattr(model, "body", model).vectors(torch.tensor([[1, 2]])), **EXACT)
 
 
-def test_a_compiled_encoder_decoder_asks_nothing_of_its_tokens() -> None:
-    """In one graph: no branch waits for what the tokens are, so that a GPU is never waited for either."""
-    model, tokens = model_of("encoder-decoder-sinusoidal-pre"), padded([[1, 2, 3, 4], [5, 6]])
+def test_compiled_encoder_decoder_has_no_data_dependent_branches() -> None:
+    """In one graph: no branch depends on token values, which would synchronize a GPU."""
+    model, tokens = model_of("encoder-decoder-sinusoidal-pre"), pad_texts([[1, 2, 3, 4], [5, 6]])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     present = tokens >= 0
     torch.testing.assert_close(compiled(tokens, tokens)[present], model(tokens, tokens)[present], **EXACT)

@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL, wherever, and resumed equals the run that was left alone: bit for bit."""
+"""A run killed with SIGKILL at any point and resumed equals the uninterrupted run bit for bit."""
 
 import multiprocessing
 import os
@@ -19,24 +19,24 @@ from lemma.runs.folder import RunFolder
 
 RECIPE = {"steps": 40, "dropout": 0.2, "evaluate_every": 7, "checkpoint_every": 4, "patience": 50}
 CLOCK = {"seconds", "tokens_per_second"}
-PROCESSES = multiprocessing.get_context("forkserver")  # a server that has imported torch starts them quickly
+PROCESSES = multiprocessing.get_context("forkserver")  # a fork server that has imported torch starts them quickly
 PROCESSES.set_forkserver_preload(["small_runs", "torch._dynamo"])
 
 
-def work(home: str, order: dict[str, Any]) -> None:
-    """Return what a child process does."""
+def run_child(home: str, order: dict[str, Any]) -> None:
+    """Run `small_runs.main` in a child process."""
     os.environ["LEMMA_HOME"] = home
     small_runs.main(order)
 
 
-def begin(out: Path, **order: Any) -> BaseProcess:
-    process = PROCESSES.Process(target=work, args=(str(out.parent), {"out": str(out), **order}))
+def start_child(out: Path, **order: Any) -> BaseProcess:
+    process = PROCESSES.Process(target=run_child, args=(str(out.parent), {"out": str(out), **order}))
     process.start()
     return process
 
 
-def complete(out: Path, **order: Any) -> None:
-    process = begin(out, **order)
+def run_to_completion(out: Path, **order: Any) -> None:
+    process = start_child(out, **order)
     process.join(120)
     assert process.exitcode == 0
 
@@ -67,16 +67,16 @@ def rows_written(out: Path, number: int) -> bool:
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm"])
-def test_a_run_killed_again_and_again_equals_the_uninterrupted_one(tmp_path: Path, family: str) -> None:
+def test_repeatedly_killed_run_equals_the_uninterrupted_run(tmp_path: Path, family: str) -> None:
     full, killed = tmp_path / "whole", tmp_path / "killed"
-    complete(full, family=family, recipe=RECIPE)
+    run_to_completion(full, family=family, recipe=RECIPE)
     source = random.Random(family)
-    kill_when(begin(killed, family=family, recipe=RECIPE), lambda: (killed / "spec.toml").exists())
-    for first in (2, 16):  # at a random row of metrics, then in the middle of a checkpoint
+    kill_when(start_child(killed, family=family, recipe=RECIPE), lambda: (killed / "spec.toml").exists())
+    for first in (2, 16):  # killed at a random row of metrics, then in the middle of a checkpoint
         number = source.randint(first, first + 8)
-        kill_when(begin(killed, resume=True), lambda number=number: rows_written(killed, number))
-        kill_when(begin(killed, resume=True), lambda: half_written(killed))
-    complete(killed, resume=True)
+        kill_when(start_child(killed, resume=True), lambda number=number: rows_written(killed, number))
+        kill_when(start_child(killed, resume=True), lambda: half_written(killed))
+    run_to_completion(killed, resume=True)
     item, other = (read_weights(out / "model.safetensors")[0] for out in (full, killed))
     assert item.keys() == other.keys() and all(torch.equal(item[name], other[name]) for name in item)
     assert rows_without_times(killed) == rows_without_times(full)

@@ -1,4 +1,4 @@
-"""decode∘encode is the identity; the fast encoders equal the library; a cut never changes the tokens."""
+"""Tokenizers: decode∘encode is the identity, fast encoders match the library, cuts never change the tokens."""
 
 import numpy as np
 import pytest
@@ -64,7 +64,7 @@ def library_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 
 @settings(deadline=None)
 @given(any_text | mixed)
-def test_any_string_survives_byte_pairs(text: str) -> None:
+def test_byte_pairs_round_trip_any_string(text: str) -> None:
     tokenizer = TOKENIZERS["byte-pairs"]
     ids = tokenizer.encode(text)
     assert tokenizer.decode(ids) == text
@@ -73,13 +73,13 @@ def test_any_string_survives_byte_pairs(text: str) -> None:
 
 @settings(deadline=None)
 @given(known)
-def test_known_characters_survive(text: str) -> None:
+def test_known_characters_round_trip(text: str) -> None:
     assert TOKENIZERS["characters"].decode(TOKENIZERS["characters"].encode(text)) == text
 
 
 @settings(deadline=None)
 @given(st.lists(st.lists(st.sampled_from(["the", "The", "12", "a", "中文🙂"]), max_size=5), min_size=1, max_size=5))
-def test_words_and_lines_survive_and_white_space_becomes_single_spaces(lines: list[list[str]]) -> None:
+def test_words_round_trip_with_normalized_whitespace(lines: list[list[str]]) -> None:
     tokenizer = train_tokenizer(Words(), ["the The 12 a 中文🙂"])
     text = "\n".join(" ".join(line) for line in lines)
     assert tokenizer.decode(tokenizer.encode(text.replace(" ", " \t "))) == text
@@ -88,21 +88,21 @@ def test_words_and_lines_survive_and_white_space_becomes_single_spaces(lines: li
 @pytest.mark.parametrize("kind", ["words", "byte-pairs"])
 @settings(deadline=None)
 @given(text=any_text | mixed)
-@example(text="\x00\x1c\x1f\x00\x1c")  # white space to Python, signs to GPT-2's rule
-def test_the_fast_ids_are_the_librarys(kind: str, text: str) -> None:
+@example(text="\x00\x1c\x1f\x00\x1c")  # whitespace to Python, symbols to GPT-2's rule
+def test_fast_encoder_matches_the_library(kind: str, text: str) -> None:
     assert TOKENIZERS[kind].encode(text).tolist() == library_ids(TOKENIZERS[kind], text)
 
 
 @settings(deadline=None)
 @given(known)
-def test_the_fast_ids_of_characters_are_the_librarys(text: str) -> None:
+def test_fast_character_encoder_matches_the_library(text: str) -> None:
     assert TOKENIZERS["characters"].encode(text).tolist() == library_ids(TOKENIZERS["characters"], text)
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
 @settings(deadline=None)
 @given(text=mixed, length=st.integers(0, 60))
-def test_cutting_what_was_read_so_far_never_changes_the_tokens(kind: str, text: str, length: int) -> None:
+def test_incremental_encoding_does_not_change_tokens(kind: str, text: str, length: int) -> None:
     tokenizer, cut = TOKENIZERS[kind], find_last_cut(text[:length], kind)
     full, _ = tokenizer.encode_lossy(text)
     parts = [tokenizer.encode_lossy(part)[0] for part in (text[:cut], text[cut:])]
@@ -111,12 +111,12 @@ def test_cutting_what_was_read_so_far_never_changes_the_tokens(kind: str, text: 
 
 @settings(deadline=None)
 @given(st.lists(mixed, max_size=8))
-def test_forgetting_chunks_never_changes_the_ids(texts: list[str]) -> None:
-    class Forgetful(BytePairEncoder):
+def test_chunk_cache_eviction_does_not_change_ids(texts: list[str]) -> None:
+    class SmallCacheTokenizer(BytePairEncoder):
         MEMORY = 5
 
     tokenizer = TOKENIZERS["byte-pairs"]
-    forgetful = Forgetful(tokenizers.Tokenizer.from_str(tokenizer.json))
+    forgetful = SmallCacheTokenizer(tokenizers.Tokenizer.from_str(tokenizer.json))
     assert [forgetful.encode_batch([text])[0].tolist() for text in texts] == [
         tokenizer.encode(text).tolist() for text in texts
     ]

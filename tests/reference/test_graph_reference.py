@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from lemma.data.graphs import karate_graph, prepare_graph
+from lemma.data.graphs import build_karate_graph, prepare_graph
 from lemma.layers.graph import GraphConvolution, build_adjacency
 from lemma.spec.data import GraphSpec
 
@@ -39,7 +39,7 @@ def test_adjacency_is_identity_minus_networkx_laplacian() -> None:
 
 
 def test_karate_club_matches_zachary_and_its_recorded_hash() -> None:
-    club = karate_graph()
+    club = build_karate_graph()
     degrees = np.bincount(club.edges.ravel(), minlength=34)
     assert club.edges.shape == (2, 78) and (degrees[0], degrees[32], degrees[33]) == (
         16,

@@ -11,7 +11,7 @@ from adapting_runs import SMALL, small_base, small_table
 from lemma.errors import DataError, LemmaError, RunError, SpecError
 from lemma.runs.checkpoint import read_tensors
 from lemma.runs.folder import RunFolder
-from lemma.runs.load import merged_weights, run_hash
+from lemma.runs.load import read_merged_weights, run_hash
 from lemma.studies.compare_methods import SCENARIOS
 
 METHODS = ("frozen", "full", "adapters", "lora")
@@ -51,14 +51,16 @@ def test_every_method_adapts_every_family_storing_only_trainable_weights(
     assert stored.keys() == trained.keys() and done.learned == sum(t.numel() for t in stored.values())
     head = {"head.weight"} if family == "decoder" else {"head.weight", "head.bias"}  # as in transformers
     assert head <= stored.keys()
-    assert method == "full" or not {f"body.{name}" for name in merged_weights(RunFolder.open(base))} & stored.keys()
+    assert (
+        method == "full" or not {f"body.{name}" for name in read_merged_weights(RunFolder.open(base))} & stored.keys()
+    )
     assert 0 <= done.score.accuracy.value <= 1
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_loaded_adapted_run_combines_base_and_update(method: str, base: Path, home: Path, tmp_path: Path) -> None:
     lemma.adapt(base, labels=home / "labels.csv", method=method, out=tmp_path / "run", **SHORT)
-    frozen = merged_weights(RunFolder.open(base))
+    frozen = read_merged_weights(RunFolder.open(base))
     model = lemma.load(tmp_path / "run", "cpu").module
     same = [
         name for name, p in model.named_parameters() if name.removeprefix("body.") in frozen and not p.requires_grad
@@ -220,7 +222,7 @@ def test_adapted_run_can_be_a_base(base: Path, home: Path, tmp_path: Path) -> No
     lemma.adapt(tmp_path / "first", labels=home / "labels.csv", method="frozen", out=tmp_path / "second", **SHORT)
     body, unwrapped = (
         lemma.load(tmp_path / "second", "cpu").module.body,
-        merged_weights(RunFolder.open(tmp_path / "first")),
+        read_merged_weights(RunFolder.open(tmp_path / "first")),
     )
     for name, tensor in unwrapped.items():
         assert name.startswith("output") or torch.equal(body.get_parameter(name), tensor)

@@ -89,10 +89,10 @@ def _as_table(value: Any) -> Any:
 TextLines = Annotated[tuple[str, ...], BeforeValidator(_split_lines), Field(max_length=100)]
 
 
-def spellings(name: str) -> tuple[str, str, str]:
+def list_spellings(name: str) -> tuple[str, str, str]:
     """Return a name, the name without the time subscript `_t`, and the name with it.
 
-    >>> spellings("a_t"), spellings("a")
+    >>> list_spellings("a_t"), list_spellings("a")
     (('a_t', 'a', 'a_t_t'), ('a', 'a', 'a_t'))
     """
     return name, name.removesuffix("_t"), f"{name}_t"
@@ -129,7 +129,7 @@ class GradientCell(Spec):
 
     @cached_property
     def input_kinds(self) -> dict[str, frozenset[str]]:
-        """The kinds of every input, such as {"y": {"one-hot"}}."""
+        """The words that describe every input besides its axes, such as {"y": {"one-hot"}}."""
         return {plain_name(name): frozenset(INPUT_KINDS) & {*_split_words(text)} for name, text in self.inputs.items()}
 
     @cached_property
@@ -147,7 +147,7 @@ class GradientCell(Spec):
             equation = parse_equation(line, number)
             names = variable_names(equation.expression)
             resolved = {
-                name: variable(next((spelling for spelling in spellings(name) if spelling in defined), name))
+                name: variable(next((spelling for spelling in list_spellings(name) if spelling in defined), name))
                 for name in names
             }
             equations.append(replace(equation, expression=substitute_names(equation.expression, resolved)))
@@ -190,7 +190,7 @@ class GradientCell(Spec):
         Args:
             helpers: names that the answer defines itself; they count as known.
         """
-        for spelling in spellings(name):
+        for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
             if spelling in self.aliases:
@@ -208,7 +208,9 @@ class GradientCell(Spec):
             source: the line that the expression was read from, for the error's caret.
         """
         names = [node for _, node in walk(expression) if node.op == "name"]
-        canonical = {node.value: variable(self.canonical(node.value, helpers), node.position) for node in names}
+        canonical = {  # a name has the position of its first occurrence, where an error points
+            node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
+        }
         expression = substitute_names(expression, canonical)
         for _, node in walk(expression):
             if node.op == "name" and node.value not in self.all_names and node.value not in helpers:
@@ -220,14 +222,14 @@ class GradientCell(Spec):
                     raise source.error_at(0, describe_unknown("size", end, self.sizes))
         return expression
 
-    def depth(self, name: str) -> int:
+    def step_index(self, name: str) -> int:
         """Return the index of the step that computes a value, or the value of a gradient; −1 for sizes and inputs."""
         value = name[1:] if name in self.gradients else name
         return self.steps.index(value) if value in self.steps else -1
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
-        """Names of the steps that are computed from each input or step, directly or indirectly, by its name."""
+        """For each input or step, by name, the steps that are computed from it, directly or indirectly."""
         descendants: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
             used = variable_names(equation.expression)
@@ -237,7 +239,7 @@ class GradientCell(Spec):
         return {name: frozenset(steps) for name, steps in descendants.items()}
 
     def available_for(self, target: str) -> frozenset[str]:
-        """Return the names that a line for `target` may use without a line that derives them.
+        """Return the names that a line deriving `target` may use even if no earlier line derives them.
 
         A gradient may use every value of the forward pass and the gradients of what is computed from its value: those
         that backpropagation has when it arrives there. A step may use what is not computed from it.
@@ -266,7 +268,7 @@ class GradientCell(Spec):
 
     @cached_property
     def samples(self) -> tuple["Sample", ...]:
-        """The random draws of sizes and inputs at which gradients are checked, always the same."""
+        """The samples at which gradients are checked: random sizes and inputs with all values, always the same."""
         with WorkBudget(MAX_OPERATIONS):
             return tuple(draw_sample(self, seed) for seed in range(NUM_SAMPLES))
 

@@ -46,7 +46,7 @@ def check_number(
     >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    return NumberQuestion.of(model, quantity, settings, conventions).check(read_number(value))
+    return NumberQuestion.from_model(model, quantity, settings, conventions).check(read_number(value))
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,21 @@ class NumberQuestion:
     conventions: Conventions
 
     @classmethod
-    def of(
+    def from_model(
         cls, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
     ) -> "NumberQuestion":
-        """Count the model once, for checking any number of answers to the same question."""
+        """Return the question for a quantity of a model, counted once for any number of answers.
+
+        Args:
+            quantity: such as `parameters`, or a ratio such as `trainable/frozen`.
+            settings: sizes and choices of the model, by field name or symbol.
+        """
         names, subject = split_ratio(quantity), resolve_subject(model, settings)
         account = account_for(subject, names, conventions)
         return cls(account, names, symbol_aliases(subject.spec, account.symbols), subject, conventions)
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
-        """Return the verdict on a number; without `diagnose` a wrong one is not explained."""
+        """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
         if len(self.quantities) == 2:
             return self._check_ratio(number)
         if number.start:
@@ -87,7 +92,7 @@ class NumberQuestion:
         if number.matches(Fraction(expected)):
             explanation = f"{number.text} is {right}, rounded." if number.value != expected else ""
         elif diagnose:
-            explanation = next(self._explanations(number, expected), "")
+            explanation = next(self._suggest_explanations(number, expected), "")
             difference = None if number.unit else format_number(number.value - expected)
         return self._verdict(number, answer, right, expected, explanation, difference=difference)
 
@@ -103,7 +108,7 @@ class NumberQuestion:
                 f"{account.model}: a part of its {quantity} follows no formula, so no change can be checked."
             )
         symbol, start, end = _read_sizes(number, {**{name: name for name in account.order}, **self.aliases})
-        first, last = self._at(symbol, start), self._at(symbol, end)
+        first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
         if not first:
             raise InputError(f"{quantity} at {symbol}={start} are 0, so that there is no change in per cent.")
         return (last / first - 1) * 100, (symbol, start, end)
@@ -159,7 +164,7 @@ class NumberQuestion:
         answer, right = (f"{_format_percent(value, number)} %" for value in (number.value, expected))
         if number.matches(expected):
             return self._verdict(number, answer, right, expected)
-        first, last = self._at(symbol, start), self._at(symbol, end)
+        first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
         at_start = f"{format_number(first)} at {symbol}={start}"
         at_end = f"{format_number(last)} at {symbol}={end}"
         mistakes = {
@@ -172,7 +177,7 @@ class NumberQuestion:
         explanations = (f"{answer} is {mistake}." for mistake, ratio in mistakes.items() if number.matches(ratio * 100))
         return self._verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
 
-    def _at(self, symbol: str, size: int) -> Fraction:
+    def _evaluate_at(self, symbol: str, size: int) -> Fraction:
         """Return the quantity with one symbol set to `size`, and with it the sizes that follow from this symbol."""
         sizes = {**self.account.symbols, symbol: size}
         for other, default in self.account.defaults.items():
@@ -180,7 +185,7 @@ class NumberQuestion:
                 sizes[other] = int(default.at({**self.account.symbols, symbol: size}))
         return self.account.quantities[self.quantities[0]].polynomial.at(sizes)
 
-    def _explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
+    def _suggest_explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
         """Yield sentences that explain a wrong number, likeliest first: another convention, size, tensor or factor."""
         account, quantity, sizes = self.account, self.quantities[0], self.account.symbols
         if quantity in ("flops", "backward"):
@@ -191,7 +196,7 @@ class NumberQuestion:
             for symbol in [name for name in sizes if name in account.quantities[quantity].polynomial.symbols]:
                 right_size = sizes[symbol]
                 for size in (*range(1, MAX_GUESSED_SIZE + 1), 2 * right_size, right_size // 2 or 1):
-                    if size != right_size and number.matches(self._at(symbol, size)):
+                    if size != right_size and number.matches(self._evaluate_at(symbol, size)):
                         yield f"It would be right at {symbol}={size}; here {symbol}={right_size}."
             if not account.quantities[quantity].refused:
                 explanation = explain_number(read_question(account, quantity, str(number.value), {}))

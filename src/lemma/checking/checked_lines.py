@@ -26,7 +26,7 @@ class CheckedLine:
 
     @property
     def claim(self) -> str:
-        """The claim of the line, as the audit of sources quotes it."""
+        """The statement of the line, such as "Q = H×S", as the audit of sources quotes it."""
         return self.text
 
     @property
@@ -61,9 +61,11 @@ class CheckedLines(Result, Generic[LineT]):
 
     @property
     def title(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The title of the report, such as "rnn: gradients"."""
         return f"{self.name}: {self.topic}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the name, `right` and the lines under the report's keys, as plain values for JSON."""
         name_key, lines_key = self.keys
         return to_plain({name_key: self.name, "right": self.right, lines_key: self.lines})
 
@@ -96,7 +98,7 @@ class CheckedLines(Result, Generic[LineT]):
         return wrong.claim, wrong.correction
 
     def blocks(self) -> list[Block]:
-        """Every line with its outcome, and its notes below it."""
+        """Return every line with its outcome and notes, then the notes on all lines and the summary."""
         blocks: list[Block] = []
         for line in self.lines:
             blocks.append(Text(f"{line.outcome:<8}{line.text}", OUTCOME_KINDS.get(line.outcome, "")))
@@ -105,4 +107,5 @@ class CheckedLines(Result, Generic[LineT]):
         return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
 
     def details(self) -> list[Block]:
+        """Return the title and everything that is printed."""
         return [Heading(self.title, 1), *self.blocks()]

@@ -87,6 +87,7 @@ class DerivationReport(CheckedLines[DerivationStep]):
         return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return name, verdicts, steps, and the line of the first wrong step or None, as plain values for JSON."""
         return super().to_dict() | {"first_wrong": self.first_wrong and self.first_wrong.line}
 
 
@@ -136,7 +137,7 @@ def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
     return lines
 
 
-def _outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
+def _choose_outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
     """Return "wrong" if there is a reason, otherwise "right" if the step was compared and "given" if not."""
     return "wrong" if reason else "right" if is_checked else "given"
 
@@ -151,7 +152,7 @@ _SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*
 
 @work_limit(MAX_FORMULA_STEPS)
 def _check_formulas(text: str, title: str) -> DerivationReport:
-    """Return the report on a derivation of formulas, a step a line; `title` names it in the report."""
+    """Check the steps of a derivation of formulas, a step a line; `title` names it in the report."""
     lines = _number_lines(text, title)
     derivation = _FormulaDerivation(_find_symbols([line for _, line in lines]))
     return DerivationReport(title, tuple(derivation.check(number, line) for number, line in lines))
@@ -195,7 +196,7 @@ class _FormulaDerivation:
         reason, is_checked = self._compare(members, first_number=1 if name else 0)
         if name:
             self.meanings[name] = self.expand(members[-1])
-        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
 
     def _split(self, line: str) -> tuple[bool, str, str]:
         """Split a line into (is it a definition such as `let d_ff = 4d`, the name before its = or "", its formula)."""
@@ -236,7 +237,8 @@ def _strip_braces(name: str) -> str:
 def _find_symbols(lines: Sequence[str]) -> set[str]:
     """Return the symbols of formulas: letters, letters with a subscript, names that begin a chain, and long words.
 
-    A run of other symbols is their product: 2BTdV, where B, T, d and V occur. So is a run of two or three letters.
+    Any other run of letters is a product of symbols, as 2BTdV where B, T, d and V occur; so is a run of two or three
+    letters.
     """
     starts = (match.end() if (match := _DEFINITION.match(line)) else 0 for line in lines)
     names = (_NAME.match(line[start:]) for line, start in zip(lines, starts, strict=True))
@@ -263,7 +265,7 @@ def _find_symbols(lines: Sequence[str]) -> set[str]:
 
 @limited_work(MAX_OPERATIONS)
 def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
-    """Return the report on the table of a TOML file with `steps` and a function; `title` is the file, for messages."""
+    """Check the steps of a derivation with matrices, in the table of a TOML file; `title` is the file, for messages."""
     steps = fields.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{title}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
@@ -304,7 +306,7 @@ class _MatrixDerivation:
                 self.samples = add_values(self.samples, name, values)
             except ShapeError as error:
                 reason = reason or describe_shape_error(error, self.samples[0])
-        return DerivationStep(number, line, _outcome(reason, is_checked), reason)
+        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
 
     def _describe_difference(self, previous: Node, step: Node) -> str:
         """Return a sentence on how the values of two expressions differ, and a repair if any; "" if they are equal."""

@@ -48,7 +48,7 @@ def explain(question: FormulaQuestion) -> tuple[str, float]:
             paths = frozenset(part.path for part in question.quantity.groups)
             message = f"your formula is {question.write(ratio)} times the model's"
             mistakes.append(Mistake(difference, COST_TENSOR, message, paths=paths))
-    return MistakeTable(mistakes, _table_of(question)).explain(difference)
+    return MistakeTable(mistakes, _build_table(question)).explain(difference)
 
 
 def explain_number(question: FormulaQuestion) -> str:
@@ -56,7 +56,7 @@ def explain_number(question: FormulaQuestion) -> str:
 
     Only single mistakes are tried: with two, almost any number could be explained by chance.
     """
-    sizes, table = question.account.symbols, _table_of(question)
+    sizes, table = question.account.symbols, _build_table(question)
     difference = question.answer.at(sizes) - question.expected.at(sizes)
     deltas = [delta for delta in table.by_delta if delta.at(sizes) == difference]
     lowest = min(map(table.cost, deltas), default=None)
@@ -178,10 +178,10 @@ class MistakeTable:
         """Return the cheapest explanations, and whether others cost at most RIVAL_MARGIN more.
 
         Args:
-            candidates: each a combination of effects on the formula.
+            candidates: combinations of changes to the formula; each sums to the difference that is explained.
 
         Returns:
-            For each explanation, for each of its effects, the mistakes that have this effect.
+            For each explanation, for each of its changes, the mistakes that have this effect.
         """
         order = {delta: index for index, delta in enumerate(self.by_delta)}.__getitem__
         explanations = [sorted(deltas, key=order) for deltas in candidates]
@@ -203,7 +203,7 @@ class MistakeTable:
 _TABLES: dict[Hashable, MistakeTable] = {}
 
 
-def _table_of(question: FormulaQuestion) -> MistakeTable:
+def _build_table(question: FormulaQuestion) -> MistakeTable:
     """Return the table of candidate mistakes for a question; cached, since a class answers a question many times."""
     account, parts = question.account, question.quantity.groups
     unset = frozenset(account.defaults) - question.answer.symbols
@@ -217,7 +217,7 @@ def _table_of(question: FormulaQuestion) -> MistakeTable:
 
 
 def _total_cost(mistakes: Sequence[Sequence[Mistake]]) -> int:
-    """Return the sum of the cheapest costs: each element of `mistakes` lists alternatives."""
+    """Return the cost of several mistakes together; each element lists alternatives, of which the cheapest counts."""
     return sum(min(choice.cost for choice in choices) for choices in mistakes)
 
 

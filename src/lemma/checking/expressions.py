@@ -96,7 +96,7 @@ def expand_names(node: Node, values: Mapping[str, Node]) -> Node | None:
 
 
 def variable_names(node: Node) -> set[str]:
-    """Return the names that occur in a tree."""
+    """Return the names of the values that occur in an expression."""
     return {child.value for _, child in walk(node) if child.op == "name"}
 
 
@@ -543,7 +543,7 @@ class WorkBudget:
 
 @contextmanager
 def limited_work(operations: int) -> Iterator[None]:
-    """Limit the operations of evaluating expressions in a `with` block, or in each call of a decorated function."""
+    """Limit the operations of evaluating expressions in a `with` block or a call; raise TooMuchWork beyond."""
     with WorkBudget(operations):
         yield
 

@@ -88,6 +88,7 @@ class GradientReport(CheckedLines[GradientVerdict]):
         return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
+        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
@@ -358,7 +359,7 @@ def forgotten_steps(
     if target not in cell.gradients or value.shape != first.values[target].shape:
         return ()
     dependent, steps = {target[1:]}, list[str]()  # what is computed from the value
-    for equation in cell.equations[cell.depth(target) + 1 : -1]:
+    for equation in cell.equations[cell.step_index(target) + 1 : -1]:
         if variable_names(equation.expression) & dependent:
             dependent.add(equation.name)
             steps.append(equation.name)

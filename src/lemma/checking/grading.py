@@ -171,12 +171,14 @@ class ClassMarks(Result):
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
+        """Return tables of points by student and of verdicts by question, the most frequent mistakes, and the notes."""
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
         return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks()]
 
     def details(self) -> list[Block]:
+        """Return statistics, mistakes, tables, and every student's answers with their marks."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -242,6 +244,7 @@ class ClassMarks(Result):
         return [Heading("To be looked at"), Items(self.notes)] if self.notes else []
 
     def to_dict(self) -> dict[str, Any]:
+        """Return title, points, students, questions and mistakes as plain values for JSON, in full."""
         students: list[dict[str, Any]] = []
         for marks in self.students:
             answers = [{**mark.to_dict(), "mistakes": mark.mistakes} for mark in marks.marks]

@@ -154,6 +154,7 @@ class Mark:
         return tuple(note for note in (*self.reason.splitlines(), solution) if note)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields for the student, without the mistakes, which are the teacher's."""
         return {name: value for name, value in asdict(self).items() if name != "mistakes"}  # those are the teacher's
 
 
@@ -219,6 +220,7 @@ class StudentMarks(Result):
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
+        """Return a line for each question with its verdict, points and remarks, then the notes and the sum."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]

@@ -139,6 +139,7 @@ class ExpressionQuestion(PreparedQuestion):
         """Return whether a parsed answer follows from the student's answers to earlier questions, right or wrong."""
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+        """Mark an answer; the best of partial credit and of consistency with earlier answers counts."""
         question, assessment = self.question, self._assess_alone(text, answer, diagnose)
         if assessment.fraction == 1:
             return assessment
@@ -186,7 +187,7 @@ class ExpressionQuestion(PreparedQuestion):
         return abs(value - expected) <= Fraction(self.question.tolerance) * abs(expected)
 
 
-def _comparison_of(verdict: Verdict) -> Comparison:
+def _to_comparison(verdict: Verdict) -> Comparison:
     """Turn the verdict of a checker into a comparison."""
     value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
     texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
@@ -199,14 +200,16 @@ class FormulaAnswerQuestion(ExpressionQuestion):
     at_sizes = " at the model's sizes"
 
     def parse(self, text: str) -> FormulaQuestion:
+        """Parse a formula in the account's symbols, together with the formula it is compared with."""
         return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
 
-    def formula_of(self, answer: FormulaQuestion) -> Rational:
+    def expand_formula(self, answer: FormulaQuestion) -> Rational:
         """Return the student's formula; sizes that follow from others, such as d_ff = 4d, are replaced."""
         return substitute(answer.answer, self.account.defaults)
 
     def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
-        return self.formula_of(answer) == self.formula_of(other)
+        """Return whether two answers are the same formula."""
+        return self.expand_formula(answer) == self.expand_formula(other)
 
 
 class ModelFormula(FormulaAnswerQuestion):
@@ -225,17 +228,20 @@ class ModelFormula(FormulaAnswerQuestion):
         self.expected_formula = substitute(Rational(self.quantity.polynomial), self.account.defaults)
 
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
+        """Compare a formula with the model's; with `diagnose`, explain a wrong formula."""
         verdict = compare_formula(answer, self.subject, self.question.conventions, diagnose)
         number = format_number(verdict.right_at)
         right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
         is_bare_number = has_symbols(verdict.right) and not has_symbols(verdict.yours)
-        return replace(_comparison_of(verdict), right_answer=right, is_bare_number=is_bare_number)
+        return replace(_to_comparison(verdict), right_answer=right, is_bare_number=is_bare_number)
 
     def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return False: a formula of a model builds on no earlier answers."""
         return False  # a formula of a model builds on nothing
 
     @property
     def solution(self) -> str:
+        """The model's formula as text."""
         return self.quantity.write_formula(self.account.order)
 
 
@@ -267,14 +273,15 @@ class DerivedFormula(FormulaAnswerQuestion):
         self.expected_value = self.expected_formula.at(symbols)
 
     def _derive(self, formulas: Mapping[str, Rational]) -> Rational:
-        """Return the right formula for these formulas of the earlier questions, by question id."""
+        """Return the formula that is right if the earlier questions have these formulas, by question id."""
         derived, calculator = self.template, Calculator()
         for id in self.question.builds_on:
             derived = substitute(derived, {f"?{id}": formulas[id]}, calculator)
         return substitute(substitute(derived, self.meanings), self.account.defaults)
 
     def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
-        formula, solution, number = self.formula_of(answer), self.solution, format_number(self.expected_value)
+        """Compare a formula with the right one for right earlier answers; wrong formulas are not explained."""
+        formula, solution, number = self.expand_formula(answer), self.solution, format_number(self.expected_value)
         is_equal, diagnosis = formula == self.expected_formula, ()
         if is_equal and answer.has_wrong_number:
             is_equal, diagnosis = False, (f"The formula is right, but not the number after it: {number}.",)
@@ -290,14 +297,15 @@ class DerivedFormula(FormulaAnswerQuestion):
         )
 
     def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
-        formula = self.formula_of(answer)
+        """Return whether a formula is the right one for the student's formulas of the earlier questions."""
+        formula = self.expand_formula(answer)
         if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
         formulas: dict[str, Rational] = {}
         for work in earlier:
             earlier_formula = Rational(as_polynomial(work.value))
             if isinstance(work.question, FormulaAnswerQuestion):
-                earlier_formula = work.question.formula_of(work.answer)
+                earlier_formula = work.question.expand_formula(work.answer)
             formulas[work.question.question.id] = earlier_formula
         try:
             return formula == self._derive(formulas)
@@ -306,6 +314,7 @@ class DerivedFormula(FormulaAnswerQuestion):
 
     @property
     def solution(self) -> str:
+        """The right formula as text."""
         return write_formula(self.expected_formula, self.account.order)
 
 
@@ -313,10 +322,12 @@ class NumericQuestion(ExpressionQuestion):
     """A question for a number."""
 
     def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
+        """Return whether two answers are the same number, as the first rounds it."""
         return answer.matches(other.value)
 
     @property
     def solution(self) -> str:
+        """The right number as text, with four significant digits unless it is whole."""
         value = self.expected_value
         return str(value) if value.denominator == 1 else f"{float(value):.4g}"
 
@@ -326,7 +337,7 @@ class ModelNumber(NumericQuestion):
 
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
-        self.number_question = NumberQuestion.of(
+        self.number_question = NumberQuestion.from_model(
             question.model, question.quantity, question.settings, question.conventions
         )
         self.account, self.aliases = self.number_question.account, self.number_question.aliases
@@ -339,6 +350,7 @@ class ModelNumber(NumericQuestion):
         self.expected_formula = Rational(as_polynomial(self.expected_value))
 
     def parse(self, text: str) -> WrittenNumber:
+        """Parse a number; for a change, a percentage with or without its sign, between the sizes of the question."""
         if self.question.change:  # the sheet names the two sizes, whatever the student writes
             number = text.lower().partition("from")[0].strip()
             percent = "" if "%" in number or "cent" in number else " %"
@@ -349,9 +361,11 @@ class ModelNumber(NumericQuestion):
         return number
 
     def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
-        return _comparison_of(self.number_question.check(answer, diagnose))
+        """Compare a number with the model's; with `diagnose`, explain a wrong number."""
+        return _to_comparison(self.number_question.check(answer, diagnose))
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether a number is the value of the student's formula in the earlier question."""
         account, quantity = self.account, self.question.quantity
         try:
             formula = read_question(account, quantity, earlier[0].text, self.aliases).answer_polynomial
@@ -376,6 +390,7 @@ class DerivedNumber(NumericQuestion):
         self.expected_formula = Rational(as_polynomial(self.expected_value))
 
     def parse(self, text: str) -> WrittenNumber:
+        """Parse a number; 5 % is read as 5 where the right value is in per cent already, else as 0.05."""
         number = read_number(text)
         if number.start:
             raise InputError("a plain number is asked for, not a change in per cent.")
@@ -384,10 +399,12 @@ class DerivedNumber(NumericQuestion):
         return number
 
     def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
+        """Compare a number with the right one for right earlier answers; wrong numbers are not explained."""
         is_equal = answer.is_right(self.expected_value)
         return Comparison(is_equal, answer.value, self.expected_value, format_number(self.expected_value))
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether a number follows from the student's numbers in the earlier questions."""
         try:
             expected = self.derivation.at({work.question.question.id: work.value for work in earlier})
         except InputError:  # the student's numbers lead to a division by zero
@@ -403,10 +420,12 @@ class GradientQuestion(PreparedQuestion):
         self.cell = find_cell(question.cell)
 
     def parse(self, text: str) -> list[str]:
+        """Split an answer into its lines."""
         return text.splitlines()
 
     @property
     def solution(self) -> str:
+        """A line `name = …` for each gradient; the gradients themselves are left out."""
         return "\n".join(f"{line} = …" for line in self.question.lines)
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own

@@ -35,15 +35,15 @@ def render_chat(
 ) -> ChatText:
     """Return the text of a conversation as the model saw it in training, up to where the assistant answers.
 
+    The template runs in a child process with limits of time and memory. Any thread may call this; it blocks for the
+    fraction of a millisecond that rendering takes, so an event loop calls it in a worker thread.
+
     Args:
         template: Jinja source of the chat template, from the model's tokenizer configuration.
         messages: mappings with a `role` and a `content`.
         special_tokens: variables of the template, such as `bos_token`, and their text.
         add_generation_prompt: whether the text ends with the start of an assistant's message.
         settings: further variables of the template.
-
-    The template runs in a child process with limits of time and memory. Any thread may call this; it blocks for the
-    fraction of a millisecond that rendering takes, so an event loop calls it in a worker thread.
 
     >>> render_chat("{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>",
     ...             [{"role": "user", "content": "Hi!"}], {})

@@ -93,13 +93,13 @@ class CorpusRow:
 def list_corpora() -> list[CorpusRow]:
     """List all built-in data sets, and whether they are cached; nothing is fetched."""
     return [
-        CorpusRow(corpus.name, corpus.size, corpus.licence, _folder(corpus).is_dir(), corpus.description)
+        CorpusRow(corpus.name, corpus.size, corpus.licence, _corpus_folder(corpus).is_dir(), corpus.description)
         for corpora in CORPORA_BY_KIND.values()
         for corpus in corpora.values()
     ]
 
 
-def user_path(kind: DataKind, name: str, expected: str) -> Path:
+def resolve_user_path(kind: DataKind, name: str, expected: str) -> Path:
     """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
 
     Args:
@@ -115,7 +115,7 @@ def user_path(kind: DataKind, name: str, expected: str) -> Path:
 
 def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
     """Return the paths of a data set's files, sorted by name; download them if they are missing or damaged."""
-    folder = _folder(corpus)
+    folder = _corpus_folder(corpus)
     if folder.is_dir() and not _has_hash(folder, corpus.stored_hash):
         remove_atomically(folder)
     if folder.is_dir():
@@ -149,7 +149,7 @@ def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]
     return sorted(folder.iterdir())
 
 
-def _folder(corpus: Corpus) -> Path:
+def _corpus_folder(corpus: Corpus) -> Path:
     """Return the folder in the user's data home that stores a data set; it may not exist yet."""
     return data_home() / "corpora" / corpus.name
 
@@ -309,7 +309,7 @@ def _split_speeches(files: Sequence[Path]) -> TextSplits:
 
 
 def _split_wikitext(files: Sequence[Path]) -> TextSplits:
-    """Return the published split; `files` are test, train and validation in this order."""
+    """Return the published split; `files` are those of test, training and validation, in this order."""
     test, train, validation = files
     return {"train": [open_text(train)], "validation": [open_text(validation)], "test": [open_text(test)]}
 
@@ -423,7 +423,7 @@ def read_graphs(path: Path) -> "list[Sentence]":
 CAPTIONS = "captions.csv"
 
 
-def emoji_names(path: Path) -> dict[str, str]:
+def read_emoji_names(path: Path) -> dict[str, str]:
     """Read a JSON table of emoji; return English names by code points in hexadecimal, without flags and skin tones."""
     fully_qualified = 2  # others are shorter spellings of the same
     skin_tones, flag_letters = range(0x1F3FB, 0x1F400), range(0x1F1E6, 0x1F200)
@@ -441,7 +441,7 @@ def convert_images(files: Sequence[Path], into: Path) -> None:
     """Copy the PNG image of each named emoji into a folder, and write the captions next to them."""
     images = {path.stem: path for path in files if path.suffix == ".png"}
     rows: list[tuple[str, str]] = []
-    for points, name in emoji_names(next(path for path in files if path.suffix == ".json")).items():
+    for points, name in read_emoji_names(next(path for path in files if path.suffix == ".json")).items():
         # most names of Twemoji's files lack the sign for a character's coloured image
         path = images.get(points) or images.get(points.replace("-fe0f", ""))
         if path is not None:
@@ -454,7 +454,7 @@ def convert_font(files: Sequence[Path], into: Path) -> None:
     """Copy the emoji font into a folder and write the captions of all emoji, whether the font draws them or not."""
     names, font = (next(path for path in files if path.suffix == suffix) for suffix in (".json", ".ttf"))
     shutil.copyfile(font, into / font.name)
-    rows = ((f"{points}.png", name) for points, name in emoji_names(names).items())
+    rows = ((f"{points}.png", name) for points, name in read_emoji_names(names).items())
     write_rows(into / CAPTIONS, ("image", "caption"), rows)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float32, Int64
 
 from lemma.data.corpora import CORPORA_BY_KIND, GRAPHS, fetch_corpus
-from lemma.data.splits import Splits, combine_split_hashes, count_overlaps
+from lemma.data.splits import Splits, combine_split_hashes, describe_overlaps
 from lemma.data.tables import TABLE_SUFFIXES, Row, read_header
 from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, describe_unknown
@@ -88,11 +88,9 @@ def prepare_graph(
         spec: the graph and how it is split.
         seed: draws the split, unless `spec.split` sets a seed.
         labels: class names of a trained model, in its order; by default the graph's labels, sorted.
-
-    `labels` are the names of the classes of a model that is already trained.
     """
     raw = read_graph(spec, progress)
-    edges, weights = unique_edges(raw.edges, raw.weights, len(raw.node_names))
+    edges, weights = deduplicate_edges(raw.edges, raw.weights, len(raw.node_names))
     notes = list(raw.notes)
     if repeated := raw.edges.shape[1] - edges.shape[1]:
         notes.append(f"{repeated:,} edges were loops or came twice: each counts once")
@@ -134,7 +132,7 @@ def prepare_graph(
         notes=(*notes, *split_notes),
         labels=names,
         split_hashes=split_hashes,
-        overlaps=count_overlaps(node_lists, "nodes") if provided else (),
+        overlaps=describe_overlaps(node_lists, "nodes") if provided else (),
     )
 
 
@@ -181,9 +179,9 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
             "edges (.csv, .tsv, .jsonl) as the graph."
         )
     if spec.graph == "karate":
-        return karate_graph()
+        return build_karate_graph()
     if spec.graph == "blocks":
-        return block_graph(spec.nodes, spec.edges)
+        return generate_block_graph(spec.nodes, spec.edges)
     if spec.graph == "cora":
         edges, nodes = sorted(fetch_corpus(CORPORA_BY_KIND["graph"]["cora"], progress))
         return read_graph_tables(nodes, edges, "cora")
@@ -216,12 +214,12 @@ def _find_table(folder: Path, name: str) -> Path:
     return tables[0]
 
 
-def unique_edges(edges: Edges, weights: Weights | None, num_nodes: int) -> tuple[Edges, Weights | None]:
+def deduplicate_edges(edges: Edges, weights: Weights | None, num_nodes: int) -> tuple[Edges, Weights | None]:
     """Remove loops and duplicates of undirected edges; a duplicate keeps its largest weight.
 
     The result is sorted, with the lower node number of each edge first.
 
-    >>> unique_edges(np.array([[1, 0, 2, 0], [0, 1, 2, 2]]), None, 3)[0].tolist()
+    >>> deduplicate_edges(np.array([[1, 0, 2, 0], [0, 1, 2, 2]]), None, 3)[0].tolist()
     [[0, 0], [1, 2]]
     """
     no_loop = edges[0] != edges[1]
@@ -255,8 +253,6 @@ def split_nodes(
         seed: of the draw.
         names: class names for the notes; by default their numbers.
         provided: splits that are fixed by the user; the others are drawn from the remaining nodes.
-
-    Provided splits are taken as they are, and the others drawn among the nodes that are in none of them.
 
     >>> splits, notes = split_nodes(np.array([0, 1] * 17), GraphSpec(graph="karate"), seed=1)
     >>> {name: len(nodes) for name, nodes in splits.items()}
@@ -654,12 +650,12 @@ FEATURE_SIGNAL = 0.5  # about how far the means of two communities are apart in 
 MIN_SPARSITY = 16  # at most nodes²/16 edges, so that few draws repeat an edge
 
 
-def karate_graph() -> RawGraph:
+def build_karate_graph() -> RawGraph:
     """Return Zachary's karate club (1977): 34 members, 78 friendships, and the faction that each joined in the split.
 
     Nothing is known of its members, so that each is its own feature.
 
-    >>> karate_graph().edges.shape
+    >>> build_karate_graph().edges.shape
     (2, 78)
     """
     from networkx import karate_club_graph
@@ -683,13 +679,13 @@ def karate_graph() -> RawGraph:
     )
 
 
-def block_graph(nodes: int | None = None, edges: int | None = None, seed: int = 0) -> RawGraph:
+def generate_block_graph(nodes: int | None = None, edges: int | None = None, seed: int = 0) -> RawGraph:
     """Generate a graph of communities, denser within than between them, with features that only hint at them.
 
     The stochastic block model (Holland, Laskey & Leinhardt 1983), drawn edge by edge, so that time and memory grow with
     the edges and not with the pairs of nodes (networkx draws by pairs). The same sizes and seed give the same graph.
 
-    >>> block_graph(100, 300).edges.shape
+    >>> generate_block_graph(100, 300).edges.shape
     (2, 300)
     """
     nodes = nodes or DEFAULT_NODES
@@ -714,7 +710,7 @@ def block_graph(nodes: int | None = None, edges: int | None = None, seed: int = 
         block = classes[source]
         neighbour = order[starts[block] + (rng.random(count) * (starts[block + 1] - starts[block])).astype(np.int64)]
         more = np.stack([source, np.where(rng.random(count) < WITHIN_FRACTION, neighbour, target)])
-        pairs, _ = unique_edges(np.concatenate([pairs, more], axis=1), None, nodes)
+        pairs, _ = deduplicate_edges(np.concatenate([pairs, more], axis=1), None, nodes)
     selected = np.sort(rng.permutation(pairs.shape[1])[:edges])
     sizes = f"nodes={nodes} edges={edges} seed={seed} classes={CLASSES} features={FEATURES}"
     return RawGraph(

@@ -208,12 +208,12 @@ def _crop_margins(image: "Image") -> "Image":
 def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
     """Draw emoji with a font as PNG files in a cache; return their paths by file name.
 
+    All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
+    font draws depends on the libraries that read it, so that their versions are part of the cache's key.
+
     Args:
         font: path of the font file.
         names: file names of the images, each an emoji's code points in hexadecimal; those the font lacks are left out.
-
-    All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
-    font draws depends on the libraries that read it, so that their versions are part of the cache's key.
     """
     Image = import_pillow()
     from PIL import ImageDraw, ImageFont, features
@@ -314,7 +314,7 @@ def list_images(
     else:
         first_names: dict[str, str] = {}
         copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
-        notes += _count_note(copies, "images are the same file as another", "image is the same file as another")
+        notes += _format_count(copies, "images are the same file as another", "image is the same file as another")
         notes = [*(table.note for table in tables.values()), *notes]
         by_name = sorted(images, key=lambda file: file.name)
         table_hashes = {
@@ -344,7 +344,7 @@ def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile]
     paths = draw_emoji(fonts[0], list(captions), progress) if fonts else files
     images = [ImageFile(file, paths[file], (caption,)) for file, caption in captions.items() if file in paths]
     missing = [caption for file, caption in captions.items() if file not in paths]
-    return images, _count_note(missing, "names have no image in the font", "name has no image in the font")
+    return images, _format_count(missing, "names have no image in the font", "name has no image in the font")
 
 
 def _read_caption_tables(
@@ -393,8 +393,6 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
 
     A table names an image by its path below the folder `root`, or by a file name that is unique there. Notes count the
     images without captions, captions without images, and paths out of the folder.
-
-    A name is a path from the folder, or that of the only such file anywhere in it.
     """
     names = {path: path.relative_to(root).as_posix() for path in find_images(root)}
     by_path = {unicodedata.normalize("NFC", name): path for path, name in names.items()}  # one spelling of accents
@@ -421,10 +419,12 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
             else:
                 missing[name] = None
         empty = [f"line {line}" for line in table.skipped_lines]
-        notes += _count_note(empty, "captions are empty", "caption is empty")
-        notes += _count_note(outside, "paths lead out of the folder, and were not read", "path leads out of the folder")
+        notes += _format_count(empty, "captions are empty", "caption is empty")
+        notes += _format_count(
+            outside, "paths lead out of the folder, and were not read", "path leads out of the folder"
+        )
         plural = "images of the table are not in the folder"
-        notes += _count_note(missing, plural, "image of the table is not in the folder")
+        notes += _format_count(missing, plural, "image of the table is not in the folder")
         if not captions:
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
@@ -433,13 +433,13 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
         ]
     captioned = {image.path for image in images}
     uncaptioned = [name for path, name in names.items() if path not in captioned]
-    return images, [*notes, *_count_note(uncaptioned, "images have no caption", "image has no caption")]
+    return images, [*notes, *_format_count(uncaptioned, "images have no caption", "image has no caption")]
 
 
-def _count_note(names: Iterable[str], plural: str, singular: str) -> list[str]:
+def _format_count(names: Iterable[str], plural: str, singular: str) -> list[str]:
     """Return a list with a sentence that counts names and lists the first few; an empty list without names.
 
-    >>> _count_note(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
+    >>> _format_count(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
     ['4 images have no caption: a.png, b.png, c.png and 1 more']
     """
     names = list(names)
@@ -696,7 +696,7 @@ def prepare_images(
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)
     readable = [index for index in range(len(listing.images)) if index not in errors]
-    unreadable = _count_note(
+    unreadable = _format_count(
         sorted(f"{listing.images[index].name} ({reason})" for index, reason in errors.items()),
         "images cannot be read",
         "image cannot be read",

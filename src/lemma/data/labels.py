@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD, Indices, TokenRows
-from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus, user_path
+from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus, resolve_user_path
 from lemma.data.splits import (
     ExampleFile,
     Splits,
@@ -125,7 +125,7 @@ def read_label_file(
             rated = f"rated between −{CLEAR_RATING} and {CLEAR_RATING}"
             notes.append(f"{name}: {len(unlabelled):,} texts {rated} have no label")
     else:
-        paths = [user_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
+        paths = [resolve_user_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
         if has_trees(name):
             table = _read_conllu(paths[0])
         else:
@@ -174,14 +174,13 @@ def split_label_file(
 ) -> tuple[dict[str, Texts], list[str]]:
     """Split labelled texts into train, validation and test by label; return them by split, and notes.
 
+    If both other splits are provided, the training texts are taken as they are.
+
     Args:
         label_file: the texts.
         held_out: fraction of each label's texts for each of validation and test.
         limit: number of training texts; None for all.
         provided: files of the user for validation or test, which are not changed.
-
-    Provided splits are taken as they are; if both are, so are the training texts. `limit` is the number of training
-    texts to take.
     """
     examples, description = label_file.examples, label_file.description
     labels = {label for _, label in examples}
@@ -303,11 +302,11 @@ def read_tree_source(*paths: Path) -> TreeSource:
 def attach_heads(examples: LabelledExamples, heads: Heads) -> LabelledExamples:
     """Return a copy of tokenized examples with `heads`: the index of each token's head, −1 for none.
 
+    A text without words has one meaningless token, without a head.
+
     Args:
         examples: one token per word, possibly cut to a length; heads that were cut off become −1.
         heads: for each text the index of each word's head.
-
-    A text without words has one meaningless token, without a head.
     """
     flat = [
         head if head < length else PAD

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import PAIR_CORPORA, fetch_corpus, user_path
+from lemma.data.corpora import PAIR_CORPORA, fetch_corpus, resolve_user_path
 from lemma.data.splits import (
     ExampleFile,
     Splits,
@@ -100,7 +100,7 @@ def read_pair_file(
     if is_builtin:
         files = fetch_corpus(PAIR_CORPORA[name], progress)
     else:
-        files = [user_path("pairs", name, "a TSV, CSV or JSONL file")]
+        files = [resolve_user_path("pairs", name, "a TSV, CSV or JSONL file")]
     columns = [Column("source", source_column, SOURCE_ALIASES), Column("target", target_column, TARGET_ALIASES)]
     table = read_table(files[0], columns, any_width=True, is_header=_is_header)
     pairs = tuple(map(Pair, table.cells["source"], table.cells["target"]))

@@ -129,7 +129,7 @@ def prepare_examples(
         splits, split_notes = draw_splits()
         notes += split_notes
         if provided:
-            overlaps = count_overlaps({part: map(key, examples) for part, examples in splits.items()}, noun)
+            overlaps = describe_overlaps({part: map(key, examples) for part, examples in splits.items()}, noun)
         if evaluation:
             splits, description = select_split(splits, split, description, provided)
     return Splits(kind, splits, None, data_hash, description, {}, tuple(notes), (), split_hashes, overlaps)
@@ -141,8 +141,6 @@ def select_split(
     """Return the split to evaluate on as a mapping with one item, and the description with its name added.
 
     That is `split`; if it is None, the validation split if the user provided only that, else the test split.
-
-    That is `split`; if it is None, the validation split if only that was provided, else the test split.
     """
     split = split or ("validation" if set(provided) == {"validation"} else "test")
     if split not in splits:
@@ -166,8 +164,6 @@ def combine_split_hashes(
     Args:
         data_hash: hash of the main files, a part that is called `name`.
         provided: hash of each split that the user provided.
-
-    Without provided splits the hash is `data_hash` itself, and there are no parts.
     """
     if not provided:
         return data_hash, {}
@@ -175,21 +171,21 @@ def combine_split_hashes(
     return text_hash(" ".join(f"{part} {part_hash}" for part, part_hash in parts.items())), parts
 
 
-def count_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple[str, ...]:
+def describe_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tuple[str, ...]:
     """Return a sentence for every two splits that share items; items are compared by equality, and `noun` names them.
 
-    >>> count_overlaps({"train": ["a", "b"], "validation": ["b", "b", "c"], "test": ["d"]}, "texts")
+    >>> describe_overlaps({"train": ["a", "b"], "validation": ["b", "b", "c"], "test": ["d"]}, "texts")
     ('2 of the 3 texts of the validation split are in the train split too',)
     """
     items = {split: list(splits[split]) for split in SPLITS if split in splits}
     notes: list[str] = []
     for earlier, later in combinations(items, 2):
         seen = set(items[earlier])
-        notes += overlap_note(sum(item in seen for item in items[later]), len(items[later]), noun, later, earlier)
+        notes += describe_overlap(sum(item in seen for item in items[later]), len(items[later]), noun, later, earlier)
     return tuple(notes)
 
 
-def overlap_note(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
+def describe_overlap(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
     """Return a list with the sentence that `count` of a split's `total` items are in an earlier one; empty if 0."""
     verb = "is" if count == 1 else "are"
     note = f"{count:,} of the {total:,} {noun} of the {later} split {verb} in the {earlier} split too"

@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
-from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, user_path
+from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, resolve_user_path
 from lemma.data.splits import Splits, combine_split_hashes, split_files
 from lemma.data.text import (
     DOCUMENT_END,
     SAMPLE_WINDOWS,
     TextSpan,
-    count_shared_lines,
+    describe_shared_lines,
     hold_out,
     is_streamed,
     open_text,
@@ -198,18 +198,17 @@ def find_text_files(
 ) -> TextFiles:
     """Find the files of a text and split them into spans of bytes.
 
+    Corpora and files may be mixed; each split then begins with the corpora.
+
     Args:
         names: built-in corpora, which have their own splits, and paths of files.
         held_out: fraction of the files' text for validation. None for a single split "text", which is all of a file,
             and of a corpus its test split, or else its validation split.
         provided: paths of the user's files for "validation" or "test".
-
-    Without `held_out` there is one split called `text`: of a corpus its test split (else validation), of a file all.
-    Corpora and files may be mixed; each split then begins with the corpora.
     """
     provided = provided or {}
     corpora = [name for name in names if name in CORPORA]
-    paths = [user_path("text", name, "a text file") for name in names if name not in CORPORA]
+    paths = [resolve_user_path("text", name, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(real_path(path)) for path in paths)]).most_common(1)[0]
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")
@@ -272,7 +271,7 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
             folder,
             {split: _encode_spans(spans, trained, advance) for split, spans in source.splits.items()},
             vocabulary=trained.vocabulary,
-            overlaps=count_shared_lines(source.splits) if source.provided else (),
+            overlaps=describe_shared_lines(source.splits) if source.provided else (),
         )
 
     store = cached(folder, lambda: TokenStore(folder), write)

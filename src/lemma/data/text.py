@@ -18,7 +18,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lemma.data.splits import overlap_note
+from lemma.data.splits import describe_overlap
 from lemma.errors import DataError, RunError
 from lemma.files import cached, file_hash, home_folder, read_json, text_hash, write_atomically
 from lemma.optional import import_optional
@@ -245,6 +245,7 @@ class PartsStream(io.RawIOBase):
         self.file, self.parts, self.pending = file, parts, memoryview(b"")
 
     def readable(self) -> bool:
+        """Return True: the stream can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -436,7 +437,7 @@ def sample_stream(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
             offset += len(block)
 
 
-def count_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
+def describe_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
     """Return sentences on how many lines of validation and test, without blank ones, are in an earlier split.
 
     The training text is read once, and nothing of it is kept in memory.
@@ -448,7 +449,7 @@ def count_shared_lines(splits: Mapping[str, Sequence[TextSpan]]) -> list[str]:
     notes: list[str] = []
     for earlier, later in (("train", "validation"), ("train", "test"), ("validation", "test")):
         shared = sum(count for line, count in counts[later].items() if line in seen[earlier])
-        notes += overlap_note(shared, counts[later].total(), "lines", later, earlier)
+        notes += describe_overlap(shared, counts[later].total(), "lines", later, earlier)
     return notes
 
 

@@ -178,7 +178,7 @@ class Tokenizer:
 
     @property
     def description(self) -> str:
-        """Kind and vocabulary size as text."""
+        """Text with the kind and the vocabulary size."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD
-from lemma.data.corpora import TREEBANKS, fetch_corpus, user_path
-from lemma.data.splits import Splits, count_overlaps, split_files
+from lemma.data.corpora import TREEBANKS, fetch_corpus, resolve_user_path
+from lemma.data.splits import Splits, describe_overlaps, split_files
 from lemma.data.text import decode_span, open_text
 from lemma.errors import DataError, describe_unknown
 from lemma.files import Progress, files_hash, parse_json, text_hash, write_atomically
@@ -232,8 +232,8 @@ class Lexicon:
         for sentence in sentences:
             words.update(map(normalise_word, sentence.words))
             relations.update(sentence.relations)
-        frequent = [word for word in _by_frequency(words) if words[word] >= minimum_count]
-        return cls(frequent, _by_frequency(relations), buckets)
+        frequent = [word for word in _sort_by_frequency(words) if words[word] >= minimum_count]
+        return cls(frequent, _sort_by_frequency(relations), buckets)
 
     @property
     def vocabulary(self) -> int:
@@ -242,7 +242,7 @@ class Lexicon:
 
     @property
     def description(self) -> str:
-        """Sizes of the lexicon as text."""
+        """Text with the vocabulary size and the number of relations."""
         return f"words of a treebank, V = {self.vocabulary:,}, {len(self.relations)} relations"
 
     def __repr__(self) -> str:
@@ -290,7 +290,7 @@ class Lexicon:
         return json.dumps(content, ensure_ascii=False, indent=0) + "\n"
 
 
-def _by_frequency(counts: Counter[str]) -> list[str]:
+def _sort_by_frequency(counts: Counter[str]) -> list[str]:
     """Return the counted words, the most frequent first, equally frequent ones in alphabetical order."""
     return sorted(counts, key=lambda word: (-counts[word], word))
 
@@ -471,7 +471,7 @@ def prepare_treebank(
         lexicon: of a trained model; by default one is built from the training sentences.
     """
     files = _find_files(spec.treebank, progress)
-    provided = {split: [_user_file(file)] for split, file in split_files(spec).items()}
+    provided = {split: [_resolve_user_file(file)] for split, file in split_files(spec).items()}
     replaced = [
         f"{spec.treebank}: its own {split} split, since another is given" for split in provided if split in files
     ]
@@ -491,7 +491,7 @@ def prepare_treebank(
         model_sizes={"vocabulary": lexicon.vocabulary, "relations": len(lexicon.relations)},
         notes=(*notes, *replaced),
         split_hashes={split: files_hash(paths) for split, paths in files.items()} if provided else {},
-        overlaps=count_overlaps(words, "sentences") if provided else (),
+        overlaps=describe_overlaps(words, "sentences") if provided else (),
     )
 
 
@@ -558,7 +558,7 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
         if not paths:
             raise DataError(f"{name}: no CoNLL-U file ({', '.join(sorted(CONLLU_SUFFIXES))}) in this folder.")
     else:
-        return {"train": [_user_file(name)]}
+        return {"train": [_resolve_user_file(name)]}
     files: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
     keywords = {"train": "train", "dev": "validation", "valid": "validation", "test": "test"}
     for path in paths:
@@ -567,9 +567,9 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
     return files if "train" in files else {"train": list(paths)}
 
 
-def _user_file(name: str) -> Path:
+def _resolve_user_file(name: str) -> Path:
     """Return the path of a user's CoNLL-U file; a folder or an unknown name is an error."""
-    path = user_path("treebank", name, "a CoNLL-U file")
+    path = resolve_user_path("treebank", name, "a CoNLL-U file")
     if exists(path) and path.is_dir():
         raise DataError(f"{path}: this is a folder; a CoNLL-U file is expected here.")
     return path

@@ -191,8 +191,8 @@ def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
 
     They are what writing a config.json and reading it again changes.
     """
-    actual = _comparable(spec)
-    expected = _comparable(spec_from_config(architecture.write_config(spec)))
+    actual = _comparable_settings(spec)
+    expected = _comparable_settings(spec_from_config(architecture.write_config(spec)))
     needed: list[str] = []
     for name, value in expected.items():
         is_zero_filled = name in ZERO_FILLED and name not in architecture.exact and not actual[name]
@@ -204,7 +204,7 @@ def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
     return needed
 
 
-def _comparable(spec: ModelSpec) -> dict[str, Any]:
+def _comparable_settings(spec: ModelSpec) -> dict[str, Any]:
     """Return the settings of a spec that affect the computation, with defaults filled in."""
     assert isinstance(spec, Decoder | Encoder | EncoderDecoder)
     settings = {name: getattr(spec, name) for name in type(spec).model_fields if name != "special_tokens"}
@@ -230,13 +230,12 @@ def weights_from_hf(
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Yield (name in Lemma, blocks of rows) of each weight, read from the tensors of a checkpoint.
 
+    A RunError names a tensor that is missing, unexpected, or of another shape than the configuration says.
+
     Args:
         config: of config.json.
         tensors: of the checkpoint by their names in transformers; each is read once.
         shapes: of the weights by Lemma's names, if the model is built already.
-
-    Every tensor is read once. A RunError names a tensor that is missing, unexpected, or of another shape than the
-    configuration says. `shapes` are those of the Lemma model, if it is built already.
     """
     architecture, spec = architecture_of(config), spec_from_config(config)
     shapes = shapes or weight_shapes(spec)
@@ -439,7 +438,10 @@ def _read_flag(config: Config, key: str, default: bool) -> bool:
 
 def _write_entries(spec: Any, entries: Entries) -> dict[str, Any]:
     """Convert a spec to the keys of config.json that are listed in `entries`."""
-    settings = _comparable(spec) | {"head_width": spec.head_width, "activation": HF_ACTIVATIONS[spec.activation]}
+    settings = _comparable_settings(spec) | {
+        "head_width": spec.head_width,
+        "activation": HF_ACTIVATIONS[spec.activation],
+    }
     settings["attention_bias"] = settings.get("query_key_value_bias") or settings.get("attention_output_bias")
     settings["residual"] = settings.get("residual") == "parallel"
     config: dict[str, Any] = {}
@@ -521,8 +523,6 @@ def _write_rotary(spec: Decoder, default_share: float) -> dict[str, Any]:
     """Convert a spec's rotary positions to keys of config.json, as transformers 5 has them.
 
     `default_share` is the architecture's default of the rotated fraction of a head; it is written only if it is not 1.
-
-    Architectures that rotate all coordinates by default have no share.
     """
     positions = spec.positions if isinstance(spec.positions, Rotary) else Rotary()
     parameters: dict[str, Any] = {"rope_theta": positions.base}
@@ -552,6 +552,12 @@ LLAMA_ENTRIES: Entries = {
     "rope_parameters": ("positions", 1.0),
 }
 ATTENTION_BIAS: Entries = {"attention_bias": ("attention_bias", False)}
+GEMMA_ENTRIES: Entries = {
+    # `_read_gemma` reads hidden_act, which counts only without hidden_activation
+    **{key: entry for key, entry in LLAMA_ENTRIES.items() if key != "hidden_act"},
+    "head_dim": ("head_width", 256),
+    **ATTENTION_BIAS,
+}
 GPT2_ENTRIES: Entries = {
     "vocab_size": ("vocabulary", REQUIRED),
     "n_positions": ("context", REQUIRED),
@@ -687,7 +693,7 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def _decoder(
+def _decoder_architecture(
     model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
 ) -> Architecture:
     """Build the architecture of a decoder; the names of its classes in transformers are made from `title`."""
@@ -698,7 +704,7 @@ def _decoder(
 
 QWEN_WINDOW = {"read_more": _read_qwen_window, "write_more": _write_qwen_window}
 _ALL = (
-    _decoder(
+    _decoder_architecture(
         "gpt2",
         "GPT-2",
         GPT2,
@@ -714,7 +720,7 @@ _ALL = (
         is_tied=True,
         write_more=_write_gpt2,
     ),
-    _decoder(
+    _decoder_architecture(
         "llama",
         "Llama",
         LLAMA,
@@ -722,8 +728,10 @@ _ALL = (
         LLAMA_SETTINGS,
         fixed={"rope_interleaved": (False, "Llama's pairs are expected to lie half a head apart")},
     ),
-    _decoder("mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS),
-    _decoder(
+    _decoder_architecture(
+        "mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS
+    ),
+    _decoder_architecture(
         "qwen2",
         "Qwen2",
         LLAMA,
@@ -732,7 +740,7 @@ _ALL = (
         exact=("query_key_value_bias",),
         **QWEN_WINDOW,
     ),
-    _decoder(
+    _decoder_architecture(
         "qwen3",
         "Qwen3",
         LLAMA,
@@ -740,12 +748,12 @@ _ALL = (
         {**LLAMA_SETTINGS, "query_key_norm": True},
         **QWEN_WINDOW,
     ),
-    _decoder("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
-    _decoder(
+    _decoder_architecture("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
+    _decoder_architecture(
         "gemma",
         "Gemma",
         GEMMA,
-        {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
+        GEMMA_ENTRIES,
         {**LLAMA_SETTINGS, "scaled_embedding": True},
         fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,

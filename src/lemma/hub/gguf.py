@@ -227,6 +227,7 @@ class GgufTensors(StoredTensors):
         self.permuted_heads = permuted_heads(config)
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, by its name in transformers, without reading it."""
         return self.stored[self.entries[name]].shape
 
     def __getitem__(self, name: str) -> Tensor:

@@ -97,6 +97,7 @@ class Llama2cTensors(StoredTensors):
                 self.end += 4 * prod(part)
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a tensor, by its name in transformers, without reading it."""
         return self.entries[name][1]
 
     def __getitem__(self, name: str) -> Tensor:

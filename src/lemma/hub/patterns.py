@@ -35,11 +35,11 @@ def matches_to_end(pattern: str, text: str, starts: Collection[int] = (0,)) -> b
     >>> matches_to_end(r"layers\.(0|1\d)\..*proj", "layers.12.q_proj"), matches_to_end("(a+)+b", "a" * 200)
     (True, False)
     """
-    return len(text) in PatternMatcher(text).ends(_parsed(pattern), set(starts))
+    return len(text) in PatternMatcher(text).find_ends(_parse_pattern(pattern), set(starts))
 
 
 @lru_cache(maxsize=4096)
-def _parsed(pattern: str) -> list[Any]:
+def _parse_pattern(pattern: str) -> list[Any]:
     """Return a regular expression as a list of (operation, argument) of Python's parser, cached."""
     try:
         parsed = parser.parse(pattern)
@@ -57,13 +57,13 @@ class PatternMatcher:
         self.text = text
         self.steps = 0
 
-    def ends(self, parts: Any, starts: set[int]) -> set[int]:
+    def find_ends(self, parts: Any, starts: set[int]) -> set[int]:
         """Return all offsets at which parts of a pattern, matched one after the other from `starts`, can end."""
         for operation, argument in parts:
-            starts = self._part_ends(operation, argument, starts)
+            starts = self._find_part_ends(operation, argument, starts)
         return starts
 
-    def _part_ends(self, operation: Any, argument: Any, starts: set[int]) -> set[int]:
+    def _find_part_ends(self, operation: Any, argument: Any, starts: set[int]) -> set[int]:
         """Return all offsets at which one operation of a pattern, matched from `starts`, can end."""
         self.steps += len(starts) + 1
         if self.steps > MAX_STEPS:
@@ -75,12 +75,12 @@ class PatternMatcher:
                 if at < len(self.text) and _matches_character(operation, argument, self.text[at])
             }
         if operation is ops.SUBPATTERN and not argument[1] and not argument[2]:
-            return self.ends(argument[3], starts)
+            return self.find_ends(argument[3], starts)
         if operation is ops.BRANCH:
-            return set[int]().union(*(self.ends(choice, starts) for choice in argument[1]))
+            return set[int]().union(*(self.find_ends(choice, starts) for choice in argument[1]))
         if operation in (ops.MAX_REPEAT, ops.MIN_REPEAT):
             least, most, part = argument
-            return self._repeat_ends(least, most, part, starts)
+            return self._find_repeat_ends(least, most, part, starts)
         if operation is ops.AT and argument in BEGINNINGS:
             return starts & {0}
         if operation is ops.AT and argument in ENDS:
@@ -90,14 +90,14 @@ class PatternMatcher:
             "alternatives and repetitions are. Name the modules one by one."
         )
 
-    def _repeat_ends(self, least: int, most: int, part: Any, starts: set[int]) -> set[int]:
+    def _find_repeat_ends(self, least: int, most: int, part: Any, starts: set[int]) -> set[int]:
         """Return all offsets at which `least` to `most` repetitions of a part can end."""
         rounds = len(self.text) + 1
         for _ in range(min(least, rounds)):
-            starts = self.ends(part, starts)
+            starts = self.find_ends(part, starts)
         reached, latest = starts, starts
         for _ in range(min(most - least, rounds)):
-            latest = self.ends(part, latest) - reached
+            latest = self.find_ends(part, latest) - reached
             if not latest:
                 break
             reached = reached | latest

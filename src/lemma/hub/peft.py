@@ -66,16 +66,15 @@ def write_peft(
 ) -> None:
     """Write a model's LoRA updates, and its modules that were trained in full, as a peft folder.
 
+    The update of a joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of
+    recurrent layers and the joint matrix of torch's attention have no format in peft: they are a SpecError.
+
     Args:
         model: the adapted model.
         folder: path of the new folder.
         base: path or name of the base model, as peft records it.
         tensor_maps: maps of the base's matrices, to write the names of transformers' modules instead of Lemma's.
         task: peft's `task_type`, which is the kind of transformers' class.
-
-    With `tensor_maps` the modules are called as in transformers' own class, of the kind of `task`, and the update of a
-    joint matrix (queries, keys and values) is written as one for each of its parts. Matrices of recurrent layers and
-    the joint matrix of torch's attention have no format there: a SpecError says so.
     """
     wrappers = lora_modules(model)
     if not wrappers:
@@ -248,16 +247,14 @@ def _write_options(
 def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
     """Add the LoRA updates of a peft folder to a model, and copy its modules that were trained in full.
 
+    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The method that
+    is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and other scales
+    are multiplied into B. `write_peft` leaves these zeros out again.
+
     Args:
         folder: the peft folder.
         model: the base model, which is changed in place once the folder was checked.
         tensor_maps: maps of the base's matrices, if the folder has the names of transformers' modules.
-
-    With `tensor_maps` the folder's modules are called as in transformers' own class of the base.
-
-    Anything not supported, such as DoRA or trained biases, is refused by its name before the model is changed. The
-    method that is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and
-    other scales are multiplied into B. `write_peft` leaves these zeros out again.
     """
     folder = Path(folder)
     restore_moved_folder(folder)
@@ -266,17 +263,17 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
         if not (folder / CONFIG).exists():
             raise RunError(f"{folder / CONFIG} is missing: this is not a peft folder.")
         options = PeftOptions.read(read_json(folder / CONFIG), folder / CONFIG)
-        stored = PeftTensors.sort(_read_weights(folder), folder / WEIGHTS)
-        stored.updates = {path: options.scaled(path, A, B, folder) for path, (A, B) in stored.updates.items()}
+        stored = PeftTensors.sort_tensors(_read_weights(folder), folder / WEIGHTS)
+        stored.updates = {path: options.rescale(path, A, B, folder) for path, (A, B) in stored.updates.items()}
         if tensor_maps is not None:
             stored = _rename_tensors(stored, tensor_maps, folder)
-        targets = _matrices_at(model, stored.updates, folder)
+        targets = _find_matrices_at(model, stored.updates, folder)
         method = options.as_lora(max(len(A) for A, _ in stored.updates.values()))
-        updates = _new_updates(targets, stored, method, folder)
-        full_targets = _full_targets(model, stored, targets, folder)
+        updates = _build_updates(targets, stored, method, folder)
+        full_targets = _pair_full_tensors(model, stored, targets, folder)
     adapt_model(model, Frozen())
     for target, value in full_targets:
-        _copy(target, value)
+        _copy_into(target, value)
     matrices = list({id(matrix.weight): matrix for matrix in targets.values()}.values())
     paths = tuple(matrix.path for matrix in matrices)
     return Adaptation(wrap_owners(model, matrices, updates), method.replace(targets=paths), paths)
@@ -310,13 +307,13 @@ def _join_updates(
 ) -> tuple[Tensor, Tensor]:
     """Join the updates of several modules of transformers into (A, B) of the one matrix that Lemma makes of them.
 
+    Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
+
     Args:
         tensor_map: map of the matrix.
         names: paths of the modules in transformers, in the order of their rows.
         parts: (A, B) of those modules that have an update.
         folder: peft folder, for errors.
-
-    Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
     """
     first_A, first_B = next(iter(parts.values()))
     is_shared = len(parts) == len(names) and all(torch.equal(first_A, A) for A, _ in parts.values())
@@ -403,18 +400,18 @@ class PeftOptions(ForeignFields):
         """Return the scale of an update: alpha / rank, or alpha / √rank."""
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
-    def scaled(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
+    def rescale(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
         """Return (A, B) of an update with B multiplied by the ratio of its scale to the common scale.
 
         Its rank must be the one that the options say.
         """
-        rank = _matching(self.rank_pattern, path, self.r)
+        rank = _select_by_pattern(self.rank_pattern, path, self.r)
         if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
             raise RunError(
                 f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
                 f"rank {rank}. Its options belong to another adapter."
             )
-        scale = self._scale(_matching(self.alpha_pattern, path, self.lora_alpha), rank)
+        scale = self._scale(_select_by_pattern(self.alpha_pattern, path, self.lora_alpha), rank)
         return A, B if scale == self.scale else B * (scale / self.scale)
 
     def as_lora(self, rank: int) -> Lora:
@@ -422,7 +419,7 @@ class PeftOptions(ForeignFields):
         return Lora(rank=rank, alpha=self.scale * rank, lora_dropout=self.lora_dropout)
 
 
-def _matching(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
+def _select_by_pattern(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
     """Return the value of the first pattern that matches a path from a dot or its start to its end, or the default."""
     starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
     matches = (value for pattern, value in (patterns or {}).items() if matches_to_end(pattern, path, starts))
@@ -445,7 +442,7 @@ class PeftTensors:
     full_tensors: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def sort(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
+    def sort_tensors(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
         """Sort the tensors of a file into updates, copies of frozen matrices and full tensors.
 
         A and B are those of the matrix as Lemma stores it: of an embedding, a row is a token.
@@ -473,7 +470,7 @@ class PeftTensors:
         return stored
 
 
-def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
+def _find_matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
     """Return the linear or embedding matrix of each module path; an unknown path is a RunError."""
     matrices = {
         location.path: matrix
@@ -487,7 +484,7 @@ def _matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) ->
     return {path: matrices[path] for path in paths}
 
 
-def _new_updates(
+def _build_updates(
     targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora, folder: Path
 ) -> dict[int, LowRankUpdate]:
     """Build the updates of the model's matrices, by the `id` of their weights.
@@ -505,8 +502,8 @@ def _new_updates(
             )
         with torch.random.fork_rng(devices=[]):  # initial values, which are overwritten
             update = init_update(matrix, method.rank, method.alpha / method.rank, method.lora_dropout)
-        _copy(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
-        _copy(update.B, functional.pad(B, (0, method.rank - len(A))))
+        _copy_into(update.A, functional.pad(A, (0, 0, 0, method.rank - len(A))))
+        _copy_into(update.B, functional.pad(B, (0, method.rank - len(A))))
         first = updates.setdefault(id(matrix.weight), update)
         owners = {id(location.owner) for location in matrix.locations if location.path in targets}
         is_complete = all(id(location.owner) in owners for location in matrix.locations)
@@ -519,7 +516,7 @@ def _new_updates(
     return updates
 
 
-def _full_targets(
+def _pair_full_tensors(
     model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
     """Pair each parameter that was saved in full with its saved value; check copies of frozen matrices."""
@@ -542,7 +539,7 @@ def _full_targets(
     return [(tensors[name], value) for name, value in stored.full_tensors.items()]
 
 
-def _copy(target: Tensor, value: Tensor) -> None:
+def _copy_into(target: Tensor, value: Tensor) -> None:
     """Copy a value into a tensor in place; a parameter becomes trainable."""
     with torch.no_grad():
         target.copy_(value)

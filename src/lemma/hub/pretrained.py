@@ -110,8 +110,6 @@ class Pretrained:
         Args:
             dropout: rate for later training.
             by_columns: whether large matrices are stored column by column, which decoding reads fastest.
-
-        `by_columns` stores large matrices in the order that decoding reads fastest.
         """
         for file in (*self.files, *self.extra_files):
             verify_pretrained_file(file)

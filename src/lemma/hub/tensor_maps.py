@@ -31,9 +31,7 @@ class TensorMap:
     layout: Layout = "stacked"
     row_counts: tuple[int, ...] = ()  # of each of theirs, where there are several
     heads: int = 1
-    rotary_dim: int = (
-        0  # rotated width of a head whose neighbouring pairs become halves on export; 0 to leave the order
-    )
+    rotary_dim: int = 0  # rotated width of a head whose pairs become halves on export; 0 to leave the order
     rotary_rows: int = 0  # those of queries and keys
     head_width: int = 1  # rows of one head
 
@@ -143,7 +141,7 @@ class NameTable:
         row_counts = {"query_key_value": (queries, keys, keys), "key_value": (keys, keys), "gate_widen": (inner, inner)}
         has_head_norms = getattr(spec, "query_key_norm", False)
         for name, hf_name in self.modules(spec):
-            kind, hf_modules = name.rpartition(".")[2], _expand(hf_name)
+            kind, hf_modules = name.rpartition(".")[2], _expand_braces(hf_name)
             if (name == "output" and spec.tied) or (kind in ("query_norm", "key_norm") and not has_head_norms):
                 continue
             layout = self.layout if re.search(self.pattern, name) else "stacked"
@@ -161,7 +159,7 @@ class NameTable:
                 )
 
 
-def _expand(name: str) -> tuple[str, ...]:
+def _expand_braces(name: str) -> tuple[str, ...]:
     """Expand {a,b} in a module name to one name for each; return a single name without braces."""
     before, brace, rest = name.partition("{")
     choices, _, after = rest.partition("}")

@@ -46,6 +46,7 @@ class LineObserver(Observer):
         self.total = 0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Print a line with the name of the phase and its `total` units of work."""
         self.total = total
         noun = unit.removesuffix("s") if total == 1 else unit
         self.log(f"{phase}: {total:,} {noun}" + (f", from {done:,} on" if done else ""))
@@ -56,6 +57,7 @@ class LineObserver(Observer):
             self.log(f"step {row['step']:,.0f} of {self.total:,}: {describe_metrics(row)}")
 
     def log(self, message: str) -> None:
+        """Print a message, wrapped to the width of the stream."""
         print(wrap_lines(message, stream_width(self.stream)), file=self.stream, flush=True)
 
 
@@ -68,6 +70,7 @@ class NotebookObserver(LineObserver):
         self.handle: Any = None
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw the bar of a new phase with `total` units of work, `done` of them done already."""
         self.phase, self.total, self.unit, self.figures = phase, total, unit, ""
         self._draw(done)
 
@@ -82,6 +85,7 @@ class NotebookObserver(LineObserver):
         self._draw(int(row["step"]))
 
     def finish(self) -> None:
+        """Forget the bar, so that the next phase draws a new one."""
         self.handle = None
 
     def _draw(self, done: int) -> None:
@@ -117,6 +121,7 @@ class BarObserver(Observer):
         self.last_drawn, self.done = 0.0, 0.0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Draw the bar of a new phase with `total` units of work, `done` of them done already."""
         self.finish()
         count = TextColumn("{task.completed:,.0f}/{task.total:,.0f} " + unit)
         columns = (TextColumn(phase), BarColumn(), count, TimeRemainingColumn())

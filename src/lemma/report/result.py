@@ -257,6 +257,7 @@ class Result(ABC):
         return as_text(self.blocks(), self.indent)
 
     def _repr_html_(self) -> str:
+        """Return the HTML that a notebook shows."""
         return as_html(self.details(), self.title, full_page=False)
 
     def writers(self) -> dict[str, Callable[[], str]]:
@@ -420,10 +421,10 @@ def _table_lines(block: Table, indent: str) -> list[str]:
 
 def as_markdown(blocks: Blocks) -> str:
     """Return blocks as Markdown, with all special characters escaped."""
-    return "\n\n".join(filter(None, map(_markdown, blocks))) + "\n"
+    return "\n\n".join(filter(None, map(_format_markdown, blocks))) + "\n"
 
 
-def _markdown(block: Block) -> str:
+def _format_markdown(block: Block) -> str:
     """Return one block as Markdown; "" if it has no text."""
     match block:
         case Heading(text, level):
@@ -434,7 +435,7 @@ def _markdown(block: Block) -> str:
         case Items(items):
             return "\n".join(f"- {_escape_markdown(item)}" for item in items)
         case Table() | Matrix():
-            return _markdown_table(block if isinstance(block, Table) else block.table())
+            return _format_markdown_table(block if isinstance(block, Table) else block.table())
         case Facts(pairs):
             return "\n".join(
                 f"- **{_escape_markdown(name)}**: {_escape_markdown(value)}" for name, value in pairs.items()
@@ -450,7 +451,7 @@ def _markdown(block: Block) -> str:
             return as_markdown(block.content()).rstrip("\n")
 
 
-def _markdown_table(block: Table) -> str:
+def _format_markdown_table(block: Table) -> str:
     """Return a table as Markdown."""
 
     def cell(text: str) -> str:
@@ -486,10 +487,10 @@ LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
 
 def as_latex(blocks: Blocks) -> str:
     """Return blocks as LaTeX to include in a document that loads booktabs."""
-    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_latex, blocks))) + "\n"
+    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_format_latex, blocks))) + "\n"
 
 
-def _latex(block: Block) -> str:
+def _format_latex(block: Block) -> str:
     """Return one block as LaTeX; "" if it has no text."""
     match block:
         case Heading(text, level):
@@ -501,11 +502,11 @@ def _latex(block: Block) -> str:
                 [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
             )
         case Table():
-            return _latex_table(block)
+            return _format_latex_table(block)
         case Matrix():
-            return _latex_table(block.table(shade_fractions=False))
+            return _format_latex_table(block.table(shade_fractions=False))
         case Facts(pairs):
-            return _latex_table(Table(("", ""), list(pairs.items()), is_text=True))
+            return _format_latex_table(Table(("", ""), list(pairs.items()), is_text=True))
         case Pre():
             lines = " \\\\\n".join(escape_latex(line) for line in block.text.splitlines())
             return f"\\begin{{quote}}\\ttfamily\n{lines}\n\\end{{quote}}"
@@ -514,10 +515,10 @@ def _latex(block: Block) -> str:
         case Legend():
             return ""
         case Card() | Cards() | Fold():
-            return "\n\n".join(map(_latex, block.content()))
+            return "\n\n".join(map(_format_latex, block.content()))
 
 
-def _latex_table(block: Table) -> str:
+def _format_latex_table(block: Table) -> str:
     """Return a table as LaTeX."""
 
     def row(cells: Sequence[str]) -> str:
@@ -547,12 +548,12 @@ def escape_latex(text: str) -> str:
 
 def as_html(blocks: Blocks, title: str, full_page: bool = True) -> str:
     """Return blocks as an HTML page or, without `full_page`, as the fragment that a notebook shows."""
-    template, style = _template()
+    template, style = _load_template()
     return template.render(blocks=list(blocks), title=title, style=style, whole=full_page).strip() + "\n"
 
 
 @cache
-def _template() -> tuple[Any, str]:
+def _load_template() -> tuple[Any, str]:
     """Return the Jinja template of a page, with its filters, and the stylesheet."""
     import jinja2
     from markupsafe import Markup, escape

@@ -69,8 +69,8 @@ class Estimate:
         if self.margin is None and self.values:
             return " / ".join(str(Estimate(value)) for value in self.values)
         if self.margin is None:
-            return f"{self.mean:,.{_decimals(self.mean, 4)}f}"
-        decimals = min(_decimals(self.margin, 2), 6)
+            return f"{self.mean:,.{_count_decimals(self.mean, 4)}f}"
+        decimals = min(_count_decimals(self.margin, 2), 6)
         return f"{self.mean:,.{decimals}f} ± {self.margin:,.{decimals}f}"
 
     def format_interval(self, scale: float = 1.0, unit: str = "") -> str:
@@ -188,7 +188,7 @@ class PairedTest:
             each = " and ".join(map(self.format_difference, self.differences))
             return f"{each} {self.unit}, {'one seed' if len(self.differences) == 1 else 'seed by seed'}"
         estimate = self.difference
-        decimals = min(2, max(1, _decimals(100 * (estimate.margin or 0.0), 2)))
+        decimals = min(2, max(1, _count_decimals(100 * (estimate.margin or 0.0), 2)))
         low, mean, high = (
             self.format_difference(value, decimals) for value in (estimate.low, estimate.mean, estimate.high)
         )
@@ -270,7 +270,7 @@ def student_quantile(freedom: float, level: float = 0.95) -> float:
     return float(stats.t.ppf((1 + level) / 2, freedom))
 
 
-def _decimals(value: float, digits: int) -> int:
+def _count_decimals(value: float, digits: int) -> int:
     """Return the number of decimals with which a value has `digits` significant digits."""
     if value == 0 or not math.isfinite(value):
         return digits - 1

@@ -51,20 +51,20 @@ def as_svg(blocks: Blocks, title: str) -> str:
     """Return blocks as an SVG document, one below the other; neighbouring matrices are side by side."""
     parts: list[str] = []
     widest, y = 0.0, float(MARGIN)
-    for drawing in _rows(blocks):
+    for drawing in _draw_rows(blocks):
         parts.append(_translate(drawing.body, MARGIN, y))
         widest, y = max(widest, drawing.width), y + drawing.height + 12
-    return _document(SvgPart("\n".join(parts), widest + 2 * MARGIN, y + MARGIN), title)
+    return _build_document(SvgPart("\n".join(parts), widest + 2 * MARGIN, y + MARGIN), title)
 
 
 def matrix_svg(matrix: Matrix, edge: int = 10) -> str:
     """Return a matrix as an SVG document: a heat map with a margin of `edge` pixels."""
     drawing = heat_map(matrix)
     body = _translate(drawing.body, edge, edge)
-    return _document(SvgPart(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
+    return _build_document(SvgPart(body, drawing.width + 2 * edge, drawing.height + 2 * edge), matrix.title)
 
 
-def _document(drawing: SvgPart, title: str) -> str:
+def _build_document(drawing: SvgPart, title: str) -> str:
     """Return a drawing as an SVG document with a light background."""
     width, height = round(drawing.width), round(drawing.height)
     return (
@@ -79,17 +79,17 @@ def _translate(body: str, x: float, y: float) -> str:
     return f'<g transform="translate({x:.1f} {y:.1f})">{body}</g>'
 
 
-def _rows(blocks: Blocks) -> Iterator[SvgPart]:
+def _draw_rows(blocks: Blocks) -> Iterator[SvgPart]:
     """Yield the drawings of blocks from top to bottom; neighbouring matrices share one as far as they fit."""
     for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
         if is_matrix:
-            yield from _side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
+            yield from _join_side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
         else:
             for block in group:
                 yield from _draw_block(block)
 
 
-def _side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
+def _join_side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
     """Join heat maps into rows of as many as fit the width."""
     parts: list[str] = []
     x = height = 0.0
@@ -108,45 +108,47 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
         case Heading(text, level):
             size = 20 if level == 1 else 15
             lines = textwrap.wrap(text, round(WIDTH / size / 0.58)) or [""]
-            body = "".join(_text(0, (size + 6) * (index + 1), line, bold=True) for index, line in enumerate(lines))
+            body = "".join(
+                _text_element(0, (size + 6) * (index + 1), line, bold=True) for index, line in enumerate(lines)
+            )
             width = max(map(display_width, lines)) * size * 0.62
             yield SvgPart(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
         case Text(text):
-            yield _paragraph(text)
+            yield _draw_paragraph(text)
         case Items(items):
-            yield _paragraph("\n".join(f"• {item}" for item in items))
+            yield _draw_paragraph("\n".join(f"• {item}" for item in items))
         case Pre():
-            yield _paragraph(block.text)
+            yield _draw_paragraph(block.text)
         case Table():
-            yield _table(block)
+            yield _draw_table(block)
             if block.caption:
-                yield _paragraph(block.caption)
+                yield _draw_paragraph(block.caption)
         case Facts(pairs):
-            yield _table(Table(("", ""), list(pairs.items()), is_text=True))
+            yield _draw_table(Table(("", ""), list(pairs.items()), is_text=True))
         case Card() | Cards() | Fold():
-            yield from _rows(block.content())
+            yield from _draw_rows(block.content())
         case Figure(svg, caption):
             size = {name: re.search(rf'\b{name}="([\d.]+)', svg) for name in ("width", "height")}
             width, height = (float(match[1]) if match else 400.0 for match in size.values())
             yield SvgPart(svg, width, height)
             if caption:
-                yield _paragraph(caption)
+                yield _draw_paragraph(caption)
 
 
-def _paragraph(text: str) -> SvgPart:
+def _draw_paragraph(text: str) -> SvgPart:
     """Draw text, with long lines broken."""
     lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
-    body = "".join(_text(0, 14 + 17 * index, line) for index, line in enumerate(lines))
+    body = "".join(_text_element(0, 14 + 17 * index, line) for index, line in enumerate(lines))
     return SvgPart(f'<g font-size="13">{body}</g>', max(map(display_width, lines)) * CHARACTER_WIDTH, 17 * len(lines))
 
 
-def _table(block: Table) -> SvgPart:
+def _draw_table(block: Table) -> SvgPart:
     """Draw a table, with a bar next to each row if it has bars."""
     rows = block.all_rows()
     widths = [
         CHARACTER_WIDTH * max(display_width(row[column]) for row in rows) + 18 for column in range(len(block.header))
     ]
-    parts = [_text(0, 14, block.title, bold=True)] if block.title else []
+    parts = [_text_element(0, 14, block.title, bold=True)] if block.title else []
     top, width = ROW if block.title else 0, sum(widths)
     for row_index, row in enumerate(rows):
         bold = row_index == 0 or (bool(block.total) and row_index == len(rows) - 1)
@@ -158,7 +160,7 @@ def _table(block: Table) -> SvgPart:
                 "start" if left else "end",
                 INK if row_index else SOFT,
             )
-            parts.append(_text(at, top + row_index * ROW + 14, cell, anchor, colour, bold))
+            parts.append(_text_element(at, top + row_index * ROW + 14, cell, anchor, colour, bold))
             x += column_width
     parts.append(f'<path d="M0 {top + ROW - 3}H{width:.1f}" stroke="{LINE}"/>')
     parts += [
@@ -178,11 +180,11 @@ def heat_map(matrix: Matrix) -> SvgPart:
     finite = matrix.values[np.isfinite(matrix.values)]
     largest = float(np.abs(finite).max()) if finite.size else 0.0
     names = [*matrix.columns, *(["sum"] if sums else [])]
-    parts = [_text(0, 14, matrix.title, bold=True)]
-    parts += [_label(left + cell_width * (index + 0.5), 36, name, "middle") for index, name in enumerate(names)]
+    parts = [_text_element(0, 14, matrix.title, bold=True)]
+    parts += [_label_element(left + cell_width * (index + 0.5), 36, name, "middle") for index, name in enumerate(names)]
     for row, name in enumerate(matrix.rows):
         y = 42 + row * CELL
-        parts.append(_label(left - 6, y + 17, name, "end"))
+        parts.append(_label_element(left - 6, y + 17, name, "end"))
         for column, cell in enumerate(cells[row]):
             fill, ink = cell_colours(float(matrix.values[row][column]), largest)
             x = left + column * cell_width
@@ -190,9 +192,11 @@ def heat_map(matrix: Matrix) -> SvgPart:
                 f'<rect x="{x:.1f}" y="{y}" width="{cell_width - 1:.1f}" height="{CELL - 1}" fill="{fill}" '
                 'stroke="#dde1e6" stroke-width="0.6"/>'
             )
-            parts.append(_text(x + cell_width / 2, y + 17, cell, "middle", ink))
+            parts.append(_text_element(x + cell_width / 2, y + 17, cell, "middle", ink))
         if sums:
-            parts.append(_text(left + (len(cells[row]) + 0.5) * cell_width, y + 17, sums[row], "middle", bold=True))
+            parts.append(
+                _text_element(left + (len(cells[row]) + 0.5) * cell_width, y + 17, sums[row], "middle", bold=True)
+            )
     width = max(left + cell_width * len(names), CHARACTER_WIDTH * display_width(matrix.title) + 6)
     return SvgPart("\n".join(parts), width, 44 + CELL * len(matrix.rows))
 
@@ -214,7 +218,7 @@ def cell_colours(value: float, largest: float) -> tuple[str, str]:
     return "#{:02x}{:02x}{:02x}".format(*fill), PALE if luminance < 0.3 else INK
 
 
-def _text(x: float, y: float, content: str, anchor: str = "start", fill: str = INK, bold: bool = False) -> str:
+def _text_element(x: float, y: float, content: str, anchor: str = "start", fill: str = INK, bold: bool = False) -> str:
     """Return an SVG text element at a position; `anchor` is start, middle or end."""
     weight = ' font-weight="600"' if bold else ""
     return (
@@ -223,9 +227,9 @@ def _text(x: float, y: float, content: str, anchor: str = "start", fill: str = I
     )
 
 
-def _label(x: float, y: float, name: str, anchor: str) -> str:
+def _label_element(x: float, y: float, name: str, anchor: str) -> str:
     """Return an SVG text element with a name, shortened if needed; its full form is then in an aria-label."""
-    label = _text(x, y, _shorten_label(name), anchor, SOFT)
+    label = _text_element(x, y, _shorten_label(name), anchor, SOFT)
     return label if _shorten_label(name) == name else f"<g aria-label={quoteattr(name)}>{label}</g>"
 
 

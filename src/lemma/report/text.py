@@ -55,14 +55,14 @@ def display_width(text: str) -> int:
     >>> display_width("d·h"), display_width("語"), display_width("é"), display_width("👩‍👩‍👧"), display_width("❤️")
     (3, 2, 1, 2, 2)
     """
-    return len(text) if text.isascii() else sum(width for _, width in graphemes(text))
+    return len(text) if text.isascii() else sum(width for _, width in iter_graphemes(text))
 
 
 JOINER, EMOJI_STYLE, SOFT_HYPHEN = "\u200d", "\ufe0f", "\u00ad"
 SKIN_TONES = range(0x1F3FB, 0x1F400)
 
 
-def graphemes(text: str) -> Iterator[tuple[str, int]]:
+def iter_graphemes(text: str) -> Iterator[tuple[str, int]]:
     """Yield (character as a reader sees it, width in columns); a joined emoji is one character (UAX #29)."""
     cluster, width = "", 0
     for sign in text:
@@ -109,8 +109,6 @@ def wrap(
         hanging: prefix of all other lines; `indent` if None.
         break_anywhere: whether words that are longer than a line are broken; otherwise they run over it.
 
-    What is too long for a line runs over it, unless it may be broken `anywhere`.
-
     >>> wrap("parameters = d·(V + 2) + L·d", 18, hanging="  ")
     ['parameters = d·(V', '  + 2) + L·d']
     """
@@ -135,12 +133,12 @@ def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
     dotted = ((factor, display_width(factor)) for factor in _DOTTED.findall(word))
-    parts = _pack(graphemes(word) if break_anywhere else dotted, width)
+    parts = _pack_parts(iter_graphemes(word) if break_anywhere else dotted, width)
     # what has no place to be cut at, such as a model's babble, is cut where the line ends
-    return [piece for part in parts for piece in _pack(graphemes(part), width)]
+    return [piece for part in parts for piece in _pack_parts(iter_graphemes(part), width)]
 
 
-def _pack(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
+def _pack_parts(parts: Iterable[tuple[str, int]], width: int) -> list[str]:
     """Join neighbouring (text, width) parts into pieces of at most `width` columns, or of a single wider part."""
     pieces, used = [""], 0
     for part, part_width in parts:
@@ -219,6 +217,9 @@ def format_table(
 ) -> list[str]:
     r"""Align the cells of a table in columns; return the lines.
 
+    If the table is too wide, breakable cells are broken first, then underlined columns move closer, then columns
+    continue below, the first of them repeated.
+
     Args:
         rows: cells of each row.
         left: indices of columns aligned left; others are aligned right.
@@ -226,9 +227,6 @@ def format_table(
         has_header: whether the first row is a header, whose cells may be broken.
         underline_header: whether a line of dashes follows the header.
         width: columns of text; by default `text_width()`.
-
-    Those of a header may be, too. Where that is not enough, columns with an underlined header are one space apart; and
-    where that is not, they go on below, the first of them repeated.
 
     >>> print("\n".join(format_table([["a", "bb", "cc"], ["1", "2", "3"]], underline_header=True, width=6)))
     a  bb

@@ -120,14 +120,14 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec, me
     """Write weights atomically with their spec, adaptation method and checksum in the header."""
     on_cpu = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     with atomic_replace(path) as temporary:
-        metadata = {"spec": weights_settings(spec, method), "sha256": _digest(on_cpu)}
+        metadata = {"spec": weights_settings(spec, method), "sha256": _hash_weights(on_cpu)}
         write_tensors(temporary, on_cpu, {**metadata, "header": _header_checksum(metadata)})
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read weights and the settings of their spec from a file; a wrong checksum is a RunError."""
     weights, metadata = read_tensors(path)
-    if metadata.get("sha256") != _digest(weights):
+    if metadata.get("sha256") != _hash_weights(weights):
         raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
     settings, checksum = metadata.get("spec"), metadata.pop("header", None)
     if not isinstance(settings, dict) or checksum not in (None, _header_checksum(metadata)):
@@ -148,8 +148,6 @@ def check_weights_spec(path: Path, trained: Mapping[str, Any], spec: ModelSpec, 
     Args:
         path: of the weights, for errors.
         trained: settings that the file records.
-
-    A setting that is newer than the file has its default there.
     """
     expected = weights_settings(spec, method)
     with suppress(SpecError):
@@ -169,7 +167,7 @@ def _header_checksum(metadata: Mapping[str, Any]) -> str:
     return text_hash(json.dumps(metadata, sort_keys=True))
 
 
-def _digest(weights: Mapping[str, Tensor]) -> str:
+def _hash_weights(weights: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 of weights: of their names, types, shapes and numbers."""
     digest = hashlib.sha256()
     for name in sorted(weights):

@@ -52,6 +52,7 @@ class ExportResult(Result):
     bytes: int
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a text with the kind, size and path of the export."""
         yield Text(f"{self.what}: {self.parameters:,} parameters, {self.bytes:,} bytes\nIt is in {self.path}")
 
 
@@ -75,7 +76,7 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Expor
     return FORMATS[to].export(folder, out, overwrite)
 
 
-def merged_model(folder: RunFolder) -> nn.Module:
+def load_merged_model(folder: RunFolder) -> nn.Module:
     """Load the model of a finished run, with LoRA updates merged into its matrices."""
     model = load_model(folder)
     return merge_lora(model) if folder.adaptation else model
@@ -83,12 +84,12 @@ def merged_model(folder: RunFolder) -> nn.Module:
 
 def _export_merged(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
     """Write an adapted run as a run without a base."""
-    return _write_merged_run(folder, merged_model(folder), out, overwrite, f"merged from {folder.path}")
+    return _write_merged_run(folder, load_merged_model(folder), out, overwrite, f"merged from {folder.path}")
 
 
 def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
     """Return the merged weights of a run by name, and its tokenizer; a run without a tokenizer is a RunError."""
-    model, tokenizer = merged_model(folder), folder.vocabulary()
+    model, tokenizer = load_merged_model(folder), folder.vocabulary()
     if not isinstance(tokenizer, Tokenizer):
         raise RunError(f"{folder.path} is of the family {folder.spec.family}, which other libraries have no form for.")
     return named_weights(model, include_frozen=True), tokenizer
@@ -216,7 +217,7 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
     check_not_base(base, out)
     check_run_target(out, overwrite)  # before anything is read
     tensor_maps = base.source.tensor_maps if isinstance(base, PretrainedRun) else None
-    adaptation = read_peft(peft_folder, merged_model(base), tensor_maps)
+    adaptation = read_peft(peft_folder, load_merged_model(base), tensor_maps)
     for name, parameter in adaptation.model.named_parameters():  # such as the head of a classifier, as its base has it
         if any(fnmatch(name, pattern) for pattern in always_trainable(base.spec, adaptation.method)):
             parameter.requires_grad_(True)
@@ -227,7 +228,7 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
         result = _write_merged_run(base, merge_lora(adaptation.model), out, overwrite, f"{origin}, merged")
         return replace(result, what="a plain run (merged: the adapter holds whole modules next to LoRA's updates)")
     weights = named_weights(adaptation.model)
-    folder.create(base.vocabulary(), overwrite, base.labels(), result=(weights, _summary(base, out, origin)))
+    folder.create(base.vocabulary(), overwrite, base.labels(), result=(weights, _build_summary(base, out, origin)))
     return _make_result(out, "an adapted run", weights)
 
 
@@ -249,11 +250,13 @@ def _write_merged_run(folder: RunFolder, model: nn.Module, out: Path, overwrite:
     """
     merged = RunFolder(out, folder.spec, folder.recipe, folder.data, folder.data_hash)
     weights = named_weights(model, include_frozen=True)
-    merged.create(folder.vocabulary(), overwrite, folder.labels(), result=(weights, _summary(folder, out, origin)))
+    merged.create(
+        folder.vocabulary(), overwrite, folder.labels(), result=(weights, _build_summary(folder, out, origin))
+    )
     return _make_result(out, "a plain run", weights)
 
 
-def _summary(folder: RunFolder, out: Path, origin: str) -> dict[str, Any]:
+def _build_summary(folder: RunFolder, out: Path, origin: str) -> dict[str, Any]:
     """Return the summary of a run made from another: with the path `out`, and `origin` as how it was made."""
     return {**(folder.summary() or {}), "path": str(out), "made": origin}
 

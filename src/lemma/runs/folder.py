@@ -310,15 +310,19 @@ class PretrainedRun(RunFolder):
 
     @property
     def is_finished(self) -> bool:
+        """Always True."""
         return True
 
     def summary(self) -> None:
-        return None
+        """Return None: the training of a pretrained model is unknown."""
+        return
 
     def tokenizer(self) -> Tokenizer:
+        """Return the tokenizer of the pretrained model."""
         return self.source.tokenizer
 
     def labels(self) -> tuple[str, ...]:
+        """Return the class names of a classifier, LABEL_i for those without a name; empty for other models."""
         if not isinstance(self.spec, Classifier):
             return ()
         names = self.source.config.get("id2label") or {}
@@ -422,11 +426,11 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
 
 def check_unchanged(path: Path, overrides: Collection[str] = ()) -> None:
     """Raise a RunError if a file of a run was changed; settings of the recipe in `overrides` may differ."""
-    for _, message in changed_files(path, overrides):
+    for _, message in find_changed_files(path, overrides):
         raise RunError(message)
 
 
-def changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
+def find_changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
     """Yield (file name, message) for each file of a run that was changed or removed since it was written.
 
     Settings of the recipe in `overrides` may differ.
@@ -492,7 +496,7 @@ def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 def is_started(path: Path) -> bool:
     """Return whether a path holds more than the files that a killed process leaves while it creates a run folder.
 
-    That may be nothing at all, an empty folder, temporary files, or files that are written before the recipe.
+    Such a process leaves nothing, an empty folder, temporary files, or the files that are written before the recipe.
     """
     restore_moved_folder(path)
     if not path.is_dir():

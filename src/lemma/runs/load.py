@@ -68,15 +68,16 @@ def build_initial_model(
         model = base.source.model(dropout)
     else:
         model = builder(folder.spec, dropout)
-        load_base_weights(model, merged_weights(base), base.path)
+        load_base_weights(model, read_merged_weights(base), base.path)
     method = folder.adaptation.method
     return adapt_model(model, method, always_trainable(folder.spec, method)).model
 
 
 def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
-    """Return name patterns of the parameters that are trained with any adaptation method, such as a classifier's head.
+    """Return name patterns of the parameters that are trained with any adaptation method.
 
-    If all else is frozen, a language model's output layer, and the projections of a dual encoder to the shared space.
+    They are a classifier's head and the new layers of a re-ranker; with the method `frozen` also a language model's
+    output layer, or a dual encoder's projections to the shared space.
     """
     if isinstance(spec, Classifier):
         return HEAD
@@ -91,8 +92,6 @@ def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Pat
     """Copy the weights of a base into a model, or into the part of a classifier or re-ranker that the base is.
 
     Weights that the part does not have are ignored; `path` is the base, for errors.
-
-    Weights that a body leaves out are ignored.
     """
     target = model
     if isinstance(model, ClassifierModel):
@@ -108,7 +107,7 @@ def _weights_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tens
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
-def merged_weights(folder: RunFolder) -> dict[str, Tensor]:
+def read_merged_weights(folder: RunFolder) -> dict[str, Tensor]:
     """Read all weights of a finished run by name, with LoRA updates merged into their matrices."""
     check_finished(folder)
     if isinstance(folder, PretrainedRun):
@@ -132,9 +131,7 @@ def load_model(folder: RunFolder) -> nn.Module:
 
 
 def run_hash(folder: RunFolder) -> str:
-    """Return a hash that identifies a run: of its weights and tokenizer or, if adapted, of its updates, method and
-    base.
-    """
+    """Return a hash that identifies a run: of weights and tokenizer or, if adapted, of updates, method and base."""
     if isinstance(folder, PretrainedRun):
         return folder.source.hash
     weights = str(read_header(folder.path / WEIGHTS).get("sha256", ""))
@@ -186,8 +183,6 @@ def make_adaptation_spec(base: RunFolder, out: Path, method: Method) -> Adaptati
     """Return the spec of a run in `out` that is adapted from a base by a method.
 
     The base is recorded by its path relative to `out`, or by the name of a pretrained model.
-
-    A pretrained model with a name is called by it.
     """
     check_finished(base)
     check_not_base(base, out)
@@ -229,8 +224,6 @@ class Run:
         """Return the model if it is of a class; otherwise raise a RunError that says how to use the run.
 
         Of a re-ranker, the dual encoder inside it counts too.
-
-        The dual encoder of a re-ranker is returned too.
 
         Args:
             expected: The expected model in words.

@@ -24,8 +24,8 @@ from lemma.runs.folder import (
     Metrics,
     PretrainedRun,
     RunFolder,
-    changed_files,
     check_utf8_path,
+    find_changed_files,
     is_run,
     read_manifest,
 )
@@ -68,6 +68,7 @@ class Verification(Result):
         return [asdict(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a table of files with their state, and the reasons of damages."""
         rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
         yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
@@ -176,7 +177,7 @@ def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterat
         root: folder that reported paths are relative to.
     """
     try:
-        manifest, changes = read_manifest(run), dict(changed_files(run))
+        manifest, changes = read_manifest(run), dict(find_changed_files(run))
     except LemmaError as error:
         manifest, changes = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
     names = [*manifest["tables"], *(name for name in manifest["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
@@ -232,8 +233,6 @@ def check_files(paths: list[Path], root: Path, check: Callable[[], object], note
         root: folder that reported paths are relative to.
         check: raises a LemmaError for damage.
         note: reason why the files have no checksum; "" if they have.
-
-    With a `note`, files that pass have no checksum, for the reason that it gives.
     """
     try:
         check()

@@ -265,41 +265,41 @@ def to_toml(table: Mapping[str, Any]) -> str:
     kind = "none"
     <BLANKLINE>
     """
-    return "\n".join(_toml_lines(table, ())) + "\n"
+    return "\n".join(_format_toml_lines(table, ())) + "\n"
 
 
-def _toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
+def _format_toml_lines(table: Mapping[str, Any], path: tuple[str, ...]) -> list[str]:
     """Return the TOML lines of a table; `path` are the keys that lead to it."""
     plain = {key: value for key, value in table.items() if not isinstance(value, Mapping) and value is not None}
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{_key(key)} = {_value(value)}" for key, value in plain.items()]
+    lines = [f"{_format_key(key)} = {_format_value(value)}" for key, value in plain.items()]
     for key, nested in tables.items():
-        header = ".".join(_key(step) for step in (*path, key))
-        lines += ["", f"[{header}]", *_toml_lines(nested, (*path, key))]
+        header = ".".join(_format_key(step) for step in (*path, key))
+        lines += ["", f"[{header}]", *_format_toml_lines(nested, (*path, key))]
     return lines
 
 
-def _key(key: str) -> str:
+def _format_key(key: str) -> str:
     """Return a key in TOML, quoted if needed."""
-    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _text(key)
+    return key if key.replace("-", "").replace("_", "").isalnum() and key.isascii() else _quote_text(key)
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value in TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
-        return _text(value)
+        return _quote_text(value)
     if isinstance(value, (list, tuple)):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
+        return "[" + ", ".join(_format_value(item) for item in value) + "]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in value.items()) + " }"
+        return "{ " + ", ".join(f"{_format_key(key)} = {_format_value(item)}" for key, item in value.items()) + " }"
     raise TypeError(f"TOML has no way to write {type(value).__name__}")
 
 
-def _text(value: str) -> str:
+def _quote_text(value: str) -> str:
     """Return a text as a TOML string."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
@@ -331,20 +331,17 @@ def parse_value(text: str) -> Any:
     return document["value"] if list(document) == ["value"] else text
 
 
-def distribute(
+def assign_settings(
     settings: Mapping[str, Any], spec_classes: Mapping[str, type[Spec]], extra_names: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Assign each setting to the first of several spec classes that has it; return the settings by the keys of the
-    classes.
+    """Return the settings of each spec class: a setting belongs to the first class that has it.
 
     A dotted setting reaches into a nested spec: `positions.base=500`.
 
     Args:
         settings: values by setting name, letter or dotted name.
         spec_classes: the classes, by names such as "model" and "recipe".
-        extra_names: further settings, which the error about an unknown one suggests too.
-
-    A dotted setting reaches into a nested choice: `positions.base=500`. `extra_names` are suggested too.
+        extra_names: further settings, which the error about an unknown setting suggests too.
     """
     assigned: dict[str, dict[str, Any]] = {owner: {} for owner in spec_classes}
     for key, value in nest_settings(settings).items():

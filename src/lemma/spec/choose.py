@@ -8,7 +8,7 @@ from typing import Any
 from pydantic_core import PydanticUndefined
 
 from lemma.errors import SpecError, describe_unknown
-from lemma.spec.base import Spec, distribute, exists, letter_of, nest_settings, read_toml, short_repr
+from lemma.spec.base import Spec, assign_settings, exists, letter_of, nest_settings, read_toml, short_repr
 from lemma.spec.data import DATA_SPECS, TOKENIZER_SPECS, AnyDataSpec, BytePairs, TrainedTokenizer
 from lemma.spec.models import (
     FAMILIES,
@@ -177,8 +177,6 @@ def choose(
         settings: values by name or letter, of the model, the recipe, the tokenizer or the data.
         classify: whether the model becomes the body of a classifier; settings then reach both.
 
-    To `classify`, the model becomes the body of a classifier; the settings reach both.
-
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
     """
@@ -186,12 +184,12 @@ def choose(
     reference_recipe = base.reference_recipe or base.recipe
     base = base.as_classifier() if classify else base
     if isinstance(model, Choice) and not settings:
-        return base
+        return replace(base, reference_recipe=reference_recipe)
     spec, tokenizer, data_settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
     data_class = DATA_SPECS[kind]
     if "tokenizer" not in data_class.model_fields:
-        parts = distribute(settings, {"model": type(spec), "recipe": Recipe, "data": data_class}, ("epochs",))
+        parts = assign_settings(settings, {"model": type(spec), "recipe": Recipe, "data": data_class}, ("epochs",))
         data_class.read({kind: kind, **parts["data"]}, "data")  # reports a mistake before the recipe is read
         data_settings |= parts["data"]
     else:
@@ -199,7 +197,7 @@ def choose(
         data_settings |= {"held_out": settings.pop("held_out")} if "held_out" in settings else {}
         body = {"body": type(spec.body)} if isinstance(spec, TextReader) else {}
         spec_classes = {"tokenizer": type(tokenizer), "model": type(spec), **body, "recipe": Recipe}
-        parts = distribute(settings, spec_classes, ("tokenizer", "held_out", "validation", "test", "epochs"))
+        parts = assign_settings(settings, spec_classes, ("tokenizer", "held_out", "validation", "test", "epochs"))
         tokenizer = tokenizer.replace(**parts["tokenizer"])
     if isinstance(spec, TextReader) and parts["body"]:
         parts["model"]["body"] = spec.body.replace(**parts["body"]).to_dict()

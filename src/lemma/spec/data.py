@@ -197,8 +197,6 @@ def read_data(settings: Mapping[str, Any], source: str) -> AnyDataSpec:
     """Return the data spec of these settings, whose kind follows from the setting that names the data.
 
     `source` begins error messages.
-
-    `source` begins error messages.
     """
     kind = next((kind for name, kind in DATA_SPECS.items() if name in settings), DataSpec)
     return kind.read(settings, source)

@@ -44,6 +44,7 @@ class ModelSpec(Spec):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
+        """Return the field name of each textbook letter, `first_letters` first."""
         letters = super().letters()
         return {letter: letters[letter] for letter in (*cls.first_letters, *letters)}
 

@@ -216,8 +216,6 @@ def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int 
 
     A warm-up of up to `max_steps` steps stays unchanged.
 
-    A warm-up of up to `max_steps` stays, as one that a person set.
-
     >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), max_steps=12).warm_up
     (1, 6)
     """

@@ -23,7 +23,7 @@ from lemma.report.result import Result, Text
 from lemma.runs.checkpoint import MANIFEST
 from lemma.runs.folder import RunFolder, check_run_target, check_utf8_path
 from lemma.runs.load import build_initial_model, load
-from lemma.spec.base import distribute
+from lemma.spec.base import assign_settings
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
 from lemma.studies.experiment import TitledObserver
@@ -87,7 +87,7 @@ def compare_methods(
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
     specs = {"recipe": Recipe, "model": ClassifierHead, **METHODS}
     # raises an error for a setting that no spec has
-    distribute({name: value for name, value in settings.items() if name != "epochs"}, specs, ("epochs",))
+    assign_settings({name: value for name, value in settings.items() if name != "epochs"}, specs, ("epochs",))
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise SpecError("adapt: --method all measures time and memory of one process. Run it without torchrun.")
     plans: dict[str, AdaptationPlan] = {}
@@ -146,6 +146,7 @@ class MethodRow:
         return min(self.unmerged.median, self.merged.median if self.merged else self.unmerged.median)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the method's scores and costs."""
         return {
             **self.adapted.to_dict(),
             "peak_bytes": self.peak_bytes,
@@ -220,9 +221,11 @@ class UnfinishedComparison(Result):
     title: str = "Ways to adapt"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the interrupted method and its training."""
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
     def blocks(self) -> list[Text]:
+        """Return a sentence on where the comparison was interrupted."""
         step = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
         return [Text(f"Interrupted in {self.method}, at {step}. The same command goes on where it stopped.")]
 

@@ -14,7 +14,7 @@ from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.optional import import_optional
 from lemma.report.progress import Observer, reading_progress
 from lemma.runs.load import Run
-from lemma.spec.base import Spec, distribute
+from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import Choice, choose, read_model
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Recipe
@@ -55,7 +55,7 @@ def expand_grid(study: GridStudy) -> tuple[StudyCell, ...]:
             model_settings: dict[str, Any] = {}
             recipe_settings: dict[str, Any] = {}
             for settings in (shared, model.settings, point):
-                distributed = distribute(settings, specs)
+                distributed = assign_settings(settings, specs)
                 model_settings |= distributed["model"]
                 recipe_settings |= distributed["recipe"]
             model_spec = base.model.replace(**model_settings)
@@ -93,7 +93,7 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
                 if not has_setting(of_model, setting):
                     title = f"{source}: {model.title}: setting"
                     raise SpecError(describe_unknown(title, setting, names[model.title]))
-        in_grid, in_model = (distribute(settings, of_model) for settings in (study.grid, model.settings))
+        in_grid, in_model = (assign_settings(settings, of_model) for settings in (study.grid, model.settings))
         for owner, settings in in_grid.items():
             if twice := sorted(settings.keys() & in_model[owner].keys()):
                 raise SpecError(f"study: {model.title} sets {twice[0]}, which the grid sets too. Take one away.")
@@ -130,6 +130,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             yield replace(cell, model=model)
 
     def cells(self) -> list[StudyCell]:
+        """Return all cells, with models sized to the budget."""
         return self.all_cells
 
     def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
@@ -179,6 +180,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return speed, rate
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
+        """Return the plan to train a cell; `inputs` are the measured speed and the chosen learning rate, or None."""
         speed, rate = inputs
         assert cell.model is not None
         tune, validations = self.spec.tune, self.spec.validations
@@ -211,6 +213,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             self.observer.log(note)
 
     def run(self, cell: StudyCell, observer: Observer) -> LanguageMeasures:
+        """Train and measure a cell; raise RunError if no trial of a learning rate finished."""
         self._measure_speed(cell)
         if self.plan(cell) is None:
             reasons = [outcome.reason for outcome in map(self.load_outcome, self.trials([cell])) if outcome.reason]
@@ -242,6 +245,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return measure_run(run, plan, study, plan.evaluate)
 
     def is_complete(self, cell: StudyCell, measures: LanguageMeasures) -> bool:
+        """Return whether stored measures include all that the study requests, at the requested length."""
         names = () if cell.is_trial else self.spec.measures
         return all(
             name in measures.more and measures.more[name].get("beyond", self.spec.beyond) == self.spec.beyond
@@ -273,6 +277,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return {title: stored["seconds"][key] for title, key in keys.items() if key in stored["seconds"]}
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
+        """Build the report: table, claims, curves, speed and chosen learning rates."""
         train, validation = (
             f"{len(tokens):,} tokens, {tokens.bytes:,} bytes" for tokens in map(self.dataset.item, ("train", SPLIT))
         )

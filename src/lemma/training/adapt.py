@@ -18,7 +18,7 @@ from lemma.report.result import Block, Heading, Result, Table
 from lemma.report.text import label_line
 from lemma.runs.folder import ADAPTATION, LABELS, RECIPE, SPEC, SUMMARY, WEIGHTS, RunFolder
 from lemma.runs.load import Run, always_trainable, check_finished, check_no_adapters, load, make_adaptation_spec
-from lemma.spec.base import Spec, distribute
+from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import Choice, check_recipe_settings
 from lemma.spec.data import DATA_SPECS, AnyDataSpec, BytePairs, PretrainedData
 from lemma.spec.models import (
@@ -156,7 +156,7 @@ def plan_adaptation(
     spec_classes: dict[str, type[Spec]] = {"method": type(method), "recipe": Recipe}
     if isinstance(model, CrossAttention | Classifier):  # all other settings of the model are the base's
         spec_classes["model"] = Reranking if isinstance(model, CrossAttention) else ClassifierHead
-    by_class = distribute(settings, spec_classes, ("epochs",))
+    by_class = assign_settings(settings, spec_classes, ("epochs",))
     recipe_settings = by_class["recipe"]
     model = model.replace(**by_class.get("model", {}))
     check_recipe_settings(recipe_settings, model)

@@ -1,4 +1,4 @@
-"""`lemma check sources`: rows, forms, and that claims are data without verdicts."""
+"""`lemma check sources`: selection of rows, output formats, and claim data without verdicts."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from lemma.report.text import display_width
 TABLE = {"row": "D2", "says": "it is so", "check": "identity", "of": "d2"}
 
 
-def test_rows_are_chosen_by_number_or_letter_in_their_own_order() -> None:
+def test_claims_are_selected_by_number_or_letter_in_table_order() -> None:
     assert {claim.row for claim in select_claims(["c2"])} == {"C2"}
     rows = [claim.row for claim in select_claims(["B", "A1"])]
     assert rows[0] == "A1" and set(rows) == {"A1", *(f"B{number}" for number in range(1, 9))}
@@ -29,13 +29,13 @@ def test_rows_are_chosen_by_number_or_letter_in_their_own_order() -> None:
     "changed",
     [{"right": True}, {"verdict": "wrong"}, {"correction": "54.1 %"}, {"row": "F1"}, {"measure": "lemma study x"}],
 )
-def test_a_claim_has_no_field_for_a_verdict_and_one_way_to_be_judged(changed: dict) -> None:
+def test_claim_has_exactly_one_check_and_no_verdict_field(changed: dict) -> None:
     assert SourceClaim.read(TABLE, "here").command == "lemma check identity d2"
     with pytest.raises(SpecError):
         SourceClaim.read({**TABLE, **changed}, "here")
 
 
-def test_what_needs_training_is_left_to_be_measured() -> None:
+def test_claims_that_need_training_are_listed_as_to_measure() -> None:
     claim = SourceClaim.read({"row": "A6", "says": "it falls", "measure": "lemma study table-a5 --out runs/a"}, "here")
     checked = check_claim(claim)
     assert checked.right is None
@@ -45,7 +45,7 @@ def test_what_needs_training_is_left_to_be_measured() -> None:
     ]
 
 
-def test_a_wrong_claim_is_printed_with_what_was_claimed_and_what_is_right() -> None:
+def test_wrong_claim_is_printed_with_claimed_and_right_text() -> None:
     printed = str(check_sources(["D4"]))
     assert "✗ D4   After D̃^(−1/2)" in printed
     assert "claimed: The rows of Â" in printed and "right: the rows of Â sum to one only where" in printed
@@ -53,7 +53,7 @@ def test_a_wrong_claim_is_printed_with_what_was_claimed_and_what_is_right() -> N
     assert all(display_width(line) <= 80 for line in printed.splitlines())
 
 
-def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
+def test_audit_is_saved_as_text_json_and_html(tmp_path: Path) -> None:
     audit = lemma.check("sources", "D4", "d2")
     assert isinstance(audit, Audit)
     for name in ("a.html", "a.md", "a.json"):
@@ -67,7 +67,7 @@ def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "told"),
+    ("words", "status", "message"),
     [
         (["D2"], 0, "1 claim"),
         (["D4"], 1, "3 claims"),
@@ -75,15 +75,15 @@ def test_it_is_saved_in_three_forms(tmp_path: Path) -> None:
         (["A6"], 0, "2 claims"),
     ],
 )
-def test_the_command_ends_with_the_verdict(words: list[str], status: int, told: str) -> None:
+def test_exit_code_is_the_verdict_of_the_audit(words: list[str], status: int, message: str) -> None:
     result = CliRunner().invoke(app, ["sources", *words])
     assert result.exit_code == status
     if "--json" in words:
         assert json.loads(result.stdout)["claims"][0]["verdict"] == "right"
-    assert result.stderr == f"checking: {told}\n"
+    assert result.stderr == f"checking: {message}\n"
 
 
-def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_reports_progress_and_python_api_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     messages: list[tuple[int, int]] = []
     check_sources(["D4"], lambda done, total: messages.append((done, total)))
     assert messages == [(0, 3), (1, 3), (2, 3), (3, 3)]
@@ -96,7 +96,7 @@ def test_who_watches_is_told_how_far_it_is_and_python_keeps_quiet(capsys: pytest
 @pytest.mark.parametrize(
     ("what", "of", "answer"), [("gradient", "rnn", "db2 = y_hat - y"), ("worked", "e9", "c_t[1] = 0.52")]
 )
-def test_sizes_that_would_change_nothing_are_refused(what: str, of: str, answer: str) -> None:
+def test_sizes_without_effect_on_the_check_are_refused(what: str, of: str, answer: str) -> None:
     assert lemma.check(what, of, answer).right
     with pytest.raises(SpecError, match=f"check {what}: 'L' is unknown here"):
         lemma.check(what, of, answer, L=2)

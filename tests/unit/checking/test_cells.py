@@ -1,4 +1,4 @@
-"""The cells are the networks they say they are: PyTorch's own modules and finite differences agree."""
+"""Cells agree with PyTorch's modules and with finite differences."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def loss_of(name: str, values: dict[str, Tensor]) -> float:
 
 
 @pytest.mark.parametrize("name", CELL_NAMES)
-def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str) -> None:
+def test_cell_gradients_match_finite_differences_of_the_loss(name: str) -> None:
     values = find_cell(name).samples[1].values
     for input_side in find_cell(name).input_sides:
         if f"d{input_side}" not in find_cell(name).gradients:
@@ -34,7 +34,7 @@ def test_gradients_of_given_values_are_finite_differences_of_the_loss(name: str)
         )
 
 
-def test_gru_is_torchs_gru_cell() -> None:
+def test_gru_cell_matches_torch_gru_cell() -> None:
     v = find_cell("gru").samples[0].values
     cell = torch.nn.GRUCell(v["x"].shape[0], v["h"].shape[0], dtype=torch.float64)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def test_gru_is_torchs_gru_cell() -> None:
     torch.testing.assert_close(cell.bias_hh.grad[-len(v["v_n"]) :], v["dv_n"].flatten(), rtol=1e-10, atol=1e-12)
 
 
-def test_attention_is_torchs_scaled_dot_product() -> None:
+def test_attention_cell_matches_torch_scaled_dot_product_attention() -> None:
     v = find_cell("attention").samples[0].values
     tokens = v["X"].clone().requires_grad_()
     out = functional.scaled_dot_product_attention(*((tokens @ v[f"W_{part}"])[None] for part in "qkv"))[0]
@@ -60,7 +60,7 @@ def test_attention_is_torchs_scaled_dot_product() -> None:
 
 
 @pytest.mark.parametrize("name", CELL_NAMES)
-def test_all_lengths_of_a_sample_differ_so_that_no_wrong_shape_fits(name: str) -> None:
+def test_sample_sizes_differ_so_wrong_shapes_cannot_match(name: str) -> None:
     for seed in range(20):
         sample = draw_sample(find_cell(name), seed)
         assert len(sample.size_names) == len(set(sample.size_names.values()))
@@ -69,19 +69,19 @@ def test_all_lengths_of_a_sample_differ_so_that_no_wrong_shape_fits(name: str) -
 
 
 @pytest.mark.parametrize("name", CELL_NAMES)
-def test_the_description_names_everything(name: str) -> None:
+def test_cell_description_lists_values_gradients_and_aliases(name: str) -> None:
     text = describe_cell(name)
     for names in (*find_cell(name).values, *find_cell(name).gradients, *find_cell(name).aliases):
         assert names in text
     assert max(map(len, text.splitlines())) <= 120
 
 
-def test_an_unknown_cell_gets_a_guess() -> None:
+def test_unknown_cell_name_suggests_the_nearest() -> None:
     with pytest.raises(InputError, match="Did you mean 'lstm'"):
         describe_cell("ltsm")
 
 
-def test_an_input_x_and_an_input_x_t_are_two(tmp_path: Path) -> None:
+def test_inputs_x_and_x_t_are_distinct(tmp_path: Path) -> None:
     path = tmp_path / "two.toml"
     path.write_text(
         'sizes = ["n"]\nforward = "z = x + 2*x_t"\nloss = "sum(z * z)"\n[inputs]\nx = "n"\nx_t = "n"\n',
@@ -92,7 +92,7 @@ def test_an_input_x_and_an_input_x_t_are_two(tmp_path: Path) -> None:
     assert check_gradients(str(path), ["dz = 2*z", "dx_t = dz"]).lines[1].outcome == "wrong"
 
 
-def test_the_step_t_may_be_left_out_of_a_subscript_or_added(tmp_path: Path) -> None:
+def test_time_subscript_t_is_optional_in_names(tmp_path: Path) -> None:
     path = tmp_path / "one.toml"
     path.write_text('sizes = ["n"]\nforward = "z_t = 3*x"\nloss = "sum(z * z)"\n[inputs]\nx_t = "n"\n')
     for lines in (["dz = 2*z", "dx = 3*dz"], ["dz_t = 2*z_t", "dx_t = 3*dz_t"], ["k_t = 2*z", "dz = k", "dx = 3*dz"]):

@@ -1,4 +1,4 @@
-"""The judge: right answers in any form, wrong ones with their mistake named."""
+"""Checks of formulas and numbers: right answers in any notation, diagnoses of wrong ones."""
 
 import time
 from pathlib import Path
@@ -43,7 +43,7 @@ RIGHT = [
 
 
 @pytest.mark.parametrize(("model", "words", "formula"), RIGHT, ids=range(len(RIGHT)))
-def test_a_right_formula_is_equal_in_any_form(model: str, words: dict, formula: str) -> None:
+def test_equivalent_formulas_are_accepted_in_any_form(model: str, words: dict, formula: str) -> None:
     verdict = check_formula(model, "parameters", formula, words)
     assert verdict.equal, str(verdict)
     assert verdict.residual is None
@@ -81,14 +81,14 @@ REMARKS = [
 
 
 @pytest.mark.parametrize(("formula", "equal", "remark"), REMARKS, ids=range(len(REMARKS)))
-def test_readings_and_wrong_steps_of_a_chain_are_noted(formula: str, equal: bool, remark: str) -> None:
+def test_remarks_report_interpretation_and_wrong_steps_of_a_chain(formula: str, equal: bool, remark: str) -> None:
     verdict = check_formula("decoder", "parameters", formula.replace("2BTdV", "2TdV"))
     assert verdict.equal is equal, str(verdict)
     assert " ".join(verdict.remarks).endswith(remark) and bool(remark) == bool(verdict.remarks)
     assert " ".join(verdict.remarks) in " ".join(str(verdict).split())
 
 
-def test_a_formula_that_is_equal_at_these_sizes_only_is_not_equal() -> None:
+def test_formula_equal_at_only_these_sizes_is_wrong() -> None:
     wrong = "V(d + V) + ((N-1)d + 1)d_h"
     assert (
         "yours − model = V*(V − d_h), which is 0 at these sizes only."
@@ -98,7 +98,7 @@ def test_a_formula_that_is_equal_at_these_sizes_only_is_not_equal() -> None:
     assert not verdict.equal and verdict.headline.endswith("which is 0 at these sizes only.")
 
 
-def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were_set() -> None:
+def test_numbers_for_symbols_are_right_only_if_sizes_are_set() -> None:
     for text in ("128 V + 801,536", "6518 d = 834,304", "V d + 801,536", "128 V + 801,536 = 834,304"):
         verdict = check_formula("decoder", "parameters", text)
         assert not verdict.equal, str(verdict)
@@ -111,17 +111,17 @@ def test_a_formula_with_numbers_for_letters_is_right_only_where_these_sizes_were
     assert check_formula("decoder", "parameters", "128 V + 801,536", sizes).equal
     assert not check_formula("decoder", "parameters", "128 V + 801,536", {"d": 128, "L": 4}).equal
     assert check_formula("decoder", "parameters", f"{DECODER} with L = 4").equal
-    assert check_formula("decoder", "parameters", "834,304").equal  # a number says that it is at these sizes
+    assert check_formula("decoder", "parameters", "834,304").equal  # a number always refers to these sizes
 
 
-def test_the_number_after_a_right_formula_is_checked_too() -> None:
+def test_number_after_a_right_formula_is_checked_too() -> None:
     assert check_formula("decoder", "parameters", f"{DECODER} = 834,304").equal
     verdict = check_formula("decoder", "parameters", f"{DECODER} = 834,305")
     assert not verdict.equal and "yours is d*(V + L*(12*d + 13) + T + 2) = 834,305" in verdict.headline
     assert verdict.diagnosis == ("The formula is right, but not the number after it: at these sizes it is 834,304.",)
 
 
-def test_a_formula_for_one_row_is_right_where_the_batch_has_one() -> None:
+def test_formula_for_one_row_is_right_at_batch_size_one() -> None:
     one_row = "2V d T + L T(24d^2 + 4 d T)"
     assert check_formula("decoder", "flops", one_row).equal
     verdict = check_formula("decoder", "flops", one_row, {"B": 4})
@@ -217,14 +217,14 @@ WRONG = [
         "d(V+T) + 12L d^2",
         "has all norms (2*d*(2*L + 1)) and all biases but those of norms (9*d*L) that your formula leaves out.",
     ),
-    (  # three things forgotten, and not one forgotten and another counted twice
+    (  # three omissions, not one omission and one term counted twice
         "encoder",
         {},
         "V*d + L*(4*d*d)",
         "The model has the biases of 'encoder.layers.*.attention' (4*d*L), all norms (2*d*(2*L + 1)) and "
         "'encoder.layers.*.feed_forward' (d*L*(8*d + 5)) that your formula leaves out.",
     ),
-    # a symbol on which nothing depends, alone and with another slip; the same size several times
+    # an unused symbol, alone and with another mistake; a repeated size
     (
         "encoder",
         {},
@@ -240,7 +240,7 @@ WRONG = [
     ("decoder", {}, "d(V+T+2) + L(12d^2 + 5d)", "your formula leaves out two of these"),
     ("decoder", {}, "d(V+T+2) + L(12d^2 + 9d)", "'layers.*.feed_forward.widen.bias', the norms of the layers or"),
     ("decoder", {}, "d(V+T+2) + L(6d^2 + 10d)", "Your formula has d where the model has d_ff = 4*d."),
-    # decoder, otherwise
+    # other mistakes in a decoder
     ("decoder", {"d_h": 96}, DECODER, "has d where the model has d_h."),
     ("decoder", {"tied": False}, DECODER, "'embedding.weight' or 'output.weight'. It would be right with tied=true."),
     ("decoder", {"norm": "rms"}, DECODER, "It would be right with norm=layer."),
@@ -249,14 +249,16 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("model", "words", "formula", "expected"), WRONG, ids=range(len(WRONG)))
-def test_the_mistake_in_a_wrong_formula_is_named(model: str, words: dict, formula: str, expected: str) -> None:
+def test_diagnosis_identifies_the_mistake_in_a_wrong_formula(
+    model: str, words: dict, formula: str, expected: str
+) -> None:
     verdict = check_formula(model, "parameters", formula, words)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
 
 @pytest.mark.parametrize("case", WRONG[::6], ids=range(len(WRONG[::6])))
-def test_the_residual_is_the_answer_minus_the_size_of_the_built_model(case: tuple) -> None:
+def test_residual_is_answer_minus_model_size(case: tuple) -> None:
     model, words, formula, _ = case
     verdict = check_formula(model, "parameters", formula, words)
     if model in PRESETS:
@@ -286,20 +288,20 @@ FLOPS = [
 
 
 @pytest.mark.parametrize(("formula", "expected"), FLOPS, ids=range(len(FLOPS)))
-def test_operations_under_another_convention_or_with_a_mistake(formula: str, expected: str) -> None:
+def test_diagnosis_identifies_other_flops_conventions_and_mistakes(formula: str, expected: str) -> None:
     verdict = check_formula("decoder", "flops", formula)
     assert not verdict.equal
     assert expected in " ".join(verdict.diagnosis)
 
 
-def test_operations_are_checked_under_the_requested_convention() -> None:
+def test_flops_are_checked_under_the_requested_convention() -> None:
     half = Conventions(multiply_add=1, causal="half")
     assert check_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2").equal
     assert check_formula("decoder", "flops", "V d T B + 12 L T B d^2 + L d B T^2", conventions=half).equal
     assert not check_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2", conventions=half).equal
 
 
-def test_a_formula_for_something_else_gets_the_nearest_part() -> None:
+def test_unrelated_formula_is_compared_with_the_nearest_part() -> None:
     verdict = check_formula("feed-forward", "parameters", "V(d + d_h) + 5d^3 + 7")
     assert verdict.diagnosis[0].startswith("No simple explanation. Nearest to the difference is 'hidden'")
     assert "beyond that, 5*d**3 + 7 is left" in verdict.diagnosis[0]
@@ -307,7 +309,7 @@ def test_a_formula_for_something_else_gets_the_nearest_part() -> None:
     assert fraction.diagnosis == ("Your formula is not a polynomial: it is divided by d + 1.",)
 
 
-def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:
+def test_unknown_quantities_and_models_suggest_the_nearest() -> None:
     with pytest.raises(InputError, match="Did you mean 'd_h'"):
         check_formula("feed-forward", "parameters", "V*d_hh")
     with pytest.raises(InputError, match="quantity = 'params'"):
@@ -316,7 +318,7 @@ def test_what_cannot_be_read_is_an_error_with_a_guess() -> None:
         lemma.check("flops", "torch.nn:Linear", "in_features", in_features=4, out_features=2)
 
 
-def test_a_custom_factory_is_checked() -> None:
+def test_formula_of_a_custom_factory_is_checked() -> None:
     from torch import nn
 
     def two_layers(inside: int = 8, outside: int = 3) -> nn.Module:
@@ -327,13 +329,13 @@ def test_a_custom_factory_is_checked() -> None:
     assert wrong.diagnosis == ("The model has a bias of inside in 'first' that your formula leaves out.",)
 
 
-def test_a_spec_is_checked_like_its_preset() -> None:
+def test_spec_is_checked_like_its_preset() -> None:
     spec = Rnn(biases=2)
     assert check_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + 2L D").equal
     assert "biases=1" in str(check_formula(spec, "parameters", "V(d+D+1) + dD + (2L-1)D^2 + L D"))
 
 
-def test_a_spec_file_is_checked_like_its_preset(tmp_path: Path) -> None:
+def test_spec_file_is_checked_like_its_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('family = "gru"\nwidth = 8\nhidden = 16\n', encoding="utf-8")
     verdict = check_formula(path, "parameters", "vocabulary*(width + hidden + 1) + 4*hidden*(width + hidden + 1)")
@@ -342,14 +344,14 @@ def test_a_spec_file_is_checked_like_its_preset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("formula", ["(V+d+d_h+N)^12", "1/(V+d)^9+1/(N+d_h)^9", "+".join(["V*d^3"] * 600)])
-def test_a_hostile_formula_is_checked_soon(formula: str) -> None:
+def test_expensive_formula_is_checked_in_bounded_time(formula: str) -> None:
     check_formula("feed-forward", "parameters", A1)
     start = time.process_time()
     assert not check_formula("feed-forward", "parameters", formula).equal
     assert time.process_time() - start < 3
 
 
-def test_the_verdict_shows_itself() -> None:
+def test_verdict_renders_as_json_and_html() -> None:
     verdict = check_formula("feed-forward", "parameters", "V(d + d_h) + (N-1)d d_h")
     assert str(verdict) == (
         "Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that\nyour formula leaves out."
@@ -379,7 +381,7 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("model", "quantity", "value", "equal", "expected"), NUMBERS, ids=range(len(NUMBERS)))
-def test_a_number_is_checked_as_it_is_printed(
+def test_numbers_are_checked_to_their_printed_precision(
     model: str, quantity: str, value: str, equal: bool, expected: str
 ) -> None:
     verdict = check_number(model, quantity, value)
@@ -401,43 +403,43 @@ def test_a_number_is_checked_as_it_is_printed(
         ("7" * 300, "at most 200"),
     ],
 )
-def test_what_is_no_number_is_an_error(value: str, expected: str) -> None:
+def test_invalid_numbers_are_refused(value: str, expected: str) -> None:
     with pytest.raises(InputError, match=expected.replace("?", r"\?")):
         check_number("table-a5", "parameters", value)
 
 
-def test_a_rounded_number_reaches_half_a_digit() -> None:
+def test_rounded_number_matches_within_half_a_unit() -> None:
     assert read_number("9.7M").matches(9_650_000) and read_number("9.7M").matches(9_749_999)
     assert not read_number("9.7M").matches(9_750_001)
     assert read_number("9,721,596").unit == 0
 
 
-def test_a_rounded_zero_is_not_equal_to_everything() -> None:
+def test_rounded_zero_does_not_match_everything() -> None:
     assert not check_number("table-a5", "parameters", "0e30").equal
     assert check_number("table-a5", "parameters", "9.7M").equal
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_has_neighbours_that_can_be_built(name: str) -> None:
+def test_neighbor_specs_of_every_preset_can_be_built(name: str) -> None:
     for word, other in neighbor_specs(PRESETS[name].model):
         assert "=" in word and other != PRESETS[name].model
 
 
-def test_a_wrong_formula_of_a_dual_encoder_is_found() -> None:
+def test_wrong_formula_of_a_dual_encoder_is_detected() -> None:
     spec = DualEncoder(body=Gru(width=4, hidden=4), grid=2, patch=2, image_width=4, image_depth=1, image_heads=1)
     assert not check_formula(spec, "parameters", "V*d").equal
 
 
-def test_a_nearly_right_number_is_wrong() -> None:
+def test_nearly_right_number_is_wrong() -> None:
     output = str(check_number("table-a5", "parameters", "9721596.5", {}))
     assert "9721596.5" in output and "times the right number" not in output
 
 
 @pytest.mark.parametrize("number", ["834,304", "834 304", "834304"])
-def test_a_number_after_a_formula_may_have_separated_thousands(number: str) -> None:
+def test_number_after_a_formula_may_have_thousands_separators(number: str) -> None:
     assert lemma.check.parameters("decoder", f"V d + T d + 2d + L(12 d^2 + 13 d) = {number}")
 
 
-def test_a_formula_that_divides_by_zero_where_a_size_follows_another_is_refused() -> None:
+def test_division_by_zero_at_dependent_sizes_is_refused() -> None:
     with pytest.raises(InputError, match="divides by zero"):
         lemma.check.parameters("decoder", "d/(d_ff - 4d)")

@@ -1,4 +1,4 @@
-"""The judge of gradients: names, helpers, circles, reports; hostile input gets a verdict or an error, and quickly."""
+"""Checks of gradients: names, helpers, circular uses, reports, and bounded time for hostile input."""
 
 import json
 import time
@@ -13,17 +13,17 @@ from lemma.checking.gradients import GradientReport, check_gradients
 from lemma.errors import InputError
 
 
-def test_comments_and_blank_lines_are_skipped_and_lines_keep_their_numbers() -> None:
+def test_comments_and_blank_lines_do_not_change_line_numbers() -> None:
     report = check_gradients("rnn", ["# D1\n\nδ2 = ŷ - y  # softmax", "db2 = delta2"])
     assert [(verdict.line, verdict.name) for verdict in report.lines] == [(3, "dz2"), (4, "db2")]
     assert report.right
 
 
-def test_a_text_may_stand_for_its_lines() -> None:
+def test_multiline_string_equals_list_of_lines() -> None:
     assert check_gradients("rnn", "δ2 = ŷ - y\ndb2 = δ2") == check_gradients("rnn", ["δ2 = ŷ - y", "db2 = δ2"])
 
 
-def test_spellings_of_one_name_are_one_name() -> None:
+def test_spellings_of_a_gradient_name_are_equivalent() -> None:
     for name in ("dG_f", "dΓ_f", "dgamma_f", "dGamma_f", "∂Γ_f"):
         assert check_gradients("lstm", [f"{name} = dc * c_{{t-1}}"]).lines[0].name == "dG_f"
 
@@ -68,12 +68,12 @@ SPELLED = {
         ("rnn", "dU = h.transpose(1, 0) @ dz2"),
     ],
 )
-def test_a_line_is_read_as_students_write_it(cell: str, line: str) -> None:
+def test_usual_student_notations_are_accepted(cell: str, line: str) -> None:
     report = check_gradients(cell, [line])
     assert report.right, str(report)
 
 
-def test_every_member_of_a_chain_is_checked() -> None:
+def test_every_expression_of_a_chain_is_checked() -> None:
     report = check_gradients("rnn", ["dU = h.T @ dz2 = h.T @ (y - y_hat)"])
     assert [verdict.outcome for verdict in report.lines] == ["right", "wrong"]
     assert report.lines[1].repair == "dU = h.T @ (y_hat - y)"
@@ -83,14 +83,14 @@ def test_every_member_of_a_chain_is_checked() -> None:
     ("line", "expected"),
     [("dU = h.T (y_hat - y)", "expected an operator before '('"), ("dU = softmax'(z2)", "has no derivative here")],
 )
-def test_a_missing_operator_and_an_unknown_derivative_are_named(line: str, expected: str) -> None:
+def test_missing_operators_and_unknown_derivatives_are_explained(line: str, expected: str) -> None:
     with pytest.raises(InputError) as refusal:
         check_gradients("rnn", [line])
     assert expected in str(refusal.value)
 
 
 @pytest.mark.parametrize("cell", SPELLED)
-def test_gradients_are_read_as_papers_and_numpy_write_them(cell: str) -> None:
+def test_paper_and_numpy_notations_are_accepted(cell: str) -> None:
     report = check_gradients(cell, [SPELLED[cell]])
     assert report.right, str(report)
 
@@ -108,24 +108,24 @@ def test_gradients_are_read_as_papers_and_numpy_write_them(cell: str) -> None:
         ("dc = c.sum(axis=0", "expected ')'"),
     ],
 )
-def test_a_call_that_does_not_fit_is_refused(line: str, expected: str) -> None:
+def test_calls_with_invalid_arguments_are_refused(line: str, expected: str) -> None:
     with pytest.raises(InputError) as refusal:
         check_gradients("lstm", [line])
     assert expected in str(refusal.value)
 
 
-def test_letters_that_do_not_fit_the_values_are_a_wrong_line() -> None:
+def test_einsum_letters_with_wrong_shapes_make_the_line_wrong() -> None:
     (verdict,) = check_gradients("lstm", ['dW_y = einsum("ij,kj->ik", dz, x.T)']).lines
     assert verdict.reason.startswith("the shapes do not fit: einsum('ij,kj->ik') of (n_y, 1), (1, n_x)")
 
 
-def test_a_line_takes_the_true_value_of_what_another_line_got_wrong() -> None:
+def test_line_uses_true_value_of_a_wrong_earlier_gradient() -> None:
     report = check_gradients("lstm", ["dz = y - y_hat", "dW_y = dz @ a.T"])
     assert [verdict.outcome for verdict in report.lines] == ["wrong", "right"]
     assert not report.right
 
 
-def test_a_gradient_that_no_line_derives_is_named_as_taken() -> None:
+def test_underived_gradients_are_listed_as_taken() -> None:
     report = check_gradients("lstm", ["e = dz", "dW_y = e @ a.T"])
     assert report.lines[1].taken == ("dz",)
     assert "taken as given, since no line derives it: dz" in str(report)
@@ -137,11 +137,11 @@ def test_helpers_are_computed_and_not_checked() -> None:
     assert report.right
 
 
-def test_helpers_alone_are_nothing_right() -> None:
+def test_helpers_alone_are_not_right() -> None:
     assert not check_gradients("lstm", ["foo = c + c"]).right
 
 
-def test_a_helper_without_a_value_is_wrong_and_so_is_what_uses_it() -> None:
+def test_invalid_helper_makes_dependent_lines_wrong() -> None:
     report = check_gradients("lstm", ["s = x @ y", "t = s + s", "dc = t"])
     assert [verdict.outcome for verdict in report.lines] == ["wrong"] * 3
     assert report.lines[0].reason == "the shapes do not fit: (n_x, 1) @ (n_y, 1)"
@@ -162,7 +162,7 @@ UNAVAILABLE = {
 
 
 @pytest.mark.parametrize(("cell", "lines"), UNAVAILABLE)
-def test_a_line_that_uses_what_is_derived_only_after_it_is_wrong(cell: str, lines: str) -> None:
+def test_line_that_uses_a_later_derivation_is_wrong(cell: str, lines: str) -> None:
     report = check_gradients(cell, [lines])
     assert not report.right and UNAVAILABLE[cell, lines] in " ".join(str(report).split())
 
@@ -178,12 +178,12 @@ def test_a_line_that_uses_what_is_derived_only_after_it_is_wrong(cell: str, line
         ("rnn", "h = sigmoid(z1)\nz2 = h @ U + b2"),
     ],
 )
-def test_a_line_may_use_gradients_of_later_values_and_what_earlier_lines_get_right(cell: str, lines: str) -> None:
+def test_line_may_use_gradients_that_are_already_available(cell: str, lines: str) -> None:
     report = check_gradients(cell, [lines])
     assert report.right, str(report)
 
 
-def test_a_repair_uses_only_what_is_known_before_the_line() -> None:
+def test_repair_uses_only_gradients_available_before_the_line() -> None:
     (verdict,) = check_gradients("rnn", ["dz1 = -db1"]).lines
     assert verdict.outcome == "wrong" and "db1" not in (verdict.repair or "")
 
@@ -209,29 +209,29 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:25])
-def test_what_cannot_be_checked_is_refused_with_the_reason(text: str) -> None:
+def test_uncheckable_text_is_refused_with_the_reason(text: str) -> None:
     with pytest.raises(InputError) as refusal:
         check_gradients("lstm", [text])
     assert REFUSED[text] in str(refusal.value)
 
 
-def test_an_unknown_cell_gets_a_guess() -> None:
+def test_unknown_cell_name_suggests_the_nearest() -> None:
     with pytest.raises(InputError, match="Did you mean 'attention'"):
         check_gradients("atention", ["dz = y"])
 
 
-def test_a_value_that_is_no_number_is_wrong() -> None:
+def test_nonfinite_value_is_wrong() -> None:
     (verdict,) = check_gradients("lstm", ["dc = log(0 * c)"]).lines
     assert verdict.reason.startswith("the value is not a finite number")
     assert verdict.error is None
 
 
-def test_a_wrong_shape_is_reported_in_the_names_of_the_sizes() -> None:
+def test_wrong_shape_is_reported_in_size_names() -> None:
     (verdict,) = check_gradients("lstm", ["dW_f = sum(c)"]).lines
     assert verdict.reason.startswith("the shape is a number, expected (n_a, n_a+n_x)")
 
 
-def test_the_report_is_plain_json_and_safe_html() -> None:
+def test_report_renders_as_json_and_html() -> None:
     report = check_gradients("softmax-cross-entropy", ["dz = y - y_hat", "dy_hat = -y / y_hat"])
     base = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert (base["cell"], base["right"]) == ("softmax-cross-entropy", False)
@@ -242,7 +242,7 @@ def test_the_report_is_plain_json_and_safe_html() -> None:
     assert str(report).splitlines()[0] == "wrong   dz = y - y_hat"
 
 
-def test_html_escapes_what_was_typed() -> None:
+def test_html_escapes_user_input() -> None:
     from lemma.checking.gradients import GradientReport, GradientVerdict
 
     html = GradientReport("<b>", (GradientVerdict(1, "dz", "<script>", "wrong", "<i>"),))._repr_html_()
@@ -251,7 +251,7 @@ def test_html_escapes_what_was_typed() -> None:
 
 
 SECONDS = 5.0
-"""Of the processor, since a busy machine may keep us waiting; a second is the aim, a slow processor may take a few."""
+"""Limit of processor time, not wall time, as the machine may be busy; the goal is one second on a fast processor."""
 
 
 def check_or_refuse(cell: str, lines: list[str]) -> GradientReport | None:
@@ -286,14 +286,14 @@ PIECES = [
 
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60))
-def test_any_text_is_checked_or_refused(text: str) -> None:
+def test_arbitrary_text_is_checked_or_refused(text: str) -> None:
     check_or_refuse("lstm", [text, f"dc = {text}"])
     assert check_gradients("lstm", ["dz = y_hat - y"]).right
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(NAMES), st.lists(st.sampled_from(PIECES), max_size=12))
-def test_any_sequence_of_tokens_is_checked_or_refused(name: str, pieces: list[str]) -> None:
+def test_arbitrary_token_sequences_are_checked_or_refused(name: str, pieces: list[str]) -> None:
     report = check_or_refuse("lstm", [f"{name} = {' '.join(pieces)}"])
     assert report is None or (str(report) and report.to_dict())
 
@@ -319,7 +319,7 @@ def trees(cell: str) -> st.SearchStrategy[str]:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data(), st.sampled_from(CELL_NAMES))
-def test_any_expression_gets_a_verdict_and_a_repair_that_is_right(data: st.DataObject, cell: str) -> None:
+def test_repair_of_an_arbitrary_expression_is_right(data: st.DataObject, cell: str) -> None:
     target = data.draw(st.sampled_from(find_cell(cell).gradients))
     report = check_or_refuse(cell, [f"{target} = {data.draw(trees(cell))}"])
     if report is not None and report.lines[0].repair:
@@ -374,7 +374,7 @@ def test_expensive_lines_are_checked_or_refused_in_time(kind: str) -> None:
     assert report is None or not report.right
 
 
-def test_an_expensive_custom_function_is_refused() -> None:
+def test_expensive_custom_function_is_refused() -> None:
     steps = [f"H{i} = {' + '.join([f'exp(-H{i - 1})'] * 45)}" for i in range(1, 99)]
     cell = {
         "forward": ["H0 = tanh(X)", *steps],
@@ -388,14 +388,14 @@ def test_an_expensive_custom_function_is_refused() -> None:
     assert time.process_time() - started < SECONDS
 
 
-def test_an_inner_budget_draws_from_the_outer_ones() -> None:
+def test_inner_work_budget_counts_toward_outer_budgets() -> None:
     with WorkBudget(100) as outer:
         with WorkBudget(1000) as inner:
             inner.spend(60)
         assert (outer.remaining, inner.remaining) == (40, 940)
         with pytest.raises(TooMuchWork):
             Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)
-    Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)  # outside there is no limit
+    Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)  # no limit outside of a budget
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
@@ -404,7 +404,7 @@ def test_hostile_lines_are_wrong_or_refused_in_time(kind: str) -> None:
     assert report is None or not report.right
 
 
-def test_a_wrong_gradient_counts_once_and_cannot_be_used_before_it_is_derived() -> None:
+def test_wrong_gradient_counts_once_and_only_after_its_line() -> None:
     report = check_gradients("lstm", ["db_y = y - y_hat", "dW_y = db_y @ a.T"])
     assert [verdict.outcome for verdict in report.lines] == ["wrong", "right"]
     report = check_gradients("lstm", ["db_y = b_y", "dz = db_y"])

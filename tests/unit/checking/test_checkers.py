@@ -1,4 +1,4 @@
-"""The checkers by name: each is the function of `lemma.check` of that name, and refuses what it cannot use."""
+"""Checkers by name: each equals the function of `lemma.check` of that name and refuses invalid arguments."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_the_function_and_the_name_give_the_same(name: str) -> None:
+def test_function_and_named_checker_return_equal_results(name: str) -> None:
     model, *answers = CALLS[name]
     result = getattr(lemma.check, name)(model, *answers)
     assert result == run_checker(name, model, answers, {})
@@ -30,12 +30,12 @@ def test_the_function_and_the_name_give_the_same(name: str) -> None:
     assert right is True and bool(result) is True
 
 
-def test_every_checker_is_a_function_of_that_name() -> None:
+def test_every_checker_has_a_function_of_its_name() -> None:
     assert set(ANSWER_ARGUMENTS) == {*CALLS, "sheet"}
     assert all(callable(getattr(lemma.check, name)) for name in ANSWER_ARGUMENTS)
 
 
-def test_sizes_are_keywords_of_any_name() -> None:
+def test_sizes_are_passed_as_arbitrary_keywords() -> None:
     from torch import nn
 
     def factory(formula: int = 3, value: int = 2) -> nn.Module:
@@ -48,7 +48,7 @@ def test_sizes_are_keywords_of_any_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "model", "answers", "said"),
+    ("what", "model", "answers", "message"),
     [
         ("parametres", "lstm", ["V"], "Did you mean 'parameters'"),
         ("parameters", None, [], "a model is expected behind it"),
@@ -58,7 +58,7 @@ def test_sizes_are_keywords_of_any_name() -> None:
         ("identity", "c7", ["V"], "nothing expected behind the model, got 1 answers"),
     ],
 )
-def test_what_is_missing_is_named(what: str, model: str | None, answers: list[str], said: str) -> None:
+def test_missing_arguments_are_listed(what: str, model: str | None, answers: list[str], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         run_checker(what, model, answers, {})
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)

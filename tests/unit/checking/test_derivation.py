@@ -1,4 +1,4 @@
-"""Derivations step by step: the first wrong step is named, with what differs."""
+"""Derivations step by step: the first wrong step is reported with its difference."""
 
 import re
 from pathlib import Path
@@ -18,13 +18,13 @@ P = V d + L(4d^2 + 2 d d_ff)       # embedding, attention, feed-forward
 """
 
 
-def test_a_right_chain_is_right_and_settings_hold_for_the_step_before_too() -> None:
+def test_right_derivation_passes_and_settings_apply_to_both_sides() -> None:
     report = check_derivation(DECODER)
     assert report.right and [step.outcome for step in report.lines] == ["given", "right", "right"]
     assert report.summary == "the derivation: all 2 steps are right"
 
 
-def test_the_first_wrong_step_is_named_with_what_differs() -> None:
+def test_first_wrong_step_is_reported_with_the_difference() -> None:
     report = check_derivation(DECODER.replace("12 L d^2", "12 d^2") + "= d(V + 12d)\n= d V")
     assert [step.outcome for step in report.lines] == ["given", "right", "wrong", "right", "wrong"]
     wrong = report.first_wrong
@@ -60,7 +60,7 @@ def test_the_first_wrong_step_is_named_with_what_differs() -> None:
         ("4,128 (12d+13) = 4128(12d + 13)", True),
     ],
 )
-def test_chains_in_all_forms(text: str, right: bool) -> None:
+def test_chains_are_checked_in_all_notations(text: str, right: bool) -> None:
     assert check_derivation(text).right is right, str(check_derivation(text))
 
 
@@ -74,22 +74,23 @@ def test_chains_in_all_forms(text: str, right: bool) -> None:
         ("1e999 = 2", "at most 300 digits"),
     ],
 )
-def test_what_can_be_read_in_two_ways_or_is_no_formula_is_refused(text: str, message: str) -> None:
+def test_ambiguous_or_invalid_steps_are_refused(text: str, message: str) -> None:
     with pytest.raises(InputError, match=re.escape(message)):
         check_derivation(text)
 
 
-def test_a_derivation_without_a_second_step_is_not_called_right() -> None:
+def test_derivation_with_a_single_step_is_not_right() -> None:
     report = check_derivation("x = 3")
     assert not report.right and "none is checked" in report.summary
 
 
-def test_inputs_x_and_x_t_are_different() -> None:
+def test_inputs_x_and_x_t_are_distinct() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"x": "n d", "x_t": "n d"}}
     report = check_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
     assert [step.outcome for step in report.lines] == ["given", "right", "wrong"]
     assert [step.text for step in report.lines] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
-    single = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
+    # Without an input x_t, x_t denotes x, as in papers.
+    single = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}
     assert check_derivation(single).right
 
 
@@ -107,34 +108,36 @@ SOFTMAX = {
 }
 
 
-def test_the_equality_of_a_line_that_is_wrong_is_named() -> None:
+def test_wrong_equality_within_a_line_is_identified() -> None:
     wrong = check_derivation("n(n+1)/2 = (n^2 + n)/2 = n^2/2").first_wrong
     assert wrong and wrong.reason == "equality 2 of the line: the step before − this step = n/2"
     wrong = check_derivation("P = a b = b a = a + b").first_wrong
     assert wrong and wrong.reason.startswith("equality 3 of the line")
 
 
-def test_steps_with_matrices_are_compared_with_autograd_and_with_each_other() -> None:
+def test_matrix_steps_are_compared_with_autograd_and_each_other() -> None:
     report = check_derivation(SOFTMAX)
     assert report.right and [step.outcome for step in report.lines] == ["right"] * 4
     wrong = check_derivation({**SOFTMAX, "steps": SOFTMAX["steps"].replace("(P - Y) / n", "(Y - P) / n")})
     assert wrong.first_wrong and wrong.first_wrong.line == 5 and "the sign is wrong" in wrong.first_wrong.reason
 
 
-def test_steps_need_no_loss_and_transposes_of_products_are_caught() -> None:
+def test_loss_is_optional_and_wrong_transposes_are_detected() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"A": "n d", "B": "d d"}}
     report = check_derivation({**words, "steps": "Y = (A @ B).T\n  = B.T @ A.T\n  = A.T @ B.T"})
     assert [step.outcome for step in report.lines] == ["given", "right", "wrong"]
     assert "the shapes do not fit: (d, n) @ (d, d)" in report.lines[2].reason
     with pytest.raises(InputError, match="unknown name 'C'"):
         check_derivation({**words, "steps": "A @ C"})
+    with pytest.raises(InputError, match="line 1, column 5: unknown name 'C'"):  # where it occurs first
+        check_derivation({**words, "steps": "A @ C - C"})
     with pytest.raises(InputError, match="unknown size 'q'"):
         check_derivation({**words, "steps": "A[:q]"})
     with pytest.raises(SpecError, match="steps is missing"):
         check_derivation(words)
 
 
-def test_the_command_ends_with_1_at_a_wrong_step_and_with_2_at_what_cannot_be_read(tmp_path: Path) -> None:
+def test_wrong_step_exits_1_and_unreadable_input_exits_2(tmp_path: Path) -> None:
     path = tmp_path / "mine.txt"
     path.write_text(DECODER, encoding="utf-8")
     assert CliRunner().invoke(app, ["check", "derivation", str(path)]).exit_code == 0
@@ -149,6 +152,6 @@ def test_the_command_ends_with_1_at_a_wrong_step_and_with_2_at_what_cannot_be_re
         lemma.check.derivation("missing.txt")
 
 
-def test_a_step_may_use_other_spellings_of_names() -> None:
+def test_steps_may_use_aliases() -> None:
     words = {"sizes": ["n"], "inputs": {"X": "n n"}, "forward": "Y = X @ X", "aliases": {"Z": "Y"}}
     assert check_derivation({**words, "steps": "q = Z + Z\np = q + q\n= 4 * Z"}).right

@@ -1,4 +1,4 @@
-"""The language: what it reads, what it refuses and where, and the values it gives."""
+"""The expression language: syntax, errors with positions, and values."""
 
 import numpy as np
 import pytest
@@ -56,7 +56,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_an_expression_has_the_value_that_numpy_gives(text: str) -> None:
+def test_expression_values_match_numpy(text: str) -> None:
     np.testing.assert_allclose(value_of(text), CASES[text], rtol=1e-12, atol=1e-12)
     assert value_of(text).shape == CASES[text].shape
 
@@ -94,7 +94,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("text", REFUSED, ids=lambda text: text[:25])
-def test_what_is_not_in_the_language_is_refused_with_its_place(text: str) -> None:
+def test_unsupported_syntax_is_refused_with_its_position(text: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse_equation(text)
     assert str(refusal.value).startswith("line 1, column ")
@@ -105,13 +105,13 @@ UNFIT = ["u @ v", "u + r", "u * M.T", "n @ u", "[u; r]", "outer(M, u)", "diag(M)
 
 
 @pytest.mark.parametrize("text", UNFIT)
-def test_shapes_that_do_not_fit_are_named(text: str) -> None:
+def test_shape_mismatch_error_lists_the_shapes(text: str) -> None:
     with pytest.raises(ShapeError) as misfit:
         value_of(text)
     assert misfit.value.operation.count("{}") == len(misfit.value.shapes) > 0
 
 
-def test_no_value_grows_without_bound() -> None:
+def test_value_sizes_are_bounded() -> None:
     eight = "[u; u; u; u; u; u; u; u]"
     many = f"[{'; '.join([eight] * 8)}]"
     with pytest.raises(ShapeError, match="too large"):
@@ -136,6 +136,6 @@ columns = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(columns)
-def test_what_is_written_back_has_the_same_value(text: str) -> None:
+def test_written_expression_evaluates_to_the_same_value(text: str) -> None:
     again = write_expression(parse_equation(f"t = {text}").expression)
     np.testing.assert_allclose(value_of(again), value_of(text), rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""The same marks in other tools' formats, read by the tools themselves where they are installed."""
+"""Marks in the formats of other tools, read by those tools if installed."""
 
 import ast
 import json
@@ -54,11 +54,11 @@ STUDENTS: list[dict[str, Any]] = [
 POINTS = [[2, 1, 3, 1], [0.5, 0.5, 1, 0.75], [0, 0, 0, 0], [0, 0, 0, 0]]
 
 
-def test_the_marks_themselves() -> None:
+def test_marks_match_expected_points() -> None:
     assert [[mark.points for mark in mark_answers(SHEET, settings).marks] for settings in STUDENTS] == POINTS
 
 
-def test_gradescope_is_given_a_test_for_each_question() -> None:
+def test_gradescope_results_have_a_test_per_question() -> None:
     result = gradescope_results(mark_answers(SHEET, STUDENTS[1]))
     assert result == json.loads(json.dumps(result))
     assert set(result) <= {"score", "output", "output_format", "visibility", "tests"}
@@ -77,10 +77,10 @@ def test_gradescope_is_given_a_test_for_each_question() -> None:
         gradescope_result["status"]
         for gradescope_result in gradescope_results(mark_answers(SHEET, STUDENTS[0]))["tests"]
     ] == ["passed"] * 4
-    assert "base" not in json.dumps(result) and "repair" not in json.dumps(result)  # nothing that the sheet keeps
+    assert "base" not in json.dumps(result) and "repair" not in json.dumps(result)  # nothing that the sheet hides
 
 
-def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
+def test_lti_scores_have_a_score_per_student(tmp_path: Path) -> None:
     table = tmp_path / "class.csv"
     table.write_text(f'student,user_id,Q1\nAda,u-1,"{WHOLE}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
     marks = mark_class(SHEET, [table])
@@ -99,7 +99,7 @@ def test_lti_is_given_a_score_for_each_student(tmp_path: Path) -> None:
         lti_scores(mark_answers(SHEET, {"Q1": "R"}))
 
 
-def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
+def test_lambda_feedback_returns_a_boolean_and_feedback() -> None:
     lora = {"kind": "parameters", "model": "lora"}
     assert evaluation_function(WHOLE, "", lora) == {"is_correct": True, "feedback": "Right."}
     partly = evaluation_function("W_in*W_out", None, {**lora, "credit": {"W_in*W_out": 0.5}})
@@ -113,12 +113,12 @@ def test_lambda_feedback_is_given_a_boolean_and_a_text() -> None:
         evaluation_function("R", "", {"kind": "parameters", "modell": "lora"})
 
 
-def test_points_are_a_float_and_not_a_verdict() -> None:
+def test_points_are_returned_as_a_float() -> None:
     assert [points(SHEET, "Q1", settings) for settings in STUDENTS] == [2.0, 0.5, 0.0, 0.0]
     assert type(points(SHEET, "Q1", STUDENTS[0])) is float
 
 
-def test_the_steps_of_partial_credit() -> None:
+def test_partial_credit_steps_cover_all_combinations() -> None:
     questions = [SheetQuestion.model_validate(fields) for fields in SHEET["questions"]]
     thirds = [1 / 3, 2 / 3, 1]
     assert [possible_fractions(question) for question in questions] == [
@@ -129,7 +129,7 @@ def test_the_steps_of_partial_credit() -> None:
     ]
 
 
-def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
+def test_sheet_text_is_never_written_as_code() -> None:
     hostile = "x'\"]}); import os; os.system('touch ran') #\n"
     question = {"id": hostile[:90], "text": f"{hostile}`\n```", "kind": "parameters", "model": "lora"}
     sheet = read_sheet({"title": hostile, "questions": [question, {**question, "id": "if"}, {**question, "id": "1 2"}]})
@@ -145,8 +145,8 @@ def test_nothing_in_a_sheet_becomes_code_of_a_test() -> None:
     assert all(name.removesuffix(".py").isidentifier() for name in files) and len(files) == 3
 
 
-def released(notebook: dict[str, Any]) -> str:
-    """Return what is left of a source notebook when nbgrader has cleared solutions and hidden tests."""
+def release_notebook(notebook: dict[str, Any]) -> str:
+    """Return a source notebook after nbgrader has cleared solutions and hidden tests."""
     saved: list[str] = []
     for cell in notebook["cells"]:
         hidden = False
@@ -157,33 +157,33 @@ def released(notebook: dict[str, Any]) -> str:
     return "\n".join(saved)
 
 
-def test_the_released_notebook_shows_neither_answers_nor_credits_nor_values() -> None:
+def test_released_notebook_hides_answers_credits_and_values() -> None:
     questions = [
         {"id": "Q1", "kind": "parameters", "model": "lora", "credit": {"W_in*W_out": 0.25}, "text": "How many?"},
         {"id": "Q2", "kind": "number", "value": "16*Q1", "credit": {"12345": 0.5}},
         {"id": "Q3", "kind": "formula", "value": "7*Q1", "builds_on": ["Q1"], "follow_through": 0.375},
         {"id": "Q4", "kind": "gradient", "cell": "rnn", "lines": ["dz2"]},
     ]
-    rendered = released(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
+    rendered = release_notebook(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
     assert "How many?" in rendered and "Q4" in rendered
     for secret in ("W_in", "0.25", "16*Q1", "12345", "7*Q1", "0.375", "credit", "value", "sheet =", "R*"):
         assert secret not in rendered, secret
 
 
-def test_the_cells_of_a_graded_notebook_give_the_points() -> None:
+def test_graded_notebook_cells_return_the_points() -> None:
     for settings, expected in zip(STUDENTS[:2], POINTS[:2], strict=True):
         space: dict[str, Any] = {VARIABLES[id]: answer for id, answer in settings.items()}
         result = []
         for cell in nbgrader_notebook(read_sheet(SHEET))["cells"]:
             if cell["cell_type"] == "code" and cell["metadata"]["nbgrader"]["grade"]:
                 *body, last = ast.parse("".join(cell["source"])).body
-                assert isinstance(last, ast.Expr)  # what nbgrader reads is the value of the last line
+                assert isinstance(last, ast.Expr)  # nbgrader reads the value of the last line
                 exec(compile(ast.Module(body, []), "cell", "exec"), space)
                 result.append(eval(compile(ast.Expression(last.value), "cell", "eval"), space))
         assert result == expected
 
 
-def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) -> None:
+def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
     answers = tmp_path / "ada.toml"
     answers.write_text(f"student = 'Ada'\n[answers]\nQ1 = '{WHOLE}'", encoding="utf-8")
 
@@ -194,7 +194,7 @@ def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) 
     assert json.loads(write(answers, format="lti", out=tmp_path / "scores.json").read_text())[0]["userId"] == "Ada"
     tests = write(format="otter", out=tmp_path / "tests")
     assert {path.stem for path in tests.iterdir()} == set(VARIABLES.values())
-    write(format="otter", out=tests)  # again: they are replaced
+    write(format="otter", out=tests)  # writing again replaces the files
     (tests / "mine.py").write_text("")
     for given, named, message in [
         ((), {"format": "otter", "out": tests}, "holds mine.py"),
@@ -210,7 +210,7 @@ def test_formats_are_written_by_name_and_the_wrong_call_says_so(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("number", range(len(STUDENTS)))
-def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
+def test_otter_awards_the_same_points(number: int, tmp_path: Path) -> None:
     otter: Any = pytest.importorskip("otter.test_files", reason="needs otter-grader: pip install 'lemma-lm[grading]'")
     from otter.nbmeta_config import NBMetadataConfig
 
@@ -228,8 +228,8 @@ def test_otter_gives_the_same_points(number: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the sheet to the gradebook: the assignment generated, two notebooks handed in, executed and graded."""
+def test_nbgrader_awards_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Generate the assignment, submit, execute and grade two notebooks, and read the gradebook."""
     pytest.importorskip("nbgrader", reason="needs nbgrader: pip install 'lemma-lm[grading]'")
     import nbformat
     from nbgrader.apps import NbGraderAPI
@@ -259,7 +259,7 @@ def test_nbgrader_gives_the_same_points(tmp_path: Path, monkeypatch: pytest.Monk
         assert api.autograde("week4", f"s{number}")["success"]
     with api.gradebook as book:
         result = [[grade.auto_score for grade in _in_order(book, f"s{number}")] for number in (0, 1)]
-    assert result == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error is no points
+    assert result == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error earns no points
 
 
 def _in_order(book: Any, student: str) -> list[Any]:

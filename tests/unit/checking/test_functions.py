@@ -1,4 +1,4 @@
-"""Functions that come with Lemma and functions of your own: right gradients are right, typical slips are named."""
+"""Built-in and custom functions: right gradients are accepted, typical mistakes are diagnosed."""
 
 from pathlib import Path
 
@@ -115,23 +115,23 @@ SLIPS = [
 
 
 @pytest.mark.parametrize("name", RIGHT)
-def test_a_right_derivation_of_each_function_is_right(name: str) -> None:
+def test_correct_derivation_of_each_function_is_right(name: str) -> None:
     report = check_gradients(name, [RIGHT[name]])
     assert report.right, str(report)
 
 
-@pytest.mark.parametrize(("name", "line", "said"), SLIPS, ids=range(len(SLIPS)))
-def test_a_typical_mistake_is_named(name: str, line: str, said: str) -> None:
+@pytest.mark.parametrize(("name", "line", "message"), SLIPS, ids=range(len(SLIPS)))
+def test_typical_mistake_is_diagnosed(name: str, line: str, message: str) -> None:
     (verdict,) = check_gradients(name, [line]).lines
-    assert verdict.outcome == "wrong" and said in verdict.reason, str(verdict)
+    assert verdict.outcome == "wrong" and message in verdict.reason, str(verdict)
 
 
-def test_every_function_that_comes_with_lemma_is_tested() -> None:
+def test_every_built_in_function_is_tested() -> None:
     remaining = {"lstm", "gru", "rnn", "attention", "softmax-cross-entropy"}
     assert {*CELL_NAMES} == {*RIGHT} | remaining == {name for name, *_ in SLIPS} | remaining
 
 
-def test_no_size_is_degenerate_and_samples_differ() -> None:
+def test_samples_have_nondegenerate_and_varied_sizes() -> None:
     for name in CELL_NAMES:
         sizes = [
             {size: int(sample.values[size]) for size in find_cell(name).sizes} for sample in find_cell(name).samples
@@ -140,7 +140,7 @@ def test_no_size_is_degenerate_and_samples_differ() -> None:
         assert len({tuple(item.values()) for item in sizes}) > 1 or len(sizes[0]) == 1
 
 
-def test_norms_attention_and_the_perceptron_equal_torch() -> None:
+def test_norms_attention_and_perceptron_match_torch() -> None:
     v = find_cell("layer-norm").samples[0].values
     torch.testing.assert_close(functional.layer_norm(v["X"], v["X"].shape[1:], v["g"][0], v["b"][0], 1e-5), v["Y"])
     v = find_cell("rms-norm").samples[0].values
@@ -164,7 +164,7 @@ MINE = {
 }
 
 
-def test_a_custom_function_is_checked_from_python_and_from_a_file(tmp_path: Path) -> None:
+def test_custom_function_is_checked_from_python_and_file(tmp_path: Path) -> None:
     report = lemma.check.gradient(MINE, "dX = dZ @ W.T")
     assert [verdict.outcome for verdict in report.lines] == ["right", "right", "right", "wrong", "right"]
     assert report.lines[3].repair == "db = sum(dZ, axis=0)"
@@ -176,7 +176,7 @@ def test_a_custom_function_is_checked_from_python_and_from_a_file(tmp_path: Path
     assert (same.name, same.lines) == ("mine", report.lines)
 
 
-def test_a_batch_of_sequences_may_have_three_axes() -> None:
+def test_sequence_batches_may_have_three_axes() -> None:
     ours = {
         "forward": "S = einsum('bqd,bkd->bqk', Q, K)\nA = softmax(S)\nY = A @ V",
         "loss": "sum(dY * Y)",
@@ -209,15 +209,15 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("said", REFUSED)
-def test_a_mistake_in_a_file_is_named_with_its_place(said: str) -> None:
-    words = {word: value for word, value in {**MINE, **REFUSED[said]}.items() if value is not None}
+@pytest.mark.parametrize("message", REFUSED)
+def test_error_in_a_cell_file_reports_its_location(message: str) -> None:
+    words = {word: value for word, value in {**MINE, **REFUSED[message]}.items() if value is not None}
     with pytest.raises(SpecError) as refusal:
         read_cell(words, "mine.toml")
-    assert str(refusal.value).startswith("mine.toml") and said.split("the setting")[0] in str(refusal.value)
+    assert str(refusal.value).startswith("mine.toml") and message.split("the setting")[0] in str(refusal.value)
 
 
-def test_an_unknown_function_gets_a_guess_and_a_file_without_loss_the_reason() -> None:
+def test_unknown_function_and_missing_loss_are_explained() -> None:
     with pytest.raises(InputError, match=r"Did you mean 'layer-norm'.*TOML file"):
         check_gradients("layernorm", ["dX = dY"])
     with pytest.raises(LemmaError, match="no such file"):
@@ -226,7 +226,7 @@ def test_an_unknown_function_gets_a_guess_and_a_file_without_loss_the_reason() -
         check_gradients({**MINE, "loss": "", "answers": ""}, ["dX = X"])
 
 
-def test_nothing_in_a_file_is_executed() -> None:
+def test_cell_file_code_is_never_executed() -> None:
     for code in ("__import__('os')", "Z.__class__", "exec('1')", "X.tofile('x')", "lambda: 0", "open('x')"):
         for index in ("forward", "loss", "answers"):
             with pytest.raises(LemmaError):

@@ -1,4 +1,4 @@
-"""A class: the same marks as for each student alone, whatever one of them hands in; each answer judged once."""
+"""Marks of a class: equal to those of each student alone; broken submissions are isolated; answers are checked once."""
 
 import csv
 import json
@@ -79,7 +79,7 @@ def marks(sheet: Path, tmp_path_factory: pytest.TempPathFactory) -> ClassMarks:
     return mark_class(sheet, [write_table(tmp_path_factory.mktemp("table") / "class.csv", ANSWERS)])
 
 
-def test_a_table_is_marked_by_student_and_question(marks: ClassMarks, sheet: Path) -> None:
+def test_table_is_marked_by_student_and_question(marks: ClassMarks, sheet: Path) -> None:
     assert points(marks) == POINTS and marks.of == 6
     for student, settings in ANSWERS.items():
         assert marks[student].marks == mark_answers(sheet, settings).marks
@@ -89,7 +89,7 @@ def test_a_table_is_marked_by_student_and_question(marks: ClassMarks, sheet: Pat
     assert "Di: Q3 cannot be read. Look at it." in marks.notes
 
 
-def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
+def test_files_folders_and_tables_give_equal_marks(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
     folder = tmp_path / "answers"
     (folder / "Cy").mkdir(parents=True)
     files = [write_file(folder / f"{number}.toml", name, ANSWERS[name]) for number, name in enumerate(("Ada", "Bo"))]
@@ -114,7 +114,7 @@ def test_files_folders_and_tables_of_any_shape_give_the_same(marks: ClassMarks, 
     assert marks.students[0].source.endswith("class.csv, line 2")
 
 
-def test_what_one_student_hands_in_never_stops_the_class(sheet: Path, tmp_path: Path) -> None:
+def test_broken_submission_does_not_stop_the_class(sheet: Path, tmp_path: Path) -> None:
     invalid = {
         "empty.toml": b"",
         "latin.toml": "student = 'É'".encode("latin-1"),
@@ -147,7 +147,7 @@ def test_what_one_student_hands_in_never_stops_the_class(sheet: Path, tmp_path: 
     assert any("unknown question 'Q9'" in note for note in result.notes)
 
 
-def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> None:
+def test_broken_row_does_not_affect_other_rows(sheet: Path, tmp_path: Path) -> None:
     path = tmp_path / "class.csv"
     big = "9" * 200_000  # longer than the csv module takes by itself
     rows = ["student,Q1,Q2", f'"Ada","{WHOLE}",180000', "Short", f"Long,R,1,2,3\nBig,{big},1", ',"R",7']
@@ -161,7 +161,7 @@ def test_a_row_that_is_broken_spoils_no_other(sheet: Path, tmp_path: Path) -> No
     assert result["Short"]["Q2"].verdict == "not answered"
 
 
-def test_each_answer_is_read_and_marked_once_however_many_give_it(
+def test_identical_answers_are_read_and_marked_once(
     sheet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: Counter[tuple[str, bool]] = Counter()
@@ -186,7 +186,7 @@ def test_each_answer_is_read_and_marked_once_however_many_give_it(
     assert sorted(diagnose for _, diagnose in calls.elements()) == [False] * 3 + [True] * 2  # no right one is diagnosed
 
 
-def test_marks_do_not_wait_for_reasons(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
+def test_marks_are_complete_when_diagnosis_time_runs_out(marks: ClassMarks, sheet: Path, tmp_path: Path) -> None:
     hasty = mark_class(sheet, [write_table(tmp_path / "class.csv", ANSWERS)], seconds=-1)
     assert points(hasty) == points(marks)
     assert hasty.undiagnosed and not marks.undiagnosed
@@ -194,9 +194,9 @@ def test_marks_do_not_wait_for_reasons(marks: ClassMarks, sheet: Path, tmp_path:
     assert not any(mistake.text == "not diagnosed" for mistake in hasty.mistakes)
 
 
-def test_the_most_frequent_mistake_comes_first_with_those_who_made_it(marks: ClassMarks) -> None:
+def test_mistakes_are_sorted_by_frequency_with_students(marks: ClassMarks) -> None:
     first = marks.mistakes[0]
-    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same mistake
+    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # the same mistake, written differently
     assert "W_in*W_out" in first.text and "base" in first.text
     assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [
         (item.question, item.text, item.students) for item in marks.mistakes
@@ -204,7 +204,7 @@ def test_the_most_frequent_mistake_comes_first_with_those_who_made_it(marks: Cla
     assert not any("Ada" in mistake.students for mistake in marks.mistakes)
 
 
-def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_path: Path) -> None:
+def test_class_marks_are_saved_as_csv_json_and_html(marks: ClassMarks, tmp_path: Path) -> None:
     for ending in ("csv", "json", "html", "md", "txt"):
         marks.save(tmp_path / f"marks.{ending}")
     with (tmp_path / "marks.csv").open(encoding="utf-8", newline="") as file:
@@ -219,7 +219,7 @@ def test_it_is_saved_as_a_table_as_json_and_as_a_page(marks: ClassMarks, tmp_pat
     assert "The most frequent mistakes" in page and "http" not in page and "<script" not in page
 
 
-def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(sheet: Path, tmp_path: Path) -> None:
+def test_student_text_is_escaped_in_html_and_csv(sheet: Path, tmp_path: Path) -> None:
     answers = {"=HYPERLINK(1)": {"Q1": "<script>alert(1)</script>"}, "<b>Bo</b>\x1b[31m": {"Q2": "=1+1", "Q1": "@R"}}
     result = mark_class(sheet, [write_table(tmp_path / "class.csv", answers)])
     page = result._repr_html_()
@@ -228,7 +228,7 @@ def test_nothing_a_student_writes_has_a_meaning_in_the_page_or_a_spreadsheet(she
     assert [row["student"] for row in result.records()] == ["'=HYPERLINK(1)", "<b>Bo</b>\ufffd[31m"]
 
 
-def test_two_of_one_name_are_kept_apart(sheet: Path, tmp_path: Path) -> None:
+def test_students_with_equal_names_are_distinguished(sheet: Path, tmp_path: Path) -> None:
     files = [write_file(tmp_path / f"{name}.toml", "Ada", ANSWERS[name]) for name in ("Ada", "Bo")]
     assert [student.student for student in mark_class(sheet, files).students] == [f"Ada ({file})" for file in files]
 
@@ -243,14 +243,14 @@ def test_two_of_one_name_are_kept_apart(sheet: Path, tmp_path: Path) -> None:
         ('student,Q1\nAda,"R\n', "Is there a quote that is not closed?"),
     ],
 )
-def test_a_table_that_is_no_class_is_refused(sheet: Path, tmp_path: Path, content: str, message: str) -> None:
+def test_invalid_class_table_is_refused(sheet: Path, tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "class.csv").write_text(content, encoding="utf-8")
     with pytest.raises(InputError) as refusal:
         mark_class(sheet, [tmp_path / "class.csv"])
     assert message in str(refusal.value) and str(tmp_path / "class.csv") in str(refusal.value)
 
 
-def test_nothing_to_mark_is_said(sheet: Path, tmp_path: Path) -> None:
+def test_empty_submissions_are_refused(sheet: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to mark"):
         mark_class(sheet, [tmp_path])
     with pytest.raises(InputError, match="no such file or folder"):
@@ -261,7 +261,7 @@ def test_nothing_to_mark_is_said(sheet: Path, tmp_path: Path) -> None:
         check_sheet(sheet, [{"Q1": "R"}, {"Q1": "R"}])
 
 
-def test_the_command_marks_a_class_and_writes_every_file(
+def test_command_marks_a_class_and_writes_every_format(
     sheet: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = write_table(tmp_path / "class.csv", ANSWERS)

@@ -20,7 +20,7 @@ FALSE = ("c6", "d4")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_number_comes_out_and_only_c6_and_d4_are_false(name: str) -> None:
+def test_findings_match_and_only_c6_and_d4_are_false(name: str) -> None:
     report = check_identity(name, {"samples": 2000} if name in ("b5", "c7") else {})
     assert report.confirmed
     assert report.holds == (name not in FALSE)
@@ -47,12 +47,12 @@ def test_every_number_comes_out_and_only_c6_and_d4_are_false(name: str) -> None:
         ("relative", "rotary"),
     ],
 )
-def test_an_identity_is_found_by_number_and_alias(word: str, name: str) -> None:
+def test_identity_is_looked_up_by_number_or_alias(word: str, name: str) -> None:
     assert find_identity(word).name == name
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes", "said"),
+    ("name", "sizes", "message"),
     [
         ("orthgonal", {}, "Did you mean 'orthogonal'?"),
         ("c7", {"sample": 3}, "Did you mean 'samples'"),
@@ -65,31 +65,31 @@ def test_an_identity_is_found_by_number_and_alias(word: str, name: str) -> None:
         ("rotary", {"D": 5}, "must be even"),
     ],
 )
-def test_a_wrong_name_or_size_is_explained(name: str, sizes: dict[str, Any], said: str) -> None:
+def test_invalid_identity_name_or_size_is_explained(name: str, sizes: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         check_identity(name, sizes)
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 def report_of(findings: tuple[Finding, ...], **evidence: Any) -> IdentityReport:
     return IdentityReport(findings, name="x", title="X", claim="1 = 2", **evidence)
 
 
-def test_a_number_that_is_off_is_not_confirmed() -> None:
+def test_deviating_number_is_not_confirmed() -> None:
     off = report_of((Finding("one", 1.0, 2.0, 0.5),))
     assert not off.holds
     assert "✗" in str(off)
     assert Finding("one", 1.0, 2.0, 0.5, expects="different").holds
 
 
-def test_the_list_names_all_with_their_sizes() -> None:
+def test_identity_list_shows_every_identity_with_its_sizes() -> None:
     rendered = list_identities()
     assert [item["name"] for item in rendered.to_dict()["identities"]] == list(IDENTITIES)
     assert set(NAMES) == set(IDENTITIES)
     assert all(f"{name} " in str(rendered) for name in NAMES)
 
 
-def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identity_report_is_saved_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("vl_convert")
     report = check_identity("c6", {"N": 3, "D": 4})
     for suffix in ("html", "json", "txt", "svg"):
@@ -115,7 +115,7 @@ def test_a_report_is_saved_in_every_form(tmp_path: Path, monkeypatch: pytest.Mon
         (["c10", "--json"], 0),
     ],
 )
-def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> None:
+def test_exit_code_is_the_verdict_of_the_identity(words: list[str], status: int) -> None:
     result = CliRunner().invoke(app, ["identity", *words])
     assert result.exit_code == status
     assert result.stdout.strip()
@@ -124,7 +124,7 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["c7", "c8"], "one identity at a time"),
         (["D=3"], "which identity"),
@@ -134,14 +134,14 @@ def test_the_command_ends_with_the_verdict(words: list[str], status: int) -> Non
         (["--out", "all.html"], "which identity is to be written to all.html"),
     ],
 )
-def test_the_command_refuses_what_it_cannot_run(words: list[str], said: str) -> None:
+def test_command_refuses_invalid_arguments(words: list[str], message: str) -> None:
     mistake = CliRunner().invoke(app, ["identity", *words]).exception
     assert isinstance(mistake, SpecError)
-    assert said in str(mistake)
+    assert message in str(mistake)
 
 
 @pytest.mark.parametrize("json_too", [[], ["--json"]])
-def test_the_command_says_where_it_wrote(json_too: list[str], tmp_path: Path) -> None:
+def test_command_reports_the_output_path(json_too: list[str], tmp_path: Path) -> None:
     path = tmp_path / "c7.html"
     result = CliRunner().invoke(app, ["identity", "c7", "D=3", "samples=500", "--out", str(path), *json_too])
     assert path.is_file()
@@ -150,7 +150,7 @@ def test_the_command_says_where_it_wrote(json_too: list[str], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("J", [2, 3, 7, 64])
-def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
+def test_b7_costs_cross_at_half_of_an_odd_width(J: int) -> None:
     report = check_identity("b7", {"J": J, "I": 1})
     meeting = report.findings[-1]
     assert f"J/2 = {J / 2:g}" in meeting.label
@@ -162,19 +162,19 @@ def test_b7_meets_at_half_of_an_odd_width_too(J: int) -> None:
     assert "**" not in str(report)
 
 
-def test_the_python_api_gives_the_same_report() -> None:
+def test_python_api_returns_the_same_report() -> None:
     report: Any = api.check("identity", "products", D=5, samples=100)
     assert report.sizes["D"] == 5
     listed: Any = api.check("identity", None)
     assert "temperature" in str(listed)
 
 
-def test_c6_at_a_norm_where_float64_cannot_tell() -> None:
+def test_c6_is_decided_at_norms_beyond_float64() -> None:
     assert check_identity("c6", {"norm": 100}).confirmed
     assert check_identity("c6", {"norm": 1e-3, "scaled": True}).confirmed
 
 
-def test_whether_a_claim_holds_is_measured_and_not_written_down() -> None:
+def test_claims_are_decided_by_measurement() -> None:
     wrong, right = Finding("claimed", 1.0, 2.0, 0.5), Finding("claimed", 2.0, 2.0, 0.5)
     fact = Finding("a fact", 1.0, 1.0, 0.0)
     assert report_of((fact,), correction="no.", claimed=(right,)).holds
@@ -188,7 +188,7 @@ def test_whether_a_claim_holds_is_measured_and_not_written_down() -> None:
 @pytest.mark.parametrize(
     ("graph", "holds"), [("star", False), ("path", False), ("random", False), ("cycle", True), ("complete", True)]
 )
-def test_d4_holds_just_on_regular_graphs(graph: str, holds: bool) -> None:
+def test_d4_holds_only_on_regular_graphs(graph: str, holds: bool) -> None:
     report = check_identity("d4", {"graph": graph, "nodes": 7, "edges": 9})
     assert report.confirmed
     assert report.holds is holds
@@ -196,35 +196,35 @@ def test_d4_holds_just_on_regular_graphs(graph: str, holds: bool) -> None:
     assert spectral.actual == pytest.approx(1, abs=1e-10)
 
 
-def test_d4_a_star_by_hand() -> None:
+def test_d4_star_matches_hand_calculation() -> None:
     report = check_identity("d4", {"graph": "star", "nodes": 4})
     assert report.claimed[0].actual == pytest.approx(1 / 4 + 3 / 8**0.5 - 1)  # the hub: 1/4 + 3/√(4·2)
 
 
-def test_d2_a_model_that_knows_nothing_has_the_perplexity_of_its_vocabulary() -> None:
+def test_d2_uniform_model_has_perplexity_of_vocabulary_size() -> None:
     report = check_identity("d2", {"V": 17, "T": 9})
     assert report.findings[-1].actual == pytest.approx(17)
     assert {row[0] for row in report.rows} == {"feed-forward", "lstm", "decoder"}
 
 
-def test_b3_the_bound_stays_while_the_uncut_value_grows_with_t_squared() -> None:
+def test_b3_clipped_distance_is_bounded_while_unclipped_grows() -> None:
     rows = check_identity("b3", {"T": 64, "L_max": 5.0}).rows
     assert {round(row[1], 9) for row in rows} == {5.0}
     assert rows[-1][2] == pytest.approx(sum(max(t, 63 - t) ** 2 for t in range(64)) / 64)
 
 
-def test_b8_states_onset_and_period_of_loops_that_are_not_trivial() -> None:
+def test_b8_reports_onset_and_period_of_nontrivial_loops() -> None:
     report = check_identity("b8", {"V": 5, "N": 4})
     assert report.findings[0].actual == 20
     assert max(row[2] for row in report.rows) > 1 and max(row[1] for row in report.rows) > 1
 
 
-def test_c9_prints_the_table_of_width_four() -> None:
+def test_c9_table_of_width_four_matches_sine_and_cosine() -> None:
     rows = check_identity("c9", {"P": 3}).rows
     assert rows[1][1:] == pytest.approx((math.sin(2), math.cos(2), math.sin(0.02), math.cos(0.02)))
 
 
-def test_d3_counts_by_closed_form() -> None:
+def test_d3_counts_match_the_closed_form() -> None:
     rows = {row[0]: row[1:] for row in check_identity("d3", {"d": 12, "h": 3, "n": 5}).rows}
     assert rows["single"] == (432, 2 * (3 * 5 * 144 + 2 * 25 * 12), 5)
     assert rows["multi"] == (432, 2 * (3 * 5 * 144 + 2 * 25 * 12), 15)
@@ -246,12 +246,12 @@ def test_d3_counts_by_closed_form() -> None:
         ("rotary", {"N": 2000, "D": 1024}),
     ],
 )
-def test_sizes_beyond_the_stated_work_or_memory_are_refused(name: str, sizes: dict[str, Any]) -> None:
+def test_sizes_beyond_the_work_or_memory_limit_are_refused(name: str, sizes: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"at most .* Give smaller sizes"):
         check_identity(name, sizes)
 
 
-def test_every_size_of_every_identity_is_bounded_or_refused_in_time() -> None:
+def test_oversized_identity_settings_are_refused_in_time() -> None:
     started = time.process_time()
     for name, identity in IDENTITIES.items():
         for setting in identity.sizes.model_fields:

@@ -1,4 +1,4 @@
-"""Numbers as people write them: rounded, in per cent, with commas; judged by the digits written."""
+"""Numbers in common notations: rounded, in percent, with separators; compared to the written digits."""
 
 from fractions import Fraction
 
@@ -28,12 +28,12 @@ RIGHT = 14_980_860  # table-a5 with four layers
         ("about 14,981,000", True),
     ],
 )
-def test_a_rounded_number_is_right_to_its_digits_and_never_far_off(text: str, equal: bool) -> None:
+def test_rounded_number_is_right_to_its_written_digits(text: str, equal: bool) -> None:
     assert check_number("table-a5", "parameters", text, {"L": 4}).equal is equal
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("about 100,000,000", "It is about 6.7 times the right number."),
         ("30 million", "It is 2 times the right number."),
@@ -42,16 +42,16 @@ def test_a_rounded_number_is_right_to_its_digits_and_never_far_off(text: str, eq
         ("about 60,000,000", "It is 4 times the right number."),
     ],
 )
-def test_a_factor_is_named_only_where_it_is_true_to_the_digits_written(text: str, said: str) -> None:
-    assert check_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (said,)
+def test_factor_is_diagnosed_only_if_exact_to_written_digits(text: str, message: str) -> None:
+    assert check_number("table-a5", "parameters", text, {"L": 4}).diagnosis == (message,)
 
 
-def test_a_power_of_ten_may_be_negative() -> None:
+def test_powers_of_ten_may_be_negative() -> None:
     assert read_number("125e-3").value == Fraction(1, 8)
     assert check_number("lora", "trainable/frozen", "1.25e-1", {"W_in": 200, "W_out": 50, "R": 5}).equal
 
 
-def test_a_share_may_be_written_in_per_cent() -> None:
+def test_fraction_may_be_written_as_percent() -> None:
     sizes = {"W_in": 200, "W_out": 50, "R": 5}
     for text, equal in (("0.125", True), ("12.5 %", True), ("12.5 percent", True), ("0.125 %", False), ("12.5", False)):
         assert check_number("lora", "trainable/frozen", text, sizes).equal is equal, text
@@ -84,14 +84,12 @@ def verdict(question: str, answer: str) -> str:
         ("A", "12.5 %", "unreadable"),
     ],
 )
-def test_a_percent_sign_divides_by_a_hundred_unless_the_value_is_in_per_cent(
-    question: str, answer: str, expected: str
-) -> None:
+def test_percent_sign_divides_by_100_unless_value_is_percent(question: str, answer: str, expected: str) -> None:
     assert verdict(question, answer) == expected
 
 
 @pytest.mark.parametrize("text", ["0,537 GB", "0,5 GB", "00,537", "0 537", "0,125"])
-def test_a_decimal_comma_is_not_read_as_thousands(text: str) -> None:
+def test_decimal_comma_is_not_a_thousands_separator(text: str) -> None:
     with pytest.raises(InputError):
         read_number(text)
 
@@ -107,5 +105,5 @@ def test_a_decimal_comma_is_not_read_as_thousands(text: str) -> None:
         ("11.251", "wrong"),
     ],
 )
-def test_a_lone_separator_that_decides_the_verdict_is_left_to_the_teacher(answer: str, expected: str) -> None:
+def test_decisive_ambiguous_separator_is_left_to_the_teacher(answer: str, expected: str) -> None:
     assert verdict("A", answer) == expected

@@ -1,4 +1,4 @@
-"""Formulas as people write them, read exactly."""
+"""Parsing of formulas in common notations."""
 
 from fractions import Fraction
 
@@ -54,7 +54,7 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("text", SPELLINGS)
-def test_a_spelling_is_read_as_what_it_means(text: str) -> None:
+def test_equivalent_spellings_parse_to_the_same_formula(text: str) -> None:
     assert read_formula(text, KNOWN) == SPELLINGS[text]
 
 
@@ -80,21 +80,21 @@ PRINTED = {
     "(Ld)^2": (19 * 3) ** 2,
     "{Ld}^2": (19 * 3) ** 2,
 }
-"""Symbols written together, with the value at `VALUES` that a reader of a paper gives them."""
+"""Symbols written together, with their conventional value at `VALUES`."""
 
 
 @pytest.mark.parametrize("text", PRINTED)
-def test_a_power_is_of_the_last_symbol_alone_as_in_print(text: str) -> None:
+def test_power_applies_to_the_last_symbol_only(text: str) -> None:
     assert read_formula(text, KNOWN).at(VALUES) == PRINTED[text]
 
 
-def test_a_power_of_a_name_of_several_letters_is_of_the_whole_name() -> None:
+def test_power_applies_to_an_entire_multiletter_name() -> None:
     sizes = {"L": 2, "hidden": 3, "width": 5, "h": 7, "d": 11}
     assert read_formula("hidden^2", list(sizes)).at(sizes) == 9
     assert read_formula("Lhidden^2width", list(sizes)).at(sizes) == 2 * 9 * 5
 
 
-def test_the_printed_formula_of_the_decoder_is_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_decoder_formula_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["check", "parameters", "decoder", "12Ld^2 + 13Ld + (V+T+2)d"])
     assert done.value.code == 0 and capsys.readouterr().out.startswith("Equal: ")
@@ -127,48 +127,48 @@ AROUND = {
     "E: V d\nA: 4 L d^2\ntotal: 7": as_polynomial(7),
     "E = V d; A = 4 d^2; P = E + L A": V * d + 4 * L * d**2,
 }
-"""What people write around a formula."""
+"""Formulas with surrounding words."""
 
 
 @pytest.mark.parametrize("text", AROUND)
-def test_words_around_a_formula_are_read(text: str) -> None:
+def test_words_around_a_formula_are_ignored(text: str) -> None:
     assert read_formula(text, KNOWN) == AROUND[text]
 
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 11), st.integers(-3, 6), st.integers(0, 6))
-def test_a_sum_over_an_index_is_the_sum_of_its_terms(power: int, first: int, count: int) -> None:
+def test_indexed_sum_equals_the_sum_of_its_terms(power: int, first: int, count: int) -> None:
     terms = sum(Fraction(term) ** power for term in range(first, first + count))
     text = rf"\sum_{{l={first}}}^{{{first + count - 1}}} l^{power} d"
     assert read_formula(text, KNOWN) == terms * d
 
 
-def test_the_reading_of_runs_of_letters_is_reported() -> None:
+def test_interpretation_of_adjacent_letters_is_reported() -> None:
     assert read_answer("12Ld^2 + 13Ld + V d", KNOWN).interpretations == ("'Ld^2' as L·d^2", "'Ld' as L·d")
     assert read_answer("dh", ["d", "h", "dh"]).interpretations == ("'dh' as one symbol, not d·h",)
     assert read_answer("12 L d^2 + d_model + d_{ff}", KNOWN).interpretations == ()
 
 
-def test_the_members_of_a_chain_and_the_parts_of_a_total_are_kept() -> None:
+def test_chain_members_and_parts_of_totals_are_returned() -> None:
     reading = read_answer("P = V d = V(d + 1) - V = 3", KNOWN)
     assert (*reading.chain, reading.value) == (V * d, V * d, 3)
     reading = read_answer("embedding: V d; layers: 4 L d^2; total: V d + 5", KNOWN)
     assert (*reading.chain, reading.value) == (V * d + 4 * L * d**2, V * d + 5)
 
 
-def test_a_subscript_binds_to_its_letter_and_braces_are_never_cut() -> None:
+def test_subscript_binds_to_its_letter_and_braces_are_atomic() -> None:
     assert read_formula("dd_h", ["d", "h", "d_h"]) == d * d_h
     assert read_formula("d_ff", ["d_f", "f"]) == symbol("d_f") * symbol("f")
     with pytest.raises(InputError, match="unknown symbol 'd_ff'"):
         read_formula("d_{ff}", ["d_f", "f"])
 
 
-def test_a_run_of_letters_that_is_itself_a_symbol_is_not_cut() -> None:
+def test_known_multiletter_symbol_is_not_split() -> None:
     assert read_formula("dh", ["d", "h", "dh"]) == symbol("dh")
     assert read_formula("ddh", ["d", "h", "dh"]) == d * symbol("dh")
 
 
-def test_a_cut_that_fails_at_the_longest_symbol_is_tried_with_a_shorter_one() -> None:
+def test_splitting_backtracks_from_longest_to_shorter_symbols() -> None:
     assert read_formula("abc", ["ab", "a", "bc"]) == symbol("a") * symbol("bc")
 
 
@@ -215,20 +215,20 @@ WRONG = {
 
 
 @pytest.mark.parametrize("text", WRONG)
-def test_a_mistake_is_named(text: str) -> None:
+def test_syntax_error_message_explains_the_mistake(text: str) -> None:
     with pytest.raises(InputError) as caught:
         read_formula(text, KNOWN)
     assert [words for words in WRONG[text] if words not in str(caught.value)] == []
 
 
-def test_a_caret_stands_under_the_mistake() -> None:
+def test_caret_points_at_the_mistake() -> None:
     with pytest.raises(InputError) as caught:
         read_formula("V*d + wrong*d", KNOWN)
     _, line, caret = str(caught.value).split("\n")
     assert line[caret.index("^") :] == "wrong*d"
 
 
-def test_a_long_formula_is_shown_only_around_the_mistake() -> None:
+def test_error_shows_only_the_context_of_long_formulas() -> None:
     text = "+".join(["d"] * 400 + ["wrong"] + ["d"] * 400)
     with pytest.raises(InputError) as caught:
         read_formula(text, KNOWN)
@@ -254,12 +254,12 @@ BOUNDS = {
 
 
 @pytest.mark.parametrize("text", BOUNDS)
-def test_each_bound_is_named(text: str) -> None:
+def test_exceeded_limits_are_explained(text: str) -> None:
     with pytest.raises(InputError, match=BOUNDS[text]):
         read_formula(text, KNOWN)
 
 
-def test_formulas_just_inside_the_bounds_are_read() -> None:
+def test_formulas_just_inside_the_limits_are_read() -> None:
     assert read_formula("(" * 58 + "d" + ")" * 58, KNOWN) == d
     assert read_formula("+".join(["d"] * 1900), KNOWN) == 1900 * d
     assert read_formula("9" * 300, KNOWN) == as_polynomial(10**300 - 1)
@@ -273,7 +273,7 @@ LEAVES = st.sampled_from(sorted(VALUES)).map(lambda name: (name, Fraction(VALUES
 )
 
 
-def _two(operation: str, left: Tree, right: Tree) -> Tree:
+def combine(operation: str, left: Tree, right: Tree) -> Tree:
     (item, first), (other, second) = left, right
     if first is None or second is None or (operation in ("/", "frac") and not second):
         return f"({item})/0", None
@@ -291,7 +291,7 @@ def _two(operation: str, left: Tree, right: Tree) -> Tree:
     return decoded[operation], worked.get(operation, divided if operation in ("/", "frac") else product)()
 
 
-def _powered(base: Tree, power: int) -> Tree:
+def raise_to_power(base: Tree, power: int) -> Tree:
     text, value = base
     return f"({text})^{{{power}}}", None if value is None else value**power
 
@@ -299,8 +299,8 @@ def _powered(base: Tree, power: int) -> Tree:
 TREES = st.recursive(
     LEAVES,
     lambda inner: (
-        st.builds(_two, st.sampled_from(["+", "-", "*", "implicit", "cdot", "/", "frac"]), inner, inner)
-        | st.builds(_powered, inner, st.integers(0, 3))
+        st.builds(combine, st.sampled_from(["+", "-", "*", "implicit", "cdot", "/", "frac"]), inner, inner)
+        | st.builds(raise_to_power, inner, st.integers(0, 3))
     ),
     max_leaves=12,
 )
@@ -308,7 +308,7 @@ TREES = st.recursive(
 
 @settings(deadline=None, max_examples=150)
 @given(TREES)
-def test_the_value_of_what_is_read_is_the_value_of_what_was_written(tree: Tree) -> None:
+def test_parsed_formula_evaluates_to_the_written_value(tree: Tree) -> None:
     text, value = tree
     try:
         result = read_formula(text, KNOWN)
@@ -320,7 +320,7 @@ def test_the_value_of_what_is_read_is_the_value_of_what_was_written(tree: Tree) 
         assert number == value, text
 
 
-def test_quotients_are_equal_when_they_are_equal_as_functions() -> None:
+def test_quotients_compare_as_rational_functions() -> None:
     item, other = read_formula("(d^2 - 1)/(d - 1)", KNOWN), read_formula("d + 1", KNOWN)
     assert item == other and item == d + 1 and item != d
     assert item.to_polynomial() == d + 1
@@ -329,12 +329,12 @@ def test_quotients_are_equal_when_they_are_equal_as_functions() -> None:
     assert Rational(V, d + 1) != Rational(V, d**2 - 1)
 
 
-def test_a_quotient_that_is_no_polynomial_says_so() -> None:
+def test_only_exact_quotients_convert_to_polynomials() -> None:
     assert read_formula("V/(d + 1)", KNOWN).to_polynomial() is None
     assert read_formula("V/(2*d)", KNOWN).to_polynomial() == V / d / 2
 
 
-def test_values_that_are_missing_or_divide_by_zero_are_named() -> None:
+def test_missing_values_and_division_by_zero_are_explained() -> None:
     formula = read_formula("V/(d - 1)", KNOWN)
     assert formula.at({"V": 6, "d": 3}) == 3
     with pytest.raises(InputError, match="needs a value for d"):

@@ -1,4 +1,4 @@
-"""Wrong lines of a derivation, as people write them and made on purpose, are explained and repaired."""
+"""Repairs of wrong lines of a derivation: common mistakes and generated ones."""
 
 import pytest
 
@@ -95,7 +95,7 @@ ERRORS = [
 
 
 @pytest.mark.parametrize(("cell", "line", "description", "repaired"), ERRORS, ids=lambda text: str(text)[:30])
-def test_a_common_mistake_is_described_and_repaired(cell: str, line: str, description: str, repaired: str) -> None:
+def test_common_mistake_is_described_and_repaired(cell: str, line: str, description: str, repaired: str) -> None:
     (verdict,) = check_gradients(cell, [line]).lines
     assert verdict.outcome == "wrong"
     assert description in verdict.reason
@@ -103,7 +103,7 @@ def test_a_common_mistake_is_described_and_repaired(cell: str, line: str, descri
     assert check_gradients(cell, [repaired]).right
 
 
-def test_without_a_simple_repair_the_error_is_reported() -> None:
+def test_numeric_error_is_reported_without_a_simple_repair() -> None:
     (verdict,) = check_gradients("lstm", ["dpre_u = exp(c) * c_prev - tanh(a * c) * G_f"]).lines
     assert verdict.reason.startswith("relative error ")
     assert verdict.reason.endswith("no simple repair found")
@@ -111,12 +111,12 @@ def test_without_a_simple_repair_the_error_is_reported() -> None:
     assert verdict.error is not None and verdict.error > 0.01
 
 
-def test_a_repair_uses_nothing_that_is_derived_only_afterwards() -> None:
+def test_repair_uses_no_later_gradients() -> None:
     (verdict,) = check_gradients("lstm", ["dpre_u = dG_u"]).lines
-    assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # and not db_u, which is the same number
+    assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # not db_u, which has the same value
 
 
-def test_a_mistake_in_a_helper_is_repaired_where_it_is_used() -> None:
+def test_mistake_in_a_helper_is_repaired_at_its_use() -> None:
     lines = ["e = y - y_hat", "dW_y = e @ a.T"]
     verdict = check_gradients("lstm", lines).lines[1]
     assert verdict.outcome == "wrong"
@@ -172,7 +172,7 @@ DERIVATIONS = {
 
 
 @pytest.mark.parametrize("cell", DERIVATIONS)
-def test_every_line_of_a_correct_derivation_is_right(cell: str) -> None:
+def test_correct_derivation_has_only_right_lines(cell: str) -> None:
     report = check_gradients(cell, [DERIVATIONS[cell]])
     assert report.right, str(report)
 
@@ -181,7 +181,7 @@ def test_every_line_of_a_correct_derivation_is_right(cell: str) -> None:
     "rule", [flip_signs, toggle_transposes, drop_factors, drop_terms], ids=lambda rule: rule.__name__
 )
 @pytest.mark.parametrize("cell", DERIVATIONS)
-def test_a_mistake_made_by_a_rule_is_caught_and_repaired(cell: str, rule) -> None:
+def test_generated_mistake_is_detected_and_repaired(cell: str, rule) -> None:
     sample = find_cell(cell).samples[1]
     for line in read_derivation(find_cell(cell), [DERIVATIONS[cell]]):
         mistakes = apply_rules([rule], line.expression, RepairContext(find_cell(cell), line.name, sample))

@@ -1,4 +1,4 @@
-"""Shapes, parts and what learns: the other things that a number or a formula may be about."""
+"""Checks of shapes, parts of a model and trainable parameters."""
 
 import pytest
 from typer.testing import CliRunner
@@ -24,7 +24,7 @@ from lemma.errors import InputError
         ("Q = H×S×E", False, ""),
     ],
 )
-def test_a_wrong_shape_is_explained(line: str, right: bool, reason: str) -> None:
+def test_wrong_shape_is_explained(line: str, right: bool, reason: str) -> None:
     (checked,) = check_shapes("self-attention", [line]).lines
     assert (checked.equal, checked.reason) == (right, reason)
 
@@ -47,32 +47,32 @@ def test_a_wrong_shape_is_explained(line: str, right: bool, reason: str) -> None
         r"Q \in \mathbb{R}^{H \times S \times M_QK}",
     ],
 )
-def test_axes_are_read_in_any_usual_notation(line: str) -> None:
+def test_axes_are_read_in_usual_notations(line: str) -> None:
     (checked,) = check_shapes("self-attention", [line]).lines
     assert checked.equal, checked
 
 
 @pytest.mark.parametrize("line", ["W_O = H×M_V×E", "W_O = H*(M_V×E)", "W_O = H*M_V*E", "Q = (H*S)×M_QK", "Y = S/E"])
-def test_axes_that_are_grouped_otherwise_are_wrong(line: str) -> None:
+def test_differently_grouped_axes_are_wrong(line: str) -> None:
     assert not check_shapes("self-attention", [line]).right
 
 
 @pytest.mark.parametrize(
     "line", ["Q = (H, S", "Q = ×S", "Q = ", "Q = H,,S", "Q = S/(S+1)×E", "= S×E", "Q = 1×1×1×1×1×1×1×1×1"]
 )
-def test_what_is_no_shape_is_refused(line: str) -> None:
+def test_invalid_shape_is_refused(line: str) -> None:
     with pytest.raises(InputError):
         check_shapes("self-attention", [line])
 
 
-def test_an_unknown_tensor_or_line_is_explained() -> None:
+def test_unknown_tensor_and_invalid_line_are_explained() -> None:
     with pytest.raises(InputError, match=r"unknown tensor 'score'.*Did you mean 'scores'"):
         check_shapes("self-attention", ["score = S×S"])
     with pytest.raises(InputError, match="NAME = SHAPE"):
         check_shapes("self-attention", ["S×S"])
 
 
-def test_trainable_parameters_are_a_formula_a_number_and_a_ratio() -> None:
+def test_trainable_parameters_are_checked_as_formula_number_and_ratio() -> None:
     assert check_formula("lora", "trainable", "R(W_in + W_out)").equal
     wrong = check_formula("lora", "trainable", "R W_in")
     assert wrong.residual == "-W_out*R" and "update.B" in str(wrong)
@@ -85,7 +85,7 @@ def test_trainable_parameters_are_a_formula_a_number_and_a_ratio() -> None:
         check_number("lora", "learned", "1")
 
 
-def test_the_number_of_a_part_and_of_one_of_its_members() -> None:
+def test_parameters_of_modules_and_single_tensors_are_checked() -> None:
     assert check_number("table-a5", "parameters of layers", "5,259,264").equal
     assert check_number("table-a5", "parameters of layers.*", "5,259,264").equal  # as a count prints it
     assert check_number("table-a5", "parameters of layers.0", "2,629,632").equal
@@ -98,7 +98,7 @@ def test_the_number_of_a_part_and_of_one_of_its_members() -> None:
     assert check_number("lstm", "parameters of layers.weight_ih_l2", str(4 * 256**2), {"L": 3}).equal
 
 
-def test_a_path_means_in_a_check_what_it_means_in_a_count() -> None:
+def test_module_paths_match_those_of_count() -> None:
     counted = lemma.count("decoder", quantities=["parameters"])
     for path in ("layers.*.attention", "layers.*", "embedding.weight"):
         parts = [part for part in counted.quantities["parameters"].groups if f"{part.path}.".startswith(f"{path}.")]
@@ -106,13 +106,13 @@ def test_a_path_means_in_a_check_what_it_means_in_a_count() -> None:
         assert check_number("decoder", f"parameters of {path}", str(number)).equal
 
 
-def test_the_cache_of_a_decoder_is_its_keys_and_values() -> None:
+def test_decoder_cache_holds_keys_and_values() -> None:
     assert check_number("decoder", "cache", str(2 * 4 * 64 * 128 * 4)).equal
-    assert check_number("feed-forward", "cache", str(8 * 7)).equal  # whose state is the last tokens
+    assert check_number("feed-forward", "cache", str(8 * 7)).equal  # its state is the last tokens
     assert lemma.count("encoder-decoder", quantities=["cache"]).cache.formula == "8*L_dec*d_h*B*(T + S)"
 
 
-def test_the_commands_end_with_the_verdict() -> None:
+def test_exit_code_is_the_verdict_of_the_check() -> None:
     for words, status in (
         (["shape", "self-attention", "Q = H×S×M_QK"], 0),
         (["shape", "self-attention", "Q = S×M_QK", "--json"], 1),

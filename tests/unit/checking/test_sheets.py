@@ -1,4 +1,4 @@
-"""Teacher mode: sheets read and refused, answers marked, and nothing given away that the sheet keeps."""
+"""Teacher mode: reading sheets, marking answers, and hiding what the sheet does not show."""
 
 import json
 import re
@@ -64,22 +64,26 @@ def home(tmp_path_factory, monkeypatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path_factory.getbasetemp() / "ledger-home"))
 
 
-def marked(folder: Path, answers: str, show: bool = False, sheet: str = SHEET, suffix: str = ".toml") -> StudentMarks:
+def mark_submission(
+    folder: Path, answers: str, show: bool = False, sheet: str = SHEET, suffix: str = ".toml"
+) -> StudentMarks:
     (folder / "sheet.toml").write_text(sheet.format(show=str(show).lower()), encoding="utf-8")
     (folder / f"answers{suffix}").write_text(answers, encoding="utf-8")
     return mark_answers(folder / "sheet.toml", folder / f"answers{suffix}")
 
 
-def answered(**answers: str) -> str:
+def write_answers(**answers: str) -> str:
     return "student = 'Ada'\n[answers]\n" + "\n".join(f"{name} = {json.dumps(text)}" for name, text in answers.items())
 
 
-def one(folder: Path, name: str, answer: str, show: bool = False) -> Mark:
-    return next(mark for mark in marked(folder, answered(**{name: answer}), show).marks if mark.id == name)
+def mark_single(folder: Path, name: str, answer: str, show: bool = False) -> Mark:
+    return next(
+        mark for mark in mark_submission(folder, write_answers(**{name: answer}), show).marks if mark.id == name
+    )
 
 
-def test_all_right_earns_all_points(tmp_path: Path) -> None:
-    result = marked(tmp_path, answered(Q1=RIGHT, Q2=GRADIENTS, Q3="54.1 %", Q4="14,980,860"))
+def test_right_answers_earn_all_points(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, write_answers(Q1=RIGHT, Q2=GRADIENTS, Q3="54.1 %", Q4="14,980,860"))
     assert [(mark.verdict, mark.points) for mark in result.marks] == [
         ("right", 2),
         ("right", 4),
@@ -89,65 +93,67 @@ def test_all_right_earns_all_points(tmp_path: Path) -> None:
     assert (result.points, result.of, result.student, result.notes) == (8, 8, "Ada", ())
 
 
-def test_what_is_missing_misspelt_or_unreadable_earns_nothing_and_stops_nothing(tmp_path: Path) -> None:
-    result = marked(tmp_path, answered(Q1="V*(d+", Q4="fourteen million", Q33="54.1 %"))
+def test_missing_or_unreadable_answers_earn_zero_points(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, write_answers(Q1="V*(d+", Q4="fourteen million", Q33="54.1 %"))
     assert [mark.verdict for mark in result.marks] == ["unreadable", "not answered", "not answered", "unreadable"]
     assert result.points == 0
     assert "character 6" in result.marks[0].reason
     assert result.notes == ("unknown question 'Q33'. Did you mean 'Q3'? Choices: Q1, Q2, Q3, Q4.",)
 
 
-def test_every_right_gradient_earns_its_part(tmp_path: Path) -> None:
+def test_each_right_gradient_earns_partial_credit(tmp_path: Path) -> None:
     wrong = GRADIENTS.replace("dU = h.T @ d2", "dU = d2.T @ h")
-    result = one(tmp_path, "Q2", wrong)
+    result = mark_single(tmp_path, "Q2", wrong)
     assert (result.verdict, result.points) == ("partly right", 3)
-    result = one(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
+    result = mark_single(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
     assert (result.points, result.reason) == (2, "dU wrong, db2 right, dI right, dH missing.")
 
 
-def test_without_partial_credit_all_must_be_right(tmp_path: Path) -> None:
-    result = marked(tmp_path, answered(Q2="dz2 = y_hat - y\ndb2 = dz2"), sheet=SHEET.replace("partial = true", ""))
+def test_no_partial_credit_requires_all_lines_right(tmp_path: Path) -> None:
+    result = mark_submission(
+        tmp_path, write_answers(Q2="dz2 = y_hat - y\ndb2 = dz2"), sheet=SHEET.replace("partial = true", "")
+    )
     assert (result.marks[1].verdict, result.marks[1].points) == ("wrong", 0)
 
 
-def test_a_judge_that_fails_stops_nothing(tmp_path: Path, monkeypatch) -> None:
+def test_crashing_checker_does_not_stop_the_marking(tmp_path: Path, monkeypatch) -> None:
     def failing(*given, **named):
         raise RecursionError("too deep")
 
     monkeypatch.setattr("lemma.checking.question_kinds.compare_formula", failing)
-    result = marked(tmp_path, answered(Q1="V", Q4="14980860"))
+    result = mark_submission(tmp_path, write_answers(Q1="V", Q4="14980860"))
     assert [mark.verdict for mark in result.marks] == ["unreadable", "not answered", "not answered", "right"]
 
 
-def test_a_gradient_that_rests_on_another_not_derived_is_said_to(tmp_path: Path) -> None:
-    result = one(tmp_path, "Q2", "db2 = dz2")
+def test_underived_gradients_are_reported_as_taken(tmp_path: Path) -> None:
+    result = mark_single(tmp_path, "Q2", "db2 = dz2")
     assert result.reason == "dU missing, db2 right, dI missing, dH missing. Taken as given: dz2."
 
 
-def test_the_claimed_65_per_cent_is_wrong(tmp_path: Path) -> None:
-    assert one(tmp_path, "Q3", "65 %").verdict == "wrong"
+def test_claimed_65_percent_is_wrong(tmp_path: Path) -> None:
+    assert mark_single(tmp_path, "Q3", "65 %").verdict == "wrong"
     for right in ("54", "54.1 %", "54.1 percent", "54.1 % increase from 2 to 4 layers"):
-        assert one(tmp_path, "Q3", right).verdict == "right", right
+        assert mark_single(tmp_path, "Q3", right).verdict == "right", right
 
 
 @pytest.mark.parametrize("answer", ["0 % increase from 2 to 2 layers", "0 % from L=3 to L=3"])
-def test_a_student_cannot_choose_the_sizes(tmp_path: Path, answer: str) -> None:
-    assert one(tmp_path, "Q3", answer).points == 0
-    assert one(tmp_path, "Q4", answer).verdict == "unreadable"
+def test_student_answers_cannot_set_sizes(tmp_path: Path, answer: str) -> None:
+    assert mark_single(tmp_path, "Q3", answer).points == 0
+    assert mark_single(tmp_path, "Q4", answer).verdict == "unreadable"
 
 
 @pytest.mark.parametrize("answer", ["0e30", "1e7", "20 million"])
-def test_a_number_rounded_to_nothing_is_not_right(tmp_path: Path, answer: str) -> None:
-    assert one(tmp_path, "Q4", answer).points == 0
+def test_number_rounded_to_zero_is_wrong(tmp_path: Path, answer: str) -> None:
+    assert mark_single(tmp_path, "Q4", answer).points == 0
 
 
-def test_a_rounded_number_is_right(tmp_path: Path) -> None:
-    assert one(tmp_path, "Q4", "15.0 million").verdict == "right"
+def test_rounded_number_is_right(tmp_path: Path) -> None:
+    assert mark_single(tmp_path, "Q4", "15.0 million").verdict == "right"
 
 
-def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -> None:
-    wrong = answered(Q1=FORGOT_BIAS, Q2="d2 = y_hat - y\ndU = d2.T @ h", Q3="65 %", Q4="14,980,861")
-    rendered, hidden = marked(tmp_path, wrong, show=True), marked(tmp_path, wrong)
+def test_right_answer_is_shown_only_if_allowed(tmp_path: Path) -> None:
+    wrong = write_answers(Q1=FORGOT_BIAS, Q2="d2 = y_hat - y\ndU = d2.T @ h", Q3="65 %", Q4="14,980,861")
+    rendered, hidden = mark_submission(tmp_path, wrong, show=True), mark_submission(tmp_path, wrong)
     assert "The model has a bias of d_h in 'hidden' that your formula leaves out." in " ".join(str(rendered).split())
     assert "The right answer: V*(d + d_h) + d_h*((N-1)*d + 1)" in str(rendered)
     assert "54.1" in str(rendered) and "14,980,860" in str(rendered) and "repaired: dU = " in str(rendered)
@@ -171,9 +177,9 @@ def test_the_right_answer_is_shown_only_if_the_sheet_allows_it(tmp_path: Path) -
     assert hidden.marks[3].reason == "Not right: too large."
 
 
-def test_a_question_may_differ_from_its_sheet(tmp_path: Path) -> None:
+def test_question_settings_override_sheet_settings(tmp_path: Path) -> None:
     sheet = SHEET.replace('kind = "parameters"', 'kind = "parameters"\nshow_answer = true')
-    result = marked(tmp_path, answered(Q1="V", Q4="3"), sheet=sheet)
+    result = mark_submission(tmp_path, write_answers(Q1="V", Q4="3"), sheet=sheet)
     assert result.marks[0].right_answer and not result.marks[3].right_answer
 
 
@@ -208,7 +214,7 @@ dz = ŷ - y
 """
 
 
-def test_markdown_says_the_same(tmp_path: Path) -> None:
+def test_markdown_sheet_equals_toml_sheet(tmp_path: Path) -> None:
     (tmp_path / "sheet.md").write_text(MARKDOWN_SHEET, encoding="utf-8")
     (tmp_path / "answers.md").write_text(MARKDOWN_ANSWERS, encoding="utf-8")
     first, second = read_sheet(tmp_path / "sheet.md").questions
@@ -243,12 +249,10 @@ def test_markdown_says_the_same(tmp_path: Path) -> None:
         ('title = "Week 3"', 'title = "Week 3', "not valid TOML"),
     ],
 )
-def test_a_broken_sheet_is_refused_with_file_question_and_field(
-    tmp_path: Path, old: str, new: str, message: str
-) -> None:
+def test_sheet_errors_name_file_question_and_field(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in SHEET
     with pytest.raises(InputError, match=message) as refusal:
-        marked(tmp_path, answered(), sheet=SHEET.replace(old, new))
+        mark_submission(tmp_path, write_answers(), sheet=SHEET.replace(old, new))
     assert str(tmp_path / "sheet.toml") in str(refusal.value)
 
 
@@ -264,40 +268,45 @@ def test_a_broken_sheet_is_refused_with_file_question_and_field(
         ("sheet.md", "x" * (2**20 + 1), "more than 1,048,576 bytes"),
     ],
 )
-def test_files_that_are_no_sheets_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
+def test_invalid_sheet_files_are_refused(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(InputError, match=message):
         read_sheet(tmp_path / name)
 
 
-def test_answers_that_are_none_spoil_no_other(tmp_path: Path) -> None:
-    result = marked(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
+def test_empty_setting_name_is_refused() -> None:
+    with pytest.raises(InputError, match="the sheet: unknown setting"):
+        read_sheet({"": 1, "title": "Week 3", "questions": [{"kind": "parameters", "model": "feed-forward"}]})
+
+
+def test_invalid_answers_do_not_affect_other_answers(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, f"[answers]\nQ1 = {{ a = 1 }}\nQ2 = true\nQ3 = 54.1\nQ4 = '''{RIGHT}'''")
     assert [mark.verdict for mark in result.marks] == ["unreadable", "unreadable", "right", "unreadable"]
 
 
-def test_a_question_answered_twice_is_not_marked(tmp_path: Path) -> None:
-    result = marked(tmp_path, "## Q1\nV\n## Q1\nV*d\n", suffix=".md")
+def test_question_answered_twice_is_unreadable(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, "## Q1\nV\n## Q1\nV*d\n", suffix=".md")
     assert (result.marks[0].verdict, result.marks[0].points) == ("unreadable", 0)
     assert "more than once" in result.marks[0].reason
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(max_size=300))
-def test_no_text_at_all_stops_the_marking(tmp_path: Path, text: str) -> None:
+def test_arbitrary_text_does_not_stop_the_marking(tmp_path: Path, text: str) -> None:
     content = "\n".join(f"## Q{number}\n{text}\n" for number in range(1, 5))
     (tmp_path / "sheet.toml").write_text(SHEET.format(show="false"), encoding="utf-8")
     (tmp_path / "answers.md").write_bytes(content.encode("utf-8", "replace"))
     assert mark_answers(tmp_path / "sheet.toml", tmp_path / "answers.md").of == 8
 
 
-def test_answers_without_their_table_are_refused(tmp_path: Path) -> None:
+def test_answers_file_without_answers_table_is_refused(tmp_path: Path) -> None:
     (tmp_path / "answers.toml").write_text("student = 'Ada'", encoding="utf-8")
     with pytest.raises(InputError, match=r"no table \[answers\]"):
         read_answers(tmp_path / "answers.toml")
 
 
-def test_marks_are_saved_whole_in_every_form_and_escaped(tmp_path: Path) -> None:
-    result = marked(tmp_path, answered(Q1="<script>alert(1)</script>", Q4="```\n# no heading"))
+def test_marks_are_saved_and_escaped_in_every_format(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, write_answers(Q1="<script>alert(1)</script>", Q4="```\n# no heading"))
     for suffix in ("html", "md", "json"):
         result.save(tmp_path / f"marks.{suffix}")
     page = (tmp_path / "marks.html").read_text(encoding="utf-8")
@@ -309,8 +318,8 @@ def test_marks_are_saved_whole_in_every_form_and_escaped(tmp_path: Path) -> None
         result.save(tmp_path / "marks.pdf")
 
 
-def test_the_report_in_the_terminal(tmp_path: Path) -> None:
-    assert str(marked(tmp_path, answered(Q1=RIGHT, Q4="9"))).splitlines() == [
+def test_terminal_report_matches_expected_text(tmp_path: Path) -> None:
+    assert str(mark_submission(tmp_path, write_answers(Q1=RIGHT, Q4="9"))).splitlines() == [
         "Week 3: Ada",
         "Q1  right             2 of 2",
         "    Right.",
@@ -331,14 +340,14 @@ def marks(questions: list[dict], **answers: object) -> StudentMarks:
 
 
 @pytest.mark.parametrize("answer", ["11,250", "11250", "11250 + 0*R", "11250*R/R"])
-def test_a_bare_number_does_not_pass_a_question_for_a_formula(answer: str) -> None:
+def test_bare_number_does_not_answer_a_formula_question(answer: str) -> None:
     result = marks([{"id": "Q1", **LORA}], Q1=answer)["Q1"]
     assert (result.verdict, result.points) == ("wrong", 0)
     assert "formula is asked for" in result.reason or "Cannot be read" in result.reason
     assert marks([{"id": "Q1", **LORA}], Q1=WHOLE)["Q1"]
 
 
-def test_numbers_stand_for_letters_only_where_the_question_sets_the_sizes() -> None:
+def test_numbers_replace_symbols_only_if_question_sets_sizes() -> None:
     sizes = lemma.count("lora", quantities=["parameters"]).symbols
     fixed = WHOLE.replace("W_in", str(sizes["W_in"])).replace("W_out", str(sizes["W_out"]))
     assert marks([{"id": "Q1", **LORA}], Q1=fixed)["Q1"].verdict == "wrong"
@@ -346,7 +355,7 @@ def test_numbers_stand_for_letters_only_where_the_question_sets_the_sizes() -> N
     assert marks([{"id": "Q1", **LORA, "settings": settings}], Q1=fixed)["Q1"]
 
 
-def test_a_formula_may_end_with_its_number_and_a_wrong_number_is_named() -> None:
+def test_wrong_number_after_a_right_formula_is_reported() -> None:
     questions = [{"id": "Q1", **LORA}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
     result = marks(questions, Q1=f"{WHOLE} = 11,250", Q2=f"16({WHOLE}) = 180,000")
     assert [mark.verdict for mark in result.marks] == ["right", "right"]
@@ -356,7 +365,7 @@ def test_a_formula_may_end_with_its_number_and_a_wrong_number_is_named() -> None
     assert all("The formula is right, but not the number after it" in mark.reason for mark in result.marks)
 
 
-def test_another_formula_earns_the_part_that_the_sheet_says() -> None:
+def test_alternative_formula_earns_its_listed_credit() -> None:
     question = {"id": "Q1", "points": 3, **LORA, "credit": {"R*(W_in + W_out)": 0.5, "W_in*W_out": 0.25}}
     assert [marks([question], Q1=text)["Q1"].points for text in ("W_out*R + R*W_in", "W_out W_in", "R", WHOLE)] == [
         1.5,
@@ -382,7 +391,7 @@ def verdicts(questions: list[dict], **answers: object) -> list[str]:
     return [mark.verdict for mark in marks(questions, **answers).marks]
 
 
-def test_a_later_number_is_judged_with_the_students_own_earlier_answer() -> None:
+def test_later_numbers_follow_through_from_earlier_answers() -> None:
     sizes = lemma.count("lora", quantities=["parameters"]).symbols
     wrong = sizes["R"] * (sizes["W_in"] + sizes["W_out"])  # without the frozen matrix
     assert verdicts(CHAIN, Q1=WHOLE, Q2="11250", Q3="180,000", Q4="6.67 %") == ["right"] * 4
@@ -429,24 +438,24 @@ WHOLE = "W_in*W_out + R*(W_in + W_out)"
         ({"Q1": "W_in - W_in", "R": "0", "Q3": "W_in"}, ["wrong", "wrong", "wrong"]),
     ],
 )
-def test_a_formula_follows_from_the_students_own_formulas(answers: dict[str, str], found: list[str]) -> None:
+def test_later_formulas_follow_through_from_earlier_formulas(answers: dict[str, str], found: list[str]) -> None:
     custom = verdicts(FORMULAS, **answers)
     assert custom[: len(found)] == found
     points = marks(FORMULAS, **answers)["R"].points
     assert points == {"right": 2, "follow-through": 1, "partly right": 0.5}.get(found[1], 0)
 
 
-def test_what_follows_from_a_right_but_rounded_answer_is_right() -> None:
+def test_answer_derived_from_a_rounded_answer_is_right() -> None:
     chain = [{"id": "A", "kind": "number", "model": "lora"}, {"id": "B", "kind": "number", "value": "16 A"}]
     assert verdicts(chain, A="11.2 thousand", B="179,200") == ["right", "right"]
 
 
-def test_an_own_number_that_leads_nowhere_is_wrong_and_no_error() -> None:
+def test_undefined_follow_through_is_wrong_without_error() -> None:
     chain = [CHAIN[0], {"id": "Q2", "kind": "number", "value": "1/Q1"}]
     assert verdicts(chain, Q1="0*R", Q2="5") == ["wrong", "wrong"]
 
 
-def test_a_change_between_sizes_follows_from_the_students_own_formula() -> None:
+def test_size_changes_follow_through_from_the_students_formula() -> None:
     questions = [
         {"id": "F", "kind": "parameters", "model": "feed-forward"},
         {"id": "C", "kind": "number", "model": "feed-forward", "change": "from d=8 to d=16", "builds_on": ["F"]},
@@ -459,10 +468,11 @@ GRADIENT = {"kind": "gradient", "cell": "rnn"}
 STEPS = [{"id": "A", **GRADIENT, "lines": ["dz2"]}, {"id": "B", **GRADIENT, "lines": ["dU", "dz1"], "builds_on": ["A"]}]
 
 
-def test_gradients_follow_from_the_students_own_earlier_ones() -> None:
+def test_gradients_follow_through_from_earlier_gradients() -> None:
     custom = "dU = h.T @ (2*(y - y_hat))\ndz1 = ((2*(y - y_hat)) @ U.T) * h * (1 - h)"
     assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=custom) == ["wrong", "follow-through"]
-    assert verdicts(STEPS, A="dz2 = y - y_hat", B=custom) == ["wrong", "wrong"]  # twice is not what was derived
+    # Twice the gradient does not follow from the derived value.
+    assert verdicts(STEPS, A="dz2 = y - y_hat", B=custom) == ["wrong", "wrong"]
     assert verdicts(STEPS, B=custom) == ["not answered", "wrong"]
     partly = [STEPS[0], {**STEPS[1], "partial": True, "follow_through": 0.5}]
     result = marks(partly, A="dz2 = 2*(y - y_hat)", B=custom.replace("h * (1 - h)", "(1 - h)"))["B"]
@@ -471,7 +481,7 @@ def test_gradients_follow_from_the_students_own_earlier_ones() -> None:
     assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=right) == ["wrong", "right"]
 
 
-def test_a_gradient_earns_nothing_from_one_that_is_derived_only_after_it() -> None:
+def test_gradient_that_uses_a_later_one_earns_nothing() -> None:
     sheet = [
         {"id": "A", "kind": "gradient", "cell": "rnn", "lines": ["db1"]},
         {"id": "B", "kind": "gradient", "cell": "rnn", "lines": ["dz1"], "builds_on": ["A"]},
@@ -484,8 +494,8 @@ def test_a_gradient_earns_nothing_from_one_that_is_derived_only_after_it() -> No
     assert result.points == 0 and "db1 is not known here" in result.mistakes[0]
 
 
-def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
-    """Against the chain rule written out, on a cell where two paths meet."""
+def test_backpropagation_continues_from_the_students_gradient() -> None:
+    """Compare with the explicit chain rule on a cell where two paths meet."""
     for truth, custom in zip(
         find_cell("lstm").samples,
         follow_through_samples(find_cell("lstm"), ["da = 3 * da_next", "dz = y"]),
@@ -497,7 +507,7 @@ def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
         torch.testing.assert_close(custom.values["dc"], dc)
         torch.testing.assert_close(custom.values["dW_y"], v["y"] @ v["a"].T)
         torch.testing.assert_close(custom.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
-    assert follow_through_samples(find_cell("lstm"), ["dz = y_hat - y"]) == ()  # what is right changes nothing
+    assert follow_through_samples(find_cell("lstm"), ["dz = y_hat - y"]) == ()  # right lines change nothing
 
 
 @pytest.mark.parametrize(
@@ -518,13 +528,13 @@ def test_backpropagation_goes_on_from_the_students_own_gradient() -> None:
         ({**LORA, "credit": {"R": 1.5}}, "question Q2.credit.R"),
     ],
 )
-def test_a_question_that_cannot_build_on_others_is_refused(question: dict, message: str) -> None:
+def test_invalid_builds_on_is_refused(question: dict, message: str) -> None:
     with pytest.raises(InputError) as refusal:
         marks([{"id": "Q1", **LORA}, {"id": "Q2", **question}], Q1="R")
     assert message in str(refusal.value)
 
 
-def test_a_question_without_a_name_is_refused_by_its_number() -> None:
+def test_question_without_id_is_refused_by_number() -> None:
     with pytest.raises(InputError, match=r"question 1: id: is missing. Name question 1"):
         marks([LORA])
 
@@ -542,15 +552,15 @@ def test_a_question_without_a_name_is_refused_by_its_number() -> None:
         ("sheet", {"questions": [{"id": "Q1", **LORA}]}, [{"Q1": "R"}]),
     ],
 )
-def test_a_check_of_a_wrong_answer_is_false(what: str, model: object, answers: list) -> None:
+def test_check_of_a_wrong_answer_is_falsy(what: str, model: object, answers: list) -> None:
     assert bool(lemma.check(what, model, *answers)) is False
 
 
-def test_names_of_people_and_questions_cannot_paint_the_terminal(tmp_path: Path) -> None:
-    result = marked(tmp_path, 'student = "Ada\\u001b[31m\\n"\n[answers]\n"Q\\u001b[2J" = "1"')
+def test_control_characters_in_names_are_replaced(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, 'student = "Ada\\u001b[31m\\n"\n[answers]\n"Q\\u001b[2J" = "1"')
     assert "\x1b" not in str(result) and result.student == "Ada\ufffd[31m"
 
 
-def test_a_thousand_answers_to_no_question_are_counted_and_not_listed(tmp_path: Path) -> None:
-    result = marked(tmp_path, "[answers]\n" + "\n".join(f"x{number} = 1" for number in range(1000)))
+def test_excess_answers_to_unknown_questions_are_counted(tmp_path: Path) -> None:
+    result = mark_submission(tmp_path, "[answers]\n" + "\n".join(f"x{number} = 1" for number in range(1000)))
     assert len(result.notes) == 11 and result.notes[-1].startswith("990 more answers")

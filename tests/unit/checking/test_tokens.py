@@ -1,4 +1,4 @@
-"""One scanner for two languages: the same signs, and errors that show the place."""
+"""The scanner shared by two languages: normalized characters, errors with positions."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from lemma.errors import InputError
 
 @pytest.mark.parametrize("cut", [formula_tokens, derivation_tokens], ids=lambda cut: cut.__name__)
 @pytest.mark.parametrize(("text", "kinds"), [("d − h·𝑑", ["d", "-", "h", "*", "d"]), ("(d+1)/2", list("(d+1)/2"))])
-def test_both_languages_fold_the_same_signs(cut, text: str, kinds: list[str]) -> None:
+def test_both_languages_normalize_the_same_characters(cut, text: str, kinds: list[str]) -> None:
     *result, end = cut(SourceText(text, "here"))
     assert [token.text for token in result] == kinds
     assert [token.position for token in result] == [index for index, sign in enumerate(text) if sign != " "]
@@ -16,7 +16,7 @@ def test_both_languages_fold_the_same_signs(cut, text: str, kinds: list[str]) ->
 
 
 @pytest.mark.parametrize("cut", [formula_tokens, derivation_tokens], ids=lambda cut: cut.__name__)
-def test_a_stranger_is_shown_where_it_stands(cut) -> None:
+def test_invalid_character_is_shown_at_its_position(cut) -> None:
     with pytest.raises(InputError) as mistake:
         cut(SourceText("d + ? + h", "line 3, column"))
     first, line, caret = str(mistake.value).split("\n")

@@ -1,4 +1,4 @@
-"""Every path from a text to a verdict draws from a budget of work: it ends soon, with a verdict or a sentence."""
+"""Work budgets: every check of a text ends in bounded time, with a verdict or an error."""
 
 import random
 import time
@@ -27,7 +27,7 @@ def seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def test_the_difference_of_two_large_quotients_is_refused_with_a_sentence() -> None:
+def test_difference_of_large_quotients_is_refused() -> None:
     check_formula("decoder", "parameters", "V*d")
     for work in (lambda: check_derivation(COSTLY), lambda: check_formula("decoder", "parameters", COSTLY)):
         start = time.process_time()
@@ -37,7 +37,7 @@ def test_the_difference_of_two_large_quotients_is_refused_with_a_sentence() -> N
 
 
 @pytest.mark.parametrize("kind", ["expensive formulas", "expensive derivations"])
-def test_generated_formulas_and_derivations_end_soon(kind: str) -> None:
+def test_generated_formulas_and_derivations_take_bounded_time(kind: str) -> None:
     check_formula("decoder", "parameters", "V*d")
     chance = random.Random(3)
     for text in [expensive(kind, chance) for _ in range(12)]:
@@ -45,19 +45,19 @@ def test_generated_formulas_and_derivations_end_soon(kind: str) -> None:
         assert seconds(lambda check=check, text=text: check(text)) < SECONDS, text
 
 
-def test_one_line_after_the_other_draws_from_one_budget() -> None:
+def test_lines_of_a_derivation_share_one_work_budget() -> None:
     lines = "\n= ".join(f"(a + b + c + {number})^9" for number in range(90))
     with pytest.raises(InputError, match="too much work"):
         check_derivation(lines)
 
 
-def test_names_of_many_letters_are_read_soon() -> None:
+def test_long_names_are_read_in_bounded_time() -> None:
     long = "xy" * 1_000
     text = "\n".join(f"{long} + {' + '.join(['ab' * 99] * 40)} = {number}" for number in range(150))
     assert seconds(lambda: check_derivation(text)) < SECONDS
 
 
-def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> None:
+def test_expensive_answer_is_unreadable_and_others_are_marked() -> None:
     questions = [{"id": "Q1", "kind": "parameters", "model": "lora"}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
     costly = "(R + W_in + W_out + 1)^9/(R + W_in + 2)^9 = (R + W_out + 3)^9/(R + W_out + W_in + 4)^9"
     result = mark_answers({"questions": questions}, {"Q1": "R*(W_in + W_out) + W_in*W_out", "Q2": costly})
@@ -65,12 +65,12 @@ def test_a_costly_answer_is_left_to_the_teacher_and_the_others_are_marked() -> N
     assert "too much work" in result["Q2"].reason
 
 
-def test_gradients_on_a_sheet_do_not_draw_from_the_budget_of_formulas(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_do_not_use_the_formula_work_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.checking.tokens.spend", lambda steps: spend(1_000 * steps))
     question = {"id": "Q1", "kind": "gradient", "cell": "rnn", "lines": ["dU"]}
     assert mark_answers({"questions": [question]}, {"Q1": "dU = h.T @ (y_hat - y)"})
 
 
-def test_a_wrong_formula_of_many_terms_gets_a_verdict_of_few_words() -> None:
+def test_verdict_on_a_long_wrong_formula_is_short() -> None:
     verdict = check_formula("decoder", "parameters", "(V + d + L + h)^9")
     assert not verdict.equal and "terms" in verdict.headline and len(str(verdict)) < 500

@@ -1,4 +1,4 @@
-"""Other tools' numbers next to the exact ones: of tools made up here, and of the tools themselves if installed."""
+"""Comparison with other counting tools: fake tools defined here, and real tools if installed."""
 
 import sys
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lemma.counting import against as comparing
-from lemma.counting.against import TOOLS, ToolCount, compare_tools, exact_counts
+from lemma.counting.against import TOOLS, ToolCount, compare_tools, count_exactly
 from lemma.counting.subject import resolve_subject
 from lemma.errors import InputError
 
@@ -32,8 +32,8 @@ def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
     monkeypatch.setitem(TOOLS, "made-up", reading)
 
 
-def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
-    exact, values = exact_counts(decoder), decoder.sizes(True)
+def test_exact_figures_add_up_to_pytorch_totals(decoder) -> None:
+    exact, values = count_exactly(decoder), decoder.sizes(True)
     with FlopCounterMode(display=False) as counter:
         decoder.build(values)(*decoder.build_inputs(values).args)
     assert exact.total_flops == counter.get_total_flops()
@@ -42,15 +42,15 @@ def test_the_exact_figures_add_up_to_pytorchs_own(decoder) -> None:
     assert exact.functions["layers.0.attention"] == ("scaled_dot_product_attention",)
 
 
-def test_a_tool_that_is_right_needs_no_reason(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+def test_correct_tool_has_no_reasons(decoder, monkeypatch) -> None:
+    exact = count_exactly(decoder)
     made_up(monkeypatch, lambda base: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
 
-def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+def test_omitted_module_is_reported_with_its_function(decoder, monkeypatch) -> None:
+    exact = count_exactly(decoder)
     saved = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS - 512, sum(saved.values()), "no attention", saved))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -62,8 +62,8 @@ def test_the_module_that_is_left_out_is_named_with_its_function(decoder, monkeyp
     assert row.flops_ratio == pytest.approx(1 - left_out / exact.total_flops)
 
 
-def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+def test_overcounted_and_unattributed_flops_are_reported(decoder, monkeypatch) -> None:
+    exact = count_exactly(decoder)
     more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -74,22 +74,22 @@ def test_work_counted_too_much_is_named_and_so_is_what_is_counted_in_no_module(d
     )
 
 
-def test_parameters_that_many_modules_lack_are_not_guessed(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+def test_parameters_missing_in_many_modules_have_no_reason(decoder, monkeypatch) -> None:
+    exact = count_exactly(decoder)
     reserved = sum(count for path, count in exact.parameters.items() if "layers" not in path)
     made_up(monkeypatch, lambda base: ToolCount(reserved, exact.total_flops, "", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.parameters == reserved and row.reasons == ()
 
 
-def test_a_missing_tool_is_a_row_that_says_how_to_get_it(decoder, monkeypatch) -> None:
+def test_missing_tool_row_shows_the_install_command(decoder, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "calflops", None)
     (row,) = compare_tools(decoder, ["calflops"]).rows
     assert row.reasons == ("not installed: pip install calflops",)
     assert row.parameters is None
 
 
-def test_a_tool_that_lacks_something_itself_says_what(decoder, monkeypatch) -> None:
+def test_missing_dependency_of_a_tool_is_reported(decoder, monkeypatch) -> None:
     def needy(plain):
         raise ModuleNotFoundError("No module named 'accelerate.hooks'", name="accelerate.hooks")
 
@@ -98,7 +98,7 @@ def test_a_tool_that_lacks_something_itself_says_what(decoder, monkeypatch) -> N
     assert row.reasons == ("not installed (it needs accelerate): pip install accelerate",)
 
 
-def test_a_tool_that_fails_or_prints_disturbs_nothing(decoder, monkeypatch, capsys) -> None:
+def test_failing_or_printing_tool_is_isolated(decoder, monkeypatch, capsys) -> None:
     def failing(plain):
         print("noise")
         raise RuntimeError("cannot trace this\nand more")
@@ -109,19 +109,19 @@ def test_a_tool_that_fails_or_prints_disturbs_nothing(decoder, monkeypatch, caps
     assert capsys.readouterr().out == ""
 
 
-def test_a_model_too_large_for_real_tensors_is_not_run(decoder, monkeypatch) -> None:
+def test_tools_skip_models_too_large_for_memory(decoder, monkeypatch) -> None:
     monkeypatch.setattr(comparing, "MAX_RUN_BYTES", 4 * PARAMETERS - 1)
     made_up(monkeypatch, lambda base: pytest.fail("it was run"))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith("not run")
 
 
-def test_an_unknown_tool_is_guessed(decoder) -> None:
+def test_unknown_tool_suggests_the_nearest(decoder) -> None:
     with pytest.raises(InputError, match="Did you mean 'torchinfo'"):
         compare_tools(decoder, ["torch-info"])
 
 
-def test_tools_run_the_module_on_its_own_inputs_and_see_only_tensors(decoder, monkeypatch) -> None:
+def test_tools_receive_tensor_inputs_of_the_module(decoder, monkeypatch) -> None:
     seen = {}
 
     def look(plain):
@@ -148,7 +148,7 @@ def two_layers(d: int = 4, D: int = 6) -> nn.Module:
 two_layers.inputs = lambda d, B=3: torch.zeros(B, d)  # type: ignore[attr-defined]
 
 
-def test_torchinfo_is_read_leaf_by_leaf(monkeypatch) -> None:
+def test_torchinfo_is_read_by_leaf_module(monkeypatch) -> None:
     def summary(model, input_data, verbose):
         model(*input_data)
         leaves = [SimpleNamespace(layer_id=id(m), macs=5, is_leaf_layer=True) for m in model.module]
@@ -160,7 +160,7 @@ def test_torchinfo_is_read_leaf_by_leaf(monkeypatch) -> None:
     assert row.reasons == ("FLOPs: widen (Linear): 10 instead of 144; narrow (Linear): 10 instead of 144",)
 
 
-def test_what_calflops_writes_on_the_parts_is_noted(monkeypatch) -> None:
+def test_calflops_module_attributes_are_reported(monkeypatch) -> None:
     def calculate_flops(model, args, print_results, output_as_string):
         for part in model.modules():
             part.__flops__ = 0
@@ -174,7 +174,7 @@ def test_what_calflops_writes_on_the_parts_is_noted(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("tool", [pytest.param(tool, marks=installed(tool)) for tool in TOOLS])
-def test_the_tools_themselves_know_plain_layers(tool: str) -> None:
+def test_installed_tools_count_linear_layers(tool: str) -> None:
     (row,) = compare_tools(resolve_subject(two_layers), [tool]).rows
     assert row.parameters == 58
     assert row.flops_ratio == pytest.approx(1, abs=0.25), row  # some count biases
@@ -186,12 +186,12 @@ def test_fvcore_leaves_attention_out(decoder) -> None:
     assert "layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)" in str(row.reasons)
 
 
-def test_the_table_in_every_form(decoder, monkeypatch) -> None:
+def test_tool_comparison_renders_in_every_format(decoder, monkeypatch) -> None:
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
     result = compare_tools(decoder, ["made-up"])
     lines = str(result).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]
-    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # what each of them counts
+    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # the conventions of each tool
     assert lines[4].split() == ["made-up", "35,584", "1.000", "579,584", "0.500"]
     assert lines[1].index("forward FLOPs") + len("forward FLOPs") == lines[2].index("1,159,168") + len("1,159,168")
     assert "&lt;half&gt;" in result._repr_html_() and "<half>" not in result._repr_html_()

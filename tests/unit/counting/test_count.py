@@ -1,4 +1,4 @@
-"""Accounts against the real thing: the built module, PyTorch's own counter, what autograd saved, the real state."""
+"""Accounts compared with the built module, PyTorch's FLOP counter, tensors saved by autograd, and the actual state."""
 
 import csv
 import json
@@ -36,8 +36,8 @@ VARIANTS = [
 ]
 
 
-def held_out(subject: Subject, seed: int) -> dict[str, int]:
-    """Sizes that are no probe sizes: odd widths, which heads divide where there are any."""
+def held_out_sizes(subject: Subject, seed: int) -> dict[str, int]:
+    """Return sizes that differ from the probe sizes: odd widths, divisible by the heads."""
     source, sizes = random.Random(seed), {}
     heads = source.choice([3, 5])
     for name in subject.sizes(with_inputs=True):
@@ -49,44 +49,42 @@ def held_out(subject: Subject, seed: int) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(("name", "words"), [*((family, {}) for family in FAMILIES), *VARIANTS])
-def test_formulas_equal_what_the_module_really_does_at_sizes_they_have_not_seen(
-    name: str | Encoder | Classifier, words: dict
-) -> None:
+def test_formulas_match_the_built_module_at_held_out_sizes(name: str | Encoder | Classifier, words: dict) -> None:
     subject = resolve_subject(name, {**words, "B": 2})
     account = count(subject)
     for seed in (1, 2):
-        values = held_out(subject, seed)
+        values = held_out_sizes(subject, seed)
         module = subject.build(values)
         assert account.parameters.polynomial.at(values) == sum(p.numel() for p in module.parameters())
-        forward, backward = by_pytorch(subject, values)
+        forward, backward = pytorch_flops(subject, values)
         assert account.flops.polynomial.at(values) == forward
         assert account.backward.polynomial.at(values) == backward
         assert account.cache.polynomial.at(values) == _sum(state_bytes(module, subject.build_inputs(values)))
         assert account.optimizer.polynomial.at(values) == _sum(optimizer_bytes(module))
         if not account.activations.refused:
-            assert account.activations.polynomial.at(values) == really_saved(subject, values)
+            assert account.activations.polynomial.at(values) == autograd_saved_bytes(subject, values)
 
 
-def test_formulas_of_a_source_and_a_target_equal_what_the_module_really_does() -> None:
+def test_encoder_decoder_formulas_match_the_built_module() -> None:
     subject = resolve_subject("encoder-decoder")
     account = count(subject, ["parameters", "flops", "backward"])
     for seed in (1, 2):
-        values = held_out(subject, seed)
+        values = held_out_sizes(subject, seed)
         assert account.parameters.polynomial.at(values) == sum(p.numel() for p in subject.build(values).parameters())
         figures = account.flops.polynomial.at(values), account.backward.polynomial.at(values)
-        assert figures == by_pytorch(subject, values)
+        assert figures == pytorch_flops(subject, values)
 
 
-def test_what_a_translation_keeps_is_keys_and_values_of_both_sides() -> None:
-    """The tokens and the mask of the source, which the state holds too, are left out."""
+def test_encoder_decoder_cache_holds_source_and_target_keys_values() -> None:
+    """The tokens and the mask of the source, which the state also holds, are excluded."""
     subject = resolve_subject("encoder-decoder", {"d_h": 24, "L_dec": 2, "B": 3, "S": 5, "T": 7})
     values = subject.sizes(with_inputs=True)
     saved = _sum(state_bytes(subject.build(values), subject.build_inputs(values)))
     assert saved == 3 * 2 * 2 * 24 * (5 + 7) * 4
 
 
-def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
-    """The operations that torch.utils.flop_counter counts on the meta device."""
+def pytorch_flops(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
+    """Return the FLOPs that torch.utils.flop_counter counts on the meta device."""
     module, inputs = subject.build(values), subject.build_inputs(values)
     with FlopCounterMode(display=False) as counter:
         logits = module(*inputs.args, **inputs.kwargs)[0]
@@ -95,8 +93,8 @@ def by_pytorch(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
     return forward, counter.get_total_flops() - forward
 
 
-def really_saved(subject: Subject, values: dict[str, int]) -> int:
-    """The storages that autograd holds after a forward pass, found by walking the graph it built."""
+def autograd_saved_bytes(subject: Subject, values: dict[str, int]) -> int:
+    """Return the bytes of the storages that autograd holds after a forward pass, by walking its graph."""
     module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
     custom = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
     saved: dict[int, int] = {}
@@ -116,7 +114,7 @@ def _sum(readings) -> int:
     return sum(row[0] for row in readings.values())
 
 
-def test_a_part_without_a_formula_is_measured_and_says_why() -> None:
+def test_part_without_formula_is_measured_with_a_reason() -> None:
     """oneDNN's LSTM saves a workspace of whole blocks and pages."""
     account = lemma.count("lstm", quantities=["activations"], V=30, d=8, D=16, B=3, T=5)
     assert "layers" in account.activations.refused
@@ -127,20 +125,21 @@ def test_a_part_without_a_formula_is_measured_and_says_why() -> None:
     assert "follows no polynomial of" in str(account)
 
 
-def test_conventions_are_named_and_change_the_figure() -> None:
+def test_flops_conventions_are_stated_and_applied() -> None:
     default = lemma.count("decoder", quantities=["flops"])
     single = lemma.count("decoder", quantities=["flops"], multiply_add=1)
     half = lemma.count("decoder", quantities=["flops"], causal="half")
-    every = lemma.count("decoder", quantities=["flops"], elementwise=True)
     assert single.flops.total * 2 == default.flops.total
     sizes = default.symbols
     scores = 4 * sizes["L"] * sizes["B"] * sizes["T"] ** 2 * sizes["d_h"]
     assert default.flops.total - half.flops.total == scores // 2
-    assert every.flops.total > default.flops.total
     assert "causal attention half" in half.flops.convention
+    products = lemma.count("feed-forward", quantities=["flops"])
+    every = lemma.count("feed-forward", quantities=["flops"], elementwise=True)
+    assert every.flops.total > products.flops.total
 
 
-def test_heads_that_do_not_divide_are_avoided_and_a_head_width_is_a_quotient() -> None:
+def test_head_width_is_fitted_as_a_quotient() -> None:
     def head(d: int = 64, h: int = 4) -> nn.Module:
         if d % h:
             raise ValueError("heads must divide the width")
@@ -151,18 +150,18 @@ def test_heads_that_do_not_divide_are_avoided_and_a_head_width_is_a_quotient() -
     assert account.parameters.total == 1024
 
 
-def test_what_is_no_polynomial_is_named_by_a_letter() -> None:
+def test_nonpolynomial_dimension_gets_its_own_symbol() -> None:
     def odd(width: int = 64, depth: int = 2) -> nn.Module:
         return nn.Linear(2**width, depth)
 
     account = lemma.count(odd, width=5, depth=2, quantities=["parameters", "optimizer"])
     assert account.optimizer.total == 8 * (2**5 * 2 + 2) + 8
     assert account.parameters.polynomial == symbol("depth") * (symbol("m") + 1)
-    assert account.parameters.total == 2**5 * 2 + 2  # as it was built, at the sizes asked for
+    assert account.parameters.total == 2**5 * 2 + 2  # of the module built at the requested sizes
     assert "m = 32 at these sizes; it follows no formula of the others" in str(account)
 
 
-def test_a_tied_tensor_counts_once_and_frozen_ones_are_named() -> None:
+def test_tied_tensors_count_once_and_frozen_are_noted() -> None:
     account = lemma.count("decoder", quantities=["parameters"])
     assert account.parameters.parts[0]["note"] == "tied: also output.weight"
 
@@ -175,13 +174,13 @@ def test_a_tied_tensor_counts_once_and_frozen_ones_are_named() -> None:
     assert notes == {"weight": "", "bias": "frozen"}
 
 
-def test_layers_that_differ_at_one_end_stand_apart() -> None:
+def test_differing_first_layer_has_its_own_group() -> None:
     paths = {part["path"]: part for part in lemma.count("torch-lstm", quantities=["parameters"]).parameters.parts}
     assert paths["weight_ih_l0"]["shape"] == ["4*D", "d"]
     assert paths["weight_ih_l1…"]["formula"] == "4*(L-1)*D**2"
 
 
-def test_a_huge_model_costs_no_memory() -> None:
+def test_huge_model_is_counted_without_memory() -> None:
     account = lemma.count("decoder", V=50257, d=12288, L=96, h=96, T=2048)
     assert (
         account.parameters.total == 174_591_688_704 + 0 * account.parameters.total or account.parameters.total > 1.7e11
@@ -198,7 +197,7 @@ def test_accounts_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lemma.count("gru", quantities=["parameters"], D=7).parameters.formula == first.parameters.formula
 
 
-def test_wrong_words_are_told() -> None:
+def test_unknown_and_missing_sizes_are_explained() -> None:
     with pytest.raises(SpecError, match="Did you mean 'decoder'"):
         lemma.count("decodr")
     with pytest.raises(InputError, match="Did you mean 'parameters'"):
@@ -213,7 +212,7 @@ def test_wrong_words_are_told() -> None:
         lemma.count("torch.nn:Linear", in_features=4)
 
 
-def test_every_form_of_output_says_the_same() -> None:
+def test_all_output_formats_show_the_same_figures() -> None:
     account = lemma.count("attentive", quantities=["parameters", "flops"])
     base = account.to_dict()
     assert base["parameters"]["total"] == sum(part["count"] for part in base["parameters"]["parts"])
@@ -224,7 +223,7 @@ def test_every_form_of_output_says_the_same() -> None:
     assert "http" not in account._repr_html_() and "<script" not in account._repr_html_()
 
 
-def test_causal_attention_is_seen_inside_pytorch_s_own_modules() -> None:
+def test_causal_attention_is_detected_inside_torch_modules() -> None:
     def attention(d: int = 12, h: int = 2) -> nn.Module:
         return CausalHeads(d, h)
 
@@ -247,7 +246,7 @@ class CausalHeads(nn.Module):
 
 
 @pytest.mark.parametrize("suffix", [".html", ".md", ".tex", ".json", ".txt", ".svg"])
-def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Path) -> None:
+def test_account_is_saved_in_the_format_of_the_suffix(suffix: str, tmp_path: Path) -> None:
     account = lemma.count("attentive", quantities=["parameters"])
     account.save(tmp_path / f"account{suffix}")
     assert "131" in (tmp_path / f"account{suffix}").read_text(encoding="utf-8")
@@ -255,7 +254,7 @@ def test_an_account_is_saved_in_the_form_its_name_says(suffix: str, tmp_path: Pa
         account.save(tmp_path / "account.docx")
 
 
-def test_the_rows_of_a_csv_add_up_to_the_total(tmp_path: Path) -> None:
+def test_csv_rows_add_up_to_the_total(tmp_path: Path) -> None:
     account = lemma.count("attentive", quantities=["parameters"])
     with account.save(tmp_path / "account.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
@@ -263,17 +262,17 @@ def test_the_rows_of_a_csv_add_up_to_the_total(tmp_path: Path) -> None:
     assert rows[0]["path"] == "embedding.weight" and rows[0]["shape"] == "V × d"
 
 
-def test_words_reach_the_body_of_a_classifier_and_its_head() -> None:
+def test_settings_reach_classifier_body_and_head() -> None:
     account = lemma.count(Classifier(body=Gru(tied=True, hidden=128)), quantities=["parameters"], K=5, d=8, hidden=8)
     assert account.parameters.total == count_spec_parameters(
         Classifier(body=Gru(tied=True, width=8, hidden=8), classes=5)
     )
-    assert account.symbols["K"] == 5 and "D" not in account.symbols  # tied, D is d by another name
+    assert account.symbols["K"] == 5 and "D" not in account.symbols  # tied: D equals d
     with pytest.raises(SpecError, match="Did you mean 'hidden'"):
         lemma.count(Classifier(), hiden=8)
 
 
-def test_a_source_has_a_length_of_its_own() -> None:
+def test_source_length_is_a_separate_symbol() -> None:
     account = lemma.count("encoder-decoder", quantities=["flops"], S=10, T=30)
     assert (account.symbols["S"], account.symbols["T"]) == (10, 30)
     assert lemma.count("encoder-decoder", quantities=["flops"], T=30).symbols["S"] == 30
@@ -281,13 +280,13 @@ def test_a_source_has_a_length_of_its_own() -> None:
         lemma.count("encoder-decoder", quantities=["flops"], S=31, T=30)
 
 
-def test_what_is_repeated_by_a_number_stands_in_one_bracket() -> None:
+def test_repeated_layers_are_factored_into_one_bracket() -> None:
     formula = lemma.count("transformer-c5", quantities=["parameters"]).parameters.formula
     assert formula.count("L_enc") == formula.count("L_dec") == 1
 
 
 class Blocks(nn.Module):
-    """A list of sequences, whose inner numbers stand for different layers."""
+    """A list of sequences, whose inner indices are different layers."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -316,28 +315,28 @@ convolution.inputs = lambda c, B=2, H=16, W=16: torch.zeros(B, c, H, W)  # pyrig
 
 
 @pytest.mark.parametrize(("factory", "sizes"), [(blocks, {"d": 5, "L": 7}), (growing, {"d": 3, "L": 9}), (rounded, {})])
-def test_strange_modules_are_counted_as_they_are(factory, sizes: dict[str, int]) -> None:
+def test_irregular_modules_are_counted_exactly(factory, sizes: dict[str, int]) -> None:
     account = lemma.count(factory, quantities=["parameters"], **sizes)
     assert account.parameters.total == sum(p.numel() for p in factory(**sizes).parameters())
 
 
-def test_numbers_in_a_path_that_count_no_layers_stay() -> None:
+def test_path_indices_that_are_not_layers_are_preserved() -> None:
     parts = {part["path"]: part["formula"] for part in lemma.count(blocks, quantities=["parameters"]).parameters.parts}
     assert parts["blocks.*.0.weight"] == "L*d" and parts["blocks.*.1.weight"] == "4*L*d**2"
 
 
-def test_a_convolution_is_of_the_fourth_power_in_its_kernel() -> None:
+def test_convolution_flops_are_quartic_in_kernel_size() -> None:
     account = lemma.count(convolution, quantities=["flops"], k=5, H=30, W=28)
     assert account.flops.total == 2 * 2 * 8 * 3 * 5 * 5 * (30 - 4) * (28 - 4)
 
 
-def test_a_factory_in_the_working_folder_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factory_is_imported_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_layers.py").write_text("from torch import nn\n\ndef one(d=4):\n    return nn.Linear(d, d)\n")
     monkeypatch.chdir(tmp_path)
     assert lemma.count("my_layers:one", quantities=["parameters"]).parameters.formula == "d*(d + 1)"
 
 
-def test_what_cannot_be_built_says_why() -> None:
+def test_unbuildable_subjects_are_explained() -> None:
     def broken(d: int = 3) -> nn.Module:
         raise KeyError("no such thing")
 
@@ -348,18 +347,18 @@ def test_what_cannot_be_built_says_why() -> None:
 
 
 def rounded_far_away(d: int = 64) -> nn.Module:
-    """As Llama's feed-forward part is: a multiple of 256, which small sizes do not tell from a constant."""
+    """Build a width rounded up to 256, as in Llama's feed-forward layer: constant at small sizes."""
     return nn.Linear(d, 256 * -(-8 * d // 3 // 256), bias=False)
 
 
-def test_what_changes_only_far_from_the_sizes_probed_is_found_out() -> None:
+def test_rounding_beyond_probe_sizes_is_detected() -> None:
     account = lemma.count(rounded_far_away, d=4096, quantities=["parameters", "optimizer"])
     assert account.parameters.total == rounded_far_away(4096).weight.numel()
     assert account.symbols["m"] == 11_008 and account.parameters.polynomial == symbol("d") * symbol("m")
     assert account.optimizer.total == 8 * account.parameters.total + 4  # two moments, and the number of steps
 
 
-def test_a_layer_that_is_there_only_sometimes_is_found_out() -> None:
+def test_layer_that_exists_only_at_some_sizes_is_detected() -> None:
     def sometimes(d: int = 4, L: int = 2) -> nn.Module:
         return nn.ModuleDict({f"part{L if L > 3 else 0}": nn.Linear(d, d)})
 
@@ -367,7 +366,7 @@ def test_a_layer_that_is_there_only_sometimes_is_found_out() -> None:
     assert counted.total == 4 * 4 + 4 and "at the sizes asked for only" in counted.refused["part9.weight"]
 
 
-def test_factories_that_differ_in_what_they_hold_are_not_taken_for_one_another() -> None:
+def test_cache_distinguishes_factories_by_closure_values() -> None:
     def made(bias: bool):
         def layer(d: int = 4) -> nn.Module:
             return nn.Linear(d, d, bias=bias)
@@ -388,11 +387,11 @@ def test_factories_that_differ_in_what_they_hold_are_not_taken_for_one_another()
         ("lstm", {}),
     ],
 )
-def test_what_a_batch_of_one_saves_is_what_autograd_holds(name: str, sizes: dict[str, int]) -> None:
-    """With one row a view is contiguous, so that less is saved than the formula of larger batches says."""
+def test_activations_at_batch_size_one_match_autograd(name: str, sizes: dict[str, int]) -> None:
+    """With one row a view is contiguous, so less is saved than by the formula for larger batches."""
     subject = resolve_subject(name, sizes)
     counted = lemma.count(name, quantities=["activations"], **sizes).activations
-    assert counted.total == really_saved(subject, subject.sizes(with_inputs=True))
+    assert counted.total == autograd_saved_bytes(subject, subject.sizes(with_inputs=True))
     assert counted.domain.only_at == {"B": 1} and "holds at B = 1 only" in " ".join(counted.notes)
 
 
@@ -415,7 +414,7 @@ def last_keys(d: int = 32) -> nn.Module:
 last_keys.inputs = lambda d, B=1, T=4096: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def by_pytorch_of(module: nn.Module, stream: torch.Tensor) -> tuple[int, int]:
+def pytorch_module_flops(module: nn.Module, stream: torch.Tensor) -> tuple[int, int]:
     with FlopCounterMode(display=False) as counter:
         out = module(stream)
         forward = counter.get_total_flops()
@@ -423,7 +422,7 @@ def by_pytorch_of(module: nn.Module, stream: torch.Tensor) -> tuple[int, int]:
     return forward, counter.get_total_flops() - forward
 
 
-def test_flops_of_a_width_that_is_rounded_up_far_away_have_a_formula() -> None:
+def test_flops_of_a_rounded_width_have_a_formula() -> None:
     def rounded_up(d: int = 1024) -> nn.Module:
         return rounded_far_away(d)
 
@@ -434,13 +433,13 @@ def test_flops_of_a_width_that_is_rounded_up_far_away_have_a_formula() -> None:
     assert account.optimizer.total == optimizer_bytes(rounded_far_away(1024))["weight"][0]
 
 
-def test_forward_flops_are_equal_in_all_layers_though_the_first_layer_s_backward_differs() -> None:
+def test_forward_flops_are_equal_in_all_layers() -> None:
     account = lemma.count("torch-transformer", quantities=["flops", "backward"], d=24, h=2, d_ff=40)
     assert "-1" not in account.flops.formula
     assert account.flops.polynomial.symbols >= {"L_enc", "L_dec"}
 
 
-def test_a_cache_that_keeps_a_window_or_a_state_is_as_large_as_it_is() -> None:
+def test_cache_of_sliding_window_and_state_space_models_is_exact() -> None:
     transformers = pytest.importorskip("transformers")
     none = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 
@@ -462,7 +461,7 @@ def test_a_cache_that_keeps_a_window_or_a_state_is_as_large_as_it_is() -> None:
     assert lemma.count(mamba, quantities=["cache"]).cache.formula == "512*L*B"
 
 
-def test_a_count_follows_the_modules_that_the_factory_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_cache_depends_on_modules_imported_by_factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "inner_part.py").write_text("from torch import nn\n\ndef part(d):\n    return nn.Linear(d, d)\n")
     (tmp_path / "outer_part.py").write_text("from inner_part import part\n")
     (tmp_path / "my_model.py").write_text(
@@ -480,7 +479,7 @@ def test_a_count_follows_the_modules_that_the_factory_imports(tmp_path: Path, mo
 
 
 class Filters(nn.Module):
-    """Convolutions of several lengths over a text, which no text may be shorter than."""
+    """Convolutions of several kernel sizes, which are the minimum length of a text."""
 
     def __init__(self, width: int, channels: int) -> None:
         super().__init__()
@@ -497,14 +496,14 @@ def filters(d: int = 32, c: int = 16) -> nn.Module:
 filters.inputs = lambda d, B=1, T=64: torch.zeros(B, d, T)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_probe_sizes_are_those_at_which_the_module_runs() -> None:
+def test_probe_sizes_are_restricted_to_runnable_sizes() -> None:
     account = lemma.count(filters, quantities=["flops"])
-    assert account.flops.total == by_pytorch_of(Filters(32, 16), torch.zeros(1, 32, 64))[0]
+    assert account.flops.total == pytorch_module_flops(Filters(32, 16), torch.zeros(1, 32, 64))[0]
     assert account.flops.formula == "4*d*c*B*(6*T - 19)" and not account.flops.refused
 
 
 class Experts(nn.Module):
-    """Tokens choose k of the experts, in a loop that only real numbers can decide."""
+    """Top-k experts in a data-dependent loop, which fake tensors cannot run."""
 
     def __init__(self, width: int, experts: int, chosen: int) -> None:
         super().__init__()
@@ -529,11 +528,11 @@ def experts(d: int = 16, E: int = 6, k: int = 2) -> nn.Module:
 experts.inputs = lambda d, T=8: torch.ones(T, d)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_experts_that_tokens_choose_are_counted_on_real_tensors() -> None:
+def test_data_dependent_experts_are_counted_on_real_tensors() -> None:
     assert lemma.count(experts, quantities=["flops"]).flops.total == 2 * 8 * 16 * 6 + 2 * 2 * 8 * 16 * 16
 
 
-def test_what_learns_nothing_has_no_backward_pass() -> None:
+def test_frozen_module_has_no_backward_flops() -> None:
     def frozen(d: int = 8) -> nn.Module:
         return nn.Linear(d, d).requires_grad_(False)
 
@@ -542,7 +541,7 @@ def test_what_learns_nothing_has_no_backward_pass() -> None:
     assert (account.backward.total, account.optimizer.total, account.flops.total) == (0, 0, 2 * 2 * 8 * 8)
 
 
-def test_one_probe_size_gives_a_formula_for_this_size() -> None:
+def test_single_probe_size_limits_the_domain() -> None:
     def deep(d: int = 8, L: int = 3) -> nn.Module:
         return nn.Sequential(*(nn.Linear(d, d, bias=False) for _ in range(L)))
 
@@ -552,7 +551,7 @@ def test_one_probe_size_gives_a_formula_for_this_size() -> None:
     assert lemma.count(deep, quantities=["parameters"], L=5).parameters.total == 5 * 64
 
 
-def test_what_cannot_be_run_says_so_in_one_sentence_before_anything_is_probed() -> None:
+def test_failing_forward_is_reported_before_probing() -> None:
     def broken(d: int = 8) -> nn.Module:
         return nn.Linear(d, d)
 
@@ -575,7 +574,7 @@ def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
 
     mixtral.inputs = lambda T, B=1: {"input_ids": torch.zeros(B, T, dtype=torch.long)}  # pyright: ignore[reportFunctionMemberAccess]
     account = lemma.count(mixtral, quantities=["flops", "backward"])
-    choice = 2 * 3 * 16 * 24  # numbers of the two experts of a token
+    choice = 2 * 3 * 16 * 24  # indices of the two experts of a token
     dense = 4 * 16 * 16 + 16 * 4 + 30 * 16
     assert account.flops.total == 2 * 8 * (choice + dense) + 4 * 8 * 8 * 16
     assert account.backward.total == 2 * account.flops.total
@@ -594,7 +593,7 @@ def rounded_gate(d: int = 512, L: int = 4) -> nn.Module:
     return RoundedGate(d, L)
 
 
-def test_a_dimension_that_is_rounded_gets_a_letter_and_its_rule() -> None:
+def test_rounded_dimension_gets_a_symbol_and_a_rule() -> None:
     account = lemma.count(rounded_gate, quantities=["parameters"])
     inner = account.symbols["m"]
     assert inner == 1408 and account.parameters.total == sum(p.numel() for p in rounded_gate().parameters())
@@ -611,7 +610,7 @@ def halves(d: int = 64, L: int = 6) -> nn.Module:
     return nn.ModuleList(nn.Sequential(layer, nn.Linear(d // 2, d, bias=False)) for layer in layers)
 
 
-def test_half_a_width_and_every_second_layer_have_a_formula_for_all_sizes() -> None:
+def test_floor_division_and_alternating_layers_have_formulas() -> None:
     counted = lemma.count(halves, quantities=["parameters"]).parameters
     rules = {name: rule.write() for name, rule in counted.rules.items()}
     (half,) = (name for name, rule in rules.items() if rule == "floor(d/2)")
@@ -620,11 +619,11 @@ def test_half_a_width_and_every_second_layer_have_a_formula_for_all_sizes() -> N
     for d, L in ((64, 6), (63, 5), (2, 1)):
         assert counted.at({"d": d, "L": L}) == sum(p.numel() for p in halves(d, L).parameters())
     even = lemma.check.parameters(halves, "Ld^2 + Ld/4")
-    assert even.equal  # as it is written where both are even, as here
+    assert even.equal  # equal where both are even, as here
 
 
-def every_figure(factory, **sizes: int) -> dict[str, int]:
-    """Return what the module really does: PyTorch's counter, what autograd saves, the tensors next to the output."""
+def measure_every_quantity(factory, **sizes: int) -> dict[str, int]:
+    """Return measured quantities of the module: FLOPs by PyTorch, bytes saved by autograd, bytes of outputs."""
     subject = resolve_subject(factory, sizes)
     values = subject.sizes(with_inputs=True)
     module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
@@ -634,11 +633,16 @@ def every_figure(factory, **sizes: int) -> dict[str, int]:
         out[0].sum().backward()
     backward = counter.get_total_flops() - forward
     saved = sum(item.numel() * 4 for item in out[1])
-    return {"flops": forward, "backward": backward, "activations": really_saved(subject, values), "cache": saved}
+    return {
+        "flops": forward,
+        "backward": backward,
+        "activations": autograd_saved_bytes(subject, values),
+        "cache": saved,
+    }
 
 
 class OddLayers(nn.Module):
-    """Each layer attends to the last w positions, through a rounded width; every second one has a layer more."""
+    """Layers over the last w positions with a rounded width; every second one has an additional layer."""
 
     def __init__(self, d: int, L: int, w: int) -> None:
         super().__init__()
@@ -664,10 +668,10 @@ def odd_layers(d: int = 32, L: int = 3, w: int = 16) -> nn.Module:
 odd_layers.inputs = lambda d, B=2, T=40: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_a_window_a_rounded_width_and_every_second_layer_are_formulas_on_both_sides_of_their_bends() -> None:
+def test_piecewise_formulas_hold_on_both_sides_of_their_bends() -> None:
     account = lemma.count(odd_layers, quantities=["flops", "backward", "cache"])
     for sizes in ({}, {"T": 15}, {"T": 16}, {"T": 17}, {"d": 36}, {"d": 37, "L": 4, "w": 5, "B": 3}):
-        real = every_figure(odd_layers, **sizes)
+        real = measure_every_quantity(odd_layers, **sizes)
         present = {**account.symbols, **sizes}
         present = {name: present[name] for name in ("d", "L", "w", "B", "T")}
         assert {name: quantity.at(present) for name, quantity in account.quantities.items()} == {
@@ -677,7 +681,7 @@ def test_a_window_a_rounded_width_and_every_second_layer_are_formulas_on_both_si
     assert rules >= {"min(w, T)", "16*ceil(d/12)", "floor(L/2)"}
 
 
-def test_a_dimension_that_only_the_module_knows_is_named_in_every_quantity() -> None:
+def test_module_defined_dimension_is_a_symbol_in_every_quantity() -> None:
     def prime(d: int = 20) -> nn.Module:
         inner = next(n for n in range(2 * d, 4 * d) if all(n % k for k in range(2, n)))
         return nn.Sequential(nn.Linear(d, inner, bias=False), nn.Linear(inner, d, bias=False))
@@ -689,22 +693,22 @@ def test_a_dimension_that_only_the_module_knows_is_named_in_every_quantity() -> 
     assert account.parameters.polynomial == 2 * d * m and account.activations.polynomial == 4 * B * (d + m)
     assert account.optimizer.total == 8 * 2 * 20 * 41 + 8
     assert account.quantities["flops"].evaluate({"d": 21, "B": 3}) is None  # m is not known there
-    assert account.quantities["flops"].at({"d": 21, "B": 3}) == 4 * 21 * 43 * 3  # it is read off the module
+    assert account.quantities["flops"].at({"d": 21, "B": 3}) == 4 * 21 * 43 * 3  # measured on the module
 
 
-def test_the_first_of_bends_that_a_text_crosses_is_a_minimum() -> None:
+def test_first_bend_in_sequence_length_becomes_a_minimum() -> None:
     account = lemma.count(last_keys, quantities=["flops", "backward"])
-    assert (account.flops.total, account.backward.total) == by_pytorch_of(LastKeys(32), torch.zeros(1, 4096, 32))
+    assert (account.flops.total, account.backward.total) == pytorch_module_flops(LastKeys(32), torch.zeros(1, 4096, 32))
     assert {name: rule.write() for name, rule in account.quantities["flops"].rules.items()} == {"m": "min(T, 128)"}
     for T in (64, 127, 128, 129, 300):
         assert (
             account.quantities["flops"].at({"d": 32, "B": 1, "T": T})
-            == by_pytorch_of(LastKeys(32), torch.zeros(1, T, 32))[0]
+            == pytorch_module_flops(LastKeys(32), torch.zeros(1, T, 32))[0]
         )
 
 
 class RoutedExperts(nn.Module):
-    """Each token goes to the k experts of E that a router likes best."""
+    """Each token is sent to the top k of E experts."""
 
     def __init__(self, d: int, E: int, k: int) -> None:
         super().__init__()
@@ -729,7 +733,7 @@ def routed_experts(d: int = 16, E: int = 6, k: int = 2) -> nn.Module:
 routed_experts.inputs = lambda d, B=4: torch.ones(B, d)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_of_a_mixture_of_experts_the_active_parameters_are_counted_too() -> None:
+def test_active_parameters_of_mixture_of_experts_are_counted() -> None:
     account = lemma.count(routed_experts, quantities=["parameters", "active"])
     d, E, k = map(symbol, "dEk")
     assert account.parameters.polynomial == d * E + 2 * E * d**2

@@ -1,4 +1,4 @@
-"""The account of a dual encoder: formulas in its own letters, equal to what is built and to sums by hand."""
+"""The account of a dual encoder: formulas equal to the built module and to sums by hand."""
 
 import pytest
 
@@ -17,26 +17,26 @@ def account(tmp_path_factory: pytest.TempPathFactory):
         yield lemma.count(SPEC, quantities=["parameters", "flops"], **ODD, B=5, T=9)
 
 
-def test_the_formula_is_that_of_the_built_module_at_odd_sizes(account) -> None:
+def test_dual_encoder_formula_matches_module_at_odd_sizes(account) -> None:
     assert account.parameters.total == count_spec_parameters(SPEC.with_sizes(ODD))
 
 
-def test_the_image_tower_is_counted_as_by_hand(account) -> None:
+def test_image_tower_parameters_match_hand_calculation(account) -> None:
     sizes = ODD
     patches, width, layers, shared = sizes["G"] ** 2, sizes["d_i"], sizes["L_i"], sizes["d_s"]
     layer = 4 * (width**2 + width) + (8 * width**2 + 5 * width) + 4 * width
     tower = 3 * sizes["P"] ** 2 * width + width + patches * width + layers * layer + 2 * width
-    text = sizes["V"] * sizes["d"] + _rnn(sizes)
+    text = sizes["V"] * sizes["d"] + rnn_parameters(sizes)
     assert account.parameters.total == tower + text + (patches * width + sizes["D"]) * shared + 1
 
 
-def _rnn(sizes: dict[str, int]) -> int:
-    """Return each layer: what comes in and what was there before, and a bias."""
+def rnn_parameters(sizes: dict[str, int]) -> int:
+    """Return the parameters of an RNN: input and recurrent weights and a bias per layer."""
     inner = [sizes["d"], *[sizes["D"]] * (sizes["L"] - 1)]
     return sum((width + sizes["D"] + 1) * sizes["D"] for width in inner)
 
 
-def test_the_operations_of_comparing_all_with_all_grow_with_the_square_of_the_batch(account) -> None:
+def test_contrastive_flops_grow_quadratically_with_batch(account) -> None:
     sizes, batch, time = ODD, 5, 9
     patches, width, shared = sizes["G"] ** 2, sizes["d_i"], sizes["d_s"]
     enter = 2 * patches * 3 * sizes["P"] ** 2 * width

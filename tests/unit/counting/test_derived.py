@@ -1,4 +1,4 @@
-"""Rounded sizes, bends and fits with named sizes, against functions whose rule is known."""
+"""Rounded sizes, bends and fits with derived sizes, compared with known functions."""
 
 import random
 from fractions import Fraction
@@ -22,7 +22,7 @@ from lemma.errors import CountingError
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_staircase_is_found_from_scattered_points_and_holds_everywhere_else(seed: int) -> None:
+def test_staircase_fitted_to_samples_holds_everywhere(seed: int) -> None:
     source = random.Random(seed)
     slope, step, base = Fraction(source.randint(1, 9), source.randint(2, 40)), source.choice([1, 8, 64]), 3
     rounding = source.choice([floor, ceil])
@@ -38,34 +38,34 @@ def test_a_staircase_is_found_from_scattered_points_and_holds_everywhere_else(se
         assert all(size.at({"d": x}) + tail.at({"d": x}) == number for x, number in rule.items())
 
 
-def test_what_rises_otherwise_is_no_staircase() -> None:
+def test_other_functions_are_not_fitted_as_staircases() -> None:
     assert fit_staircase("d", {x: x * x for x in range(1, 30)}) is None
     assert fit_staircase("d", dict.fromkeys(range(1, 30), 7)) is None
     assert fit_staircase("d", {x: -(x // 3) for x in range(1, 30)}) is None
 
 
-def test_bends_are_told_from_rounding_and_from_parabolas() -> None:
+def test_bends_are_distinguished_from_rounding_and_parabolas() -> None:
     assert find_bends({x: 3 * x * x + x for x in range(2, 35)}) == (0, 0)
     assert find_bends({x: min(x, 11) for x in range(2, 35)}) == (11, 0)
     assert find_bends({x: x * (x // 7) for x in range(2, 35)}) == (0, 7)
     assert find_bends({x: 2**x for x in range(2, 35)}) == (0, 0)
 
 
-def test_fractions_come_back_from_their_residues() -> None:
+def test_fractions_are_reconstructed_from_residues() -> None:
     for fraction in (Fraction(3, 7), Fraction(-12_345, 64), Fraction(0), Fraction(1_000_003)):
         residues = [fraction.numerator * pow(fraction.denominator, -1, prime) % prime for prime in PRIMES]
         assert reconstruct_fraction(residues) == fraction
     assert simplest_between(Fraction(0), Fraction(1, 1000)) == Fraction(1, 1001)
 
 
-def test_a_system_without_solution_has_none() -> None:
+def test_unsolvable_modular_system_returns_none() -> None:
     prime = PRIMES[0]
     assert solve_modular([[1, 1], [1, 2], [1, 3]], [2, 3, 4], prime) == {0: 1, 1: 1}
     assert solve_modular([[1, 1], [1, 2], [1, 3]], [2, 3, 5], prime) is None
     assert solve_modular([[1, 2], [2, 4]], [3, 6], prime) == {0: 3}  # the last unknown is not needed
 
 
-def test_named_sizes_are_fitted_next_to_symbols_and_what_they_do_not_explain_is_left_out() -> None:
+def test_derived_sizes_are_fitted_and_unexplained_groups_omitted() -> None:
     half, least = DerivedSize("ceil", (symbol("d") / 2,)), DerivedSize("min", (symbol("T"), symbol("w") - 1))
     width, empty, long, odd = map(PathGroup, ("wide", "empty", "long", "odd"))
 

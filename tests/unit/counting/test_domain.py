@@ -1,4 +1,4 @@
-"""Formulas and their domain: at other sizes the module is read again; no form of output drops a term; limits hold."""
+"""Domains of formulas: evaluation at other sizes, complete output in every format, limits of time and memory."""
 
 import json
 import time
@@ -56,7 +56,7 @@ SIZES = {"d": 8, "L": 4, "d_ff": 64, "B": 2, "T": 16}
 
 
 @pytest.mark.parametrize("changed", [{"L": 9}, {"d_ff": 300}, {"T": 17}, {"d": 11, "L": 15, "d_ff": 1000, "T": 40}])
-def test_at_other_sizes_the_module_is_read_again(account: Any, changed: dict[str, int]) -> None:
+def test_evaluation_at_other_sizes_rereads_the_module(account: Any, changed: dict[str, int]) -> None:
     sizes = {**SIZES, **changed}
     module = patterned(*(sizes[name] for name in ("d", "L", "d_ff")))
     with warnings.catch_warnings():
@@ -70,7 +70,7 @@ def test_at_other_sizes_the_module_is_read_again(account: Any, changed: dict[str
     assert result["activations"] == sum(size for (size,) in saved_bytes(module, inputs).values())
 
 
-def test_it_says_where_the_formula_does_not_hold(account: Any) -> None:
+def test_evaluation_outside_the_domain_warns(account: Any) -> None:
     with pytest.warns(UserWarning, match=r"L = 9.*read off the module; the formula.*L = 4"):
         account.quantities["parameters"].at({**SIZES, "L": 9})
     with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def test_it_says_where_the_formula_does_not_hold(account: Any) -> None:
         assert account.quantities["parameters"].at({"d": 40}) == sum(p.numel() for p in patterned(d=40).parameters())
 
 
-def test_without_its_module_a_formula_is_refused_outside_its_domain(account: Any) -> None:
+def test_formula_without_module_is_refused_outside_its_domain(account: Any) -> None:
     from dataclasses import replace
 
     single = replace(account.quantities["parameters"], recount=None)
@@ -88,12 +88,12 @@ def test_without_its_module_a_formula_is_refused_outside_its_domain(account: Any
     assert account.to_dict()["parameters"]["compared_at"] == {"d": 8, "L": 4, "d_ff": 64}
 
 
-def test_sizes_that_cannot_be_built_are_named(account: Any) -> None:
+def test_unbuildable_sizes_are_reported(account: Any) -> None:
     with pytest.raises(CountingError, match="cannot be built at d=-1"):
         account.quantities["parameters"].at({**SIZES, "d": -1})
 
 
-def test_no_form_of_output_drops_what_follows_no_formula() -> None:
+def test_all_output_formats_show_terms_without_formula() -> None:
     quantity = Quantity(
         "flops",
         "FLOPs",
@@ -114,7 +114,7 @@ def test_no_form_of_output_drops_what_follows_no_formula() -> None:
     assert {"encoder", "patches"} == {row["path"] for row in account.records()}
 
 
-def test_a_size_with_a_rule_is_explained_in_latex() -> None:
+def test_derived_size_is_defined_in_latex() -> None:
     def rounded(d: int = 64) -> nn.Module:
         return nn.Linear(d, 64 * -(-8 * d // 192), bias=False)
 
@@ -123,7 +123,7 @@ def test_a_size_with_a_rule_is_explained_in_latex() -> None:
     assert rf"{letter} &= 64 \cdot \lceil" in account.latex()
 
 
-def test_a_quantity_that_fails_does_not_sink_the_others() -> None:
+def test_failing_quantity_does_not_affect_others() -> None:
     def broken(d: int = 4) -> nn.Module:
         return nn.Linear(d, d)
 
@@ -137,7 +137,7 @@ def test_a_quantity_that_fails_does_not_sink_the_others() -> None:
         lemma.count(broken, quantities=["flops"])
 
 
-def test_formulas_take_no_more_time_than_allowed() -> None:
+def test_fitting_respects_the_time_limit() -> None:
     class Slow(nn.Linear):
         def forward(self, input: Tensor) -> Tensor:
             end = time.process_time() + 0.05
@@ -161,7 +161,7 @@ def test_formulas_take_no_more_time_than_allowed() -> None:
             CountLimits(seconds, cache)
 
 
-def test_probing_never_builds_a_module_past_the_limit_of_memory() -> None:
+def test_probing_never_exceeds_the_memory_limit() -> None:
     built: list[int] = []
 
     def wide(L: int = 3) -> nn.Module:
@@ -203,14 +203,14 @@ class Experts(nn.Module):
 
 
 @pytest.mark.parametrize("stacked", [True, False])
-def test_active_parameters_are_the_same_with_and_without_memory(stacked: bool) -> None:
+def test_active_parameters_on_meta_match_real_tensors(stacked: bool) -> None:
     real = active_sizes(Experts(6, 8, 2, stacked), Inputs((torch.randn(1, 6),)))
     with torch.device("meta"):
         meta = active_sizes(Experts(6, 8, 2, stacked), Inputs((torch.randn(1, 6),)))
     assert sum(size for (size,) in meta.values()) == sum(size for (size,) in real.values()) == 6 * 8 + 2 * (36 + 6)
 
 
-def test_active_parameters_of_a_large_mixture_take_no_memory() -> None:
+def test_active_parameters_of_large_mixture_need_no_memory() -> None:
     def large(d: int = 4096) -> nn.Module:
         module = Experts(d, 8, 2, True)
         assert module.weight.is_meta or d < 1000
@@ -221,7 +221,7 @@ def test_active_parameters_of_a_large_mixture_take_no_memory() -> None:
     assert account.active.total == 8 * 4096 + 2 * (4096**2 + 4096)
 
 
-def test_measuring_at_the_requested_sizes_fits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measuring_at_requested_sizes_does_not_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*given: object) -> None:
         raise AssertionError("probed")
 
@@ -231,13 +231,13 @@ def test_measuring_at_the_requested_sizes_fits_nothing(monkeypatch: pytest.Monke
     assert counter.measure_requested("parameters") == expected
 
 
-def test_a_size_that_is_not_given_follows_its_default_as_in_the_account() -> None:
+def test_omitted_sizes_follow_their_defaults() -> None:
     parameters = lemma.count("decoder", quantities=["parameters"]).quantities["parameters"]
     assert parameters.at({"d": 256}) == lemma.count("decoder", quantities=["parameters"], d=256).parameters.total
 
 
 @pytest.mark.parametrize(("sizes", "message"), [({"dd": 256}, "unknown size 'dd'"), ({"d": "a"}, "a whole number")])
-def test_sizes_that_are_misspelled_or_no_numbers_are_refused(sizes: dict[str, Any], message: str) -> None:
+def test_misspelled_or_nonnumeric_sizes_are_refused(sizes: dict[str, Any], message: str) -> None:
     parameters = lemma.count("rnn", quantities=["parameters"]).quantities["parameters"]
     with pytest.raises(InputError, match=message):
         parameters.at(sizes)
@@ -248,6 +248,6 @@ def odd_width(d: int = 10, L: int = 2) -> nn.Module:
     return nn.Sequential(nn.Linear(d, width), nn.ReLU(), nn.Linear(width, d))
 
 
-def test_a_quantity_with_a_named_size_is_known_at_the_sizes_of_the_account() -> None:
+def test_derived_size_is_known_at_account_sizes() -> None:
     parameters = lemma.count(odd_width, quantities=["parameters"]).quantities["parameters"]
     assert parameters.at({"d": 10, "L": 2}) == sum(parameter.numel() for parameter in odd_width().parameters())

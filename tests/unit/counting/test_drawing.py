@@ -1,4 +1,4 @@
-"""Drawings: their shapes against real runs, their images against their own boxes, their example against torch."""
+"""Drawings: shapes compared with real runs, layout, and the self-attention example compared with torch."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from lemma.counting.subject import Subject, factory_subject, resolve_subject
 from lemma.errors import CountingError, InputError
 
 MODELS = ["self-attention", "feed-forward", "attentive", "lstm", "decoder", "torch-transformer", "table-a5"]
-HELD_OUT = {  # sizes that are no probe sizes, and T apart from what the shapes may be mistaken for
+HELD_OUT = {  # differ from the probe sizes, and T from all other sizes
     "feed-forward": {"V": 31, "d": 11, "d_h": 13, "N": 10, "B": 10, "T": 23},
     "attentive": {"V": 31, "d": 11, "d_k": 13, "d_v": 17, "d_h": 19, "N": 10, "B": 10, "T": 23},
     "lstm": {"V": 31, "d": 11, "D": 13, "L": 10, "B": 14, "T": 17},
@@ -44,8 +44,8 @@ def shape_at(shape: tuple[Polynomial, ...], values: dict[str, int]) -> tuple[int
     return tuple(int(size.at(values)) for size in shape)
 
 
-def attention_by_hand(module: nn.Module, X: Tensor) -> dict[str, Tensor]:
-    """Multi-head self-attention, one head after the other, in two-dimensional products."""
+def reference_attention(module: nn.Module, X: Tensor) -> dict[str, Tensor]:
+    """Return multi-head self-attention, computed head by head with matrix products."""
     W = dict(module.named_parameters())
     Q, K, V = ([X @ w for w in W[name]] for name in ("W_Q", "W_K", "W_V"))
     scores = [q @ k.T for q, k in zip(Q, K, strict=True)]
@@ -58,20 +58,20 @@ def attention_by_hand(module: nn.Module, X: Tensor) -> dict[str, Tensor]:
     return {name: torch.stack(list_) for name, list_ in stacked.items()} | full
 
 
-def test_self_attention_shapes_are_those_of_attention_by_hand_at_a_held_out_size() -> None:
+def test_self_attention_shapes_match_reference_at_held_out_size() -> None:
     values = {"E": 11, "H": 13, "M_QK": 17, "M_V": 19, "S": 23}
     module = self_attention(E=11, H=13, M_QK=17, M_V=19)
-    real = attention_by_hand(module, torch.randn(23, 11)) | dict(module.named_parameters())
+    real = reference_attention(module, torch.randn(23, 11)) | dict(module.named_parameters())
     samples = {node.name: shape_at(node.shape, values) for node in drawing("self-attention").nodes}
     assert samples == {name: tuple(tensor.shape) for name, tensor in real.items()}
 
 
-def test_self_attention_computes_what_is_computed_by_hand() -> None:
+def test_self_attention_output_matches_reference() -> None:
     module, X = self_attention(E=6, H=3, M_QK=4, M_V=5), torch.randn(7, 6)
-    torch.testing.assert_close(module(X), attention_by_hand(module, X)["Y"])
+    torch.testing.assert_close(module(X), reference_attention(module, X)["Y"])
 
 
-def test_self_attention_is_torchs_multihead_attention_where_that_has_its_widths() -> None:
+def test_self_attention_matches_torch_multihead_attention() -> None:
     E, H = 12, 3
     M = E // H
     module, reference = self_attention(E=E, H=H, M_QK=M, M_V=M), nn.MultiheadAttention(E, H, bias=False)
@@ -84,7 +84,7 @@ def test_self_attention_is_torchs_multihead_attention_where_that_has_its_widths(
     torch.testing.assert_close(module(X), reference(X, X, X)[0])
 
 
-def test_single_and_multi_head_have_three_d_squared_parameters_before_the_output() -> None:
+def test_query_key_value_parameters_do_not_depend_on_heads() -> None:
     """Problem D3: H heads of width d/H cost what one of width d costs."""
     total = Polynomial({})
     for node in drawing("self-attention").nodes:
@@ -94,7 +94,7 @@ def test_single_and_multi_head_have_three_d_squared_parameters_before_the_output
     assert total.substitute("M_QK", E / H).substitute("M_V", E / H) == 3 * E**2
 
 
-def test_the_formulas_of_self_attention() -> None:
+def test_self_attention_formulas_match_expected_text() -> None:
     formulas = [node.formula for node in drawing("self-attention").nodes if node.formula]
     assert formulas == [
         "Q = X W_Q",
@@ -109,7 +109,15 @@ def test_the_formulas_of_self_attention() -> None:
     ]
 
 
-def test_scales_are_read_off_the_numbers_of_the_run() -> None:
+def test_hidden_layer_input_has_its_own_name() -> None:
+    hidden = {
+        name: next(node.formula for node in drawing(name).nodes if node.name == "hidden")
+        for name in ("feed-forward", "attentive")
+    }
+    assert hidden == {"feed-forward": "hidden = windows Wᵀ + b", "attentive": "hidden = attended Wᵀ + b"}
+
+
+def test_attention_scale_is_read_from_the_run() -> None:
     formulas = {node.name: node.formula for node in drawing("attentive").nodes}
     assert formulas["scores"] == "scores = sums / √d_k"  # the module multiplies by d_k to the power −½
     assert {node.name: node.formula for node in draw(_module(lambda module, x: x * 3**-0.5)).nodes}["product"] == (
@@ -118,7 +126,7 @@ def test_scales_are_read_off_the_numbers_of_the_run() -> None:
 
 
 @pytest.mark.parametrize("name", HELD_OUT)
-def test_shapes_are_what_modules_return_in_a_real_run_at_a_held_out_size(name: str) -> None:
+def test_drawn_shapes_match_module_outputs_at_held_out_size(name: str) -> None:
     values, returned = HELD_OUT[name], {}
     module = subject(name).build(values, "cpu").eval()
     for path, part in module.named_modules():
@@ -137,14 +145,14 @@ def _first(output: Any) -> Tensor:
 
 
 def _is_drawn(part: nn.Module, path: str) -> bool:
-    """Of equal layers the first is drawn."""
+    """Return whether a module is drawn: of equal layers only the first is."""
     return isinstance(part, (nn.Linear, nn.LSTM)) and not any(
         word.isdigit() and word != "0" for word in path.split(".")
     )
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
+def test_every_parameter_is_drawn_with_shape_and_count(name: str) -> None:
     sizes = subject(name).sizes(with_inputs=True) | ({"L": 3} if "L" in subject(name).symbols else {})
     module = subject(name).build(sizes)
     reserved = [node for node in drawing(name).nodes if node.kind == "parameter"]
@@ -154,14 +162,14 @@ def test_every_parameter_is_drawn_with_its_shape_and_number(name: str) -> None:
     assert {path_pattern(node.name.replace("…", "")) for node in reserved} == patterns
 
 
-def test_repeated_layers_are_framed_once_with_their_number() -> None:
+def test_repeated_layers_are_framed_once_with_their_count() -> None:
     texts = {text.bold: text.regular for text in drawing("decoder").shapes if isinstance(text, TextLine) and text.bold}
     assert re.fullmatch(r"layers, (\w+?)[₂₃] is the next one's \1", texts["× L"])
     assert [shape.kind for shape in drawing("decoder").shapes if isinstance(shape, Box)].count("frame") == 1
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
+def test_text_stays_inside_boxes_and_page(name: str) -> None:
     page = _page_width(drawing(name))
     boxes = [shape for shape in drawing(name).shapes if isinstance(shape, Box)]
     for text in (shape for shape in drawing(name).shapes if isinstance(shape, TextLine)):
@@ -174,12 +182,12 @@ def test_texts_stay_in_their_boxes_and_on_the_page(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_boxes_do_not_overlap_and_lines_cross_none(name: str) -> None:
+def test_boxes_do_not_overlap_or_cross_lines(name: str) -> None:
     boxes = [s for s in drawing(name).shapes if isinstance(s, Box) and s.kind != "frame"]
     for number, item in enumerate(boxes):
         assert not any(_overlap(item, other) for other in boxes[:number])
     for line in (shape for shape in drawing(name).shapes if isinstance(shape, FlowLine) and not shape.is_horizontal):
-        for (x, y), (a, b) in pairwise(line.points):  # a bow between two points stays between them
+        for (x, y), (a, b) in pairwise(line.points):  # a curve between two points stays between them
             left, right = min(x, a) - 0.1, max(x, a) + 0.1
             inner = Box("result", left, y + 1, right - left, b - y - 2)
             assert b - y <= 2 or not any(_overlap(inner, box) for box in boxes)
@@ -196,7 +204,7 @@ def _page_width(drawn: Drawing) -> float:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_the_svg_is_well_formed_self_contained_and_as_wide_as_a_page(name: str) -> None:
+def test_svg_is_well_formed_self_contained_and_fits_page_width(name: str) -> None:
     root = ElementTree.fromstring(drawing(name).svg)
     assert root.tag == "{http://www.w3.org/2000/svg}svg" and float(root.attrib["width"]) == 800
     sizes = [float(element.attrib["font-size"]) for element in root.iter() if "font-size" in element.attrib]
@@ -204,7 +212,7 @@ def test_the_svg_is_well_formed_self_contained_and_as_wide_as_a_page(name: str) 
     assert not [element for element in root.iter() if element.tag.endswith(("script", "image", "foreignObject"))]
 
 
-def test_names_from_strangers_are_escaped() -> None:
+def test_untrusted_names_are_escaped() -> None:
     odd = factory_subject(_linear, {}, "<script>&")
     assert ElementTree.fromstring(draw(odd).svg).findtext("{http://www.w3.org/2000/svg}title") == "<script>&"
 
@@ -233,7 +241,7 @@ def _module(forward: Callable[[nn.Module, Tensor], Any]) -> Any:
     return factory_subject(odd, {})
 
 
-def test_steps_that_depend_on_sizes_are_refused_with_the_reason() -> None:
+def test_size_dependent_steps_are_refused() -> None:
     def often(module: Any, x: Tensor) -> Tensor:
         for _ in range(x.shape[0]):
             x = module.inner(x)
@@ -243,12 +251,12 @@ def test_steps_that_depend_on_sizes_are_refused_with_the_reason() -> None:
         draw(_module(often))
 
 
-def test_a_module_that_returns_no_tensor_is_refused() -> None:
+def test_module_without_tensor_output_is_refused() -> None:
     with pytest.raises(CountingError, match="returns no tensor"):
         draw(_module(lambda module, x: 3))
 
 
-def test_changes_in_place_are_steps_of_their_own() -> None:
+def test_inplace_operations_are_separate_steps() -> None:
     def forward(module: Any, x: Tensor) -> Tensor:
         y = module.inner(x)
         y += x
@@ -257,17 +265,17 @@ def test_changes_in_place_are_steps_of_their_own() -> None:
     assert [node.step for node in draw(_module(forward)).nodes if node.step] == ["linear", "add", "relu"]
 
 
-def test_parameters_that_take_no_part_are_named() -> None:
+def test_unused_parameters_are_listed() -> None:
     samples = draw(_module(lambda module, x: module.inner(x)))
     assert any(
         isinstance(s, TextLine) and s.regular == "not used here: spare.weight, spare.bias" for s in samples.shapes
     )
 
 
-def test_layers_that_something_else_reads_are_not_folded() -> None:
-    """The mean over all layers cannot be drawn with one layer standing for them."""
+def test_layers_read_elsewhere_are_not_folded() -> None:
+    """A mean over all layers cannot be drawn with one layer representing them."""
 
-    class All(nn.Module):
+    class SumOfLayers(nn.Module):
         def __init__(self, d: int) -> None:
             super().__init__()
             self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(2))
@@ -277,13 +285,13 @@ def test_layers_that_something_else_reads_are_not_folded() -> None:
             return first + self.layers[1](first)
 
     def both(d: int = 4) -> nn.Module:
-        return All(d)
+        return SumOfLayers(d)
 
     both.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
     assert [node.step for node in draw(factory_subject(both, {})).nodes if node.step] == ["linear", "linear", "add"]
 
 
-def test_numbers_in_a_path_that_count_no_layers_stay() -> None:
+def test_path_indices_that_are_not_layers_are_preserved() -> None:
     class Blocks(nn.Module):
         def __init__(self, d: int, L: int) -> None:
             super().__init__()
@@ -304,13 +312,13 @@ def test_numbers_in_a_path_that_count_no_layers_stay() -> None:
     assert samples["blocks.*.0.weight"].repeats == L
 
 
-def test_what_is_shared_by_layers_and_begins_the_first_has_a_step_of_its_own() -> None:
+def test_input_shared_by_layers_has_a_separate_step() -> None:
     formulas = {node.name: node.formula for node in drawing("table-a5").nodes}
     assert formulas["hidden"] == "hidden = embedded"
     assert formulas["attended₂"] == "attended₂ = multi-head attention(norm1₂, embedded₂, embedded₂)"
 
 
-def test_saving(tmp_path: Path) -> None:
+def test_drawing_is_saved_in_every_format(tmp_path: Path) -> None:
     samples = drawing("self-attention")
     samples.save(tmp_path / "a.svg")
     assert (tmp_path / "a.svg").read_text(encoding="utf-8") == samples.svg == samples._repr_html_()
@@ -320,21 +328,21 @@ def test_saving(tmp_path: Path) -> None:
         samples.save(tmp_path / "a.pdf")
 
 
-def test_plain_values() -> None:
+def test_drawing_to_dict_holds_shapes_and_steps() -> None:
     base = drawing("self-attention").to_dict()
     assert base["symbols"] == {"E": 64, "H": 4, "M_QK": 16, "M_V": 16, "S": 32}
     (concat,) = [node for node in base["nodes"] if node["name"] == "concat"]
     assert concat["shape"] == ["S", "H*M_V"] and concat["step"] == "rearrange" and concat["reads"] == ["heads"]
 
 
-def test_the_width_of_a_text_is_no_less_than_in_a_wide_font() -> None:
-    """Against the advances of a common wide sans-serif font, in thousandths of its size."""
+def test_text_width_is_not_underestimated() -> None:
+    """Compare with the advance widths of a common wide sans-serif font, in thousandths of its size."""
     advances = {"M": 863, "e": 615, "i": 278, "S": 635, "×": 838, " ": 318, "W": 989, "0": 636, "√": 637, "H": 752}
     text = "W × H  MMSS 0 ieee √"
     assert text_width(text) >= 14 * sum(advances[letter] for letter in text) / 1000 * 0.95
 
 
-def test_rows_hold_no_more_than_the_page() -> None:
+def test_layout_rows_fit_the_page_width() -> None:
     blocks = {("block", n): LayoutBlock(300, 20, 150) for n in range(7)}
     edges = [(("block", 0), ("block", n)) for n in range(1, 6)] + [(("block", n), ("block", 6)) for n in range(1, 6)]
     layout = arrange(blocks, edges, 700)

@@ -1,4 +1,4 @@
-"""Fitting: polynomials of any few symbols are found again, whatever is no polynomial is refused, paths are grouped."""
+"""Fitting: polynomials are recovered, other functions are refused, paths are grouped."""
 
 import doctest
 from importlib import import_module
@@ -32,7 +32,7 @@ POLYNOMIALS = st.dictionaries(
 
 @settings(deadline=None, max_examples=60)
 @given(POLYNOMIALS)
-def test_a_polynomial_is_found_from_its_values(hidden: Polynomial) -> None:
+def test_polynomial_is_recovered_from_its_values(hidden: Polynomial) -> None:
     def sample(values):
         return {"it": int(hidden.at(values))}
 
@@ -43,7 +43,7 @@ def test_a_polynomial_is_found_from_its_values(hidden: Polynomial) -> None:
 
 @settings(deadline=None, max_examples=30)
 @given(POLYNOMIALS.filter(lambda hidden: hidden.symbols), st.sampled_from(NAMES))
-def test_what_differs_at_one_fresh_size_is_refused_with_the_symbol(hidden: Polynomial, name: str) -> None:
+def test_mismatch_at_a_held_out_size_names_the_symbol(hidden: Polynomial, name: str) -> None:
     far = dict.fromkeys(NAMES, 2) | {name: 9}
 
     def sample(values):
@@ -54,7 +54,7 @@ def test_what_differs_at_one_fresh_size_is_refused_with_the_symbol(hidden: Polyn
     assert caught.value.symbol == name
 
 
-def test_a_quotient_is_found_by_multiplying_with_what_divides_it() -> None:
+def test_quotient_is_fitted_by_multiplying_with_its_divisor() -> None:
     result = fit_groups(
         lambda at: {"head.weight": (at["d"] // at["h"], at["d"])}, [{"d": [12, 24, 36, 48], "h": [1, 2, 3, 4]}]
     )
@@ -62,7 +62,7 @@ def test_a_quotient_is_found_by_multiplying_with_what_divides_it() -> None:
     assert result.fits[PathGroup("head.weight")].columns == (d / h, d)
 
 
-def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() -> None:
+def test_equal_layers_form_a_group_without_differing_first() -> None:
     def read(at):
         layers = {f"layers.{n}.weight": ((at["d"] if n else at["V"]), at["d"]) for n in range(at["L"])}
         return {**layers, "output.weight": (at["V"],)}
@@ -76,7 +76,7 @@ def test_equal_layers_are_one_group_and_a_first_one_that_differs_stands_apart() 
     }
 
 
-def test_layers_of_all_kinds_of_sizes_are_known_by_their_sum_only() -> None:
+def test_layers_of_varying_size_are_fitted_by_their_sum() -> None:
     result = fit_groups(
         lambda at: {f"layers.{n}": (n * at["d"],) for n in range(at["L"])}, [{"d": SIZES["d"], "L": SIZES["L"]}]
     )
@@ -85,13 +85,13 @@ def test_layers_of_all_kinds_of_sizes_are_known_by_their_sum_only() -> None:
     assert list(result.fits) == [PathGroup("layers.*", "…")] and fitted.columns == (d * L * (L - 1) / 2,)
 
 
-def test_powers_of_two_are_refused_and_the_rest_is_fitted() -> None:
+def test_powers_of_two_are_refused_and_others_fitted() -> None:
     result = fit_groups(lambda at: {"a": (2 ** at["d"],), "b": (3 * at["d"],)}, [{"d": SIZES["d"]}])
     assert list(result.fits) == [PathGroup("b")]
     assert "no polynomial of d" in result.failures[PathGroup("a")]
 
 
-def test_sizes_are_those_that_can_be_built_and_where_there_are_none_it_says_so() -> None:
+def test_probe_sizes_must_be_buildable() -> None:
     first = next(choose_probe_sizes({"d": 64, "h": 4}, lambda at: at["d"] % at["h"] == 0, {}))
     assert all(width % heads == 0 for width in first["d"] for heads in first["h"])
     assert next(choose_probe_sizes({"d": 64}, lambda at: True, {"d": [5, 7, 9]})) == {"d": [5, 7, 9]}
@@ -100,13 +100,11 @@ def test_sizes_are_those_that_can_be_built_and_where_there_are_none_it_says_so()
         fit_groups(lambda at: {}, [])
 
 
-def test_the_total_of_shapes_is_that_of_their_sizes() -> None:
+def test_total_size_sums_products_of_shapes() -> None:
     assert total_size([(1, 2), (3, 4), ()]) == 2 + 12 + 1 and total_size([(5,), (6,)]) == 11
 
 
-def test_the_key_of_the_cache_changes_with_every_source_it_depends_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cache_key_changes_with_every_source_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(list(cache.PACKAGE.glob(pattern)) for pattern in cache.SOURCES)
     monkeypatch.setattr(cache, "PACKAGE", tmp_path)
     files = [tmp_path / pattern.replace("**", "folder").replace("*", "some") for pattern in cache.SOURCES]
@@ -128,6 +126,6 @@ def test_the_key_of_the_cache_changes_with_every_source_it_depends_on(
         if ">>>" in path.read_text("utf-8")
     ],
 )
-def test_the_examples_in_docstrings_run(module: str) -> None:
+def test_docstring_examples_run(module: str) -> None:
     results = doctest.testmod(import_module(f"lemma.{module}"))
     assert results.attempted and not results.failed

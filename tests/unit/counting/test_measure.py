@@ -1,4 +1,4 @@
-"""What is read off a run: FLOPs of every product, backward from every output, remarks on what has no rule."""
+"""Measurements of a run: FLOPs of every product, backward from every output, operators without a rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ROWS, WIDTH, OUT = 2, 4, 5
 
 
 class Applies(nn.Module):
-    """A matrix, two heads, and a forward pass to be tried."""
+    """A matrix, two heads, and a forward pass to test."""
 
     def __init__(self, apply: Callable[["Applies", Tensor], Any]) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Applies(nn.Module):
         return self.apply_to(self, x)
 
 
-def passes(module: nn.Module, *inputs: Any) -> tuple[int, int]:
+def forward_backward_flops(module: nn.Module, *inputs: Any) -> tuple[int, int]:
     with reference_kernels():
         rows = product_flops(module, Inputs(inputs)).values()
     return sum(row[0] for row in rows), sum(row[2] for row in rows)
@@ -51,15 +51,15 @@ PRODUCT = 2 * OUT * WIDTH
         lambda m, x: torch.zeros(1, 1, OUT).baddbmm_(x[None, None], m.W.T[None]),
     ],
 )
-def test_a_matrix_times_a_vector_costs_the_same_however_it_is_written(apply: Any) -> None:
+def test_matrix_vector_flops_do_not_depend_on_notation(apply: Any) -> None:
     vector = torch.zeros(WIDTH)
-    assert passes(Applies(apply), vector) == (PRODUCT, PRODUCT)
-    assert passes(Applies(apply), vector.requires_grad_()) == (PRODUCT, 2 * PRODUCT)
+    assert forward_backward_flops(Applies(apply), vector) == (PRODUCT, PRODUCT)
+    assert forward_backward_flops(Applies(apply), vector.requires_grad_()) == (PRODUCT, 2 * PRODUCT)
 
 
-def test_modules_fed_with_one_vector_count_as_one_row() -> None:
+def test_unbatched_input_counts_as_one_row() -> None:
     for make in (lambda: nn.LSTMCell(4, 3), lambda: nn.GRUCell(4, 3), lambda: nn.Linear(4, 3)):
-        assert passes(make(), torch.zeros(4)) == passes(make(), torch.zeros(1, 4))
+        assert forward_backward_flops(make(), torch.zeros(4)) == forward_backward_flops(make(), torch.zeros(1, 4))
 
 
 @dataclass
@@ -80,28 +80,28 @@ class Output:
         lambda out: (torch.zeros(2, dtype=torch.long), [Output(aux=out)]),
     ],
 )
-def test_every_kind_of_output_is_followed_backward(wrap: Any) -> None:
+def test_backward_flops_cover_every_output_container(wrap: Any) -> None:
     module = Applies(lambda m, x: wrap(m.head(x @ m.W.T)))
     forward = ROWS * (PRODUCT + 2 * 3 * OUT)
-    assert passes(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - ROWS * PRODUCT)
+    assert forward_backward_flops(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - ROWS * PRODUCT)
 
 
-def test_two_heads_are_both_followed_and_a_cache_is_not() -> None:
-    def two(m: Applies, x: Tensor) -> Any:
+def test_backward_covers_all_heads_but_not_the_cache() -> None:
+    def forward_two_heads(m: Applies, x: Tensor) -> Any:
         hidden = x @ m.W.T
         return Output(m.head(hidden), hidden, m.other(hidden))
 
-    module = Applies(two)
+    module = Applies(forward_two_heads)
     outputs = module(torch.zeros(ROWS, WIDTH))
-    assert differentiable_outputs(outputs) == [outputs.logits]  # the hidden states lie before the logits
-    cached = passes(module, torch.zeros(ROWS, WIDTH))
+    assert differentiable_outputs(outputs) == [outputs.logits]  # the hidden states are upstream of the logits
+    cached = forward_backward_flops(module, torch.zeros(ROWS, WIDTH))
     module.apply_to = lambda m, x: (m.head(x @ m.W.T), m.other(x @ m.W.T))
     forward = ROWS * (2 * PRODUCT + 2 * 3 * OUT + 2 * 2 * OUT)
-    assert passes(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - 2 * ROWS * PRODUCT)
+    assert forward_backward_flops(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - 2 * ROWS * PRODUCT)
     assert cached[1] == ROWS * (2 * 2 * 3 * OUT + PRODUCT)
 
 
-def test_operators_without_a_rule_are_named_and_others_are_not() -> None:
+def test_operators_without_a_flops_rule_are_listed() -> None:
     def solve(m: Applies, x: Tensor) -> Tensor:
         return torch.linalg.solve(m.W[:4] + torch.eye(4), m.W[:4] @ x).norm() + torch.fft.rfft(x).abs().sum()
 
@@ -115,7 +115,7 @@ def test_operators_without_a_rule_are_named_and_others_are_not() -> None:
             assert not find_uncounted(module, Inputs(inputs))
 
 
-def test_an_account_names_what_it_leaves_out_and_what_depends_on_numbers() -> None:
+def test_account_lists_uncounted_and_data_dependent_operators() -> None:
     class Settles(nn.Module):
         def __init__(self, d: int) -> None:
             super().__init__()
@@ -139,15 +139,15 @@ def test_an_account_names_what_it_leaves_out_and_what_depends_on_numbers() -> No
     assert READS_DATA in {key.partition(" ")[0] for key in find_uncounted(Settles(4), Inputs((torch.zeros(1, 4),)))}
 
 
-def test_the_fast_path_of_frozen_encoder_layers_is_not_taken() -> None:
+def test_frozen_encoder_layers_skip_the_fast_path() -> None:
     def frozen(d: int = 8, d_ff: int = 16) -> nn.Module:
         return nn.TransformerEncoderLayer(d, 2, d_ff, batch_first=True).eval().requires_grad_(False)
 
-    def learned(d: int = 8, d_ff: int = 16) -> nn.Module:
+    def trainable(d: int = 8, d_ff: int = 16) -> nn.Module:
         return nn.TransformerEncoderLayer(d, 2, d_ff, dropout=0.0, batch_first=True)
 
     totals = []
-    for factory in (frozen, learned):
+    for factory in (frozen, trainable):
         factory.inputs = lambda d, B=2, T=3: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
         totals.append(lemma.count(factory, quantities=["flops"], d=8).flops.total)
     assert totals[0] == totals[1] > 0

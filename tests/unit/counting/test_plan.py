@@ -1,4 +1,4 @@
-"""Plans: planned memory is what the allocator gives out in the trainer's own steps; roots, rooflines, bounds."""
+"""Plans: memory compared with PyTorch's allocator, largest sizes, rooflines, bounds."""
 
 import json
 import re
@@ -29,8 +29,8 @@ SMALL = {"d": 32, "L": 2, "h": 2, "V": 300, "T": 32, "B": 4}
 RUNNER = CliRunner()
 
 
-def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) -> int:
-    """The most that PyTorch's allocator has given out during a second training step, by its profiler."""
+def allocated_bytes(subject: Subject, recompute: bool = False, accumulate: int = 1) -> int:
+    """Return the peak of bytes allocated by PyTorch during a second training step, by its profiler."""
     values, recipe = subject.sizes(True), Recipe(accumulate=accumulate, batch=accumulate)
     model: Any = subject.build(values, "cpu").train()
     loss = task_for(model.spec).loss(model, recipe)
@@ -78,18 +78,14 @@ def allocated(subject: Subject, recompute: bool = False, accumulate: int = 1) ->
         ("encoder", {"d": 32, "L": 2, "B": 6, "T": 32}, False),
     ],
 )
-def test_planned_memory_is_what_the_allocator_gives_out_in_a_step_on_a_cpu(
-    model: str, sizes: dict[str, Any], recompute: bool
-) -> None:
+def test_planned_memory_matches_the_cpu_allocator(model: str, sizes: dict[str, Any], recompute: bool) -> None:
     subject = resolve_subject(model, sizes)
     planned = trace_step(subject, StepSettings(False, torch.float32, recompute=recompute)).peak.total
-    assert planned == pytest.approx(allocated(subject, recompute), rel=0.10 if model == "lstm" else 0.01)
+    assert planned == pytest.approx(allocated_bytes(subject, recompute), rel=0.10 if model == "lstm" else 0.01)
 
 
 @pytest.mark.parametrize("settings", [CPU, StepSettings(), StepSettings(recompute=True)])
-def test_tensors_without_memory_are_followed_like_real_ones(
-    settings: StepSettings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fake_tensors_are_traced_like_real_ones(settings: StepSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     subject = resolve_subject("decoder", {**SMALL, "L": 1})
     real = trace_step(subject, settings)
     monkeypatch.setattr("lemma.counting.training_step.MAX_QUICK_STEP", 0)
@@ -98,15 +94,15 @@ def test_tensors_without_memory_are_followed_like_real_ones(
     assert fake.kernels == real.kernels
 
 
-def test_gradients_stay_while_they_add_up_over_the_parts_of_a_batch() -> None:
+def test_gradients_persist_during_accumulation() -> None:
     subject = resolve_subject("decoder", SMALL)
     settings = StepSettings(False, torch.float32, Recipe(accumulate=2, batch=8))
     planned = trace_step(subject, settings).peak
-    assert planned.total == pytest.approx(allocated(subject, accumulate=2), rel=0.01)
+    assert planned.total == pytest.approx(allocated_bytes(subject, accumulate=2), rel=0.01)
     assert dict(zip(PARTS, planned.parts, strict=True))["gradients"] == planned.parts[0]
 
 
-def test_flops_of_a_step_are_those_of_its_products() -> None:
+def test_step_flops_match_its_matrix_products() -> None:
     tokens, d, length, vocabulary = 4 * 32, 32, 32, 300
     output, last = 2 * tokens * d * vocabulary, 2 * tokens * 4 * d * d
     layer = 2 * tokens * 12 * d**2 + 4 * tokens * length * d
@@ -115,7 +111,7 @@ def test_flops_of_a_step_are_those_of_its_products() -> None:
         for recompute in (False, True)
     )
     assert step.flops == 3 * (2 * layer + output)
-    assert again.flops == step.flops + 2 * (layer - last)  # what comes out of a layer is known already
+    assert again.flops == step.flops + 2 * (layer - last)  # the output of a layer is not recomputed
 
 
 def both_directions(d: int = 8) -> torch.nn.LSTM:
@@ -136,7 +132,7 @@ both_directions.inputs = lambda d=8, B=2, T=5: torch.zeros(B, T, d)  # pyright: 
         (both_directions, {"d": 8, "B": 2, "T": 5}),  # inputs without a gradient
     ],
 )
-def test_flops_of_a_planned_step_are_those_that_count_gives(model: Any, sizes: dict[str, Any]) -> None:
+def test_planned_step_flops_match_count(model: Any, sizes: dict[str, Any]) -> None:
     counted = lemma.count(model, quantities=["flops", "backward"], **sizes)
     expected = (counted.flops.total or 0) + (counted.backward.total or 0)
     subject = resolve_subject(model, sizes)
@@ -144,12 +140,12 @@ def test_flops_of_a_planned_step_are_those_that_count_gives(model: Any, sizes: d
         assert trace_step(subject, settings).flops == expected
 
 
-def test_gpt2_takes_the_same_flops_per_token_in_a_plan_as_in_a_count() -> None:
+def test_gpt2_flops_per_token_match_between_plan_and_count() -> None:
     step = trace_step(resolve_subject("decoder", {"V": 50257, "d": 768, "L": 12, "h": 12, "T": 1024}), StepSettings())
     assert step.flops == 1024 * 854_438_400
 
 
-def test_on_a_gpu_logits_and_activations_are_in_bfloat16_and_weights_are_copied() -> None:
+def test_gpu_plan_uses_bfloat16_activations_and_weight_copies() -> None:
     subject = resolve_subject("decoder", {**SMALL, "V": 5000, "d": 64, "d_h": 64})
     lower, full = (trace_step(subject, StepSettings(True, dtype)) for dtype in (torch.bfloat16, torch.float32))
     positions = 4 * 32 * 5000
@@ -173,7 +169,7 @@ def fits(plan: Planner, **sizes: int) -> bool:
     return plan.total_bytes(step, plan.peak_moment(step)) <= plan.settings.budget
 
 
-def test_the_largest_batch_and_context_fit_and_one_more_does_not() -> None:
+def test_largest_batch_and_context_fit_exactly() -> None:
     plan = planner(60e6, precision="float32")
     for name, start in (("B", 4), ("T", 32)):
         largest = plan.find_largest(name, start)
@@ -181,8 +177,8 @@ def test_the_largest_batch_and_context_fit_and_one_more_does_not() -> None:
         assert fits(plan, **{name: largest.root}) and not fits(plan, **{name: largest.root + 1})
 
 
-def test_the_largest_sizes_are_right_where_memory_is_no_polynomial() -> None:
-    # the fused output layer takes 8192 rows at a time, so that memory has a bend at B·T = 8192
+def test_largest_sizes_are_exact_for_nonpolynomial_memory() -> None:
+    # the fused output layer processes 8192 rows at a time, so memory has a bend at B·T = 8192
     subject = resolve_subject("decoder", {"V": 9000, "d": 16, "L": 1, "h": 1, "T": 2048})
     plan = Planner(subject, PlanSettings(get_device(None, memory=2e9), batch=2))
     for name, start in (("B", 2), ("T", 2048)):
@@ -209,13 +205,13 @@ def limited(d: int = 8) -> Limited:
 limited.inputs = lambda d=8, B=2, T=20: torch.zeros(B, T)  # pyright: ignore[reportFunctionMemberAccess]
 
 
-def test_no_context_beyond_that_of_the_model_is_claimed() -> None:
+def test_largest_context_is_limited_by_the_model() -> None:
     plan = Planner(resolve_subject(limited, {"B": 2, "T": 20}), PlanSettings(get_device(None, memory=1e9), batch=2))
     largest = plan.find_largest("T", 20)
     assert largest.root == 40 and not largest.followed and "T = 41 fails" in str(largest)
 
 
-def test_nothing_fits_into_too_little_memory() -> None:
+def test_too_little_memory_fits_no_batch() -> None:
     assert str(planner(17e6).find_largest("B", 4)).startswith("none: not even B = 1 fits")
 
 
@@ -240,11 +236,11 @@ def test_nothing_fits_into_too_little_memory() -> None:
         *((name, device.name) for name, device in DEVICES.items()),
     ],
 )
-def test_devices_are_known_by_the_names_that_drivers_print(name: str, device: str) -> None:
+def test_devices_are_recognized_by_driver_names(name: str, device: str) -> None:
     assert get_device(name).name == device and not get_device(name).note
 
 
-def test_a_name_of_two_devices_is_read_as_the_first_and_said() -> None:
+def test_ambiguous_device_name_uses_the_first_with_a_note() -> None:
     device = get_device("A100")
     assert device.name == "A100-80GB" and "gpu=A100-40GB" in device.note
     plan = lemma.count.plan("rnn", gpu="A100", V=20, d=8, D=8, T=4)
@@ -261,12 +257,12 @@ def test_a_name_of_two_devices_is_read_as_the_first_and_said() -> None:
         ("", "unknown gpu ''. Choices: B200"),
     ],
 )
-def test_a_device_that_is_not_in_the_table_is_never_taken_for_another(name: str, near: str) -> None:
+def test_unknown_device_is_never_matched_to_another(name: str, near: str) -> None:
     with pytest.raises(InputError, match=re.escape(near)):
         get_device(name)
 
 
-def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
+def test_sharding_divides_weights_and_gathers_two_layers() -> None:
     full, cut = planner(1e9), planner(1e9, shards=4)
     step = trace_step(resolve_subject("decoder", SMALL), full.settings.step_settings())
     item, four = (plan.settings.memory_parts(step, step.moments[-1]) for plan in (full, cut))
@@ -276,7 +272,7 @@ def test_shards_divide_what_belongs_to_weights_and_gather_two_layers() -> None:
     assert four["buffers"] - item["buffers"] == 2 * 4 * layer
 
 
-def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
+def test_plan_reports_memory_time_tokens_and_generation(tmp_path: Path) -> None:
     small: dict[str, Any] = {name: value for name, value in SMALL.items() if name != "B"}
     plan = lemma.count.plan("decoder", gpu="H200", batch=4, efficiency=0.5, **small)
     assert (
@@ -299,7 +295,7 @@ def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"gpu": "H300"}, "H200"),
         ({"memory": -1}, "memory"),
@@ -309,12 +305,12 @@ def test_a_plan_says_memory_time_tokens_and_generation(tmp_path: Path) -> None:
         ({"efficiency": 0}, "efficiency=0.5"),
     ],
 )
-def test_what_cannot_be_planned_is_said(settings: dict[str, Any], said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_invalid_plan_settings_are_explained(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         lemma.count.plan("decoder", **settings)
 
 
-def test_the_command_says_whether_it_fits_by_its_status() -> None:
+def test_exit_code_reports_whether_the_plan_fits() -> None:
     words = ["count", "decoder", "--plan", "d=16", "h=2", "L=1", "T=8", "batch=2", "--json"]
     fits = RUNNER.invoke(app, [*words, "gpu=L4"])
     assert fits.exit_code == 0 and json.loads(fits.stdout)["device"]["name"] == "L4"
@@ -322,13 +318,13 @@ def test_the_command_says_whether_it_fits_by_its_status() -> None:
     assert all(device.memory > 0 for device in DEVICES.values())
 
 
-def test_a_polynomial_goes_through_its_points() -> None:
+def test_interpolated_polynomial_passes_through_its_points() -> None:
     d = symbol("d")
     assert interpolate(d, (2, 5, 7), (9, 54, 104)) == 2 * d**2 + d - 1
 
 
 @pytest.mark.parametrize("shape", [lambda d: 3 * d**2 + 10, lambda d: d**3 - 6 * d**2 + 11 * d, lambda d: d * 7 / 2])
-def test_the_largest_size_below_a_bound_is_that_of_brute_force(shape: Callable[[Any], Any]) -> None:
+def test_largest_below_matches_brute_force(shape: Callable[[Any], Any]) -> None:
     for bound in (1, 7, 100, 999):
         saved = [value for value in range(1, 60) if shape(value) <= bound]
         assert largest_below(shape(symbol("d")), "d", bound, range(1, 60)) == (max(saved) if saved else None)
@@ -360,7 +356,7 @@ def test_bounds_are_read_with_units() -> None:
     assert thousands is not None and thousands.value == 1_500_500_000
 
 
-def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> None:
+def test_solved_width_is_the_largest_within_the_bound() -> None:
     result: Any = lemma.count.solve("decoder", "parameters <= 1M for d", L=3)
     counted = {
         d: lemma.count("decoder", quantities=["parameters"], L=3, d=d).parameters.total
@@ -378,7 +374,7 @@ def test_the_largest_width_below_a_bound_keeps_it_and_the_next_does_not() -> Non
         lemma.count.solve("decoder", "parametres <= 1M for d")
 
 
-def test_the_command_takes_a_bound_with_its_size_behind_it() -> None:
+def test_command_solves_a_bound_for_a_size() -> None:
     done = RUNNER.invoke(app, ["count", "decoder", "--solve", "parameters <= 1e6", "for", "d", "--json"])
     assert done.exit_code == 0 and json.loads(done.stdout)["value"] <= 10**6
     assert RUNNER.invoke(app, ["count", "decoder", "--solve", "parameters <= 5 for d"]).exit_code == 1

@@ -29,7 +29,7 @@ def polynomials(lowest: int = -2, highest: int = 3, names: int = 4) -> st.Search
     return st.dictionaries(monomials, NUMBERS, max_size=5).map(Polynomial)
 
 
-def in_sympy(polynomial: Polynomial) -> sympy.Expr:
+def to_sympy(polynomial: Polynomial) -> sympy.Expr:
     return sympy.Add(
         *(
             sympy.Rational(number.numerator, number.denominator)
@@ -39,58 +39,56 @@ def in_sympy(polynomial: Polynomial) -> sympy.Expr:
     )
 
 
-def same(polynomial: Polynomial, expression: sympy.Expr) -> bool:
-    return sympy.expand(in_sympy(polynomial) - expression) == 0
+def equals_sympy(polynomial: Polynomial, expression: sympy.Expr) -> bool:
+    return sympy.expand(to_sympy(polynomial) - expression) == 0
 
 
 @settings(deadline=None, max_examples=60)
 @given(polynomials(), polynomials())
-def test_sums_and_products_are_those_of_sympy(one: Polynomial, other: Polynomial) -> None:
-    assert same(one + other, in_sympy(one) + in_sympy(other))
-    assert same(one - other, in_sympy(one) - in_sympy(other))
-    assert same(one * other, in_sympy(one) * in_sympy(other))
+def test_sums_and_products_match_sympy(one: Polynomial, other: Polynomial) -> None:
+    assert equals_sympy(one + other, to_sympy(one) + to_sympy(other))
+    assert equals_sympy(one - other, to_sympy(one) - to_sympy(other))
+    assert equals_sympy(one * other, to_sympy(one) * to_sympy(other))
 
 
 @settings(deadline=None, max_examples=40)
 @given(polynomials(), st.integers(0, 3))
-def test_powers_are_those_of_sympy(base: Polynomial, power: int) -> None:
-    assert same(base**power, in_sympy(base) ** power)
+def test_powers_match_sympy(base: Polynomial, power: int) -> None:
+    assert equals_sympy(base**power, to_sympy(base) ** power)
 
 
 @settings(deadline=None, max_examples=40)
 @given(polynomials(lowest=1), st.sampled_from(NAMES), polynomials())
-def test_putting_something_in_the_place_of_a_symbol_is_substitution(
-    outer: Polynomial, name: str, inner: Polynomial
-) -> None:
-    assert same(outer.substitute(name, inner), in_sympy(outer).subs(sympy.Symbol(name), in_sympy(inner)))
+def test_substitution_matches_sympy(outer: Polynomial, name: str, inner: Polynomial) -> None:
+    assert equals_sympy(outer.substitute(name, inner), to_sympy(outer).subs(sympy.Symbol(name), to_sympy(inner)))
 
 
 @settings(deadline=None, max_examples=60)
 @given(polynomials(), st.lists(NUMBERS.filter(bool), min_size=4, max_size=4))
-def test_values_are_those_of_sympy(polynomial: Polynomial, numbers: list[Fraction]) -> None:
+def test_values_match_sympy(polynomial: Polynomial, numbers: list[Fraction]) -> None:
     values = dict(zip(NAMES, numbers, strict=True))
-    reference = in_sympy(polynomial).subs({name: sympy.Rational(str(value)) for name, value in values.items()})
+    reference = to_sympy(polynomial).subs({name: sympy.Rational(str(value)) for name, value in values.items()})
     assert polynomial.at(values) == Fraction(str(reference))
 
 
 @settings(deadline=None, max_examples=80)
 @given(polynomials(), polynomials())
-def test_a_product_divides_exactly_by_each_of_its_factors(one: Polynomial, other: Polynomial) -> None:
+def test_product_divides_exactly_by_its_factors(one: Polynomial, other: Polynomial) -> None:
     assume(other)
     assert divide_exactly(one * other, other) == one
 
 
 @settings(deadline=None, max_examples=40)
 @given(polynomials(1, 2, names=2), polynomials(1, 2, names=2))
-def test_a_division_is_exact_only_where_sympy_finds_no_remainder(dividend: Polynomial, divisor: Polynomial) -> None:
+def test_exact_division_agrees_with_sympy_remainder(dividend: Polynomial, divisor: Polynomial) -> None:
     assume(len(divisor.terms) > 1)
-    _, remainder = sympy.div(in_sympy(dividend), in_sympy(divisor), *map(sympy.Symbol, NAMES[:2]))
+    _, remainder = sympy.div(to_sympy(dividend), to_sympy(divisor), *map(sympy.Symbol, NAMES[:2]))
     # A polynomial divides only by negative powers where its divisor has a symbol in every term.
     assume(not divisor.common_factor()[1])
     assert (divide_exactly(dividend, divisor) is not None) == (remainder == 0)
 
 
-def test_dividing_by_a_sum_is_refused() -> None:
+def test_division_by_a_sum_is_refused() -> None:
     with pytest.raises(ZeroDivisionError, match="not a single term"):
         ONE / (symbol("d") + 1)
 
@@ -100,8 +98,8 @@ def fractions() -> st.SearchStrategy[Rational]:
     return st.builds(Rational, polynomials(-1, 2, names=3), denominators)
 
 
-def fraction_in_sympy(value: Rational) -> sympy.Expr:
-    return in_sympy(value.numerator) / in_sympy(value.denominator)
+def rational_to_sympy(value: Rational) -> sympy.Expr:
+    return to_sympy(value.numerator) / to_sympy(value.denominator)
 
 
 def is_zero(expression: sympy.Expr) -> bool:
@@ -109,42 +107,48 @@ def is_zero(expression: sympy.Expr) -> bool:
     return sympy.expand(sympy.numer(sympy.together(expression))) == 0
 
 
-def equal(value: Rational, expression: sympy.Expr) -> bool:
-    return is_zero(fraction_in_sympy(value) - expression)
+def rational_equals_sympy(value: Rational, expression: sympy.Expr) -> bool:
+    return is_zero(rational_to_sympy(value) - expression)
 
 
 @settings(deadline=None, max_examples=30)
 @given(fractions(), fractions())
-def test_rational_functions_are_those_of_sympy(one: Rational, other: Rational) -> None:
-    ours, reference = fraction_in_sympy(one), fraction_in_sympy(other)
+def test_rational_functions_match_sympy(one: Rational, other: Rational) -> None:
+    ours, reference = rational_to_sympy(one), rational_to_sympy(other)
     calculator = Calculator()
-    assert equal(one + other, ours + reference) and equal(calculator.add([one, other]), ours + reference)
-    assert equal(one - other, ours - reference)
-    assert equal(one * other, ours * reference) and equal(calculator.multiply(one, other), ours * reference)
+    assert rational_equals_sympy(one + other, ours + reference) and rational_equals_sympy(
+        calculator.add([one, other]), ours + reference
+    )
+    assert rational_equals_sympy(one - other, ours - reference)
+    assert rational_equals_sympy(one * other, ours * reference) and rational_equals_sympy(
+        calculator.multiply(one, other), ours * reference
+    )
     if other.numerator:
-        assert equal(one / other, ours / reference) and equal(calculator.divide(one, other), ours / reference)
+        assert rational_equals_sympy(one / other, ours / reference) and rational_equals_sympy(
+            calculator.divide(one, other), ours / reference
+        )
     assert (one == other) == is_zero(ours - reference)
 
 
 @settings(deadline=None, max_examples=30)
 @given(fractions(), st.integers(-3, 3))
 @example(Rational(ONE * 2, ONE + 2 * symbol("V")), -2)
-def test_powers_of_rational_functions_are_those_of_sympy(base: Rational, power: int) -> None:
+def test_rational_powers_match_sympy(base: Rational, power: int) -> None:
     assume(base.numerator or power >= 0)
     result = Calculator().power(base, Rational(ONE * power))
-    assert equal(result, fraction_in_sympy(base) ** power)
+    assert rational_equals_sympy(result, rational_to_sympy(base) ** power)
 
 
 @settings(deadline=None, max_examples=30)
 @given(fractions())
-def test_a_rational_function_is_a_polynomial_only_where_sympy_finds_one(value: Rational) -> None:
+def test_polynomial_conversion_agrees_with_sympy(value: Rational) -> None:
     full = value.to_polynomial()
-    reduced = sympy.denom(sympy.cancel(sympy.together(fraction_in_sympy(value))))
+    reduced = sympy.denom(sympy.cancel(sympy.together(rational_to_sympy(value))))
     assert (full is not None) == (len(sympy.Add.make_args(sympy.expand(reduced))) == 1)  # one term divides exactly
-    assert full is None or equal(value, in_sympy(full))
+    assert full is None or rational_equals_sympy(value, to_sympy(full))
 
 
-def test_bounds_are_checked_before_anything_is_multiplied_out() -> None:
+def test_limits_are_checked_before_expansion() -> None:
     base = Rational(ONE * symbol("a") + symbol("b") + symbol("c") + symbol("d"))
     with pytest.raises(FormulaTooLarge, match="an exponent is at most 12"):
         Calculator().power(base, Rational(ONE * 13))
@@ -162,7 +166,7 @@ def test_bounds_are_checked_before_anything_is_multiplied_out() -> None:
         Calculator().divide(base, Rational(ONE * 0))
 
 
-def test_a_limit_of_work_holds_for_every_operation_and_draws_from_the_outer_one() -> None:
+def test_work_limit_covers_every_operation_and_nests() -> None:
     large = (symbol("a") + symbol("b") + 1) ** 9
     for operation in (
         lambda: large * large,

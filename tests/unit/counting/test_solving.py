@@ -31,12 +31,14 @@ MONOMIALS = st.tuples(*[st.integers(-1, 2)] * 3).map(
 POLYNOMIALS = st.dictionaries(MONOMIALS, COEFFICIENTS, min_size=2, max_size=5).map(Polynomial)
 
 
-def all_of(solutions: Solutions) -> set[tuple[int, ...]]:
+def solution_tuples(solutions: Solutions) -> set[tuple[int, ...]]:
     assert solutions.number == len(solutions.solutions)
     return {tuple(solution.values()) for solution in solutions.solutions}
 
 
-def brute(polynomial: Polynomial, names: list[str], totals: list[tuple[int, dict[str, int]]]) -> set[tuple[int, ...]]:
+def brute_force(
+    polynomial: Polynomial, names: list[str], totals: list[tuple[int, dict[str, int]]]
+) -> set[tuple[int, ...]]:
     return {
         values
         for values in product(*(SMALL[name] for name in names))
@@ -46,31 +48,29 @@ def brute(polynomial: Polynomial, names: list[str], totals: list[tuple[int, dict
 
 @settings(deadline=None, max_examples=80)
 @given(POLYNOMIALS, st.tuples(*[st.integers(1, 12)] * 3))
-def test_every_solution_of_one_total_is_found_and_no_other(polynomial: Polynomial, at: tuple[int, int, int]) -> None:
+def test_solutions_of_one_total_match_brute_force(polynomial: Polynomial, at: tuple[int, int, int]) -> None:
     total = polynomial.at(dict(zip("xyz", at, strict=True)))
     names = sorted(polynomial.symbols)
     if total.denominator > 1 or total < 1 or not names:
         return
     result = solve(polynomial, names, [(int(total), {})], {}, {name: SMALL[name] for name in names}, limit=10_000)
-    assert all_of(result) == brute(polynomial, names, [(int(total), {})])
+    assert solution_tuples(result) == brute_force(polynomial, names, [(int(total), {})])
 
 
 @settings(deadline=None, max_examples=100)
 @given(POLYNOMIALS, st.tuples(*[st.integers(1, 12)] * 2), st.integers(1, 6))
-def test_every_solution_of_two_totals_is_found_and_no_other(
-    polynomial: Polynomial, at: tuple[int, int], z: int
-) -> None:
+def test_solutions_of_two_totals_match_brute_force(polynomial: Polynomial, at: tuple[int, int], z: int) -> None:
     totals = [(polynomial.at({"x": at[0], "y": at[1], "z": custom}), {"z": custom}) for custom in (z, z + 2)]
     names = sorted(polynomial.symbols - {"z"})
     if any(total.denominator > 1 or total < 1 for total, _ in totals) or not names:
         return
     request = [(int(total), custom) for total, custom in totals]
     result = solve(polynomial, names, request, {"z": 1}, {name: SMALL[name] for name in names}, limit=10_000)
-    assert all_of(result) == brute(polynomial, names, request)
+    assert solution_tuples(result) == brute_force(polynomial, names, request)
 
 
 @given(st.lists(st.integers(-30, 60), min_size=1, max_size=4), st.integers(-9, 9).filter(bool))
-def test_the_whole_roots_of_a_polynomial_are_those_it_was_made_of(made_of: list[int], scale: int) -> None:
+def test_integer_roots_match_the_constructed_polynomial(made_of: list[int], scale: int) -> None:
     x = symbol("x")
     left = prod((x - root for root in made_of), start=x**2 + 1) * scale
     assert integer_roots(to_equation(left, ["x"]), 0, range(-20, 41)) == sorted(
@@ -78,9 +78,9 @@ def test_the_whole_roots_of_a_polynomial_are_those_it_was_made_of(made_of: list[
     )
 
 
-def test_values_off_the_steps_of_a_range_are_no_solutions() -> None:
+def test_solutions_respect_the_step_of_a_range() -> None:
     result = solve(V * d, ["V", "d"], [(640, {})], {}, {"d": range(64, 513, 64)})
-    assert all_of(result) == {(10, 64), (5, 128), (2, 320)}
+    assert solution_tuples(result) == {(10, 64), (5, 128), (2, 320)}
 
 
 @pytest.fixture(scope="module")
@@ -89,23 +89,23 @@ def table_a5():
     return subject, count(subject, ["parameters"]).quantities["parameters"]
 
 
-def test_a5_from_one_total(table_a5) -> None:
+def test_table_a5_vocabulary_is_solved_from_one_total(table_a5) -> None:
     result = solve_for(*table_a5, ["V", "d_e"], [read_total("9,721,596")])
     # the equation is (V + 512)(d_e + 513) = n, so that its solutions are pairs of divisors
     n = 9_721_596 - 2 * 2_629_632 - 512 + 512 * 513
     pairs = {(n // f - 512, f - 513) for f in range(514, n // 513) if n % f == 0 and n // f > 512}
-    assert all_of(result) == pairs
+    assert solution_tuples(result) == pairs
     assert result.solutions[0] == {"V": 7676, "d_e": 64}
 
 
-def test_a5_from_both_totals_gives_the_width_too(table_a5) -> None:
+def test_table_a5_width_is_solved_from_both_totals(table_a5) -> None:
     totals = [read_total("L=2:9721596"), read_total("L=4:14980860")]
     result = solve_for(*table_a5, ["V", "d_e", "d"], totals)
     assert result.solutions[0] == {"V": 7676, "d_e": 64, "d": 512}
     assert {solution["d"] for solution in result.solutions} == {512}
 
 
-def test_gpt2_from_its_printed_total() -> None:
+def test_gpt2_sizes_are_solved_from_the_printed_total() -> None:
     pytest.importorskip("transformers")
     subject = resolve_subject("gpt2")
     parameters = count(subject, ["parameters"]).quantities["parameters"]
@@ -114,7 +114,7 @@ def test_gpt2_from_its_printed_total() -> None:
     assert solve_for(subject, parameters, ["V", "d", "L"], [(124_439_808, {})]).solutions[0]["V"] == 50_257
 
 
-def test_sizes_that_follow_others_follow_them_while_solving_and_unbuildable_ones_are_left_out() -> None:
+def test_solving_updates_dependent_sizes_and_skips_unbuildable_ones() -> None:
     subject = resolve_subject("decoder", {"V": 300, "h": 4})
     parameters = count(subject, ["parameters"]).quantities["parameters"]
     sizes = {**subject.symbols, "d": 24, "d_h": 24, "d_ff": 96}
@@ -126,13 +126,13 @@ def test_sizes_that_follow_others_follow_them_while_solving_and_unbuildable_ones
     assert "cannot be built" in str(rejected)
 
 
-def test_round_numbers_come_first() -> None:
+def test_solutions_with_round_numbers_come_first() -> None:
     assert unroundness(512) == unroundness(1000) == 0 < unroundness(768) < unroundness(500) < unroundness(509)
     result = solve(V * d, ["V", "d"], [(50_257 * 512, {})], {})
     assert result.solutions[0] == {"V": 50_257, "d": 512}
 
 
-def test_it_says_one_several_or_none() -> None:
+def test_summary_reports_one_several_or_no_solutions() -> None:
     assert "The only solution" in str(solve(V + d, ["V"], [(12, {})], {"d": 8}))
     assert "No whole numbers V give that within V 1…1,000,000." in str(solve(V * d, ["V"], [(13, {})], {"d": 8}))
     many = solve(V * d, ["V", "d"], [(4096, {})], {}, limit=3)
@@ -141,7 +141,7 @@ def test_it_says_one_several_or_none() -> None:
     assert not many.is_unique
 
 
-def test_a_space_too_large_is_refused_with_its_bounds() -> None:
+def test_oversized_search_space_is_refused_with_its_ranges() -> None:
     with pytest.raises(InputError, match=r"too many combinations.*N 2…1,000.*more than 5,000"):
         solve(V * d + d_e * L + N, ["V", "d", "d_e", "L", "N"], [(1_000_003, {})], {}, max_tried=5_000)
 
@@ -161,24 +161,24 @@ def test_a_space_too_large_is_refused_with_its_bounds() -> None:
         (["V"], [(8, {})], {"d": 2}, {"V": range(3)}, "none below 1"),
     ],
 )
-def test_questions_without_an_answer_are_refused(unknown, totals, known, ranges, message) -> None:
+def test_unanswerable_equations_are_refused(unknown, totals, known, ranges, message) -> None:
     with pytest.raises(InputError, match=message):
         solve(V * d, unknown, totals, known, ranges)
 
 
 @pytest.mark.parametrize("text", ["", "L=2", "L=:5", "0", "1.5", "-3", "9" * 50, "L=2:x", "1,2", "=3:5"])
-def test_totals_that_are_none_are_refused(text: str) -> None:
+def test_invalid_totals_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="total"):
         read_total(text)
 
 
 @pytest.mark.parametrize("text", ["V", "V=5", "V=9..2", "V=1..2..3..4", "V=1..2..0", "V=a..b", "=1..4"])
-def test_ranges_that_are_none_are_refused(text: str) -> None:
+def test_invalid_ranges_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="range"):
         read_range(text)
 
 
-def test_the_result_says_the_same_in_every_form() -> None:
+def test_solutions_render_in_every_format() -> None:
     result = solve(V * d, ["V"], [(16, {})], {"d": 8})
     assert result.to_dict() == {
         "unknown": ["V"],

@@ -1,10 +1,11 @@
-"""What is counted: live modules and factories, which counting never changes and never remembers."""
+"""Subjects of counting: live modules and factories are never modified or cached."""
 
 import os
 import random
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import lemma
+from lemma.counting.subject import resolve_subject
 from lemma.errors import CountingError, InputError
 
 
 class Live(nn.Module):
-    """A module with all that a run may change: batch statistics, dropout, gradients, a count of its calls."""
+    """A module with all state that a run may change: batch statistics, dropout, gradients, a count of its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,21 +58,21 @@ def assert_equal_states(before: dict[str, Any], after: dict[str, Any]) -> None:
     torch.testing.assert_close(after, before, rtol=0, atol=0)
 
 
-def returns_itself(module: Live) -> Callable[[], nn.Module]:
+def factory_of_module(module: Live) -> Callable[[], nn.Module]:
     def model() -> nn.Module:
         return module
 
     return model
 
 
-def holds_it_in_a_part(module: Live) -> Callable[[], nn.Module]:
+def factory_of_container(module: Live) -> Callable[[], nn.Module]:
     def model(d: int = 3) -> nn.Module:
         return nn.Sequential(module, nn.Linear(2, d))
 
     return model
 
 
-def test_counting_a_live_module_changes_nothing_of_it() -> None:
+def test_counting_does_not_modify_a_live_module() -> None:
     module = Live()
     module.layers[0].register_forward_hook(lambda *given: None)
     before = state_of(module)
@@ -81,9 +83,9 @@ def test_counting_a_live_module_changes_nothing_of_it() -> None:
     assert_equal_states(before, state_of(module))
 
 
-@pytest.mark.parametrize("wrapped", [returns_itself, holds_it_in_a_part])
+@pytest.mark.parametrize("wrapped", [factory_of_module, factory_of_container])
 @pytest.mark.parametrize("training", [True, False])
-def test_a_factory_that_returns_a_live_module_or_part_is_counted_on_copies(wrapped: Any, training: bool) -> None:
+def test_live_modules_from_factories_are_counted_on_copies(wrapped: Any, training: bool) -> None:
     module = Live().train(training)
     factory: Any = wrapped(module)
     factory.inputs = lambda B=3: torch.randn(B, 4)
@@ -93,7 +95,7 @@ def test_a_factory_that_returns_a_live_module_or_part_is_counted_on_copies(wrapp
     assert_equal_states(before, state_of(module))
 
 
-def test_counting_leaves_random_numbers_as_they_were() -> None:
+def test_counting_preserves_the_random_state() -> None:
     def drops(d: int = 4) -> nn.Module:
         _ = random.random(), np.random.rand()  # noqa: NPY002
         return nn.Sequential(nn.Linear(d, d), nn.Dropout(0.5))
@@ -106,7 +108,7 @@ def test_counting_leaves_random_numbers_as_they_were() -> None:
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:]
 
 
-def test_a_module_that_cannot_be_copied_says_what_to_give_instead() -> None:
+def test_uncopyable_module_error_suggests_a_factory() -> None:
     module = nn.Linear(2, 2)
     module.thread = sys._getframe()  # pyright: ignore[reportArgumentType]
     with pytest.warns(UserWarning), pytest.raises(CountingError, match="Give what builds it"):
@@ -115,9 +117,7 @@ def test_a_module_that_cannot_be_copied_says_what_to_give_instead() -> None:
 
 
 @pytest.mark.parametrize("what", ["environment", "file"])
-def test_a_factory_that_reads_its_surroundings_is_read_anew_each_time(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_factory_with_external_state_is_not_cached(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = "os.environ['W']" if what == "environment" else f"open({str(tmp_path / 'width')!r}).read()"
     (tmp_path / "reading_factory.py").write_text(
         f"import os\nfrom torch import nn\ndef model(d=4):\n    return nn.Linear(d, int({reads}))\n"
@@ -133,7 +133,7 @@ def test_a_factory_that_reads_its_surroundings_is_read_anew_each_time(
     assert totals == [5 * 4, 5 * 8]
 
 
-def test_sizes_that_are_no_whole_numbers_are_named() -> None:
+def test_noninteger_sizes_are_explained() -> None:
     for word, size in (("in_features", "abc"), ("out_features", 1.5)):
         with pytest.raises(InputError, match=f"{word} = .*a whole number is expected"):
             lemma.count("torch.nn:Linear", **{"in_features": 2, "out_features": 2, word: size})
@@ -141,7 +141,7 @@ def test_sizes_that_are_no_whole_numbers_are_named() -> None:
         lemma.count("gpt2", B="abc")
 
 
-def test_weights_that_quantization_has_packed_are_counted() -> None:
+def test_packed_quantized_weights_are_counted() -> None:
     base = nn.Sequential(nn.Linear(4, 5), nn.LSTM(5, 2), nn.GRUCell(2, 3))
     packed = torch.ao.quantization.quantize_dynamic(base)
     with pytest.warns(UserWarning, match="built already"):
@@ -151,6 +151,16 @@ def test_weights_that_quantization_has_packed_are_counted() -> None:
     assert {part["note"] for part in account.parameters.parts} == {"frozen"}
 
 
-def test_a_lazy_module_says_that_it_has_no_shapes_yet() -> None:
+def test_lazy_module_error_names_the_unknown_shape() -> None:
     with pytest.warns(UserWarning), pytest.raises(CountingError, match="does not know the shape of weight"):
         lemma.count(nn.LazyLinear(4))
+
+
+def test_example_identity_without_transformers_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name, such as a clone of the repository, can be imported but has none."""
+
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("lemma.counting.subject.version", version)
+    assert resolve_subject("torch-lstm").identity == "example torch-lstm [] transformers "

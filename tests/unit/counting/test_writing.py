@@ -1,4 +1,4 @@
-"""Formulas written as a person would write them, and read back."""
+"""Writing of formulas in conventional notation, and parsing them back."""
 
 from fractions import Fraction
 from time import perf_counter
@@ -57,7 +57,7 @@ MODELS: dict[str, tuple[list[RepeatedShapes], str]] = {
 
 
 @pytest.mark.parametrize("text", MODELS)
-def test_the_tensors_of_a_model_are_written_as_a_person_would(text: str) -> None:
+def test_model_tensors_are_written_as_expected_formulas(text: str) -> None:
     parts, order = MODELS[text]
     assert write_shapes(parts, order.split()) == text
 
@@ -84,17 +84,17 @@ BARE: dict[str, Polynomial] = {
 
 
 @pytest.mark.parametrize("text", BARE)
-def test_a_bare_polynomial_is_grouped_and_factored(text: str) -> None:
+def test_polynomial_is_grouped_and_factored(text: str) -> None:
     assert write_formula(BARE[text], ["B", "T", "V", "d", "d_h", "N", "L", "d_ff", "h"]) == text
 
 
-def test_the_order_decides_what_is_collected() -> None:
+def test_symbol_order_determines_grouping() -> None:
     formula = V * d + V * d_h + d * d_h
     assert write_formula(formula, ["V", "d", "d_h"]) == "V*(d + d_h) + d*d_h"
     assert write_formula(formula, ["d", "d_h", "V"]) == "d*(d_h + V) + d_h*V"
 
 
-def test_another_order_is_taken_where_it_is_much_shorter() -> None:
+def test_much_shorter_symbol_order_is_preferred() -> None:
     a, b, c, e = map(symbol, "abce")
     assert write_formula(a * c * e + a + b * c * e, list("abce")) == "a + c*e*(a + b)"
     assert write_formula(a * c * e + a + b * e, list("abce")) == "a*(c*e + 1) + b*e"
@@ -108,18 +108,18 @@ STYLES: dict[Style, str] = {
 
 
 @pytest.mark.parametrize("style", STYLES)
-def test_styles(style: Style) -> None:
+def test_formula_styles_match_expected_text(style: Style) -> None:
     formula = V * d_ff**2 * layers + (N - 1) * d / h / 2 - a_b_c
     assert write_formula(formula, ["V", "d_ff", "layers", "d"], style) == STYLES[style]
 
 
-def test_a_quotient_of_sums_is_written_in_brackets() -> None:
+def test_quotient_of_sums_is_written_with_brackets() -> None:
     assert write_formula(Rational(V + 1, d + h), ["V", "d", "h"]) == "(V + 1)/(d + h)"
     assert write_formula(Rational(V + 1, d + h), ["V", "d", "h"], "latex") == r"\frac{V + 1}{d + h}"
     assert write_formula(Rational(d**2 - 1, d - 1), ["d"]) == "d + 1"
 
 
-def test_brackets_do_not_nest_without_end() -> None:
+def test_bracket_nesting_is_bounded() -> None:
     formula = sum_polynomials(power**2 * d**power * (V if power % 2 else N) + V for power in range(12))
     text = write_formula(formula, ["d", "V", "N"])
     deepest = max(text[:end].count("(") - text[:end].count(")") for end in range(len(text)))
@@ -146,7 +146,7 @@ SMALL = st.dictionaries(
 
 @settings(deadline=None, max_examples=150)
 @given(POLYNOMIALS | SMALL | st.builds(lambda item, other: item * other, SMALL, SMALL), ORDERS, ALL_STYLES)
-def test_what_is_written_reads_back_as_the_same(polynomial: Polynomial, order: list[str], style: Style) -> None:
+def test_written_formula_parses_back_to_itself(polynomial: Polynomial, order: list[str], style: Style) -> None:
     text = write_formula(polynomial, order, style)
     assert read_formula(text, NAMES) == polynomial, text
 
@@ -162,7 +162,7 @@ PARTS = st.tuples(
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(PARTS, max_size=4), ORDERS, ALL_STYLES)
-def test_tensors_read_back_as_their_total(parts: list[RepeatedShapes], order: list[str], style: Style) -> None:
+def test_written_tensors_parse_back_to_their_total(parts: list[RepeatedShapes], order: list[str], style: Style) -> None:
     expected = sum_polynomials(as_polynomial(count) * _size(shape) for count, shapes in parts for shape in shapes)
     text = write_shapes(parts, order, style)
     assert read_formula(text, NAMES) == expected, text
@@ -175,7 +175,7 @@ def _size(shape: list[Polynomial]) -> Polynomial:
     return product
 
 
-def test_the_total_of_a_decoder_is_written_fast() -> None:
+def test_decoder_total_is_written_fast() -> None:
     def seconds() -> float:
         start = perf_counter()
         write_shapes(DECODER, ["V", "d", "L", "h", "d_ff", "T"])
@@ -184,7 +184,7 @@ def test_the_total_of_a_decoder_is_written_fast() -> None:
     assert min(seconds() for _ in range(5)) < 0.05
 
 
-def test_greek_letters_are_commands_in_latex() -> None:
+def test_greek_letters_become_latex_commands() -> None:
     assert write_formula(symbol("λ") * symbol("Δ_t") + symbol("Α"), style="latex") == r"A + \Delta_t\,\lambda"
     assert escape_latex("λ = Λµ") == r"$\lambda$ = $\Lambda$$\mu$"
     assert plain_name("λ") == "lambda"

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
-from lemma.data.graphs import WITHIN_FRACTION, GraphNodes, NodeGraph, block_graph, prepare_graph, split_nodes
+from lemma.data.graphs import WITHIN_FRACTION, GraphNodes, NodeGraph, generate_block_graph, prepare_graph, split_nodes
 from lemma.data.splits import Splits
 from lemma.errors import DataError, SpecError
 from lemma.spec.data import GraphSpec
@@ -231,7 +231,7 @@ def test_small_graph_uses_fewer_training_nodes_with_a_note() -> None:
 
 
 def test_generated_graphs_are_assortative_and_deterministic() -> None:
-    item, other = block_graph(2000, 9000), block_graph(2000, 9000)
+    item, other = generate_block_graph(2000, 9000), generate_block_graph(2000, 9000)
     assert isinstance(item.features, np.ndarray) and isinstance(other.features, np.ndarray)
     assert np.array_equal(item.edges, other.edges) and np.array_equal(item.features, other.features)
     assert item.edges.shape == (2, 9000) and (item.edges[0] < item.edges[1]).all()
@@ -240,4 +240,4 @@ def test_generated_graphs_are_assortative_and_deterministic() -> None:
     within = (labels[item.edges[0]] == labels[item.edges[1]]).mean()
     assert within == pytest.approx(WITHIN_FRACTION + (1 - WITHIN_FRACTION) / 4, abs=0.02)
     with pytest.raises(SpecError, match="too dense"):
-        block_graph(100, 5000)
+        generate_block_graph(100, 5000)

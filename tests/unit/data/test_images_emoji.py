@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lemma.data.corpora import IMAGES, convert_font, emoji_names, fetch_corpus
+from lemma.data.corpora import IMAGES, convert_font, fetch_corpus, read_emoji_names
 from lemma.data.images import CaptionedImages, draw_emoji, prepare_images
 from lemma.data.splits import Splits
 from lemma.errors import DataError
@@ -148,7 +148,7 @@ def test_emoji_names_exclude_flags_skin_tones_and_underscores(tmp_path: Path) ->
     }
     names = {text: {"en": name, "status": 2} for text, name in rows.items()} | {"x": {"en": ":x:", "status": 4}}
     (tmp_path / "emoji.json").write_text(json.dumps(names))
-    assert emoji_names(tmp_path / "emoji.json") == {"1f44b": "waving hand", "1f3c1": "chequered flag"}
+    assert read_emoji_names(tmp_path / "emoji.json") == {"1f44b": "waving hand", "1f3c1": "chequered flag"}
     (tmp_path / "into").mkdir()
     (tmp_path / "a.ttf").write_bytes(b"font")
     convert_font([tmp_path / "a.ttf", tmp_path / "emoji.json"], tmp_path / "into")

@@ -20,7 +20,7 @@ from lemma.data.store import batch_pieces, encode_pieces, prepare_text
 from lemma.data.text import (
     DOCUMENT_END,
     TextSpan,
-    count_shared_lines,
+    describe_shared_lines,
     open_text,
     read_pieces,
     sample_stream,
@@ -250,4 +250,4 @@ def test_overlap_of_very_long_lines_is_counted_in_parts(tmp_path: Path, monkeypa
     for name, content in lines.items():
         (tmp_path / name).write_text(content)
         splits[name] = [TextSpan(tmp_path / name, 0, len(content))]
-    assert count_shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]
+    assert describe_shared_lines(splits) == ["5 of the 6 lines of the validation split are in the train split too"]

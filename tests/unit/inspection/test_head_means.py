@@ -1,4 +1,4 @@
-"""Entropy and distance of every head over a whole text: those of the weights themselves, window by window."""
+"""Mean entropy and distance of every head over a text, compared with the weights of each window."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def test_means_are_those_of_the_weights_of_all_windows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_head_means_match_weights_of_all_windows(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         heads, "tokens_per_batch", lambda *_: 3 * 32
     )  # several batches, and a shorter window at the end
@@ -46,14 +46,14 @@ def test_means_are_those_of_the_weights_of_all_windows(run: Path, monkeypatch: p
     assert len(result.records()) == 4 and "1.1" in str(result)
 
 
-def test_a_model_without_attention_is_named(run: Path, tmp_path: Path) -> None:
+def test_model_without_attention_is_refused(run: Path, tmp_path: Path) -> None:
     text = str(run.parent / "text.txt")
     lemma.train("rnn", text=text, out=tmp_path / "rnn", steps=1, batch=2, sequence_length=8, progress=False)
     with pytest.raises(InputError, match="no attention heads"):
         lemma.look.corpus(tmp_path / "rnn", text)
 
 
-def test_a_sliding_window_is_read_over_the_context_and_uniform_attention_sees_no_more_than_it(tmp_path: Path) -> None:
+def test_uniform_entropy_respects_the_sliding_window(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT)
     small = {"steps": 1, "batch": 2, "context": 12, "width": 8, "heads": 1, "depth": 2, "tokenizer": "characters"}
     settings = {**small, "positions": "rotary", "window": 4}
@@ -61,7 +61,7 @@ def test_a_sliding_window_is_read_over_the_context_and_uniform_attention_sees_no
     loaded = lemma.load(tmp_path / "run")
     with torch.no_grad():
         for layer in loaded.model.layers:
-            layer.attention.query_key_value.weight.zero_()  # every head is uniform over what it sees
+            layer.attention.query_key_value.weight.zero_()  # every head is uniform over its visible keys
             layer.attention.query_key_value.bias.zero_()
     result = lemma.look.corpus(loaded, str(tmp_path / "text.txt"))
     assert result.length == 12
@@ -70,7 +70,7 @@ def test_a_sliding_window_is_read_over_the_context_and_uniform_attention_sees_no
     assert result.uniform_entropy == pytest.approx(np.log(rows).mean())
 
 
-def test_an_encoder_is_refused_with_what_to_type(run: Path, tmp_path: Path) -> None:
+def test_encoder_error_suggests_another_command(run: Path, tmp_path: Path) -> None:
     text, small = str(run.parent / "text.txt"), {"width": 8, "heads": 1, "depth": 1, "context": 12}
     lemma.train("encoder", text=text, out=tmp_path / "mlm", steps=1, batch=2, progress=False, **small)
     with pytest.raises(RunError, match=r"whose heads --corpus measures\. .* lemma look \S+ --text"):

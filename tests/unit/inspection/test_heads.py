@@ -1,4 +1,4 @@
-"""Heads of our models, of torch.nn's and of Hugging Face's, against attention worked out another way."""
+"""Heads of our models, of torch.nn and of Hugging Face, compared with reference attention."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from torch import nn
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.inspection.drawing import COLOURS, png, text_colour
+from lemma.inspection.drawing import COLOURS, encode_png, text_colour
 from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
 from lemma.inspection.page import render_page
 from lemma.layers.recording import record_attention
@@ -35,7 +35,7 @@ def decoder(**words) -> nn.Module:
     return model
 
 
-def a_run(model: nn.Module, text: str = TEXT) -> SimpleNamespace:
+def make_run(model: nn.Module, text: str = TEXT) -> SimpleNamespace:
     tokenizer = train_tokenizer(Characters(), [text])
     return SimpleNamespace(model=model, tokenizer=tokenizer, spec=model.spec, path=Path("runs/small"))
 
@@ -60,8 +60,8 @@ FAMILIES = {
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_weights_are_those_that_transformers_itself_gives(kind: str) -> None:
-    """Return its own `output_attentions`, which only its slow path can give."""
+def test_attention_weights_match_transformers(kind: str) -> None:
+    """Compare with `output_attentions`, which only the eager path of transformers returns."""
     model = hugging_face(kind, **FAMILIES[kind])
     with torch.no_grad():
         attentions = model(IDS[None], output_attentions=True).attentions
@@ -72,13 +72,14 @@ def test_weights_are_those_that_transformers_itself_gives(kind: str) -> None:
         assert head.allowed.all() == (kind == "Bert")
 
 
-def test_an_attention_sink_takes_its_share_and_the_result_says_so() -> None:
+def test_attention_sink_fraction_is_reported() -> None:
     model = hugging_face("GptOss", **FAMILIES["GptOss"])
     with torch.no_grad():
         expected = model(IDS[None]).last_hidden_state
         with record_attention(model):
             seen_by_recorder = model(IDS[None]).last_hidden_state
-    torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)  # later layers see the same states
+    # Later layers have the same hidden states.
+    torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)
     seen = look_at(model, IDS, list(TEXT))
     for head in seen.heads:
         assert head.sink is not None and head.sink_fraction is not None
@@ -92,7 +93,7 @@ def test_an_attention_sink_takes_its_share_and_the_result_says_so() -> None:
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "alibi"])
-def test_the_parts_of_a_score_add_up_and_its_weights_give_the_heads_output(positions: str) -> None:
+def test_score_parts_add_up_and_weights_reproduce_output(positions: str) -> None:
     seen = look_at(decoder(positions=positions), IDS, list(TEXT))
     for head in seen.heads:
         scores = head.scale * head.queries @ head.keys.T + (0.0 if head.bias is None else head.bias)
@@ -102,7 +103,7 @@ def test_the_parts_of_a_score_add_up_and_its_weights_give_the_heads_output(posit
         assert head.allowed.tolist() == np.tri(len(TEXT), dtype=bool).tolist()
 
 
-def test_the_weighed_values_are_what_the_attention_returns() -> None:
+def test_weighted_values_match_the_attention_output() -> None:
     model = decoder(L=1)
     returned: list[torch.Tensor] = []
     attention = model.get_submodule("layers.0.attention")
@@ -113,7 +114,7 @@ def test_the_weighed_values_are_what_the_attention_returns() -> None:
     np.testing.assert_allclose(mixed, returned[0][0].detach().numpy(), atol=1e-6)
 
 
-def test_cross_attention_names_both_texts_whatever_their_lengths() -> None:
+def test_cross_attention_labels_both_sequences() -> None:
     words = {"d_model": 16, "vocab_size": 12, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 40}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     model = hugging_face("Bart", **words, **heads)
@@ -132,7 +133,7 @@ def test_cross_attention_names_both_texts_whatever_their_lengths() -> None:
         assert "–" in str(seen)
 
 
-def test_a_padding_mask_leaves_cells_empty() -> None:
+def test_padding_mask_leaves_cells_empty() -> None:
     model = hugging_face("Bert", **SIZES)
     mask = torch.ones(1, len(TEXT), dtype=torch.long)
     mask[:, -4:] = 0
@@ -141,7 +142,7 @@ def test_a_padding_mask_leaves_cells_empty() -> None:
     np.testing.assert_allclose([head.weights.sum() for head in seen.heads], len(TEXT), rtol=1e-5)
 
 
-def test_the_least_number_serves_as_a_mask_too() -> None:
+def test_dtype_minimum_counts_as_a_mask() -> None:
     class Masked(nn.Module):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             settings = torch.randn(1, 2, tokens.shape[1], 4)
@@ -153,12 +154,12 @@ def test_the_least_number_serves_as_a_mask_too() -> None:
     assert head.allowed[:, :-1].all() and not head.allowed[:, -1].any() and head.bias is None
 
 
-def test_a_model_of_windows_shows_its_last() -> None:
+def test_window_model_shows_its_last_window() -> None:
     seen = look_at(build(TableA5(V=12, d=16, d_e=8, h=2, d_ff=8, N=5)), IDS, list(TEXT))
     assert [word.index for word in seen.heads[0].key_tokens] == [15, 16, 17, 18]
 
 
-def test_looking_changes_nothing_in_the_model() -> None:
+def test_inspection_does_not_modify_the_model() -> None:
     model = decoder()
     model.train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -168,13 +169,13 @@ def test_looking_changes_nothing_in_the_model() -> None:
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
 
-def test_half_precision_is_worked_out_in_single() -> None:
+def test_half_precision_is_computed_in_float32() -> None:
     seen = look_at(decoder().to(torch.bfloat16), IDS, list(TEXT))
     assert seen.heads[0].weights.dtype == np.float32
     np.testing.assert_allclose(seen.heads[0].weights.sum(1), 1, atol=1e-6)
 
 
-def test_one_layer_or_head_is_the_same_as_among_all() -> None:
+def test_selected_layer_or_head_matches_the_full_result() -> None:
     model = decoder()
     everything, subset = look_at(model, IDS, list(TEXT)), look_at(model, IDS, list(TEXT), layer=1, head=2)
     assert [(head.layer, head.head) for head in subset.heads] == [(1, 2)]
@@ -184,17 +185,17 @@ def test_one_layer_or_head_is_the_same_as_among_all() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"layer": 2}, {"layer": -1}, {"head": 4}, {"layer": 0, "head": -1}])
-def test_a_layer_or_head_that_is_not_there_is_refused_with_those_that_are(wrong: dict[str, int]) -> None:
+def test_unknown_layer_or_head_error_lists_available(wrong: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"layers 0 to 1|heads 0 to 3"):
         look_at(decoder(), IDS, list(TEXT), **wrong)
 
 
-def test_words_that_do_not_fit_the_tokens_are_refused() -> None:
+def test_word_count_must_match_token_count() -> None:
     with pytest.raises(InputError, match="19 tokens, but 3 words"):
         look_at(decoder(), IDS, ["a", "b", "c"])
 
 
-def test_a_list_of_ids_is_read_like_a_tensor() -> None:
+def test_list_of_ids_equals_a_tensor() -> None:
     model = decoder()
     for ids in (IDS.tolist(), IDS.numpy(), IDS[None], [IDS.tolist()]):
         seen = look_at(model, ids, list(TEXT))
@@ -215,7 +216,7 @@ def test_a_list_of_ids_is_read_like_a_tensor() -> None:
         ("runs/a", IDS, "give a PyTorch module"),
     ],
 )
-def test_slips_end_in_an_error_that_says_what_to_give(model, tokens, message: str) -> None:
+def test_invalid_arguments_are_explained(model, tokens, message: str) -> None:
     with pytest.raises(InputError, match=message):
         look_at(model, tokens, list(TEXT))
 
@@ -230,33 +231,33 @@ def test_slips_end_in_an_error_that_says_what_to_give(model, tokens, message: st
         ({"text": TEXT, "head": True}, "head = True: give a whole number"),
     ],
 )
-def test_slips_in_looking_at_a_run_are_named(given, message: str) -> None:
+def test_invalid_run_arguments_are_explained(given, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        look_at_run(a_run(decoder()), **given)
+        look_at_run(make_run(decoder()), **given)
 
 
-def test_weights_that_are_no_numbers_are_refused() -> None:
+def test_nan_weights_are_refused() -> None:
     model = decoder()
     nn.init.constant_(next(model.parameters()), float("nan"))
     with pytest.raises(InputError, match="NaN"):
         look_at(model, IDS, list(TEXT))
 
 
-def test_a_run_is_read_up_to_its_context_and_says_so() -> None:
-    seen = look_at_run(a_run(decoder(T=8, V=9)), TEXT)
+def test_text_is_truncated_to_the_context_with_a_note() -> None:
+    seen = look_at_run(make_run(decoder(T=8, V=9)), TEXT)
     assert "".join(word.text for word in seen.tokens) == TEXT[:8]
     assert seen.notes == ("The text has 19 tokens; the first 8 were read.",)
     assert seen.notes[0] in str(seen) and seen.model == "small"
 
 
-def test_a_run_without_attention_or_a_text_without_tokens_is_refused() -> None:
+def test_missing_attention_or_tokens_are_refused() -> None:
     with pytest.raises(InputError, match="family lstm"):
-        look_at_run(a_run(build(Lstm(V=9))), TEXT)
+        look_at_run(make_run(build(Lstm(V=9))), TEXT)
     with pytest.raises(DataError, match="no tokens"):
-        look_at_run(a_run(decoder()), "")
+        look_at_run(make_run(decoder()), "")
 
 
-def test_the_terminal_fits_80_columns_and_shows_every_head() -> None:
+def test_terminal_output_fits_80_columns_with_every_head() -> None:
     for heads, layers in ((4, 2), (12, 3), (9, 1)):
         text = str(look_at(decoder(h=heads, d=heads * 2, L=layers), IDS, list(TEXT)))
         assert max(map(len, text.splitlines())) <= 80
@@ -264,13 +265,13 @@ def test_the_terminal_fits_80_columns_and_shows_every_head() -> None:
         assert rows == [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
 
 
-def test_one_token_and_many_layers_alike_have_something_to_say() -> None:
+def test_single_token_text_is_reported() -> None:
     seen = look_at(decoder(), IDS[:1], ["t"])
     assert "none" in str(seen) and seen.heads[0].nearest is None
     assert seen.heads[0].weights.tolist() == [[1.0]]
 
 
-def test_a_dictionary_is_plain_and_complete(tmp_path: Path) -> None:
+def test_to_dict_is_plain_and_complete(tmp_path: Path) -> None:
     seen = look_at(decoder(), IDS, list(TEXT))
     values = json.loads(seen.save(tmp_path / "heads.json").read_text())
     assert values == seen.to_dict()
@@ -279,20 +280,20 @@ def test_a_dictionary_is_plain_and_complete(tmp_path: Path) -> None:
     assert set(values["heads"][0]["patterns"]) == {"previous", "next", "itself", "first", "same word", "induction"}
 
 
-def test_weights_too_many_to_read_are_left_out_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_weights_are_omitted_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.inspection.heads.MAX_WEIGHTS", 100)
     values = look_at(decoder(), IDS, list(TEXT)).to_dict()
     assert values["heads"][0]["weights"] is None and "left out" in values["notes"][-1]
 
 
-def test_the_table_has_a_row_for_each_head(tmp_path: Path) -> None:
+def test_table_has_a_row_per_head(tmp_path: Path) -> None:
     seen = look_at(decoder(), IDS, list(TEXT))
     rows = list(csv.DictReader(io.StringIO(seen.save(tmp_path / "heads.csv").read_text())))
     assert [(int(row["layer"]), int(row["head"])) for row in rows] == [(h.layer, h.head) for h in seen.heads]
     assert float(rows[3]["entropy"]) == pytest.approx(seen.heads[3].statistics.entropy)
 
 
-def test_images_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
+def test_svg_is_well_formed_with_hostile_tokens(tmp_path: Path) -> None:
     words = ["<script>", "\x00", "&", '"', "\u202eabc", "💡", "\n", " "]
     for choice in ({}, {"layer": 0, "head": 0}):
         path = look_at(decoder(), IDS[:8], words, **choice).save(tmp_path / "heads.svg")
@@ -300,18 +301,18 @@ def test_images_are_whole_svg_with_hostile_tokens(tmp_path: Path) -> None:
         assert not [node for node in tree.iter() if node.tag.endswith("script")]
     assert "<script>" in "".join(tree.getroot().itertext())
     cells = [node for node in tree.iter() if node.tag.endswith("rect")]
-    assert len(cells) == 1 + 8 * 9 // 2  # the paper, and the cells up to the diagonal
+    assert len(cells) == 1 + 8 * 9 // 2  # the background, and the cells up to the diagonal
 
 
-def test_an_unknown_ending_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+def test_unknown_file_suffix_error_lists_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"\.svg, \.html, .*\.json, \.csv"):
         look_at(decoder(), IDS, list(TEXT)).save(tmp_path / "heads.docx")
 
 
-def test_the_image_of_a_matrix_has_its_colours_and_empty_cells() -> None:
+def test_matrix_image_has_expected_colors_and_empty_cells() -> None:
     image = pytest.importorskip("PIL.Image")
     weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
-    pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")
+    pixels = image.open(io.BytesIO(encode_png(weights, allowed))).convert("RGBA")
     actual = [pixels.getpixel(index) for index in ((0, 0), (1, 0), (0, 1), (1, 1))]
     expected = [tuple(bytes.fromhex(COLOURS[level][1:])) for level in (254, 127, 0)]
     assert [actual[0][:3], actual[2][:3], actual[3][:3]] == expected
@@ -319,13 +320,13 @@ def test_the_image_of_a_matrix_has_its_colours_and_empty_cells() -> None:
 
 
 def luminance(colour: np.ndarray) -> float:
-    """WCAG's relative luminance of a colour from 0 to 1."""
+    """Return the relative luminance of a color from 0 to 1 (WCAG)."""
     linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def test_colours_darken_all_the_way_for_every_kind_of_colour_vision() -> None:
-    """Also as a person without red or green cones sees them (Viénot, Brettel and Mollon 1999)."""
+def test_colormap_darkens_monotonically_for_color_blindness() -> None:
+    """Includes simulated protanopia and deuteranopia (Viénot, Brettel and Mollon 1999)."""
     colours = np.array([list(bytes.fromhex(colour[1:])) for colour in COLOURS]) / 255
     without_red = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
     without_green = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
@@ -335,21 +336,22 @@ def test_colours_darken_all_the_way_for_every_kind_of_colour_vision() -> None:
         assert seen[0] > 0.8 and seen[-1] < 0.03
 
 
-def test_numbers_can_be_read_on_every_colour() -> None:
+def test_text_contrast_is_sufficient_on_every_color() -> None:
     for number, colour in enumerate(COLOURS):
         lights = [luminance(np.array(list(bytes.fromhex(item[1:]))) / 255) for item in (colour, text_colour(number))]
         assert (max(lights) + 0.05) / (min(lights) + 0.05) > 3.9
 
 
-def test_heads_are_what_is_returned() -> None:
+def test_look_at_returns_heads() -> None:
     assert isinstance(look_at(decoder(), IDS, list(TEXT)), Heads)
 
 
 def induction_model(tokens: int) -> nn.Module:
-    """Two layers put together by hand: a head that writes down the token before, and one that looks it up.
+    """Build a two-layer induction circuit: a previous-token head and an induction head.
 
-    The stream is (token, position, token before), each one-hot. Head 0.0 attends from p to p − 1 and copies that token;
-    head 1.0 attends from a token to where it was the token before. Norms and feed-forward parts are left out.
+    The residual is (token, position, previous token), each one-hot. Head 0.0 attends from p to p − 1 and copies that
+    token; head 1.0 attends from a token to positions whose previous token it is. Norms and feed-forward layers are
+    omitted.
     """
     size = 2 * tokens
     model = build(Decoder(V=tokens, d=4 * tokens, L=2, h=1, T=size, positions="learned"))
@@ -363,30 +365,30 @@ def induction_model(tokens: int) -> nn.Module:
         model.embedding.weight[:, :tokens] = item
         model.positions.weight[:, tokens : 3 * tokens] = torch.eye(size)
         first, second = (layer.attention.query_key_value.weight for layer in model.layers)
-        first[tokens + torch.arange(size - 1), tokens + torch.arange(1, size)] = sharp  # queries: p asks for p − 1
+        first[tokens + torch.arange(size - 1), tokens + torch.arange(1, size)] = sharp  # queries: p matches p − 1
         first[width + torch.arange(tokens, 3 * tokens), torch.arange(tokens, 3 * tokens)] = 1.0  # keys: positions
         first[2 * width + torch.arange(tokens), torch.arange(tokens)] = 1.0  # values: tokens
         model.layers[0].attention.output.weight[before, :tokens] = item
         second[torch.arange(tokens), torch.arange(tokens)] = sharp  # queries: the token
-        second[width + torch.arange(tokens), torch.arange(3 * tokens, width)] = 1.0  # keys: the token before
+        second[width + torch.arange(tokens), torch.arange(3 * tokens, width)] = 1.0  # keys: the previous token
     return model
 
 
-def test_an_induction_head_made_by_hand_is_found_on_repeated_random_tokens() -> None:
+def test_handmade_induction_head_is_detected() -> None:
     text = "abcdefgh"
-    run = a_run(induction_model(len(text)), text)
+    run = make_run(induction_model(len(text)), text)
     seen = look_at_run(run, repeated=len(text))
     assert [word.visible_text for word in seen.tokens[:8]] == [word.visible_text for word in seen.tokens[8:]]
     assert len({word.visible_text for word in seen.tokens}) == 8
     previous, induction = seen.heads_by_pattern()["previous"][0], seen.heads_by_pattern()["induction"][0]
     assert (previous[0].layer, induction[0].layer) == (0, 1)
     assert previous[1].score == pytest.approx(1.0, abs=1e-4)
-    # the first token takes itself for the one before it, so that its second occurrence finds two places
+    # the first token is its own previous token, so its second occurrence matches two positions
     assert induction[1].score == pytest.approx((7 + 1 / 2) / 8, abs=1e-4)
     assert [head.pattern for head in seen.heads] == ["previous", "induction"]
 
 
-def test_repeated_tokens_are_plain_and_as_many_as_fit() -> None:
+def test_repeated_tokens_are_ordinary_and_fit_the_context() -> None:
     tokenizer = train_tokenizer(Characters(), ["abcdefgh"])
     assert sorted(repeated_tokens(tokenizer, 8, 16)[:8]) == sorted(tokenizer.encode("abcdefgh").tolist())
     assert repeated_tokens(tokenizer, 5, 16) == repeated_tokens(tokenizer, 5, 16)
@@ -394,10 +396,10 @@ def test_repeated_tokens_are_plain_and_as_many_as_fit() -> None:
         with pytest.raises(InputError, match="from 3 to 7"):
             repeated_tokens(tokenizer, wrong, 15)  # pyright: ignore
     with pytest.raises(InputError, match="repeated=50"):
-        look_at_run(a_run(decoder()), TEXT, repeated=5)
+        look_at_run(make_run(decoder()), TEXT, repeated=5)
 
 
-def test_of_many_heads_the_terminal_shows_letters_and_the_best_of_each_pattern() -> None:
+def test_terminal_summarizes_many_heads_by_best_pattern() -> None:
     torch.manual_seed(0)
     model = decoder(L=20)
     for parameter in model.parameters():

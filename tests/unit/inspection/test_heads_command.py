@@ -19,22 +19,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
-def said(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+def run_look(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as leaving:
         main(["look", *words])
     done = capsys.readouterr()
     return int(leaving.value.code or 0), done.out, done.err
 
 
-def test_heads_are_shown_and_a_page_is_written(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, err = said(capsys, str(run), "--text", small_text()[:9], "--out", str(tmp_path / "heads.html"))
+def test_command_shows_heads_and_writes_a_page(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run_look(capsys, str(run), "--text", small_text()[:9], "--out", str(tmp_path / "heads.html"))
     assert status == 0 and "4 heads on 9 tokens" in out and "heads.html" in err
     assert (tmp_path / "heads.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_json_is_one_object_with_the_heads_asked_for(run: Path, tmp_path: Path, capsys) -> None:
+def test_json_contains_only_the_requested_heads(run: Path, tmp_path: Path, capsys) -> None:
     (tmp_path / "text.txt").write_text(small_text()[:40])
-    status, out, _ = said(
+    status, out, _ = run_look(
         capsys, str(run), "--file", str(tmp_path / "text.txt"), "--layer", "1", "--head", "0", "--json"
     )
     values = json.loads(out)
@@ -46,15 +46,15 @@ def test_json_is_one_object_with_the_heads_asked_for(run: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("words", "guess"), [(["atention", "e1"], " Did you mean 'attention'?"), (["nothere"], ""), (["a/b", "--json"], "")]
 )
-def test_a_first_word_that_is_neither_command_nor_folder_is_named(capsys, words: list[str], guess: str) -> None:
-    status, out, err = said(capsys, *words)
+def test_unknown_first_argument_is_explained(capsys, words: list[str], guess: str) -> None:
+    status, out, err = run_look(capsys, *words)
     names = "Choices: attention, bpe, cross, graph, lstm, parse; or give the folder of a run."
     assert status == 2 and not out
     assert " ".join(err.split()) == f"lemma: '{words[0]}' is no command and no run folder.{guess} {names}"
 
 
-def test_the_help_of_looking_at_a_run_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
-    status, out, _ = said(capsys, "RUN", "--help")
+def test_help_of_look_needs_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, _ = run_look(capsys, "RUN", "--help")
     assert status == 0 and "--layer" in out
 
 
@@ -71,6 +71,6 @@ def test_the_help_of_looking_at_a_run_needs_no_run(capsys: pytest.CaptureFixture
         (["--text", "€"], "U+20AC"),
     ],
 )
-def test_what_does_not_fit_ends_with_2_and_says_why(run: Path, capsys, words: list[str], message: str) -> None:
-    status, out, err = said(capsys, str(run), *words)
+def test_invalid_arguments_exit_with_2(run: Path, capsys, words: list[str], message: str) -> None:
+    status, out, err = run_look(capsys, str(run), *words)
     assert status == 2 and message in err and not out

@@ -1,4 +1,4 @@
-"""The page of heads as a file: whole, offline, escaped, and within its budget."""
+"""The HTML page of heads: self-contained, escaped, and within its size budget."""
 
 import base64
 import json
@@ -18,8 +18,8 @@ from lemma.spec.models import Decoder
 HOSTILE = ["<script>alert(1)</script>", "</script>", '"><img src=x onerror=alert(1)>', "'", "&amp;", "\u2028", "\x00"]
 
 
-class Reader(HTMLParser):
-    """Collects tags, what they point to, and the text outside scripts and styles."""
+class PageParser(HTMLParser):
+    """HTML parser that collects tags, link targets, and text outside scripts and styles."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ def heads(words: list[str], name: str = "a model", **sizes: int) -> Heads:
     return look_at(model, torch.arange(len(words)), words, name=name)
 
 
-def packed(html: str) -> dict:
+def read_payload(html: str) -> dict:
     hits = re.search(r'<script type="application/json" id="payload">(.*?)</script>', html, re.S)
     assert hits
     return json.loads(hits[1])
 
 
-def test_nothing_is_fetched_and_nothing_hostile_runs() -> None:
-    reader, innocent = Reader(), Reader()
+def test_page_is_self_contained_and_escapes_hostile_text() -> None:
+    reader, innocent = PageParser(), PageParser()
     html = render_page(heads(HOSTILE, name="<b>run</b>"))
     reader.feed(html)
     torch.manual_seed(0)
@@ -63,7 +63,7 @@ def test_nothing_is_fetched_and_nothing_hostile_runs() -> None:
     assert "<b>run</b>" in reader.text and "<script>alert(1)</script>" in reader.text
 
 
-def test_without_script_every_head_and_its_numbers_are_there() -> None:
+def test_page_without_javascript_shows_every_head() -> None:
     seen = heads(list("abcabcabc"))
     html = render_page(seen)
     assert html.count('class="tile"') == html.count('<tr id="row-') == 8
@@ -73,9 +73,9 @@ def test_without_script_every_head_and_its_numbers_are_there() -> None:
     assert "masked" in html and '<svg xmlns="http://www.w3.org/2000/svg"' in html
 
 
-def test_the_payload_holds_the_models_own_scores() -> None:
+def test_payload_holds_the_scores_of_the_model() -> None:
     seen = heads(list("abcabcabc"))
-    values = packed(render_page(seen))
+    values = read_payload(render_page(seen))
     for head, settings in zip(seen.heads, values["heads"], strict=True):
         raw = {name: base64.b64decode(values["arrays"][settings[name]]) for name in ("scores", "sums", "mask")}
         mask = np.unpackbits(np.frombuffer(raw["mask"], np.uint8))[:81].reshape(9, 9).astype(bool)
@@ -86,16 +86,16 @@ def test_the_payload_holds_the_models_own_scores() -> None:
         np.testing.assert_allclose(np.exp(scores - most[:, None]) / total[:, None], head.weights, atol=1e-6)
 
 
-def test_a_large_model_stays_within_the_budget_and_says_what_is_left_out() -> None:
+def test_large_model_page_stays_within_budget_with_notes() -> None:
     seen = heads([f"w{index}" for index in range(60)], d=192, L=12, h=12, d_ff=8)
     width = heads([f"w{index}" for index in range(60)], d=768, L=12, h=12, d_ff=8)
     html = render_page(width)
     assert len(html) < 4_500_000 and "are left out" in html
-    assert packed(html)["heads"][0]["vectors"] and packed(html)["heads"][-1]["vectors"] is None
+    assert read_payload(html)["heads"][0]["vectors"] and read_payload(html)["heads"][-1]["vectors"] is None
     assert not build_payload(seen).notes
 
 
-def test_a_long_text_is_cut_in_images_only_and_rows_keep_their_sums() -> None:
+def test_long_text_is_truncated_only_in_images() -> None:
     words = [f"w{index}" for index in range(200)]
     seen = heads(words, L=12, h=8)
     cut = build_payload(seen)
@@ -107,7 +107,7 @@ def test_a_long_text_is_cut_in_images_only_and_rows_keep_their_sums() -> None:
     np.testing.assert_allclose(sums[:, 1], expected[: cut.num_tokens], rtol=1e-6)
 
 
-def test_vectors_rounded_to_sixteen_bits_stay_near(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vectors_quantized_to_16_bits_stay_close(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = heads(list("abcabcabc"))
     full = build_payload(seen)
     spent = sum(map(len, full.values["arrays"]))
@@ -119,7 +119,7 @@ def test_vectors_rounded_to_sixteen_bits_stay_near(monkeypatch: pytest.MonkeyPat
     np.testing.assert_allclose(numbers.reshape(9, -1), seen.heads[0].queries, atol=query["unit"] * 0.51)
 
 
-def test_a_notebook_shows_the_page_in_a_frame_of_its_own() -> None:
-    reader = Reader()
+def test_notebook_shows_the_page_in_an_iframe() -> None:
+    reader = PageParser()
     reader.feed(heads(HOSTILE)._repr_html_())
     assert reader.tags == ["iframe"]

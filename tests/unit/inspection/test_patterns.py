@@ -1,4 +1,4 @@
-"""Patterns of attention against loops over rows and keys, and against heads made to show them."""
+"""Attention patterns compared with loops over rows and keys, and on handmade heads."""
 
 import random
 
@@ -9,18 +9,18 @@ from lemma.inspection.patterns import (
     MIN_GAIN,
     PatternMatch,
     match_pattern,
+    measure_weights,
     nearest_pattern,
     pattern_masks,
     pattern_name,
-    statistics,
 )
 from lemma.report.numbers import make_visible, number_tokens
 
 TEXT = list("abracadabra!")
 
 
-def expected_places(pattern: str, tokens: list[str], i: int) -> set[int]:
-    """Return what the pattern's words say, one key at a time."""
+def expected_positions(pattern: str, tokens: list[str], i: int) -> set[int]:
+    """Return the positions of each pattern by its definition, one key at a time."""
     earlier = [j for j in range(i) if tokens[j] == tokens[i]]
     return {
         "previous": {i - 1},
@@ -32,11 +32,13 @@ def expected_places(pattern: str, tokens: list[str], i: int) -> set[int]:
     }[pattern] & set(range(len(tokens)))
 
 
-def by_loops(pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray) -> tuple[float, float, int]:
+def reference_score(
+    pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray
+) -> tuple[float, float, int]:
     scores, uniforms = [], []
     for i in range(len(tokens)):
         seen = {j for j in range(len(tokens)) if allowed[i, j]}
-        positions = expected_places(pattern, tokens, i) & seen
+        positions = expected_positions(pattern, tokens, i) & seen
         if positions and positions != seen:
             scores.append(sum(weights[i, j] for j in positions))
             uniforms.append(len(positions) / len(seen))
@@ -51,24 +53,24 @@ def random_attention(size: int, causal: bool, seed: int) -> tuple[np.ndarray, np
 
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("pattern", ["previous", "next", "itself", "first", "same word", "induction"])
-def test_a_score_is_the_mean_share_on_the_patterns_places(pattern: str, causal: bool) -> None:
+def test_pattern_score_is_mean_attention_on_its_positions(pattern: str, causal: bool) -> None:
     for seed in range(5):
         tokens = random.Random(seed).choices("abcd", k=seed * 3 + 1)
         weights, allowed = random_attention(len(tokens), causal, seed)
         words = number_tokens(tokens)
         result = match_pattern(pattern, weights, allowed, pattern_masks(words, words, cross=False)[pattern])
-        score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
+        score, uniform, rows = reference_score(pattern, tokens, weights, allowed)
         assert result.rows == rows
         assert result.score == pytest.approx(score) and result.uniform == pytest.approx(uniform)
 
 
 @pytest.mark.parametrize("pattern", ["previous", "itself", "first", "same word", "induction"])
-def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
+def test_handmade_pattern_head_gets_its_name(pattern: str) -> None:
     words, size = number_tokens(TEXT), len(TEXT)
     allowed = np.tri(size, dtype=bool)
     weights = np.where(allowed, 1.0, 0.0)
     for i in range(size):
-        positions = [j for j in expected_places(pattern, TEXT, i) if j <= i]
+        positions = [j for j in expected_positions(pattern, TEXT, i) if j <= i]
         weights[i] += 1000 * np.isin(np.arange(size), positions)
     weights /= weights.sum(1, keepdims=True)
     matches = [
@@ -80,7 +82,7 @@ def test_a_head_made_for_a_pattern_is_called_by_it(pattern: str) -> None:
     assert pattern_name(result, 0.0) == pattern
 
 
-def test_uniform_attention_gains_nothing_and_is_broad() -> None:
+def test_uniform_attention_has_no_gain_and_is_broad() -> None:
     words, allowed = number_tokens(TEXT), np.tri(len(TEXT), dtype=bool)
     weights = allowed / allowed.sum(1, keepdims=True)
     matches = [
@@ -88,29 +90,29 @@ def test_uniform_attention_gains_nothing_and_is_broad() -> None:
         for name, location in pattern_masks(words, words, cross=False).items()
     ]
     assert all(match.gain == pytest.approx(0, abs=1e-12) for match in matches)
-    breadth = statistics(weights, allowed, None).breadth
+    breadth = measure_weights(weights, allowed, None).breadth
     assert breadth == pytest.approx(1) and pattern_name(nearest_pattern(matches), breadth) == "broad"
 
 
-def test_the_future_is_no_place_of_a_causal_head() -> None:
+def test_causal_head_has_no_future_positions() -> None:
     words = number_tokens(TEXT)
     weights, allowed = random_attention(len(TEXT), True, 0)
     assert match_pattern("next", weights, allowed, pattern_masks(words, words, cross=False)["next"]).rows == 0
 
 
-def test_a_single_row_loses_to_a_pattern_with_enough_rows() -> None:
+def test_pattern_with_enough_rows_beats_a_single_row() -> None:
     lucky, steady = PatternMatch("induction", 1.0, 0.1, 1), PatternMatch("previous", 0.5, 0.1, 9)
     assert nearest_pattern([lucky, steady]) == steady
     assert nearest_pattern([lucky]) == lucky
     assert nearest_pattern([PatternMatch("next", 0.0, 0.0, 0)]) is None
 
 
-def test_a_weak_match_has_no_name() -> None:
+def test_weak_match_has_no_pattern_name() -> None:
     weak = PatternMatch("previous", 0.1 + 0.9 * MIN_GAIN * 0.9, 0.1, 20)
     assert pattern_name(weak, 0.5) == "none" and pattern_name(weak, 0.9) == "broad"
 
 
-def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
+def test_cross_attention_same_word_matches_every_position() -> None:
     asking, names = number_tokens(["b", "a"]), number_tokens(["a", "b", "a"])
     positions = pattern_masks(asking, names, cross=True)
     assert set(positions) == {"first", "same word"}
@@ -118,17 +120,17 @@ def test_across_two_texts_the_same_word_counts_at_every_place() -> None:
     assert positions["first"].tolist() == [[True, False, False]] * 2
 
 
-def test_windows_keep_the_places_of_the_whole_text() -> None:
+def test_windows_use_positions_of_the_full_text() -> None:
     words = number_tokens(TEXT)
     full = pattern_masks(words, words, cross=False)
     last = pattern_masks(words[-3:], words, cross=False)
     assert all((last[name] == full[name][-3:]).all() for name in full)
 
 
-def test_statistics_against_sums() -> None:
+def test_head_statistics_match_explicit_sums() -> None:
     weights, allowed = random_attention(7, True, 3)
     distances = np.abs(np.subtract.outer(np.arange(7), np.arange(7)))
-    result = statistics(weights, allowed, distances)
+    result = measure_weights(weights, allowed, distances)
     cells = [(i, j) for i in range(7) for j in range(i + 1)]
     entropy = -sum(weights[i, j] * np.log(weights[i, j]) for i, j in cells if weights[i, j] > 0) / 7
     assert result.entropy == pytest.approx(entropy)
@@ -137,19 +139,19 @@ def test_statistics_against_sums() -> None:
     assert result.uniform_entropy == pytest.approx(sum(np.log(range(1, 8))) / 7)
 
 
-def test_a_row_that_may_see_nothing_does_not_count() -> None:
+def test_fully_masked_row_is_ignored() -> None:
     allowed = np.array([[False, False], [True, True]])
     weights = np.array([[0.0, 0.0], [0.5, 0.5]])
-    result = statistics(weights, allowed, np.ones((2, 2)))
+    result = measure_weights(weights, allowed, np.ones((2, 2)))
     assert result.entropy == pytest.approx(np.log(2)) and result.first == 0.5 and result.distance == 1.0
-    assert statistics(weights[:1], allowed[:1], None).entropy == 0.0
+    assert measure_weights(weights[:1], allowed[:1], None).entropy == 0.0
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202e", "\x00", "\u2028", "\ufeff", "\ue000"])
-def test_nothing_invisible_is_left_in_a_token(hostile: str) -> None:
+def test_invisible_characters_of_tokens_are_made_visible(hostile: str) -> None:
     assert make_visible(hostile + "x").isprintable() and hostile not in make_visible(hostile + "x")
 
 
-def test_letters_of_all_scripts_and_joined_emoji_stay() -> None:
+def test_letters_of_all_scripts_and_joined_emoji_are_unchanged() -> None:
     for text in ("שלום", "日本", "👩‍💻", "<script>", "é"):
         assert make_visible(text) == text

@@ -1,4 +1,4 @@
-"""Trees out of attention, words aligned with tokens, and how trees are drawn."""
+"""Trees from attention, alignment of words with tokens, and drawings of trees."""
 
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -14,12 +14,12 @@ from lemma.inspection.trees import (
     ParsedSentence,
     ParsedText,
     RelationHead,
-    align,
     arc_levels,
     attention_tree,
     check_heads,
     draw_arcs,
     draw_svg_arcs,
+    encode_words,
     measure_word_attention,
     merge_token_attention,
     most_attended,
@@ -37,9 +37,9 @@ TOKENIZERS = {spec.kind: train_tokenizer(spec, [TEXT]) for spec in (Characters()
 
 
 @pytest.mark.parametrize("kind", TOKENIZERS)
-def test_words_own_the_tokens_of_the_whole_sentence(kind: str) -> None:
+def test_words_align_with_tokens_of_the_sentence(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
-    aligned = align(B1.words, tokenizer)
+    aligned = encode_words(B1.words, tokenizer)
     assert aligned.ids.tolist() == tokenizer.encode(" ".join(B1.words)).tolist()
     assert aligned.spans[0][0] == 0 and aligned.spans[-1][1] == len(aligned.ids)
     assert all(before[1] == after[0] for before, after in zip(aligned.spans, aligned.spans[1:], strict=False))
@@ -47,11 +47,11 @@ def test_words_own_the_tokens_of_the_whole_sentence(kind: str) -> None:
         assert tokenizer.decode(aligned.ids[start:stop]).strip() == word
 
 
-def test_characters_that_have_no_token_are_left_out() -> None:
-    assert align(["I", "日本"], TOKENIZERS["characters"]).spans == ((0, 1), (1, 2))
+def test_characters_without_tokens_are_skipped() -> None:
+    assert encode_words(["I", "日本"], TOKENIZERS["characters"]).spans == ((0, 1), (1, 2))
 
 
-def test_attention_between_words_is_a_sum_to_and_a_mean_from() -> None:
+def test_word_attention_sums_over_keys_and_averages_queries() -> None:
     random = np.random.default_rng(0)
     weights = random.dirichlet(np.ones(6), size=(2, 6))
     spans = [(0, 2), (2, 3), (3, 6)]
@@ -64,7 +64,7 @@ def test_attention_between_words_is_a_sum_to_and_a_mean_from() -> None:
     np.testing.assert_allclose(result.sum(-1), 1)
 
 
-def test_a_models_attention_between_words_sees_the_past_only() -> None:
+def test_word_attention_of_a_decoder_is_causal() -> None:
     tokenizer = TOKENIZERS["byte-pairs"]
     model = build(Decoder(V=tokenizer.vocabulary, width=16, depth=2, heads=2, context=64))
     seen = measure_word_attention(model, tokenizer, B1.words)
@@ -78,17 +78,17 @@ def test_a_models_attention_between_words_sees_the_past_only() -> None:
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_heads_are_checked_by_what_the_model_records(positions: str) -> None:
+def test_check_heads_uses_recorded_attention(positions: str) -> None:
     model = build(Decoder(V=9, width=8, depth=3, heads=1, context=2, positions=positions))
-    seen = [(layer, head) for layer in range(-1, 5) for head in range(-1, 3) if _has(model, layer, head)]
-    assert seen == [(0, 0), (1, 0), (2, 0)] and _has(model, None, 0) and not _has(model, None, 1)
+    seen = [(layer, head) for layer in range(-1, 5) for head in range(-1, 3) if has_head(model, layer, head)]
+    assert seen == [(0, 0), (1, 0), (2, 0)] and has_head(model, None, 0) and not has_head(model, None, 1)
     with pytest.raises(InputError, match=r"no layer 3: the model has 3 layers \(0 to 2\) of one head \(0\)\."):
         check_heads(model, 3, None)
     with pytest.raises(InputError, match="family lstm has no attention"):
         check_heads(build(Lstm(V=9, width=4, hidden=4)), None, None)
 
 
-def _has(model: LanguageModel, layer: int | None, head: int | None) -> bool:
+def has_head(model: LanguageModel, layer: int | None, head: int | None) -> bool:
     try:
         check_heads(model, layer, head)
     except InputError:
@@ -96,7 +96,7 @@ def _has(model: LanguageModel, layer: int | None, head: int | None) -> bool:
     return True
 
 
-def test_models_without_attention_and_sentences_too_long_are_refused() -> None:
+def test_missing_attention_and_overlong_sentences_are_refused() -> None:
     tokenizer = TOKENIZERS["words"]
     with pytest.raises(InputError, match="family lstm has no attention"):
         measure_word_attention(build(Lstm(V=tokenizer.vocabulary, width=4, hidden=4)), tokenizer, B1.words)
@@ -104,7 +104,7 @@ def test_models_without_attention_and_sentences_too_long_are_refused() -> None:
         measure_word_attention(build(Decoder(V=tokenizer.vocabulary, width=4, heads=1, context=4)), tokenizer, B1.words)
 
 
-def test_a_head_that_attends_to_head_words_gives_the_tree_without_its_direction() -> None:
+def test_head_word_attention_recovers_the_undirected_tree() -> None:
     weights = np.full((7, 7), 0.01)
     for head, dependent, _ in B1.arcs():
         if head:
@@ -115,7 +115,7 @@ def test_a_head_that_attends_to_head_words_gives_the_tree_without_its_direction(
     assert (most_attended(weights[None])[0] == np.array(B1.heads))[np.array(B1.heads) > 0].all()
 
 
-def test_shuffling_keeps_what_each_word_may_see() -> None:
+def test_shuffled_attention_respects_the_mask() -> None:
     weights = np.tril(np.random.default_rng(1).random((3, 8, 8)))
     dealt = shuffle_attention(weights, seed=0)
     np.testing.assert_allclose(np.sort(dealt, -1), np.sort(weights, -1))
@@ -123,7 +123,7 @@ def test_shuffling_keeps_what_each_word_may_see() -> None:
     assert (dealt != weights).any() and (shuffle_attention(weights, seed=0) == dealt).all()
 
 
-def test_arcs_overlap_on_different_levels_only() -> None:
+def test_overlapping_arcs_have_different_heights() -> None:
     arcs = [(head, index) for index, head in enumerate(B1.heads, start=1) if head]
     height = arc_levels(arcs)
     for arc in arcs:
@@ -132,7 +132,7 @@ def test_arcs_overlap_on_different_levels_only() -> None:
             assert arc == other or separate or height[arc] != height[other]
 
 
-def test_the_terminal_shows_b1() -> None:
+def test_terminal_drawing_of_b1_matches_expected_text() -> None:
     samples = draw_arcs(B1.words, B1.heads, B1.relations)
     assert samples.splitlines() == [
         "      ┌─► I        nsubj",
@@ -146,15 +146,15 @@ def test_the_terminal_shows_b1() -> None:
     assert draw_arcs(["一人"], [0], ["root"]) == " 一人  root"
 
 
-def _fan(size: int) -> ParsedSentence:
-    """Every word hangs on the last one: as many columns of arcs as words."""
+def fan_tree(size: int) -> ParsedSentence:
+    """Return a tree in which the last word is the head of every other word."""
     words = tuple(f"w{index}日" for index in range(1, size + 1))
     return ParsedSentence(Sentence(words, (*(size,) * (size - 1), 0), (*("dep",) * (size - 1), "root")))
 
 
 @pytest.mark.parametrize(("size", "columns", "drawn"), [(20, 120, True), (20, 40, False), (61, 500, False)])
-def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, drawn: bool) -> None:
-    parsed = _fan(size)
+def test_too_wide_tree_is_printed_as_a_table(size: int, columns: int, drawn: bool) -> None:
+    parsed = fan_tree(size)
     lines = parsed.draw(columns).splitlines()
     assert max(map(display_width, lines)) <= max(columns, 80) and ("►" in "".join(lines)) == drawn
     assert ("--out tree.svg" in lines[-1]) != drawn
@@ -165,18 +165,18 @@ def test_a_tree_too_wide_for_the_terminal_is_a_table(size: int, columns: int, dr
         assert [row[-1] for row in read] == list(parsed.sentence.relations)
 
 
-def test_str_is_set_to_the_width_and_files_hold_the_drawing(tmp_path: Path) -> None:
-    text = ParsedText((_fan(30),), "about")
+def test_str_fits_the_width_and_files_hold_the_drawing(tmp_path: Path) -> None:
+    text = ParsedText((fan_tree(30),), "about")
     with set_text_width(50):
         assert "►" not in str(text) and max(map(display_width, str(text).splitlines())) <= 50
     with set_text_width(200):
         assert "►" in str(text)
     assert text.save(tmp_path / "wide.txt") == tmp_path / "wide.txt"
-    assert ParsedText((_fan(100),), "about").save(str(tmp_path / "wider.txt")).read_text().count("►") == 99
+    assert ParsedText((fan_tree(100),), "about").save(str(tmp_path / "wider.txt")).read_text().count("►") == 99
 
 
-def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
-    tree = _fan(100).sentence
+def test_wide_figures_scroll_within_the_page() -> None:
+    tree = fan_tree(100).sentence
     relation_head = RelationHead("dep", tree.words, np.zeros((101, 101)))
     text = ParsedText((ParsedSentence(tree, None, (relation_head,)),), "about")
     for page, width in ((text.html(), ("<svg", "<table")), (text._repr_html_(), ("<svg",))):
@@ -186,7 +186,7 @@ def test_what_is_wide_on_a_page_scrolls_by_itself() -> None:
             assert "overflow-x:auto" in opened and 'tabindex="0"' in opened and "</figure>" not in opened
 
 
-def test_the_svg_is_well_formed_whatever_the_words() -> None:
+def test_svg_is_well_formed_for_hostile_words() -> None:
     words = ("<b>&", '"quoted"', "日本", "a" * 40)
     drawing = xml.fromstring(draw_svg_arcs(words, (2, 0, 2, 1), ("x<y", "root", "", "dep")))
     texts = [element.text for element in drawing.iter() if element.tag.endswith("text")]
@@ -204,9 +204,9 @@ def test_the_svg_is_well_formed_whatever_the_words() -> None:
         ("  ", []),
     ],
 )
-def test_a_line_is_cut_into_words(line: str, words: list[str]) -> None:
+def test_split_words_separates_punctuation(line: str, words: list[str]) -> None:
     assert split_words(line) == words
 
 
-def test_attention_of_one_word_is_a_tree_of_one_word() -> None:
+def test_attention_of_one_word_is_a_single_node_tree() -> None:
     assert attention_tree(torch.ones(1, 1).numpy()) == (0,)

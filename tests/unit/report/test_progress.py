@@ -1,4 +1,4 @@
-"""A bar for a terminal, a few lines for a log, and never thousands of either."""
+"""Progress: a bar for a terminal, a few lines for a log, bounded output."""
 
 import io
 import re
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def a_run(watcher, steps: int = 5000) -> None:
+def report_run(watcher, steps: int = 5000) -> None:
     watcher.start("training", steps, "steps")
     for step in range(1, steps + 1):
         watcher.advance(step)
@@ -35,26 +35,26 @@ def a_run(watcher, steps: int = 5000) -> None:
     watcher.finish()
 
 
-def test_the_choice_follows_the_stream() -> None:
+def test_observer_type_depends_on_the_stream() -> None:
     assert isinstance(make_observer(Terminal()), BarObserver) and isinstance(make_observer(io.StringIO()), LineObserver)
 
 
-def test_a_log_gets_one_line_a_validation_and_no_control_characters() -> None:
+def test_log_has_one_plain_line_per_validation() -> None:
     log = io.StringIO()
-    a_run(LineObserver(log))
+    report_run(LineObserver(log))
     lines = log.getvalue().splitlines()
     assert len(lines) == 12 and "\r" not in log.getvalue() and "\x1b" not in log.getvalue()
     assert lines[0] == "training: 5,000 steps" and lines[-1] == "Nothing [is] learned"
     assert lines[1] == "step 500 of 5,000: loss 1.250 · validation perplexity 4.50 · 21,000 tokens/s"
 
 
-def test_where_there_is_no_perplexity_the_validation_loss_is_told() -> None:
+def test_validation_loss_is_shown_without_perplexity() -> None:
     log = io.StringIO()
     LineObserver(log).report({"step": 5, "loss": 0.5, "validation_loss": 0.7})
     assert log.getvalue() == "step 5 of 0: loss 0.500 · validation loss 0.700\n"
 
 
-def test_of_trees_the_loss_is_told_a_word_and_no_perplexity() -> None:
+def test_parser_loss_is_shown_in_nats_per_word() -> None:
     log = io.StringIO()
     LineObserver(log).report(
         {"step": 5, "loss": 0.5, "validation_loss": 0.7, "perplexity": 2.01, "uas": 81.5, "las": 77.25}
@@ -62,11 +62,11 @@ def test_of_trees_the_loss_is_told_a_word_and_no_perplexity() -> None:
     assert log.getvalue() == "step 5 of 0: loss 0.500 nats/word · UAS 81.50 · LAS 77.25\n"
 
 
-def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:
+def test_terminal_bar_shows_all_figures_and_redraws_rarely() -> None:
     terminal = Terminal()
     bar = BarObserver(terminal)
     bar.console.width = 160
-    a_run(bar)
+    report_run(bar)
     rendered = terminal.getvalue()
     for word in (
         "training",
@@ -80,17 +80,17 @@ def test_a_terminal_gets_a_bar_with_all_figures_drawn_a_few_times() -> None:
     assert "Nothing [is] learned" in rendered and rendered.count("training") < 50
 
 
-def test_telling_the_bar_to_move_costs_next_to_nothing() -> None:
+def test_advancing_the_bar_has_negligible_cost() -> None:
     bar = BarObserver(Terminal())
     bar.start("training", 10**6, "steps")
     start = time.perf_counter()
     for step in range(20_000):
         bar.advance(step)
-    assert time.perf_counter() - start < 1.0  # 50 µs a step would be felt; measured: under 1 µs
+    assert time.perf_counter() - start < 1.0  # 50 µs per step would be noticeable; measured: below 1 µs
     bar.finish()
 
 
-def test_the_reading_of_a_text_is_followed_in_bytes() -> None:
+def test_reading_progress_is_shown_in_bytes() -> None:
     log = io.StringIO()
     progress = reading_progress(LineObserver(log))
     for done in (0, 10, 20):
@@ -100,14 +100,14 @@ def test_the_reading_of_a_text_is_followed_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("watcher", [SilentObserver(), LineObserver(io.StringIO()), BarObserver(Terminal())])
-def test_ending_twice_or_unbegun_does_no_harm(watcher) -> None:
+def test_finish_is_idempotent_and_safe_before_start(watcher) -> None:
     watcher.finish()
     watcher.start("training", 3, "steps", done=1)
     watcher.finish()
     assert watcher.finish() is None
 
 
-def test_a_bar_that_ended_shows_all_that_was_done() -> None:
+def test_finished_bar_shows_the_final_count() -> None:
     stream = io.StringIO()
     bar = BarObserver(stream)
     bar.start("judging", 17, "claims")
@@ -117,7 +117,7 @@ def test_a_bar_that_ended_shows_all_that_was_done() -> None:
     assert "17/17 claims" in stream.getvalue()
 
 
-def test_every_term_that_a_task_reports_is_shown() -> None:
+def test_every_reported_loss_term_is_shown() -> None:
     from lemma.tasks import image_text, language, masked, parsing
 
     reported: set[str] = set()
@@ -130,7 +130,7 @@ def test_every_term_that_a_task_reports_is_shown() -> None:
             for term in re.findall(r'"(\w+)"', line)
         }
     assert {"entropy", "distance", "objective", "attention", "next_sentence"} <= reported
-    reported -= {"both"}  # an objective in the same line
+    reported -= {"both"}  # the objective on the same line
     assert [term for term in reported if not describe_metrics({term: 1.0})] == []
     assert describe_metrics({"loss": 1.0, "entropy": 0.5, "distance": 3.25}) == (
         "loss 1.000 · attention entropy 0.500 · attention distance 3.25"

@@ -1,4 +1,4 @@
-"""Long texts without spaces are set in time that grows with their length, to the same lines as ever."""
+"""Text wrapping: linear time for text without spaces, display width, grapheme clusters."""
 
 from itertools import pairwise
 
@@ -10,7 +10,7 @@ from lemma.report.text import display_width, wrap
 MIXED = "xy語e\u0301z" * 300
 
 
-def test_babble_is_measured_about_once_a_character(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapping_long_words_takes_linear_time(monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[int] = []
 
     def counted(text: str) -> int:
@@ -23,7 +23,7 @@ def test_babble_is_measured_about_once_a_character(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("room", [1, 2, 7, 80])
-def test_each_line_is_full_and_none_begins_with_a_mark_of_the_line_before(room: int) -> None:
+def test_wrapped_lines_are_full_and_keep_combining_marks(room: int) -> None:
     parts = wrap(MIXED, room)
     assert "".join(parts) == MIXED and not any(part.startswith("\u0301") for part in parts)
     assert all(display_width(part) <= max(room, 2) for part in parts)
@@ -44,10 +44,10 @@ def test_each_line_is_full_and_none_begins_with_a_mark_of_the_line_before(room: 
         ("a\u200bb", 2),
     ],
 )
-def test_what_a_reader_sees_as_one_character_is_as_wide_as_one(text: str, columns: int) -> None:
+def test_grapheme_clusters_have_the_width_of_one_character(text: str, columns: int) -> None:
     assert display_width(text) == columns and display_width(f"x{text}語") == columns + 3
 
 
-def test_a_joined_emoji_is_not_cut() -> None:
+def test_joined_emoji_are_not_split() -> None:
     family = "👩‍👩‍👧‍👦"
     assert wrap(family * 4, 5, break_anywhere=True) == [family * 2, family * 2]

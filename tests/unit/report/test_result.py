@@ -1,4 +1,4 @@
-"""A result is printed, shown and saved in every form, and nothing that a person wrote means anything in any of them."""
+"""Results are printed, shown and saved in every format, with user text escaped in each."""
 
 import csv
 import html
@@ -63,7 +63,7 @@ EVERY: list[Block] = [
 
 
 @dataclass(frozen=True)
-class Made(Result):
+class ExampleResult(Result):
     title: str
     some: tuple[Block, ...]
 
@@ -77,11 +77,11 @@ class Made(Result):
         return [{"name": EVIL, "value": 1 / 3}, {"name": "b", "more": 2}]
 
 
-MADE = Made(f"all {EVIL}", tuple(EVERY))
+EXAMPLE_RESULT = ExampleResult(f"all {EVIL}", tuple(EVERY))
 
 
-class Reader(HTMLParser):
-    """Collects the tags, the text and whether every tag is closed."""
+class PageParser(HTMLParser):
+    """HTML parser that collects tags and text and checks that every tag is closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -104,15 +104,15 @@ class Reader(HTMLParser):
         self.words += data
 
 
-def read(page: str) -> Reader:
-    reader = Reader()
+def read(page: str) -> PageParser:
+    reader = PageParser()
     reader.feed(page)
     assert not reader.open
     return reader
 
 
-def test_a_page_shows_every_block_and_holds_no_script(tmp_path: Path) -> None:
-    page = MADE.save(tmp_path / "all.html").read_text(encoding="utf-8")
+def test_page_shows_every_block_without_scripts(tmp_path: Path) -> None:
+    page = EXAMPLE_RESULT.save(tmp_path / "all.html").read_text(encoding="utf-8")
     result = read(page)
     assert "script" not in result.tags and not re.search(r"https?://(?!www\.w3\.org)", page)
     begins = [
@@ -137,39 +137,39 @@ def test_a_page_shows_every_block_and_holds_no_script(tmp_path: Path) -> None:
     assert page.startswith("<!DOCTYPE html>") and "<title>all &lt;script&gt;" in page and "prefers-color-scheme" in page
 
 
-def test_a_notebook_cell_is_a_part_of_a_page_that_keeps_its_style_to_itself() -> None:
-    cell = MADE._repr_html_()
+def test_notebook_html_has_scoped_styles() -> None:
+    cell = EXAMPLE_RESULT._repr_html_()
     assert "<html" not in cell and f"kicker {EVIL}" in read(cell).words
     style = cell[cell.index("<style>") + 7 : cell.index("</style>")]
     rules = re.findall(r"([^{}]+)\{", re.sub(r"/\*.*?\*/", "", style, flags=re.S))
     assert all(item.strip().startswith((".lemma", "@media")) for rule in rules for item in rule.split(","))
 
 
-def test_samples_keep_their_lines_and_blanks() -> None:
+def test_text_samples_preserve_whitespace() -> None:
     text = " a\n\n  b <c>"
-    cell = Made("x", (Pre([(text, "loop")]),))._repr_html_()
+    cell = ExampleResult("x", (Pre([(text, "loop")]),))._repr_html_()
     assert f'<pre><mark class="loop">{html.escape(text)}</mark></pre>' in cell
 
 
 def test_printed_lines_fit_the_width() -> None:
     with set_text_width(60):
         lines = str(
-            Made("x", (Text("to be or not " * 20), Table(["a", "b"], [["c", "word " * 40]], is_text=True)))
+            ExampleResult("x", (Text("to be or not " * 20), Table(["a", "b"], [["c", "word " * 40]], is_text=True)))
         ).split("\n")
     assert max(map(display_width, lines)) <= 60
 
 
-def test_texts_stand_together_unless_apart_and_drawings_are_not_printed() -> None:
+def test_printed_text_omits_drawings_and_respects_spacing() -> None:
     blocks = (Heading("T", 1, underlined=True), Text("a"), Text("b", blank_before=True), Figure(SVG), Items(["c", "d"]))
-    assert str(Made("x", blocks)) == "T\n=\na\n\nb\n\nc\nd"
+    assert str(ExampleResult("x", blocks)) == "T\n=\na\n\nb\n\nc\nd"
 
 
-def test_a_table_may_be_ruled_and_captioned_in_print() -> None:
+def test_printed_table_may_have_rule_and_caption() -> None:
     table = Table(["name", "n"], [["a", "10"]], underline_header=True, caption="Said.")
-    assert str(Made("x", (table,))) == "name   n\n────  ──\na     10\n\nSaid."
+    assert str(ExampleResult("x", (table,))) == "name   n\n────  ──\na     10\n\nSaid."
 
 
-def test_markdown_means_what_was_written() -> None:
+def test_markdown_escapes_special_characters() -> None:
     text = as_markdown(EVERY)
     rows = [line for line in text.split("\n") if line.startswith("|")]
     assert all(len(re.findall(r"(?<!\\)\|", row)) >= 3 for row in rows)
@@ -179,56 +179,58 @@ def test_markdown_means_what_was_written() -> None:
     assert fenced.startswith("````\n") and fenced.endswith("````\n")
 
 
-def test_latex_escapes_what_means_something_to_it() -> None:
+def test_latex_escapes_special_characters() -> None:
     text = as_latex([Table(["α & β", "n"], [["50 % of x_1", "−1"]], total=["sum", "2"])])
     assert r"$\alpha$ \& $\beta$ & n \\" in text and r"50 \% of x\_1 & $-$1 \\" in text
     assert text.count(r"\midrule") == 2 and r"\begin{tabular}{lr}" in text
     assert not re.search(r"(?<!\\)[%_#]", as_latex(EVERY).replace("% needs", ""))
 
 
-def test_svg_is_whole_and_holds_tables_matrices_and_figures(tmp_path: Path) -> None:
-    root = ElementTree.fromstring(MADE.save(tmp_path / "all.svg").read_text(encoding="utf-8"))
+def test_svg_is_well_formed_with_tables_matrices_and_figures(tmp_path: Path) -> None:
+    root = ElementTree.fromstring(EXAMPLE_RESULT.save(tmp_path / "all.svg").read_text(encoding="utf-8"))
     words = "".join(root.itertext())
     assert "row " in words and "matrix " in words and "figure " in words
     assert sum(element.tag.endswith("}svg") for element in root.iter()) == 2
 
 
-def test_csv_has_every_column_and_json_the_plain_values(tmp_path: Path) -> None:
-    with MADE.save(tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
+def test_csv_has_every_column_and_json_every_value(tmp_path: Path) -> None:
+    with EXAMPLE_RESULT.save(tmp_path / "all.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["name"] for row in rows] == [EVIL, "b"] and float(rows[0]["value"]) == 1 / 3 and rows[1]["more"] == "2"
-    assert json.loads(MADE.save(tmp_path / "all.json").read_text(encoding="utf-8")) == MADE.to_dict()
+    assert (
+        json.loads(EXAMPLE_RESULT.save(tmp_path / "all.json").read_text(encoding="utf-8")) == EXAMPLE_RESULT.to_dict()
+    )
 
 
-def test_json_refuses_what_it_has_no_word_for() -> None:
+def test_json_refuses_nonfinite_values() -> None:
     with pytest.raises(ValueError, match="not JSON compliant"):
         results.as_json({"loss": float("nan")})
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_any_work(tmp_path: Path) -> None:
+def test_unwritable_target_is_refused_early(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"unknown ending of the name '\.htm'\. Did you mean '\.html'\?"):
-        MADE.save(tmp_path / "all.htm")
+        EXAMPLE_RESULT.save(tmp_path / "all.htm")
     with pytest.raises(InputError, match="there is no folder"):
-        MADE.save(tmp_path / "nowhere" / "all.html")
+        EXAMPLE_RESULT.save(tmp_path / "nowhere" / "all.html")
     with pytest.raises(InputError, match="unknown"):
         check_target(tmp_path / "all.csv", [".html", ".json"])
     assert not list(tmp_path.iterdir())
 
 
-def test_only_a_result_with_records_is_saved_as_csv() -> None:
-    class Bare(Made):
+def test_only_results_with_records_save_as_csv() -> None:
+    class EmptyResult(ExampleResult):
         def records(self) -> list[dict[str, Any]]:
             return []
 
-    assert ".csv" not in Bare("x", ()).writers() and ".csv" in MADE.writers()
+    assert ".csv" not in EmptyResult("x", ()).writers() and ".csv" in EXAMPLE_RESULT.writers()
 
 
-def test_only_svg_goes_into_a_page_as_it_is() -> None:
+def test_only_svg_is_inserted_unescaped() -> None:
     with pytest.raises(AssertionError):
         Figure("<img src=x onerror=alert(1)>")
 
 
-def test_plots_that_cannot_be_drawn_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_plot_libraries_show_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     plot = Plot("x", "y", (Curve(f"a {EVIL}", (0.0, 1.0), (1.0, 2.0)),), caption="Said.")
     (figure,) = plot_blocks([plot])
     assert isinstance(figure, Figure) and figure.caption == "Said." and "<script" not in figure.svg
@@ -237,6 +239,6 @@ def test_plots_that_cannot_be_drawn_say_how_to_get_them(monkeypatch: pytest.Monk
     assert isinstance(text, Text) and "pip install" in text.text and plot_blocks([]) == []
 
 
-def test_the_template_and_the_stylesheet_come_with_the_package() -> None:
+def test_template_and_stylesheet_are_packaged() -> None:
     folder = Path(results.__file__).parent
     assert {path.name for path in folder.iterdir()} >= {"result.html", "result.css"}

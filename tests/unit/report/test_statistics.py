@@ -16,8 +16,8 @@ from lemma.report.statistics import (
 )
 
 
-def share_by_trapezoids(t: float, freedom: float) -> float:
-    """Student's density integrated between −t and t as it stands in the textbook."""
+def integrate_density(t: float, freedom: float) -> float:
+    """Integrate Student's density between −t and t by the trapezoidal rule."""
     positions = np.linspace(-t, t, 400_001)
     scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
     density = scale * (1 + positions**2 / freedom) ** (-(freedom + 1) / 2)
@@ -26,28 +26,28 @@ def share_by_trapezoids(t: float, freedom: float) -> float:
 
 @pytest.mark.parametrize("level", [0.9, 0.95, 0.99])
 @pytest.mark.parametrize("freedom", [1, 1.7, 2, 3, 9.4, 30, 150])
-def test_the_quantile_holds_its_level_of_the_density(freedom: float, level: float) -> None:
-    assert share_by_trapezoids(student_quantile(freedom, level), freedom) == pytest.approx(level, abs=1e-7)
+def test_student_quantile_matches_numeric_integration(freedom: float, level: float) -> None:
+    assert integrate_density(student_quantile(freedom, level), freedom) == pytest.approx(level, abs=1e-7)
 
 
-def test_the_quantile_is_the_printed_tables() -> None:
+def test_student_quantile_matches_printed_tables() -> None:
     printed = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 9: 2.262, 29: 2.045}
     assert {freedom: round(student_quantile(freedom), 3) for freedom in printed} == printed
 
 
-def test_intervals_cover_the_mean_in_95_of_100_samples() -> None:
+def test_intervals_cover_the_mean_in_95_percent_of_samples() -> None:
     samples = np.random.default_rng(0).normal(7.0, 2.0, size=(4000, 3))
     covered = [abs(estimate(list(sample)).mean - 7.0) <= (estimate(list(sample)).margin or 0) for sample in samples]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
 
 
-def test_one_and_two_seeds_have_no_interval_and_two_are_shown_as_they_are() -> None:
+def test_fewer_than_three_seeds_have_no_interval() -> None:
     assert estimate([3.0]) == Estimate(3.0, None, 1)
     two = estimate([40.0, 60.0])
     assert (two.mean, two.margin, two.low, two.high, str(two)) == (50.0, None, 50.0, 50.0, "40.00 / 60.00")
 
 
-def test_equal_values_have_an_interval_of_no_width() -> None:
+def test_equal_values_have_a_zero_width_interval() -> None:
     assert estimate([3.0, 3.0, 3.0]).margin == 0.0
 
 
@@ -56,7 +56,7 @@ def test_equal_values_have_an_interval_of_no_width() -> None:
 
 @pytest.mark.parametrize("count", [3, 4, 10])
 @pytest.mark.parametrize("log", [True, False])
-def test_a_paired_test_is_scipys(count: int, log: bool) -> None:
+def test_paired_test_matches_scipy(count: int, log: bool) -> None:
     chance = np.random.default_rng(count)
     ones, remaining = np.exp(chance.normal(2.0, 0.3, size=(2, count)))
     test = paired_test(list(ones), list(remaining), log)
@@ -67,26 +67,26 @@ def test_a_paired_test_is_scipys(count: int, log: bool) -> None:
     assert test.effect == pytest.approx(expected.statistic / math.sqrt(count), rel=1e-9)
 
 
-def test_35_35_35_and_73_55_55_differ_significantly() -> None:
+def test_clearly_different_seeds_are_significant() -> None:
     test = paired_test([73.0, 55.0, 55.0], [35.0, 35.0, 35.0])
     assert test.is_significant and test.p == pytest.approx(0.0286, abs=1e-4)
     assert test.format_difference(test.mean) == "+72.7" and test.verdict == "significant"
 
 
 @pytest.mark.parametrize("values", [[73.0], [73.0, 55.0]])
-def test_one_or_two_seeds_claim_nothing(values: list[float]) -> None:
+def test_fewer_than_three_seeds_have_no_p_value(values: list[float]) -> None:
     test = paired_test(values, [35.0] * len(values))
     assert (test.p, test.effect, test.difference.margin, test.is_significant) == (None, None, None, False)
     assert "±" not in str(test) and "+108.6" in str(test)
 
 
-def test_equal_differences_are_certain_and_no_difference_is_not() -> None:
+def test_constant_differences_have_p_zero_or_one() -> None:
     assert paired_test([2.0, 4.0, 8.0], [1.0, 2.0, 4.0]).p == 0.0
     assert paired_test([2.0, 4.0, 8.0], [2.0, 4.0, 8.0]).p == 1.0
 
 
-def test_accuracies_that_agree_in_every_seed_are_not_surer_than_their_items() -> None:
-    """Ten points on twenty nodes are two nodes, whatever the seeds say; on two thousand they are two hundred."""
+def test_identical_seeds_do_not_reduce_item_uncertainty() -> None:
+    """Ten percentage points are two of twenty nodes, which is noise, but two hundred of two thousand."""
     for count, significant in ((20, False), (2000, True)):
         gaps = [1.0] * (count // 10) + [0.0] * (count - count // 10)
         test = paired_test([0.9] * 3, [0.8] * 3, log=False, min_error=item_standard_error(gaps))
@@ -97,10 +97,10 @@ def test_accuracies_that_agree_in_every_seed_are_not_surer_than_their_items() ->
     )
 
 
-def test_the_floor_of_items_covers_the_true_difference_where_all_seeds_agree() -> None:
+def test_item_level_interval_covers_the_true_difference() -> None:
     chance = np.random.default_rng(4)
     covered = []
-    for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %: only the sixty items are drawn
+    for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %; only the sixty items are sampled
         ones, remaining = chance.random(60) < 0.7, chance.random(60) < 0.6
         floor = item_standard_error([float(item) - float(other) for item, other in zip(ones, remaining, strict=True)])
         gap = paired_test([ones.mean()] * 10, [remaining.mean()] * 10, log=False, min_error=floor).difference
@@ -108,7 +108,7 @@ def test_the_floor_of_items_covers_the_true_difference_where_all_seeds_agree() -
     assert np.mean(covered) >= 0.94
 
 
-def test_holms_p_values_are_those_of_closed_testing() -> None:
+def test_holm_p_values_match_closed_testing() -> None:
     """A hypothesis is rejected if Bonferroni's test rejects every set of hypotheses that it belongs to."""
     chance = np.random.default_rng(2)
     for count in (1, 2, 4):
@@ -142,5 +142,5 @@ def test_holms_p_values_are_those_of_closed_testing() -> None:
         (2.0, 0.0, "2.0 ± 0.0"),
     ],
 )
-def test_mean_and_margin_are_rounded_to_the_same_place(mean: float, margin: float | None, text: str) -> None:
+def test_mean_and_margin_are_rounded_alike(mean: float, margin: float | None, text: str) -> None:
     assert str(Estimate(mean, margin, 2)) == text

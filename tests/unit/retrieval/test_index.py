@@ -1,4 +1,4 @@
-"""The index on disk: only new images are read, and nothing is lost, whatever interrupts an update or damages it."""
+"""The index on disk: incremental updates, and recovery from interruption and damage."""
 
 import json
 import multiprocessing
@@ -33,15 +33,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the images that are decoded."""
+    """Record the names of the decoded images."""
     seen: list[str] = []
     real = indexing.read_entries
 
-    def noted(images, entries, side):
+    def record_reads(images, entries, side):
         seen.extend(entry.name for entry in entries)
         return real(images, entries, side)
 
-    monkeypatch.setattr(indexing, "read_entries", noted)
+    monkeypatch.setattr(indexing, "read_entries", record_reads)
     yield seen
 
 
@@ -49,25 +49,25 @@ def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -
     return update_index(index_folder or folder.parent / "index", embedder, open_images(folder))
 
 
-def check_whole(index: Index, embedder: Embedder, folder: Path) -> None:
-    """Every readable image is there once, with the vector that it has when embedded by itself."""
+def check_complete(index: Index, embedder: Embedder, folder: Path) -> None:
+    """Check that every readable image is indexed once, with its vector when embedded alone."""
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
     invalid = {entry.name for entry in index.unreadable}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in invalid]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.side)[None])[0]
+        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.image_side)[None])[0]
         np.testing.assert_allclose(vector, single, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
 
-def test_every_image_has_a_memory_mapped_vector_of_length_one(embedder: Embedder, folder: Path) -> None:
+def test_every_image_has_a_normalized_memory_mapped_vector(embedder: Embedder, folder: Path) -> None:
     done = update(embedder, folder)
     assert (done.new, done.removed, len(done.index)) == (12, 0, 12)
     assert isinstance(done.index.vectors, np.memmap) and done.index.vectors.dtype == np.float32
-    check_whole(done.index, embedder, folder)
+    check_complete(done.index, embedder, folder)
 
 
-def test_a_second_update_reads_no_image_and_writes_no_file(embedder: Embedder, folder: Path, reads: list) -> None:
+def test_second_update_reads_and_writes_nothing(embedder: Embedder, folder: Path, reads: list) -> None:
     index_folder = update(embedder, folder).index.folder
     before = {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()}
     reads.clear()
@@ -75,9 +75,7 @@ def test_a_second_update_reads_no_image_and_writes_no_file(embedder: Embedder, f
     assert {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()} == before
 
 
-def test_only_new_and_changed_images_are_read_and_removed_ones_are_dropped(
-    embedder: Embedder, folder: Path, reads: list
-) -> None:
+def test_update_reads_only_changed_images_and_drops_removed(embedder: Embedder, folder: Path, reads: list) -> None:
     update(embedder, folder)
     reads.clear()
     drawn("red", "circle", side=31).save(folder / "new.png")
@@ -86,22 +84,20 @@ def test_only_new_and_changed_images_are_read_and_removed_ones_are_dropped(
     done = update(embedder, folder)
     assert sorted(reads) == ["01-green-square.png", "new.png"]
     assert (done.new, done.removed, len(done.index)) == (2, 2, 12)
-    check_whole(done.index, embedder, folder)
+    check_complete(done.index, embedder, folder)
 
 
-def test_renamed_and_touched_images_keep_their_vectors_unread(embedder: Embedder, folder: Path, reads: list) -> None:
+def test_renamed_and_touched_images_are_not_read_again(embedder: Embedder, folder: Path, reads: list) -> None:
     update(embedder, folder)
     reads.clear()
     (folder / "00-red-circle.png").rename(folder / "inner" / "moved.png")
     os.utime(folder / "03-yellow-circle.png", ns=(1, 1))
     done = update(embedder, folder)
     assert reads == [] and (done.new, done.removed) == (0, 0)
-    check_whole(done.index, embedder, folder)
+    check_complete(done.index, embedder, folder)
 
 
-def test_unreadable_images_are_listed_and_tried_again_only_after_a_change(
-    embedder: Embedder, folder: Path, reads: list
-) -> None:
+def test_unreadable_images_are_listed_and_retried_after_changes(embedder: Embedder, folder: Path, reads: list) -> None:
     (folder / "bad.png").write_bytes(b"no image")
     (folder / "empty.png").touch()
     done = update(embedder, folder)
@@ -115,21 +111,19 @@ def test_unreadable_images_are_listed_and_tried_again_only_after_a_change(
     drawn("red", "square").save(folder / "bad.png")
     done = update(embedder, folder)
     assert reads == ["bad.png"] and [entry.name for entry in done.index.unreadable] == ["empty.png"]
-    check_whole(done.index, embedder, folder)
+    check_complete(done.index, embedder, folder)
 
 
-def test_another_runs_index_is_made_again(embedder: Embedder, folder: Path, tmp_path: Path) -> None:
+def test_index_of_another_run_is_rebuilt(embedder: Embedder, folder: Path, tmp_path: Path) -> None:
     update(embedder, folder)
     other = Embedder(load(untrained_run(tmp_path / "other", seed=2)))
     done = update(other, folder)
     assert done.new == 12 and "another run's" in done.note
-    check_whole(done.index, other, folder)
+    check_complete(done.index, other, folder)
 
 
 @pytest.mark.parametrize("damage", ["vectors", "entries", "head", "missing"])
-def test_a_damaged_index_is_an_error_for_a_reader_and_rebuilt_by_a_writer(
-    embedder: Embedder, folder: Path, damage: str
-) -> None:
+def test_damaged_index_fails_on_read_and_is_rebuilt_on_update(embedder: Embedder, folder: Path, damage: str) -> None:
     index = update(embedder, folder).index
     index_folder = index.folder
     if damage == "vectors":
@@ -144,15 +138,15 @@ def test_a_damaged_index_is_an_error_for_a_reader_and_rebuilt_by_a_writer(
         Index.open(index_folder)
     done = update(embedder, folder)
     assert "made again" in done.note
-    check_whole(done.index, embedder, folder)
+    check_complete(done.index, embedder, folder)
 
 
-def update_and_die(folder: Path, run: Path, blow: str, count: int) -> None:
-    """Bring an index up to date in blocks of three, and be killed just before the given step of indexing."""
+def update_until_killed(folder: Path, run: Path, blow: str, count: int) -> None:
+    """Update an index in blocks of three, and be killed just before the given step of indexing."""
     indexing.BLOCK = 3
     steps = 0
 
-    def killed(real):
+    def kill_update_at(real):
         def step(*given):
             nonlocal steps
             steps += 1
@@ -163,18 +157,18 @@ def update_and_die(folder: Path, run: Path, blow: str, count: int) -> None:
         return step
 
     if blow == "sync":
-        indexing._sync = killed(indexing._sync)
+        indexing._sync = kill_update_at(indexing._sync)
     else:
-        setattr(indexing.IndexHeader, "write", killed(indexing.IndexHeader.write))  # noqa: B010  (types forbid it, rightly)
+        setattr(indexing.IndexHeader, "write", kill_update_at(indexing.IndexHeader.write))  # noqa: B010  (types forbid it, rightly)
     update(Embedder(load(run)), folder)
 
 
 @pytest.mark.parametrize(("blow", "count"), [("sync", 3), ("sync", 4), ("head", 3), ("head", 1), ("sync", 1)])
-def test_a_killed_update_leaves_complete_blocks_and_the_next_one_continues(
+def test_killed_update_leaves_complete_blocks_and_resumes(
     embedder: Embedder, folder: Path, blow: str, count: int, reads: list
 ) -> None:
     process = multiprocessing.get_context("fork").Process(
-        target=update_and_die, args=(folder, embedder.run.path, blow, count)
+        target=update_until_killed, args=(folder, embedder.run.path, blow, count)
     )
     process.start()
     process.join(30)
@@ -184,15 +178,15 @@ def test_a_killed_update_leaves_complete_blocks_and_the_next_one_continues(
     assert saved == (3 if (blow, count) in {("sync", 3), ("sync", 4), ("head", 3)} else 0)
     done = update(embedder, folder)
     assert len(reads) == 12 - saved
-    check_whole(done.index, embedder, folder)
+    check_complete(done.index, embedder, folder)
 
 
-def test_a_killed_removal_leaves_the_old_index_or_the_new(embedder: Embedder, folder: Path) -> None:
+def test_killed_removal_leaves_the_old_or_new_index(embedder: Embedder, folder: Path) -> None:
     update(embedder, folder)
     (folder / "02-blue-triangle.png").unlink()
     for blow, count in (("sync", 1), ("sync", 2), ("head", 1)):
         process = multiprocessing.get_context("fork").Process(
-            target=update_and_die, args=(folder, embedder.run.path, blow, count)
+            target=update_until_killed, args=(folder, embedder.run.path, blow, count)
         )
         process.start()
         process.join(30)
@@ -200,11 +194,11 @@ def test_a_killed_removal_leaves_the_old_index_or_the_new(embedder: Embedder, fo
         assert len(Index.open(folder.parent / "index")) == 12
     done = update(embedder, folder)
     assert len(done.index) == 11
-    assert len(list(done.index.folder.glob("*-*"))) == 2  # what the killed ones left is gone
-    check_whole(done.index, embedder, folder)
+    assert len(list(done.index.folder.glob("*-*"))) == 2  # leftovers of killed processes are removed
+    check_complete(done.index, embedder, folder)
 
 
-def test_a_reader_keeps_its_vectors_while_the_index_is_updated(embedder: Embedder, folder: Path) -> None:
+def test_open_reader_is_unaffected_by_updates(embedder: Embedder, folder: Path) -> None:
     index = update(embedder, folder).index
     before = np.array(index.vectors)
     (folder / "00-red-circle.png").unlink()
@@ -213,7 +207,7 @@ def test_a_reader_keeps_its_vectors_while_the_index_is_updated(embedder: Embedde
     np.testing.assert_array_equal(index.vectors, before)
 
 
-def test_a_second_writer_is_refused_with_the_next_step(embedder: Embedder, folder: Path) -> None:
+def test_concurrent_writer_is_refused(embedder: Embedder, folder: Path) -> None:
     index_folder = update(embedder, folder).index.folder
     with (
         indexing.lock_index(index_folder),
@@ -222,7 +216,7 @@ def test_a_second_writer_is_refused_with_the_next_step(embedder: Embedder, folde
         update(embedder, folder)
 
 
-def test_a_folder_with_other_files_is_refused(embedder: Embedder, folder: Path) -> None:
+def test_index_folder_with_foreign_files_is_refused(embedder: Embedder, folder: Path) -> None:
     with pytest.raises(RunError, match="not empty and not an index"):
         update(embedder, folder, index_folder=folder)
     (folder.parent / "file").touch()
@@ -230,7 +224,7 @@ def test_a_folder_with_other_files_is_refused(embedder: Embedder, folder: Path) 
         update(embedder, folder, index_folder=folder.parent / "file")
 
 
-def test_the_hash_depends_on_the_image_tower_alone(embedder: Embedder, tmp_path: Path) -> None:
+def test_embedder_hash_depends_only_on_the_image_tower(embedder: Embedder, tmp_path: Path) -> None:
     same = Embedder(load(untrained_run(tmp_path / "same")))
     assert same.hash == embedder.hash
     same.towers.text_projection.weight.data += 1
@@ -239,7 +233,7 @@ def test_the_hash_depends_on_the_image_tower_alone(embedder: Embedder, tmp_path:
     assert Embedder(same.run).hash != embedder.hash
 
 
-def test_a_moved_folder_keeps_its_vectors_under_its_new_name(embedder: Embedder, folder: Path, reads: list) -> None:
+def test_moved_image_folder_reuses_its_vectors(embedder: Embedder, folder: Path, reads: list) -> None:
     before = update(embedder, folder).index.header
     reads.clear()
     moved = folder.rename(folder.parent / "moved")

@@ -35,19 +35,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
 
 
-def found(run: Run | Path, **words: Any) -> SearchResult:
+def search(run: Run | Path, **words: Any) -> SearchResult:
     result = lemma.search(run, progress=False, **words)
     assert isinstance(result, SearchResult)
     return result
 
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
-    """Return what the model itself says of a text and every image, one at a time."""
-    inner = run.tokenizer.encode(normalise_caption(text))[:6]  # the context has room for eight, marks included
+    """Return the model's cosines of a text and every image, computed one at a time."""
+    inner = run.tokenizer.encode(normalise_caption(text))[:6]  # the context holds eight tokens, special tokens included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inner, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
         sought = run.require(DualEncoderModel, "a dual encoder").text_vectors(tokens)
@@ -62,31 +62,31 @@ def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
         }
 
 
-def test_a_text_finds_the_images_that_the_model_finds_nearest(run: Run, folder: Path) -> None:
-    result = found(run, images=folder, query=["a red", "blue"], k=5)
+def test_text_query_ranks_images_as_the_model_does(run: Run, folder: Path) -> None:
+    result = search(run, images=folder, query=["a red", "blue"], k=5)
     for answer, text in zip(result.answers, ["a red", "blue"], strict=True):
         expected = sorted(cosines(run, folder, text).items(), key=lambda item: -item[1])[:5]
         assert [hit.name for hit in answer.hits] == [name for name, _ in expected]
         assert [hit.score for hit in answer.hits] == pytest.approx([score for _, score in expected], abs=1e-5)
         assert [hit.rank for hit in answer.hits] == [1, 2, 3, 4, 5]
     assert (result.counts.indexed, result.counts.new, result.method) == (12, 12, "exact")
-    assert found(run, images=folder, query="blue").counts.new == 0
+    assert search(run, images=folder, query="blue").counts.new == 0
 
 
-def test_an_image_finds_similar_ones_but_not_itself(run: Run, folder: Path) -> None:
+def test_image_query_excludes_itself(run: Run, folder: Path) -> None:
     path = folder / "00-red-circle.png"
-    (answer,) = found(run, images=folder, image=path, k=20).answers
+    (answer,) = search(run, images=folder, image=path, k=20).answers
     assert len(answer.hits) == 11 and path.name not in [hit.name for hit in answer.hits]
     copy = folder.parent / "elsewhere.png"
     shutil.copy(path, copy)
-    (answer,) = found(run, images=folder, image=copy, k=3).answers
+    (answer,) = search(run, images=folder, image=copy, k=3).answers
     assert answer.hits[0].name == path.name and answer.hits[0].score == pytest.approx(1, abs=1e-5)
 
 
-def test_an_image_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_image_query_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path: Path) -> None:
     path = folder / "00-red-circle.png"
     (tmp_path / "texts.txt").write_text("\n".join(WORDS))
-    (answer,) = found(run, image=path, texts=tmp_path / "texts.txt", k=4).answers
+    (answer,) = search(run, image=path, texts=tmp_path / "texts.txt", k=4).answers
     scores = {text: cosines(run, folder, text)[path.name] for text in WORDS}
     expected = sorted(scores, key=lambda text: -scores[text])[:4]
     # texts are cut to six characters, so that some are equal: then the earlier one comes first
@@ -103,36 +103,34 @@ def test_an_image_ranks_texts_as_the_model_does(run: Run, folder: Path, tmp_path
         ("t.txt", "\ufeffa red\n\n a blue \n"),
     ],
 )
-def test_texts_are_read_from_lines_and_from_columns(
-    run: Run, folder: Path, tmp_path: Path, name: str, content: str
-) -> None:
+def test_texts_are_read_from_lines_and_columns(run: Run, folder: Path, tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
-    (answer,) = found(run, image=folder / "00-red-circle.png", texts=tmp_path / name).answers
+    (answer,) = search(run, image=folder / "00-red-circle.png", texts=tmp_path / name).answers
     assert sorted(hit.name for hit in answer.hits) == ["a blue", "a red"]
 
 
-def test_texts_without_known_tokens_are_left_out_and_counted(run: Run, folder: Path) -> None:
-    result = found(run, image=folder / "00-red-circle.png", texts=["a red", "ЖЖ"])
+def test_texts_without_known_tokens_are_skipped_and_counted(run: Run, folder: Path) -> None:
+    result = search(run, image=folder / "00-red-circle.png", texts=["a red", "ЖЖ"])
     assert result.counts.indexed == 1 and "1 text left out" in result.notes[0]
 
 
-def test_an_index_can_be_searched_without_its_images(run: Run, folder: Path, tmp_path: Path) -> None:
+def test_index_is_searchable_without_its_images(run: Run, folder: Path, tmp_path: Path) -> None:
     ours = Path(shutil.copytree(folder, tmp_path / "mine"))
-    first = found(run, images=ours, query="a red", index=tmp_path / "index")
+    first = search(run, images=ours, query="a red", index=tmp_path / "index")
     shutil.rmtree(ours)
-    second = found(run, query="a red", index=tmp_path / "index")
+    second = search(run, query="a red", index=tmp_path / "index")
     assert [hit.name for hit in second.answers[0].hits] == [hit.name for hit in first.answers[0].hits]
     assert "the image is not here" in second._repr_html_() and "<img" not in second._repr_html_()
     with pytest.raises(RunError, match="another run"):
-        found(untrained_run(tmp_path / "other", seed=2), query="a red", index=tmp_path / "index")
+        search(untrained_run(tmp_path / "other", seed=2), query="a red", index=tmp_path / "index")
 
 
-def test_a_re_ranker_orders_the_first_hits_by_its_logits(folder: Path, tmp_path: Path) -> None:
+def test_reranker_orders_first_hits_by_its_logits(folder: Path, tmp_path: Path) -> None:
     loaded = load(untrained_reranker(tmp_path / "reranker", candidates=4))
     model = loaded.module
     assert isinstance(model, CrossAttentionModel)
     torch.nn.init.normal_(model.score.weight, std=3)
-    result = found(loaded, images=folder, query="a red", k=6)
+    result = search(loaded, images=folder, query="a red", k=6)
     (answer,) = result.answers
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
     assert [row["reranked_score"] for row in rows] == [str(hit.reranked_score) for hit in answer.hits[:4]] + ["", ""]
@@ -153,12 +151,12 @@ def test_a_re_ranker_orders_the_first_hits_by_its_logits(folder: Path, tmp_path:
             logits.append(float(model.logits(*parts)))
     assert logits == sorted(logits, reverse=True)
     assert [hit.reranked_score for hit in answer.hits[:4]] == pytest.approx(logits, abs=1e-4)
-    (texts,) = found(loaded, image=folder / answer.hits[0].name, texts=WORDS, k=12).answers
+    (texts,) = search(loaded, image=folder / answer.hits[0].name, texts=WORDS, k=12).answers
     again = [hit.reranked_score for hit in texts.hits if hit.reranked_score is not None]
     assert len(again) == 4 and again == sorted(again, reverse=True)
 
 
-def test_a_body_without_special_tokens_gets_none(folder: Path, tmp_path: Path) -> None:
+def test_text_body_without_special_tokens_gets_none(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "lstm", spec=LSTM))
     vectors, _ = Embedder(run).text_vectors(["a red", "a blue square"])
     with torch.no_grad():
@@ -168,16 +166,16 @@ def test_a_body_without_special_tokens_gets_none(folder: Path, tmp_path: Path) -
     np.testing.assert_allclose(vectors[0], single[0].numpy(), atol=1e-5)
 
 
-def test_a_note_names_what_of_a_query_was_not_read(folder: Path, tmp_path: Path) -> None:
+def test_note_lists_ignored_query_tokens(folder: Path, tmp_path: Path) -> None:
     run = load(untrained_run(tmp_path / "words", words=True))
-    result = found(run, images=folder, query=["a red zebra", "a a a a a a a red"])
+    result = search(run, images=folder, query=["a red zebra", "a a a a a a a red"])
     assert result.answers[0].note == "1 word of 3 unknown"
     assert result.answers[1].note == "only the first 6 of 8 tokens were read"
     with pytest.raises(InputError, match="has no token that the run's tokenizer knows"):
-        found(run, images=folder, query="zebra")
+        search(run, images=folder, query="zebra")
 
 
-def test_settings_that_do_not_go_together_are_refused_before_anything_is_read(run: Run, folder: Path) -> None:
+def test_conflicting_settings_are_refused_before_reading(run: Run, folder: Path) -> None:
     image = folder / "00-red-circle.png"
     wrong: list[tuple[dict[str, Any], type[LemmaError], str]] = [
         ({"images": folder}, InputError, "query or image: give exactly one of them to search for, got neither"),
@@ -202,21 +200,21 @@ def test_settings_that_do_not_go_together_are_refused_before_anything_is_read(ru
     ]
     for words, kind, message in wrong:
         with pytest.raises(kind, match=re.escape(message)):
-            found(run, **words)
+            search(run, **words)
 
 
-def test_a_folder_without_readable_images_is_an_error(run: Run, tmp_path: Path) -> None:
+def test_folder_without_readable_images_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match="no image that can be searched"):
-        found(run, images=tmp_path / "empty", query="a")
+        search(run, images=tmp_path / "empty", query="a")
     (tmp_path / "empty" / "bad.png").write_bytes(b"x")
     with pytest.raises(DataError, match=r"1 broken: bad\.png: not an image of a known format"):
-        found(run, images=tmp_path / "empty", query="a")
+        search(run, images=tmp_path / "empty", query="a")
 
 
-def test_a_run_without_an_image_tower_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_run_without_image_tower_is_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a dual encoder"):
-        found(untrained_run(tmp_path / "lstm", spec=Lstm(width=4, hidden=4)), images=folder, query="a")
+        search(untrained_run(tmp_path / "lstm", spec=Lstm(width=4, hidden=4)), images=folder, query="a")
 
 
 def test_control_characters_and_html_in_names_are_escaped_everywhere(run: Run, tmp_path: Path) -> None:
@@ -224,7 +222,7 @@ def test_control_characters_and_html_in_names_are_escaped_everywhere(run: Run, t
     evil = "<img src=x onerror=alert(1)>\x1b[2J.png"
     (folder / "00-red-circle.png").rename(folder / evil)
     (folder / "bad.png").write_bytes(b"x")
-    result = found(run, images=folder, query="a <b>&", k=3)
+    result = search(run, images=folder, query="a <b>&", k=3)
     page = result.save(tmp_path / "found.html").read_text()
     assert "<img src=x" not in page and "&lt;img src=x" in page and "a &lt;b&gt;&amp;" in page
     assert page.count('src="data:image/png;base64,') == 3 and "http" not in page and "<script" not in page
@@ -235,8 +233,8 @@ def test_control_characters_and_html_in_names_are_escaped_everywhere(run: Run, t
     )  # a path may be longer
 
 
-def test_a_result_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_path: Path) -> None:
-    result = found(run, images=folder, query=["a red", "blue"], k=2)
+def test_search_result_is_saved_as_json_and_table(run: Run, folder: Path, tmp_path: Path) -> None:
+    result = search(run, images=folder, query=["a red", "blue"], k=2)
     base = json.loads(result.save(tmp_path / "found.json").read_text())
     assert base["answers"][0]["hits"][0]["name"] == result.answers[0].hits[0].name and base["indexed"] == 12
     rows = list(csv.DictReader(result.save(tmp_path / "found.csv").open()))
@@ -250,7 +248,7 @@ def test_a_result_is_saved_as_json_and_as_a_table(run: Run, folder: Path, tmp_pa
         result.save(tmp_path / "found.pdf")
 
 
-def test_the_search_method_is_never_cut_off() -> None:
+def test_search_method_is_never_truncated() -> None:
     mode = "not exact: faiss looked at 8 of 256 cells"
     result = SearchResult("run", "pictures", "a/very/long/path/" * 9, (), IndexCounts(5), mode)
     assert mode in str(result).splitlines()
@@ -266,7 +264,7 @@ def unit(rows: int, width: int = 8, seed: int = 0) -> np.ndarray:
 
 @pytest.mark.parametrize("block", [1, 7, 100, 1000])
 @pytest.mark.parametrize("k", [1, 5, 100, 300])
-def test_the_nearest_rows_are_those_of_a_stable_sort_for_any_block_size(block: int, k: int) -> None:
+def test_nearest_rows_match_a_stable_sort(block: int, k: int) -> None:
     rows, queries = unit(200), unit(3, seed=1)
     result = find_nearest(rows, queries, k, block)
     scores = queries @ rows.T
@@ -276,29 +274,29 @@ def test_the_nearest_rows_are_those_of_a_stable_sort_for_any_block_size(block: i
 
 
 @pytest.mark.parametrize("block", [3, 64])
-def test_equal_scores_are_in_the_order_of_their_rows(block: int) -> None:
+def test_equal_scores_are_ordered_by_row(block: int) -> None:
     rows = np.zeros((50, 2), dtype=np.float32)
     rows[:, 0], rows[20:25, 0] = 0.5, 1.0
     result = find_nearest(rows, np.array([[1, 0]], dtype=np.float32), 9, block)
     assert result.rows.tolist() == [[20, 21, 22, 23, 24, 0, 1, 2, 3]]
 
 
-def test_no_rows_and_no_queries_give_nothing() -> None:
+def test_empty_rows_or_queries_return_nothing() -> None:
     assert find_nearest(np.zeros((0, 4), dtype=np.float32), unit(2, 4), 3).rows.shape == (2, 0)
     assert find_nearest(unit(5, 4), np.zeros((0, 4), dtype=np.float32), 3).rows.shape == (0, 3)
 
 
-def made_index(index_folder: Path, vectors: np.ndarray) -> Index:
+def write_index(index_folder: Path, vectors: np.ndarray) -> Index:
     index_folder.mkdir()
     head = create_index(index_folder, "run", vectors.shape[1], "pictures").header
     append_entries(index_folder, head, [IndexEntry(str(row), 1, 1, str(row)) for row in range(len(vectors))], vectors)
     return Index.open(index_folder)
 
 
-def test_faiss_that_searches_all_cells_gives_the_exact_ranking(tmp_path: Path) -> None:
+def test_faiss_searching_all_cells_matches_exact_ranking(tmp_path: Path) -> None:
     pytest.importorskip("faiss", reason="faiss-cpu is an extra")
     vectors, queries = unit(900, 16), unit(4, 16, seed=2)
-    index = made_index(tmp_path / "index", vectors)
+    index = write_index(tmp_path / "index", vectors)
     all_cells, exact = find_nearest_faiss(index, queries, 10, num_probes=1000), find_nearest(vectors, queries, 10)
     assert all_cells.rows.tolist() == exact.rows.tolist()
     np.testing.assert_allclose(all_cells.scores, exact.scores, atol=1e-6)

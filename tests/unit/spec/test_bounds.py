@@ -1,4 +1,4 @@
-"""Settings and files that no machine can do anything with are refused in a sentence, quickly."""
+"""Out-of-range settings and hostile files are refused quickly with one sentence."""
 
 import json
 import time
@@ -17,7 +17,7 @@ from lemma.spec.models import Lstm
 
 
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "message"),
     [
         ("width=10000000000", "width = 10000000000: at most 1,000,000,000"),
         ("d=10000000000", "width = 10000000000: at most"),
@@ -30,19 +30,19 @@ from lemma.spec.models import Lstm
         ("width=" + "[" * 5000, r"width = '\[\[\["),
     ],
 )
-def test_a_setting_out_of_bounds_is_one_sentence(setting: str, said: str) -> None:
-    with pytest.raises(SpecError, match=said) as caught:
+def test_out_of_range_setting_error_is_one_sentence(setting: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
         choose("lstm", parse_settings([setting]))
     assert len(str(caught.value)) < 250
     assert choose("lstm", {"compile": True, "seed": 2**63 - 1, "width": 10**9}).recipe.compile is True
 
 
-def test_numbers_in_python_may_have_thousands_of_digits() -> None:
+def test_enormous_integers_are_refused() -> None:
     with pytest.raises(SpecError, match="seed = a number of more than 4,000 digits: at most"):
         choose("lstm", {"seed": 10**5000})
 
 
-def test_a_model_larger_than_the_memory_is_refused_before_it_is_built() -> None:
+def test_model_larger_than_memory_is_refused_before_building() -> None:
     with pytest.raises(SpecError, match=r"weights of [\d,]+ GB or more, and this machine has"):
         build(Lstm(width=10**9, hidden=10**9))
 
@@ -66,7 +66,7 @@ def test_hostile_toml_is_refused_within_two_seconds(kind: str, tmp_path: Path) -
     assert time.process_time() - start < 2 and len(str(caught.value)) < 500
 
 
-def test_ordinary_toml_with_many_dots_is_read() -> None:
+def test_toml_with_many_dots_is_read() -> None:
     numbers = ", ".join(["0.5"] * 200)
     text = f'a = [{numbers}]\nb = """\n{". " * 200}\nsee a.b.c.d\n"""\nc.d.e = 1\n'
     assert parse_toml(text)["c"] == {"d": {"e": 1}} and len(parse_toml(text)["a"]) == 200
@@ -75,14 +75,14 @@ def test_ordinary_toml_with_many_dots_is_read() -> None:
 @pytest.mark.parametrize(
     "content", ["[" * 100_000, '{"a": ' * 100_000, '{"a": ' + "1" * 5000 + "}", '"\udcff"', "{", "1"]
 )
-def test_hostile_json_is_damage_with_the_file_named(content: str, tmp_path: Path) -> None:
+def test_hostile_json_error_names_the_file(content: str, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(RunError, match=r"x\.json is damaged"):
         read_json(tmp_path / "x.json")
     assert parse_json('{"a": 1}') == {"a": 1}
 
 
-def test_a_tokenizer_that_pads_to_a_thousand_million_does_not(tmp_path: Path) -> None:
+def test_tokenizer_file_cannot_enable_enormous_padding(tmp_path: Path) -> None:
     plan = json.loads(train_tokenizer(Words(), ["a b c"]).json)
     plan["padding"] = {
         "strategy": {"Fixed": 10**9},
@@ -99,12 +99,12 @@ def test_a_tokenizer_that_pads_to_a_thousand_million_does_not(tmp_path: Path) ->
     assert len(tokenizer._engine.encode("a b c").ids) == 3
 
 
-def test_a_kind_that_is_unknown_or_missing_is_named_with_the_known_ones() -> None:
+def test_unknown_or_missing_kind_error_lists_known_kinds() -> None:
     with pytest.raises(SpecError, match=r"unknown .*tokenizer.kind 'byte-pair'. Did you mean 'byte-pairs'"):
         DataSpec.read({"text": ["a"], "tokenizer": {"kind": "byte-pair"}}, "study")
     with pytest.raises(SpecError, match="it must say its kind"):
         DataSpec.read({"text": ["a"], "tokenizer": {"vocabulary": 280}}, "study")
 
 
-def test_a_message_is_bounded_whatever_it_quotes() -> None:
+def test_error_message_length_is_bounded() -> None:
     assert len(str(SpecError("a value of " + "9" * 10**6))) < 3000

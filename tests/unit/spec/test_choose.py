@@ -9,31 +9,31 @@ from hypothesis import strategies as st
 
 from lemma.errors import LemmaError, SpecError
 from lemma.spec.base import parse_settings, to_toml
-from lemma.spec.choose import PRESETS, choose, describe_settings
-from lemma.spec.data import DATA_SPECS, Words
+from lemma.spec.choose import PRESETS, Choice, choose, describe_settings
+from lemma.spec.data import DATA_SPECS, BytePairs, Words
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.settings import SYNONYMS
 from lemma.spec.studies import STUDIES, read_study
 
 
-def test_values_are_toml_literals_or_plain_text() -> None:
+def test_setting_values_are_toml_literals_or_text() -> None:
     words = parse_settings(["a=1", "b=2.5", "c=true", "d=plain text", 'e="quoted"', "f=[1, 2]", "g=", "h=x=y"])
     assert words == {"a": 1, "b": 2.5, "c": True, "d": "plain text", "e": "quoted", "f": [1, 2], "g": "", "h": "x=y"}
 
 
 @pytest.mark.parametrize("word", ["width", "=3", "  =3"])
-def test_a_word_without_key_or_value_is_refused(word: str) -> None:
+def test_setting_without_key_or_value_is_refused(word: str) -> None:
     with pytest.raises(SpecError, match="key=value"):
         parse_settings([word])
 
 
-def test_a_value_cannot_smuggle_in_a_second_key() -> None:
+def test_setting_value_cannot_inject_another_key() -> None:
     assert parse_settings(["width=1\nheads = 2"])["width"] == "1\nheads = 2"
 
 
 @pytest.mark.parametrize("text", ["__import__('os').system('true')", "1+1", "lambda: 0"])
-def test_nothing_is_evaluated(text: str) -> None:
+def test_setting_values_are_never_evaluated(text: str) -> None:
     assert parse_settings([f"width={text}"])["width"] == text
 
 
@@ -58,19 +58,19 @@ def test_nothing_is_evaluated(text: str) -> None:
         ("nowhere.toml", {}, "no such file"),
     ],
 )
-def test_a_wrong_word_says_what_was_expected(model: str, words: dict, message: str) -> None:
+def test_invalid_setting_error_says_what_is_expected(model: str, words: dict, message: str) -> None:
     with pytest.raises(SpecError, match=message.replace("(", r"\(")):
         choose(model, words)
 
 
-def test_settings_without_effect_are_not_listed_where_no_text_is_read() -> None:
+def test_settings_without_effect_are_not_listed() -> None:
     idle = {"mask_rate", "augment", "objective", "sequence_length"}
     for model in ("parser", "graph"):
         assert not idle & {row.word for row in describe_settings(model)}
     assert "label_smoothing" in {row.word for row in describe_settings("graph")}
 
 
-def test_letters_are_second_names() -> None:
+def test_symbols_are_aliases_of_settings() -> None:
     by_letter = choose("decoder", {"d": 64, "L": 2, "h": 2, "d_ff": 100, "T": 32}).model
     by_name = choose("decoder", {"width": 64, "depth": 2, "heads": 2, "feed_forward": 100, "context": 32}).model
     assert by_letter == by_name
@@ -78,7 +78,7 @@ def test_letters_are_second_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"optimizer": "muon", "optimizer.momentun": 0.9}, "recipe.optimizer.muon: unknown setting 'momentun'."
          " Did you mean 'momentum'? Choices: learning_rate, momentum."),
@@ -92,22 +92,22 @@ def test_letters_are_second_names() -> None:
          "'base'. Leave it out."),
     ],
 )  # fmt: skip
-def test_a_wrong_setting_inside_a_choice_is_compared_with_those_of_that_choice(words: dict, said: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(said)):
+def test_nested_setting_error_suggests_settings_of_that_choice(words: dict, message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
         choose("decoder", words)
 
 
-def test_a_name_and_its_letter_together_are_refused() -> None:
+def test_setting_given_by_name_and_symbol_is_refused() -> None:
     with pytest.raises(ValueError, match="width is given twice"):
         Decoder.model_validate({"d": 64, "width": 32})
 
 
-def test_vocabulary_reaches_the_tokenizer_where_it_has_a_size() -> None:
+def test_vocabulary_setting_reaches_the_tokenizer() -> None:
     assert choose("lstm", {"V": 500}).tokenizer.vocabulary == 500
     assert choose("lstm", {"tokenizer": "words", "minimum_count": 3}).tokenizer.minimum_count == 3
 
 
-def test_dotted_words_reach_into_a_choice_in_either_order() -> None:
+def test_dotted_settings_reach_nested_specs_in_any_order() -> None:
     for words in (
         {"positions": "sinusoidal", "positions.base": 500},
         {"positions.base": 500, "positions": "sinusoidal"},
@@ -116,7 +116,7 @@ def test_dotted_words_reach_into_a_choice_in_either_order() -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_survives_toml(name: str, tmp_path) -> None:
+def test_every_preset_round_trips_through_toml(name: str, tmp_path) -> None:
     choice = choose(name)
     tables = {"recipe": choice.recipe.to_dict(), "tokenizer": choice.tokenizer.to_dict()}
     path = tmp_path / "model.toml"
@@ -124,7 +124,7 @@ def test_every_preset_survives_toml(name: str, tmp_path) -> None:
     assert choose(str(path)) == choice
 
 
-def test_a_spec_file_names_its_mistake(tmp_path) -> None:
+def test_spec_file_error_describes_the_mistake(tmp_path) -> None:
     path = tmp_path / "model.toml"
     for text, message in [
         ("width = 3", "'family' is missing"),
@@ -147,11 +147,11 @@ plain = st.recursive(
 
 
 @given(st.dictionaries(text, plain | st.dictionaries(text, plain, max_size=3), max_size=4))
-def test_toml_out_is_toml_in(table: dict) -> None:
+def test_toml_round_trip_preserves_the_table(table: dict) -> None:
     assert tomllib.loads(to_toml(table)) == table
 
 
-def test_a_spec_is_frozen_and_every_field_has_its_sentence() -> None:
+def test_specs_are_frozen_and_every_field_is_described() -> None:
     with pytest.raises(ValueError, match="frozen"):
         Recipe().steps = 3  # pyright: ignore[reportAttributeAccessIssue]
     for kind in (Recipe, Decoder):
@@ -163,14 +163,14 @@ def test_a_spec_is_frozen_and_every_field_has_its_sentence() -> None:
     ("former", "now"),
     [("stretch", "sequence_length"), ("focus", "entropy_penalty"), ("near_max", "distance_max")],
 )
-def test_a_setting_of_version_0_1_is_told_its_name_now_and_files_with_it_are_still_read(former: str, now: str) -> None:
+def test_renamed_settings_of_version_0_1_are_translated(former: str, now: str) -> None:
     with pytest.raises(SpecError, match=f"'{former}' is called '{now}' now. Type {now}=2"):
         choose("decoder", {former: 2})
     assert getattr(Recipe.read({former: 2}, "recipe.toml"), now) == 2
 
 
 @pytest.mark.parametrize(
-    ("model", "word", "value", "said"),
+    ("model", "word", "value", "message"),
     [
         ("lstm", "hidden_size", 64, "Type hidden=64"),
         ("decoder", "hidden_size", 64, "Type width=64"),
@@ -190,12 +190,12 @@ def test_a_setting_of_version_0_1_is_told_its_name_now_and_files_with_it_are_sti
         ("rnn", "tie_weights", True, "Type tied=true"),
     ],
 )
-def test_only_what_means_the_same_is_translated(model: str, word: str, value: object, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_only_equivalent_settings_are_suggested(model: str, word: str, value: object, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         choose(model, {word: value})
 
 
-def test_every_name_of_another_program_leads_to_a_setting_that_exists() -> None:
+def test_every_synonym_maps_to_an_existing_setting() -> None:
     settable = {word for name in PRESETS for word in type(choose(name).model).setting_names()}
     settable |= {*Recipe.setting_names(), *Words.setting_names(), "epochs", "rank", "alpha", "targets", "classes"}
     current = {name for names in SYNONYMS.values() for entry in names for name in entry.removeprefix("~").split()}
@@ -212,7 +212,7 @@ VALUES = st.recursive(
 )
 
 
-def names_of(model: str) -> list[str]:
+def setting_names(model: str) -> list[str]:
     choice = choose(model)
     specs = (type(choice.model), Recipe, type(choice.tokenizer), DATA_SPECS[choice.model.data_kind])
     names = [word for spec in specs for word in spec.setting_names()]
@@ -230,18 +230,22 @@ def names_of(model: str) -> list[str]:
 
 
 @given(st.data(), st.sampled_from(sorted(PRESETS)), st.booleans())
-def test_settings_of_any_type_are_taken_or_refused_by_an_error_of_ours(
-    data: st.DataObject, model: str, classify: bool
-) -> None:
-    words = data.draw(st.dictionaries(st.sampled_from(names_of(model)), VALUES, min_size=1, max_size=3))
+def test_arbitrary_settings_raise_only_lemma_errors(data: st.DataObject, model: str, classify: bool) -> None:
+    words = data.draw(st.dictionaries(st.sampled_from(setting_names(model)), VALUES, min_size=1, max_size=3))
     try:
         choose(model, words, classify=classify)
     except LemmaError as error:
         assert str(error)
 
 
+@pytest.mark.parametrize("value", [[[]], [{}]])
+def test_lists_and_tables_in_lists_of_a_study_are_refused(value: list) -> None:
+    with pytest.raises(SpecError, match=r"lengths\.0 = .*a valid integer"):
+        read_study("length", {"lengths": value})
+
+
 @given(st.sampled_from(sorted(STUDIES)), st.data())
-def test_settings_of_a_study_are_taken_or_refused_by_an_error_of_ours(name: str, data: st.DataObject) -> None:
+def test_arbitrary_study_settings_raise_only_lemma_errors(name: str, data: st.DataObject) -> None:
     names = [
         "seeds",
         "models",
@@ -261,7 +265,7 @@ def test_settings_of_a_study_are_taken_or_refused_by_an_error_of_ours(name: str,
 
 
 @given(VALUES, st.sampled_from(["recipe", "tokenizer", "family", "positions", "width"]))
-def test_a_spec_file_of_any_content_is_read_or_refused_by_an_error_of_ours(value: object, name: str) -> None:
+def test_arbitrary_spec_files_raise_only_lemma_errors(value: object, name: str) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.toml"
         try:
@@ -274,7 +278,7 @@ def test_a_spec_file_of_any_content_is_read_or_refused_by_an_error_of_ours(value
             assert str(error)
 
 
-def test_a_tokenizer_may_be_a_table() -> None:
+def test_tokenizer_setting_may_be_a_table() -> None:
     assert choose("rnn", {"tokenizer": {"kind": "words", "vocabulary": 50}}).tokenizer == Words(vocabulary=50)
     assert choose("rnn", {"tokenizer": "words", "tokenizer.vocabulary": 50}).tokenizer == Words(vocabulary=50)
     for wrong, output in (
@@ -287,18 +291,24 @@ def test_a_tokenizer_may_be_a_table() -> None:
 
 
 @pytest.mark.parametrize("model", [None, 3, {"family": "rnn"}, object()])
-def test_what_is_no_model_is_refused_with_what_is_accepted(model: object) -> None:
+def test_invalid_model_error_lists_accepted_types(model: object) -> None:
     with pytest.raises(SpecError, match=r"the name of a preset, a spec file, or a spec.*lemma\.count takes any"):
         choose(model)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_classifier_made_of_a_decoder_can_leave_for_transformers_by_default() -> None:
+def test_decoder_classifier_is_exportable_by_default() -> None:
     assert choose("decoder", classify=True).model.to_dict()["head_bias"] is False
     assert choose("decoder", {"head_bias": True}, classify=True).model.to_dict()["head_bias"] is True
     assert choose("lstm", classify=True).model.to_dict()["head_bias"] is True
 
 
-def test_a_setting_of_the_tokenizer_leaves_the_others_as_the_preset_has_them() -> None:
+def test_tokenizer_setting_preserves_other_preset_settings() -> None:
     assert choose("penn-rnn", {"tokenizer.minimum_count": 2}).tokenizer == Words(vocabulary=10_000, minimum_count=2)
     assert choose("penn-rnn", {"tokenizer": {"kind": "words", "vocabulary": None}}).tokenizer == Words(vocabulary=None)
     assert choose("penn-rnn", {"tokenizer": "words"}).tokenizer == Words(vocabulary=10_000)
+
+
+def test_choice_without_settings_keeps_its_recipe_as_reference() -> None:
+    choice = Choice(Decoder(), Recipe(steps=100, warm_up=30), BytePairs())
+    assert choose(choice).reference_recipe == choose(choice, {"steps": 50}).reference_recipe == choice.recipe
+    assert choose(choose(choice, {"steps": 50})).reference_recipe == choice.recipe

@@ -1,4 +1,4 @@
-"""What other packages bring is found by name, and a package that is broken breaks nothing else."""
+"""Plugins of other packages: lookup by name, and isolation of broken packages."""
 
 import warnings
 from pathlib import Path
@@ -33,8 +33,8 @@ class Added({base}):
 """
 
 
-class Shop:
-    """Installs packages of one module each, by hand: nothing but their metadata is needed."""
+class PluginInstaller:
+    """Installs single-module packages by writing the module and its metadata."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,14 +52,14 @@ class Shop:
 
 
 @pytest.fixture
-def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+def plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PluginInstaller:
     (tmp_path / "site").mkdir()
     monkeypatch.syspath_prepend(tmp_path / "site")
-    return Shop(tmp_path / "site")
+    return PluginInstaller(tmp_path / "site")
 
 
-def test_a_family_is_chosen_by_its_name_with_its_recipe(shop: Shop) -> None:
-    shop.family("first_family", "quick")
+def test_plugin_family_is_chosen_by_name_with_its_recipe(plugins: PluginInstaller) -> None:
+    plugins.family("first_family", "quick")
     choice = choose("quick", {"width": 5, "steps": 7})
     assert (choice.model.family, choice.model.width) == ("quick", 5)
     assert (choice.recipe.learning_rate, choice.recipe.steps) == (0.5, 7)
@@ -70,9 +70,9 @@ def test_a_family_is_chosen_by_its_name_with_its_recipe(shop: Shop) -> None:
     assert Classifier.read(body.to_dict(), "here") == body
 
 
-def test_a_slip_is_told_with_the_names_of_other_packages(shop: Shop) -> None:
-    shop.family("second_family", "quick")
-    shop.install(
+def test_unknown_name_error_lists_plugin_names(plugins: PluginInstaller) -> None:
+    plugins.family("second_family", "quick")
+    plugins.install(
         "a_kind", KIND.format(module="positions", base="NewPositions", words="", name="wavy"), "positions", "wavy"
     )
     for act, guess in (
@@ -85,8 +85,8 @@ def test_a_slip_is_told_with_the_names_of_other_packages(shop: Shop) -> None:
             act()
 
 
-def test_settings_of_positions_are_read_and_written(shop: Shop) -> None:
-    shop.install(
+def test_plugin_position_settings_round_trip(plugins: PluginInstaller) -> None:
+    plugins.install(
         "b_kind", KIND.format(module="positions", base="NewPositions", words="", name="wobbly"), "positions", "wobbly"
     )
     spec = choose("decoder", {"positions": "wobbly", "positions.size": 2}).model
@@ -97,9 +97,9 @@ def test_settings_of_positions_are_read_and_written(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("source", ["import no_such_module", "1 / 0", "raise SystemExit(3)", "Added = 5", "x = 1"])
-def test_a_broken_package_is_named_and_disturbs_nobody_else(shop: Shop, source: str) -> None:
+def test_broken_plugin_is_reported_and_isolated(plugins: PluginInstaller, source: str) -> None:
     module = f"broken_{abs(hash(source))}"
-    shop.install(module, source, "families", "cracked")
+    plugins.install(module, source, "families", "cracked")
     with pytest.raises(PackageError, match=f"{module} 1.5"):
         choose("cracked")
     assert choose("lstm").model == Lstm()
@@ -108,23 +108,23 @@ def test_a_broken_package_is_named_and_disturbs_nobody_else(shop: Shop, source: 
 
 
 @pytest.mark.parametrize("wrong", ["module:Model", "nowhere.at.all:Model", "json:loads", "json"])
-def test_a_model_that_is_not_where_it_is_said_to_be_is_told(shop: Shop, wrong: str) -> None:
+def test_missing_plugin_model_is_reported(plugins: PluginInstaller, wrong: str) -> None:
     module = f"misled_{abs(hash(wrong))}"
     source = FAMILY.format(module=module, name="misled").replace(f"{module}:Model", wrong)
-    shop.install(module, source, "families", "misled")
+    plugins.install(module, source, "families", "misled")
     with pytest.raises(PackageError, match=f"{module} 1.5"):
         build(choose("misled").model)
 
 
-def test_a_spec_that_bears_another_name_than_its_entry_point_is_refused(shop: Shop) -> None:
-    shop.install("misnamed", FAMILY.format(module="misnamed", name="lstm"), "families", "other")
+def test_plugin_spec_must_match_its_entry_point_name(plugins: PluginInstaller) -> None:
+    plugins.install("misnamed", FAMILY.format(module="misnamed", name="lstm"), "families", "other")
     with pytest.raises(PackageError, match=r"misnamed 1.5 .* lacks the line: family: Literal\['other'\]"):
         choose("other")
 
 
-def test_lemmas_own_names_win_and_a_clash_is_told(shop: Shop) -> None:
+def test_built_in_names_take_precedence_with_a_warning(plugins: PluginInstaller) -> None:
     source = FAMILY.format(module="greedy", name="lstm")
-    shop.install("greedy", source, "families", "lstm", "classifier")
+    plugins.install("greedy", source, "families", "lstm", "classifier")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert choose("lstm").model == Lstm()
@@ -137,21 +137,21 @@ def test_lemmas_own_names_win_and_a_clash_is_told(shop: Shop) -> None:
         choose("classifier")
 
 
-def test_one_name_from_two_packages_is_refused(shop: Shop) -> None:
+def test_plugin_name_from_two_packages_is_refused(plugins: PluginInstaller) -> None:
     for module in ("one_of_two", "two_of_two"):
-        shop.family(module, "twice")
+        plugins.family(module, "twice")
     with pytest.raises(PackageError, match=r"two packages, one_of_two 1.5 and two_of_two 1.5"):
         choose("twice")
 
 
-def test_a_spec_knows_whether_another_package_brings_a_part_of_it(shop: Shop) -> None:
-    shop.family("brought", "brought")
+def test_uses_plugins_detects_nested_plugin_parts(plugins: PluginInstaller) -> None:
+    plugins.family("brought", "brought")
     spec = choose("brought").model
     assert uses_plugins(spec) and uses_plugins(Classifier(body=spec))
     assert not uses_plugins(Decoder())
 
 
-def test_a_run_of_a_family_that_is_not_installed_says_so(tmp_path: Path) -> None:
+def test_run_of_a_missing_plugin_family_is_explained(tmp_path: Path) -> None:
     for number, (table, description) in enumerate(
         (
             ({"family": "gone"}, "family is 'gone'"),
@@ -167,14 +167,14 @@ def test_a_run_of_a_family_that_is_not_installed_says_so(tmp_path: Path) -> None
             RunFolder.open(run)
 
 
-def test_an_objective_is_read_only_where_it_is_used(shop: Shop) -> None:
+def test_objective_settings_apply_only_to_their_objective(plugins: PluginInstaller) -> None:
     recipe = Recipe.read({"objective": {"kind": "gone", "gamma": 2}}, "recipe")
     assert Recipe.read(recipe.to_dict(), "recipe") == recipe
     assert Recipe().to_dict()["objective"] == "causal"
     with pytest.raises(SpecError, match="that package is not installed"):
         recipe.objective.resolve()
     words = 'loss: ClassVar[str] = "a_loss:loss"'
-    shop.install(
+    plugins.install(
         "a_loss", KIND.format(module="recipe", base="NewObjective", words=words, name="sharp"), "objectives", "sharp"
     )
     result = choose("lstm", {"objective": "sharp", "objective.size": 3}).recipe.objective.resolve()
@@ -183,7 +183,7 @@ def test_an_objective_is_read_only_where_it_is_used(shop: Shop) -> None:
         choose("lstm", {"objective": "causal", "objective.size": 3})
 
 
-def test_an_objective_is_for_language_models_and_an_encoders_is_its_own() -> None:
+def test_encoder_objective_is_a_model_setting() -> None:
     with pytest.raises(SpecError, match=r"recipe.objective has no effect on a model of the family tree"):
         choose("tree", {"objective": "causal"})
     assert choose("encoder", {"objective": "both"}).model.objective == "both"

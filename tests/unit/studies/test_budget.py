@@ -23,13 +23,13 @@ def half_up(size: float) -> int:
 
 
 def feed_forward(factor: float) -> int:
-    """A1's formula at V = 65, N = 8."""
+    """Return the parameters of A1 at V = 65, N = 8."""
     width, hidden = half_up(64 * factor), half_up(256 * factor)
     return 65 * (width + hidden) + (7 * width + 1) * hidden
 
 
 def attentive(factor: float) -> int:
-    """A4's formula at V = 65."""
+    """Return the parameters of A4 at V = 65."""
     width, key, value, hidden = (half_up(size * factor) for size in (64, 64, 128, 256))
     return 65 * (width + hidden) + 2 * key * width + value * width + (value + 1) * hidden
 
@@ -43,7 +43,7 @@ def gated(gates: int) -> Callable[[float], int]:
 
 
 def table_a5(factor: float) -> int:
-    """A5's formula at V = 65 and two layers, for any feed-forward size."""
+    """Return the parameters of A5 at V = 65 and two layers."""
     embedding, width, inner = half_up(64 * factor), 8 * half_up(64 * factor), half_up(512 * factor)
     layer = 8 * width**2 + 8 * width + 2 * width * inner + width + inner + 6 * width
     return 65 * embedding + (embedding + 1) * width + 2 * layer + (width + 1) * 65
@@ -61,28 +61,28 @@ FORMULAS: list[tuple[ModelSpec, Callable[[float], int]]] = [
 
 @pytest.mark.parametrize("budget", [3_000, 77_777, 1_000_000])
 @pytest.mark.parametrize(("spec", "formula"), FORMULAS, ids=lambda item: getattr(item, "family", ""))
-def test_no_factor_comes_nearer_to_the_budget(spec: ModelSpec, formula: Callable[[float], int], budget: int) -> None:
+def test_fitted_size_is_nearest_to_the_budget(spec: ModelSpec, formula: Callable[[float], int], budget: int) -> None:
     model = fit_parameters(spec, budget)
     brute_force = min(abs(formula(index / 10_000) - budget) for index in range(1, 60_000))
     assert abs(count_spec_parameters(model) - budget) == brute_force
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_every_family_is_built_with_what_the_fit_counts(name: str) -> None:
+def test_fitted_parameters_match_the_built_model(name: str) -> None:
     model = fit_parameters(SMALL[name], 4_000)
     parameters = count_parameters(build(model))
     assert parameters == count_spec_parameters(model)
     assert abs(parameters / 4_000 - 1) < 0.35, "these are so small that one unit of a head is much"
 
 
-def test_ratios_stay_those_of_the_preset() -> None:
+def test_scaling_preserves_preset_ratios() -> None:
     model = fit_parameters(Attentive(V=65), 500_000)
     assert isinstance(model, Attentive)
     factor = model.hidden / 256
     assert (model.width, model.key_width, model.value_width) == tuple(half_up(size * factor) for size in (64, 64, 128))
 
 
-def test_heads_always_divide_what_they_share() -> None:
+def test_heads_divide_the_attention_width() -> None:
     for budget in range(20_000, 60_000, 1_000):
         model = fit_parameters(Decoder(V=65, heads=6, width=48, depth=2), budget)
         assert isinstance(model, Decoder)
@@ -93,7 +93,7 @@ def test_heads_always_divide_what_they_share() -> None:
     assert model.attention_width % 6 == 0
 
 
-def test_fixed_sizes_are_respected_and_the_next_free_one_is_scaled() -> None:
+def test_fixed_sizes_are_respected_while_others_scale() -> None:
     lstm = fit_parameters(Lstm(V=65, width=17), 90_000, fixed={"width"})
     assert isinstance(lstm, Lstm)
     nearest = min(
@@ -112,14 +112,14 @@ def test_tied_sizes_grow_together() -> None:
     assert model.width == model.hidden > 64
 
 
-def test_impossible_budgets_say_why() -> None:
+def test_impossible_budgets_are_explained() -> None:
     with pytest.raises(SpecError, match=r"50,000 is too little .* vocabulary of 60,000, it has 180,0"):
         fit_parameters(Lstm(V=60_000), 50_000)
     with pytest.raises(SpecError, match=r"rnn has no size left to choose, since width=128, hidden=256 is fixed"):
         fit_parameters(Rnn(), 50_000, fixed={"width", "hidden"})
 
 
-def test_tokens_become_steps_that_do_not_exceed_them() -> None:
+def test_token_budget_is_not_exceeded_by_steps() -> None:
     recipe = fit_steps(Lstm(), Recipe(batch=10, sequence_length=20), StudyBudget(tokens=1_999))
     assert recipe.steps == 9
     assert fit_steps(Decoder(context=50), Recipe(batch=10), StudyBudget(tokens=1_999)).steps == 3, (
@@ -132,13 +132,13 @@ def test_tokens_become_steps_that_do_not_exceed_them() -> None:
         fit_steps(Lstm(), recipe, StudyBudget(tokens=199))
 
 
-def test_seconds_become_steps_through_the_measured_speed() -> None:
+def test_time_budget_is_converted_by_measured_speed() -> None:
     recipe = Recipe(batch=10, sequence_length=20)
     assert fit_steps(Lstm(), recipe, StudyBudget(seconds=3.0), speed=1_000.0).steps == 15
     assert fit_steps(Lstm(), recipe, StudyBudget(seconds=0.01), speed=1_000.0).steps == 1
 
 
-def test_validations_are_spread_unless_the_recipe_says_when() -> None:
+def test_validations_are_evenly_spread_by_default() -> None:
     assert fit_schedule(Recipe(steps=101), (), 5)[0].evaluate_every == 21
     assert fit_schedule(Recipe(steps=101, evaluate_every=7), (), 5)[0].evaluate_every == 7
     assert fit_schedule(Recipe(steps=101), (), None)[0].evaluate_every == 11
@@ -155,22 +155,22 @@ def test_validations_are_spread_unless_the_recipe_says_when() -> None:
         (9, 2, True, 2),
     ],
 )
-def test_a_warm_up_ends_long_before_the_run_does(steps: int, warm_up: int, given: bool, expected: int) -> None:
+def test_warm_up_is_short_compared_with_the_run(steps: int, warm_up: int, given: bool, expected: int) -> None:
     recipe, output = fit_schedule(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
     assert recipe.warm_up == expected
     assert bool(output) == (given and expected != warm_up), "what was asked for and not done is said"
 
 
 def test_validations_take_no_longer_than_training() -> None:
-    short, output = fit_schedule(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
+    short, output = fit_schedule(Recipe(steps=19), (), 5, step_tokens=1024, validation_tokens=111_000)
     assert short.evaluate_every == 19
     assert output == ["validated once, not 5: more would take longer than 19 steps"]
-    long, output = fit_schedule(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
+    long, output = fit_schedule(Recipe(steps=1000), (), 5, step_tokens=1024, validation_tokens=111_000)
     assert long.evaluate_every == 200 and not output
     assert fit_schedule(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
 
 
-def test_steps_are_raced_with_new_weights_and_a_model_of_twice_the_work_is_slower() -> None:
+def test_step_timing_distinguishes_a_twice_larger_model() -> None:
     tokens, recipe = np.arange(4000, dtype=np.int32) % 7, Recipe(batch=4, sequence_length=16, device="cpu")
     width = {name: (Rnn(V=7, width=8, hidden=hidden), recipe) for name, hidden in (("small", 8), ("large", 400))}
     seconds = time_steps(width, tokens)
@@ -178,7 +178,7 @@ def test_steps_are_raced_with_new_weights_and_a_model_of_twice_the_work_is_slowe
     assert time_ratio(seconds["large"], seconds["small"]).low > 1
 
 
-def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:
+def test_interleaved_timing_detects_the_slower_function() -> None:
     calls: list[str] = []
 
     def runner(name: str, seconds: float):
@@ -194,27 +194,27 @@ def test_a_race_finds_the_slower_one_and_runs_in_turns() -> None:
     assert calls[4:] == ["quick", "slow", "slow", "quick", "quick", "slow"], "each round begins with another one"
 
 
-def test_what_is_quick_is_called_many_times_within_a_measurement() -> None:
+def test_fast_functions_are_repeated_within_a_measurement() -> None:
     calls = []
     time_in_turns({"a": lambda: calls.append(1)}, 1)
     assert len(calls) > 100
 
 
-def test_a_spread_is_the_quartiles() -> None:
+def test_timing_spread_is_the_quartiles() -> None:
     assert quartiles([4.0, 1.0, 3.0, 2.0, 5.0]) == Quartiles(3.0, 2.0, 4.0)
     assert quartiles([7.0]) == Quartiles(7.0, 7.0, 7.0)
     assert time_ratio([2.0, 8.0], [1.0, 4.0]) == Quartiles(2.0, 2.0, 2.0)
 
 
 @pytest.mark.parametrize(
-    ("times", "said"),
+    ("times", "message"),
     [((1.2, 1.1, 1.3), "slower"), ((0.8, 0.7, 0.9), "faster"), ((1.1, 0.9, 1.3), "no difference beyond the spread")],
 )
-def test_a_ratio_is_judged_by_its_quartiles(times: tuple[float, float, float], said: str) -> None:
-    assert judge_time_ratio(Quartiles(*times)) == said
+def test_time_ratio_is_judged_by_its_quartiles(times: tuple[float, float, float], message: str) -> None:
+    assert judge_time_ratio(Quartiles(*times)) == message
 
 
-@pytest.mark.parametrize(("threads", "said"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])
-def test_one_thread_is_no_threads(threads: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("threads", "message"), [(1, ", 1 thread"), (2, ", 2 threads"), (16, ", 16 threads")])
+def test_single_thread_uses_the_singular(threads: int, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.get_num_threads", lambda: threads)
-    assert describe_hardware()["processor"].endswith(said)
+    assert describe_hardware()["processor"].endswith(message)

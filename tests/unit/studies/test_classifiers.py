@@ -1,4 +1,4 @@
-"""Studies of classifiers: words, verdicts on invented outcomes, statistics, and small studies that really run."""
+"""Studies of classifiers: settings, verdicts on fake outcomes, statistics, and small studies that run."""
 
 import csv
 import json
@@ -60,8 +60,8 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return make
 
 
-def figures(result: StudyResult) -> list[Any]:
-    """Return all that a run measures but its time."""
+def timeless_measures(result: StudyResult) -> list[Any]:
+    """Return the measures of a run without its times."""
     timeless = []
     for run in result.runs:
         assert run.measures, run.reason
@@ -70,7 +70,7 @@ def figures(result: StudyResult) -> list[Any]:
     return timeless
 
 
-def test_the_scores_of_a_run_are_those_of_its_test_texts(small: Make, tmp_path: Path) -> None:
+def test_run_scores_are_computed_on_test_texts(small: Make, tmp_path: Path) -> None:
     result = run_study(small(models=["gru"], seeds=1), tmp_path / "out")
     [run] = result.runs
     assert run.measures, run.reason
@@ -93,9 +93,9 @@ def held_out_of(run: Any) -> list[tuple[str, str]]:
     return [(text, label) for text, label in dataset.item("test").texts]
 
 
-def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tmp_path: Path) -> None:
+def test_interrupted_study_resumes_to_equal_results(small: Make, tmp_path: Path) -> None:
     class Interrupting(SilentObserver):
-        """Presses Ctrl-C in the middle of the third run."""
+        """Observer that sends SIGINT in the middle of the third run."""
 
         def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
             self.third = phase.startswith("run 3")
@@ -111,10 +111,10 @@ def test_a_study_that_was_interrupted_ends_like_one_that_was_not(small: Make, tm
     assert "not run yet" in str(stopped) and "goes on where it stopped" in str(stopped)
     again = run_study(small(), tmp_path / "parts")
     assert not again.interrupted
-    assert figures(again) == figures(full)
+    assert timeless_measures(again) == timeless_measures(full)
 
 
-def test_a_finished_study_is_neither_trained_nor_timed_again(
+def test_finished_study_is_not_trained_or_timed_again(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(small(), tmp_path / "out")
@@ -134,7 +134,7 @@ def never(*given: Any, **words: Any) -> None:
     raise AssertionError("this was done before")
 
 
-def test_measures_that_are_lost_are_taken_again_without_training(
+def test_lost_measures_are_recomputed_without_training(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(small(), tmp_path / "out")
@@ -142,10 +142,10 @@ def test_measures_that_are_lost_are_taken_again_without_training(
     (tmp_path / "out" / "runs" / "lstm-seed-2.json").write_text('{"of": ')
     for name in ("train", "resume"):
         monkeypatch.setattr(experiment, name, never)
-    assert figures(run_study(small(), tmp_path / "out")) == figures(first)
+    assert timeless_measures(run_study(small(), tmp_path / "out")) == timeless_measures(first)
 
 
-def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(small: Make, tmp_path: Path) -> None:
+def test_failed_run_becomes_a_row_and_study_continues(small: Make, tmp_path: Path) -> None:
     wild = {"learning_rate": 1e30, "clip": 0}
     result = run_study(small(models=["lstm", {"model": "rnn", "name": "wild", "settings": wild}]), tmp_path / "out")
     failed = {run.cell.condition for run in result.failed}
@@ -155,7 +155,7 @@ def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(small: Make
     assert page.count("Missing runs") == 1 and "wild, seed 1 failed" in page
 
 
-def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
+def test_failed_runs_record_the_error_and_are_retried(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -167,7 +167,7 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"settings": {**TINY, "hidden": 9}}, "holds a run with body"),
         ({"settings": {**TINY, "dropout": 0.5}}, "holds a run with recipe dropout 0.0"),
@@ -175,15 +175,15 @@ def test_any_error_becomes_a_reason_and_the_next_call_tries_again(
         ({"limit": 40}, "holds a run of other labelled texts"),
     ],
 )
-def test_the_folder_of_another_study_is_refused(change: dict[str, Any], said: str, small: Make, tmp_path: Path) -> None:
+def test_folder_of_another_study_is_refused(change: dict[str, Any], message: str, small: Make, tmp_path: Path) -> None:
     words: dict[str, Any] = {"models": ["gru"], "seeds": 1, "tokenizer": "characters"}
     run_study(small(**words), tmp_path / "out")
     with pytest.raises(RunError) as caught:
         run_study(small(**words, **change), tmp_path / "out")
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small: Make, tmp_path: Path) -> None:
+def test_every_body_is_trained_with_the_same_recipe(small: Make, tmp_path: Path) -> None:
     words = {"steps": 3, "batch": 4, "device": "cpu", "width": 8, "heads": 2, "depth": 1, "hidden": 8}
     bodies = ["rnn", "lstm", "gru", "decoder", "encoder", "feed-forward"]
     result = run_study(small(models=bodies, seeds=1, settings=words), tmp_path / "out")
@@ -194,7 +194,9 @@ def test_every_body_gets_the_same_recipe_and_steps_whatever_its_preset_has(small
     assert all(len(line) <= 80 for line in str(result.table).splitlines())
 
 
-def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_study_files_are_consistent_and_self_contained(
+    small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "can_draw", can_draw)
     result = run_study(small(), tmp_path / "out")
     saved = json.loads((tmp_path / "out" / "results.json").read_text())
@@ -209,7 +211,7 @@ def test_files_of_a_study_agree_and_open_offline(small: Make, tmp_path: Path, mo
     assert read_study(tmp_path / "out" / "study.toml") == result.spec, "the study survives its own file"
 
 
-def test_layers_are_what_torch_nn_has() -> None:
+def test_layer_parameters_match_torch_nn() -> None:
     sizes: dict[str, Any] = {"vocabulary": 30, "width": 6, "hidden": 8, "depth": 2, "biases": 2}
     for family, kind, gates in ((Lstm, nn.LSTM, 4), (Gru, nn.GRU, 3)):
         model: Any = build(Classifier(body=family(**sizes), classes=3))
@@ -218,7 +220,7 @@ def test_layers_are_what_torch_nn_has() -> None:
         assert count_parameters(model) == count_layer_parameters(model) + 30 * 6 + 3 * (8 + 1)
 
 
-# The verdict on invented outcomes
+# Verdicts on fake outcomes
 
 
 @pytest.mark.parametrize(
@@ -233,7 +235,7 @@ def test_layers_are_what_torch_nn_has() -> None:
         (0.0, None, "too few seeds"),
     ],
 )
-def test_about_the_same_is_judged_by_the_whole_interval(mean: float, margin: float | None, verdict: str) -> None:
+def test_equivalence_is_judged_by_the_entire_interval(mean: float, margin: float | None, verdict: str) -> None:
     assert judge_equivalence(Estimate(mean, margin, 3), 0.02) == verdict
 
 
@@ -248,7 +250,7 @@ def test_about_the_same_is_judged_by_the_whole_interval(mean: float, margin: flo
         (CostRatio("parameters", 1.0, 1.0, 1.0, exact=True), "not held"),
     ],
 )
-def test_cheaper_is_judged_by_the_ratio_and_its_interval(ratio: CostRatio, verdict: str) -> None:
+def test_cost_is_judged_by_the_ratio_interval(ratio: CostRatio, verdict: str) -> None:
     assert ratio.verdict == verdict
 
 
@@ -262,7 +264,7 @@ def compared(
     return claim
 
 
-def test_the_claim_holds_for_every_meaning_of_cost() -> None:
+def test_claim_holds_for_every_cost_measure() -> None:
     item = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
     output = " ".join(item.sentences())
     assert item.same == "held"
@@ -270,32 +272,32 @@ def test_the_claim_holds_for_every_meaning_of_cost() -> None:
     assert "not cheaper" not in output
 
 
-def test_the_claim_holds_for_some_meanings_of_cost_and_these_are_named() -> None:
+def test_claim_lists_the_cost_measures_it_holds_for() -> None:
     output = " ".join(compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 3.0), (0.2, 0.3)).sentences())
     assert "holds if cost means parameters or parameters of the layers" in output
     assert "not cheaper by training time and inference time" in output
     assert "training time 1.50 × (1.50 to 1.50)" in output
 
 
-def test_the_claim_does_not_hold_where_accuracies_are_far_apart() -> None:
+def test_claim_fails_when_accuracies_differ() -> None:
     item = compared([0.60, 0.61, 0.60], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
     assert "does not hold, since the accuracies are not about the same" in item.sentences()[0]
 
 
-def test_the_claim_is_not_decided_where_the_seeds_disagree() -> None:
+def test_claim_is_undecided_when_seeds_disagree() -> None:
     item = compared([0.60, 0.90, 0.75], [0.90, 0.60, 0.70], (2.0, 1.0), (0.3, 0.2))
     assert "is not decided, since the noise leaves open" in item.sentences()[0]
 
 
-def test_the_claim_is_not_decided_by_one_seed_and_not_measured_without_any() -> None:
+def test_claim_needs_more_than_one_seed() -> None:
     assert "is not decided" in compared([0.8], [0.8], (2.0, 1.0), (0.3, 0.2)).sentences()[0]
     assert "was not measured" in compared(["no room"], [0.8], (2.0, 1.0), (0.3, 0.2)).sentences()[0]
 
 
-# Statistics against others' and against closed forms
+# Statistics compared with SciPy and closed forms
 
 
-def test_differences_are_students_paired_by_seed() -> None:
+def test_differences_use_a_t_test_paired_by_seed() -> None:
     ones, remaining = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
     test = compare_rows(made_row("a", ones), made_row("b", remaining), "accuracy", log=False)
     assert test
@@ -305,14 +307,14 @@ def test_differences_are_students_paired_by_seed() -> None:
     assert test.p == pytest.approx(expected.pvalue)
 
 
-def test_only_seeds_that_both_have_are_paired() -> None:
+def test_only_common_seeds_are_paired() -> None:
     test = compare_rows(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy", log=False)
     assert test
     assert (test.mean, test.p, len(test.differences)) == (pytest.approx(0.1), None, 1)
     assert compare_rows(made_row("a", ["failed"]), made_row("b", [0.8]), "accuracy") is None
 
 
-def test_the_interval_over_texts_averages_the_seeds_first() -> None:
+def test_interval_over_texts_averages_seeds_first() -> None:
     rng = np.random.default_rng(0)
     ones, remaining = rng.integers(0, 2, (2, 3, 50))
     rows = []
@@ -329,7 +331,7 @@ def test_the_interval_over_texts_averages_the_seeds_first() -> None:
     assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
 
 
-def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
+def test_training_time_ratio_is_a_geometric_mean() -> None:
     lstm, gru = (made_row(name, [0.8, 0.8, 0.8]) for name in ("lstm", "gru"))
     seconds = {"lstm": [1.0, 2.0, 4.0], "gru": [2.0, 3.0, 5.0]}
     for row in (lstm, gru):
@@ -341,11 +343,11 @@ def test_the_ratio_of_training_times_is_that_of_logarithms() -> None:
     assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
 
 
-# Words and tables
+# Settings and tables
 
 
 @pytest.mark.parametrize("name", ["lstm-gru", "pretraining"])
-def test_a_built_in_study_survives_a_file_and_takes_words(name: str, tmp_path: Path) -> None:
+def test_built_in_study_round_trips_and_accepts_settings(name: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(to_toml(STUDIES[name].to_dict()))
     assert read_study(tmp_path / "own.toml") == STUDIES[name]
     words = {"seeds": [7], "settings.steps": 5, "tokenizer.vocabulary": 300, "labels": "film"}
@@ -364,14 +366,14 @@ def test_a_built_in_study_survives_a_file_and_takes_words(name: str, tmp_path: P
     assert spec.tokenizer.to_dict() == {"kind": "byte-pairs", "vocabulary": 300}
 
 
-def test_a_method_of_another_kind_begins_with_its_own_words() -> None:
+def test_changing_the_method_resets_its_settings() -> None:
     spec: Any = read_study("pretraining", {"method": "lora", "method.rank": 3})
     assert (spec.method.kind, spec.method.rank, spec.method.alpha) == ("lora", 3, 16.0)
     assert read_study("pretraining", {"method": "frozen"}).method.to_dict() == {"kind": "frozen"}  # pyright: ignore
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("lstm-gru", {"modelz": ["rnn"]}, "Did you mean 'models'"),
         ("lstm-gru", {"models": ["rnn", "rnn"]}, "'rnn' is there twice"),
@@ -382,14 +384,14 @@ def test_a_method_of_another_kind_begins_with_its_own_words() -> None:
         ("pretraining", {"tokenizer": "wordz"}, "Did you mean 'words'"),
     ],
 )
-def test_mistakes_in_the_words_of_a_study_are_named(name: str, words: dict[str, Any], said: str) -> None:
+def test_invalid_study_settings_are_explained(name: str, words: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         read_study(name, words)
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"models": ["lsmt"]}, "Did you mean 'lstm'"),
         ({"models": ["parser"]}, "cannot be the body of a classifier"),
@@ -401,16 +403,16 @@ def test_mistakes_in_the_words_of_a_study_are_named(name: str, words: dict[str, 
         ({"labels": "nowhere.csv"}, "there is no such file"),
     ],
 )
-def test_mistakes_in_what_is_trained_are_named_before_any_work(
-    change: dict[str, Any], said: str, small: Make, tmp_path: Path
+def test_invalid_models_are_refused_before_training(
+    change: dict[str, Any], message: str, small: Make, tmp_path: Path
 ) -> None:
     with pytest.raises(LemmaError) as mistake:
         run_study(small(**change), tmp_path / "out")
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
     assert not (tmp_path / "out" / "runs").exists()
 
 
-def test_a_misspelt_name_is_guessed_and_a_broken_file_named(tmp_path: Path) -> None:
+def test_unknown_study_suggests_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="Did you mean 'lstm-gru'"):
         read_study("lstm-gro")
     (tmp_path / "broken.toml").write_text("kind = ")
@@ -421,7 +423,7 @@ def test_a_misspelt_name_is_guessed_and_a_broken_file_named(tmp_path: Path) -> N
         read_study(tmp_path / "other.toml")
 
 
-def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
+def test_wide_table_wraps_and_repeats_its_first_column() -> None:
     lines = [["name", *(f"column {index}" for index in range(12))], ["a", *("1" * index for index in range(1, 13))]]
     blocks = "\n".join(format_table(lines, has_header=False, width=40)).split("\n\n")
     assert all(len(line) <= 40 for block in blocks for line in block.splitlines())
@@ -429,7 +431,7 @@ def test_a_wide_table_goes_on_below_with_its_first_column() -> None:
     assert " ".join(blocks).count("column") == 12
 
 
-def test_missing_runs_are_dashes_and_notes() -> None:
+def test_missing_runs_are_dashes_with_notes() -> None:
     table = make_table([made_row("lstm", ["no room", None]), made_row("gru", [0.8, 0.9])], {})
     assert table.rows[0][1:5] == ("–",) * 4
     assert table.notes == ("lstm, seed 1 failed: no room", "lstm, seed 2 not run yet")

@@ -1,4 +1,4 @@
-"""The studies that train nothing: formulas against the module, files, words."""
+"""Studies without training: formulas compared with the module, files, settings."""
 
 import csv
 import json
@@ -36,7 +36,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dict[str, StudyResult]) -> None:
+def test_cost_study_writes_all_study_files(name: str, results: dict[str, StudyResult]) -> None:
     result = results[name]
     names = {path.name for path in result.out.iterdir()}
     assert names == {"manifest.json", "study.toml", "table.md", "table.csv", "results.json", "report.html"}
@@ -52,7 +52,7 @@ def test_a_study_of_costs_writes_what_every_study_writes(name: str, results: dic
     assert read_study(result.out / "study.toml") == result.spec, "the study survives its own file"
 
 
-def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[str, StudyResult]) -> None:
+def test_d3_parameters_and_flops_do_not_depend_on_heads(results: dict[str, StudyResult]) -> None:
     result = results["heads"]
     assert result.formulas["parameters"] == "3·d²"
     for row in result.rows:
@@ -64,7 +64,7 @@ def test_d3_parameters_and_operations_do_not_depend_on_the_heads(results: dict[s
     assert sum("the claim holds" in sentence for sentence in result.conclusion) == 2
 
 
-def test_the_explicit_path_is_the_same_attention() -> None:
+def test_explicit_attention_matches_the_module() -> None:
     part, stream = bare_attention(12, 3), torch.randn(2, 5, 12)
     torch.testing.assert_close(explicit_attention(part, stream), part(stream)[0])
 
@@ -83,14 +83,14 @@ def test_c4_counts_serial_steps_and_parameters(results: dict[str, StudyResult]) 
     assert lstm.counts["flops"] == 2 * 2 * 4 * 4 * 8 * (8 + 8)  # multiply–add, batch, steps, gates, d, input + hidden
 
 
-def test_c4_the_layers_are_torch_nns_own() -> None:
+def test_c4_layers_are_torch_nn_modules() -> None:
     layer = layer_factory("lstm", 1)(6)
     assert isinstance(layer, nn.LSTM)
     assert layer.hidden_size == 6
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "said"),
+    ("name", "words", "message"),
     [
         ("heads", {"width": 10, "heads": [4]}, "does not divide"),
         ("heads", {"haeds": 4}, "Did you mean 'heads'"),
@@ -101,10 +101,10 @@ def test_c4_the_layers_are_torch_nns_own() -> None:
         ("length", {"seed": 2**64}, "at most"),
     ],
 )
-def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None:
+def test_invalid_settings_are_explained(name: str, words: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         read_study(name, words)
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +115,14 @@ def test_mistakes_are_named(name: str, words: dict[str, Any], said: str) -> None
         ("heads", {"width": 2**20}),
     ],
 )
-def test_sizes_beyond_the_memory_are_refused_before_anything_is_built(
-    name: str, words: dict[str, Any], tmp_path: Path
-) -> None:
+def test_sizes_beyond_memory_are_refused_before_building(name: str, words: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(SpecError, match=r"would need about [\d,.]+ GiB; cpu has"):
         api.study(name, out=tmp_path / "out", progress=False, device="cpu", **words)
     assert not (tmp_path / "out" / "report.html").exists()
 
 
 @pytest.mark.parametrize(("name", "words"), [("heads", {"h": 2}), ("length", {"T": 4})])
-def test_one_size_alone_makes_no_plot_and_the_report_says_so(
+def test_single_size_has_no_plot_and_report_notes_it(
     name: str, words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -134,14 +132,14 @@ def test_one_size_alone_makes_no_plot_and_the_report_says_so(
     assert "No plot: one " in result.report.read_text()
 
 
-def test_no_formula_is_shown_as_code(results: dict[str, StudyResult]) -> None:
+def test_formulas_are_printed_without_code_operators(results: dict[str, StudyResult]) -> None:
     for result in results.values():
         assert not any("*" in formula for formula in result.formulas.values())
         assert not any("*" in sentence for sentence in result.conclusion)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
+def test_failed_and_interrupted_timings_keep_finished_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
@@ -172,13 +170,13 @@ def test_a_race_that_fails_is_named_and_ctrl_c_keeps_those_before_it(
     assert nothing.interrupted and not nothing.rows and "No race finished" in str(nothing)
 
 
-def test_a_misspelt_name_is_guessed(tmp_path: Path) -> None:
+def test_unknown_study_suggests_the_nearest_name(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="Did you mean 'heads'"):
         api.study("headz", out=tmp_path / "out", progress=False)
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_a_file_of_ones_own_takes_one_number_for_a_list(name: str, tmp_path: Path) -> None:
+def test_study_file_accepts_a_number_for_a_list(name: str, tmp_path: Path) -> None:
     (tmp_path / "own.toml").write_text(f'kind = "{name}"\nlengths = 32\n')
     spec: Any = read_study(tmp_path / "own.toml", {"repetitions": 3})
     assert (spec.name, spec.lengths, spec.repetitions) == ("own", (32,), 3)

@@ -30,8 +30,8 @@ from lemma.studies.result import StudyResult
 MakeStudy = Callable[..., GridStudy]
 
 
-def measures_of(result: StudyResult) -> list[dict[str, Any]]:
-    """Return what was measured, less what no two runs have alike: their times."""
+def timeless_measures(result: StudyResult) -> list[dict[str, Any]]:
+    """Return the measures of all runs without their times, which differ between runs."""
     timeless = {"seconds": 0.0, "tokens_per_second": 0.0}
     base = [asdict(replace(run.measures, **timeless)) for run in result.runs if run.measures]
     return [{**item, "curve": [[tokens, loss] for tokens, _, loss in item["curve"]]} for item in base]
@@ -41,7 +41,7 @@ def never(*given: Any, **named: Any) -> Any:
     raise AssertionError("this was not to be called")
 
 
-def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_study_trains_measures_and_writes_all_files(tiny_study: MakeStudy, tmp_path: Path) -> None:
     spec = tiny_study()
     result = run_study(spec, tmp_path / "out")
     assert not result.failed
@@ -55,7 +55,7 @@ def test_a_study_trains_measures_and_writes_everything(tiny_study: MakeStudy, tm
     assert all(len(run.measures.curve) == 3 for run in result.runs if run.measures)
 
 
-def test_the_score_is_that_of_the_weights_in_the_run_folder(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_score_is_computed_from_the_saved_weights(tiny_study: MakeStudy, tmp_path: Path) -> None:
     spec = tiny_study(models=(ComparedModel(model="feed-forward", settings={"width": 4, "hidden": 8}),), seeds=(3,))
     (run,) = run_study(spec, tmp_path / "out").runs
     assert run.measures
@@ -68,7 +68,7 @@ def test_the_score_is_that_of_the_weights_in_the_run_folder(tiny_study: MakeStud
     assert run.measures.parameters == sum(parameter.numel() for parameter in trained.model.parameters())
 
 
-def test_a_finished_study_is_not_trained_again(
+def test_finished_study_is_not_trained_again(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(tiny_study(), tmp_path / "out")
@@ -78,7 +78,7 @@ def test_a_finished_study_is_not_trained_again(
     assert [run.measures for run in again.runs] == [run.measures for run in first.runs]
 
 
-def test_measures_that_are_lost_or_damaged_are_taken_again_without_training(
+def test_lost_or_damaged_measures_are_recomputed_without_training(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = run_study(tiny_study(), tmp_path / "out")
@@ -86,10 +86,10 @@ def test_measures_that_are_lost_or_damaged_are_taken_again_without_training(
     (tmp_path / "out" / "runs" / "rnn-seed-2.json").unlink()
     for name in ("train", "resume"):
         monkeypatch.setattr(experiment, name, never)
-    assert measures_of(run_study(tiny_study(), tmp_path / "out")) == measures_of(first)
+    assert timeless_measures(run_study(tiny_study(), tmp_path / "out")) == timeless_measures(first)
 
 
-def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_failed_run_becomes_a_row_and_study_continues(tiny_study: MakeStudy, tmp_path: Path) -> None:
     invalid = ComparedModel(
         model="rnn", name="broken", settings={"learning_rate": 1e30, "clip": 0, "activation": "relu"}
     )
@@ -100,7 +100,7 @@ def test_a_failed_run_is_a_row_with_its_reason_and_the_study_goes_on(tiny_study:
     assert "broken, seed 1 failed" in str(result)
 
 
-def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
+def test_failed_runs_record_the_error_and_are_retried(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -113,13 +113,13 @@ def test_any_error_of_a_run_becomes_a_reason_and_the_next_call_tries_again(
 
 
 def stored_outcomes(spec: GridStudy, out: Path) -> list[CellOutcome[Any]]:
-    """Return what an earlier call stored of each cell."""
+    """Return the outcomes of each cell that an earlier call stored."""
     study = experiment.open_experiment(spec, out, SilentObserver())
     return [study.load_outcome(cell) for cell in study.cells()]
 
 
 class Interrupting(SilentObserver):
-    """Presses Ctrl-C when the second run has taken its fourth step."""
+    """Observer that sends SIGINT after the fourth step of the second run."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []
@@ -132,9 +132,7 @@ class Interrupting(SilentObserver):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupted_study_keeps_what_there_is_and_goes_on_bit_for_bit(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_interrupted_study_resumes_bit_for_bit(tiny_study: MakeStudy, tmp_path: Path) -> None:
     watcher = Interrupting()
     stopped = run_study(tiny_study(), tmp_path / "out", observer=watcher)
     assert stopped.interrupted
@@ -149,10 +147,10 @@ def test_an_interrupted_study_keeps_what_there_is_and_goes_on_bit_for_bit(
     result = run_study(tiny_study(), tmp_path / "out", observer=watcher)
     assert "run 2 of 4: feed-forward, seed 2, from 4" in watcher.phases
     assert not result.interrupted
-    assert measures_of(result) == measures_of(run_study(tiny_study(), tmp_path / "straight"))
+    assert timeless_measures(result) == timeless_measures(run_study(tiny_study(), tmp_path / "straight"))
 
 
-def test_another_study_in_the_same_folder_is_refused_before_anything_is_trained(
+def test_folder_of_another_study_is_refused_before_training(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_study(tiny_study(), tmp_path / "out")
@@ -162,7 +160,7 @@ def test_another_study_in_the_same_folder_is_refused_before_anything_is_trained(
         run_study(other, tmp_path / "out")
 
 
-def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_every_model_gets_equal_parameters_and_tokens(tiny_study: MakeStudy, tmp_path: Path) -> None:
     models = tuple(ComparedModel(model=name) for name in ("attentive", "gru"))
     words = {"batch": 4, "sequence_length": 8, "device": "cpu"}
     budget = StudyBudget(parameters=3_000, tokens=230)
@@ -171,7 +169,7 @@ def test_equal_parameters_and_tokens_are_what_each_model_gets(tiny_study: MakeSt
     assert all(abs(run.measures.parameters / 3_000 - 1) < 0.03 for run in result.runs if run.measures)
 
 
-def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
+def test_time_budget_measures_the_speed_once(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {"batch": 2, "sequence_length": 4, "device": "cpu"}
@@ -186,7 +184,7 @@ def test_a_budget_of_seconds_measures_the_speed_once_and_keeps_to_it(
     assert [run.measures for run in run_study(spec, tmp_path / "out").runs] == [item, other]
 
 
-def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_invalid_studies_are_refused_before_training(tiny_study: MakeStudy, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'Ω'"):
         run_study(tiny_study(prompt="Ω"), tmp_path / "out")
     with pytest.raises(SpecError, match="too little"):
@@ -196,7 +194,7 @@ def test_what_can_be_known_before_is_an_error_before(tiny_study: MakeStudy, tmp_
     assert not (tmp_path / "out").exists()
 
 
-def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_measures_round_trip_through_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
     (run, *_) = run_study(tiny_study(seeds=(1,)), tmp_path / "out").runs
     assert run.measures
     text = json.loads(json.dumps(asdict(run.measures)))
@@ -204,7 +202,7 @@ def test_measures_survive_json(tiny_study: MakeStudy, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt", ["", "so be"])
-def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
+def test_loop_is_located_at_word_boundaries(prompt: str) -> None:
     tokenizer = train_tokenizer(Words(), ["so be it or not\n"])
     tokens = tuple(tokenizer.encode("so be it or not it or not it").tolist())
     text = " so be it or not it or not it" if prompt else "so be it or not it or not it"
@@ -215,7 +213,7 @@ def test_a_loop_is_cut_out_of_the_text_between_words(prompt: str) -> None:
     assert text[loop.begin : loop.end].split() == ["it", "or", "not"]
 
 
-def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
+def test_loop_is_located_at_character_boundaries() -> None:
     tokenizer = train_tokenizer(BytePairs(vocabulary=258), ["ab"])
     tokens = tuple(tokenizer.encode("aé€é€").tolist())
     assert len(tokens) == 1 + 5 + 5, "one token a byte"
@@ -226,7 +224,7 @@ def test_a_loop_that_cuts_characters_in_two_is_marked_at_whole_ones() -> None:
 
 
 @pytest.mark.parametrize("keep", ["best", "last"])
-def test_the_score_training_ended_with_is_that_of_a_new_pass(
+def test_final_training_score_matches_a_new_evaluation(
     keep: str, tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {**tiny_study().settings, "keep": keep, "learning_rate": 0.3, "steps": 12}
@@ -235,12 +233,12 @@ def test_the_score_training_ended_with_is_that_of_a_new_pass(
     for file in (tmp_path / "out" / "runs").glob("*.json"):
         file.unlink()
     repeated = run_study(spec, tmp_path / "out")
-    assert measures_of(repeated) == measures_of(reused)
+    assert timeless_measures(repeated) == timeless_measures(reused)
     losses = [[point.loss for point in run.measures.curve] for run in repeated.runs if run.measures]
     assert any(min(curve) < curve[-1] for curve in losses), "else best and last would be the same"
 
 
-def test_measures_of_another_study_are_not_shown_as_ones_own(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_measures_of_another_study_are_ignored(tiny_study: MakeStudy, tmp_path: Path) -> None:
     run_study(tiny_study(models=(ComparedModel(model="rnn"),), seeds=(1,)), tmp_path / "out")
     shutil.rmtree(tmp_path / "out" / "runs" / "rnn-seed-1")
     other = tiny_study(settings={**tiny_study().settings, "steps": 7})

@@ -1,4 +1,4 @@
-"""The study of graph models: every model with every seed, kept, gone on with, and shown."""
+"""The study of graph models: running, resuming and reporting."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def small(**words) -> GraphStudy:
 
 
 class Interrupting(SilentObserver):
-    """Presses Ctrl-C in the middle of the third run."""
+    """Observer that sends SIGINT in the middle of the third run."""
 
     third = False
 
@@ -36,7 +36,7 @@ class Interrupting(SilentObserver):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path: Path) -> None:
+def test_study_means_and_intervals_match_hand_calculation(tmp_path: Path) -> None:
     result = run_study(small(), tmp_path / "out")
     assert len(result.runs) == 8 and not result.failed
     custom = [run.measures.accuracy for run in result.runs if run.cell.condition == "two layers" and run.measures]
@@ -49,7 +49,7 @@ def test_a_study_gives_means_with_intervals_that_its_runs_give_by_hand(tmp_path:
     assert read_study(tmp_path / "out" / "study.toml") == result.spec
 
 
-def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_figures(tmp_path: Path) -> None:
+def test_interrupted_study_resumes_to_equal_results(tmp_path: Path) -> None:
     full = run_study(small(), tmp_path / "whole")
     stopped = run_study(small(), tmp_path / "parts", Interrupting())
     assert stopped.interrupted and sum(run.measures is not None for run in stopped.runs) == 2
@@ -58,20 +58,20 @@ def test_a_study_that_was_stopped_goes_on_and_ends_with_the_same_figures(tmp_pat
     assert figures[0] == figures[1] and not again.interrupted
 
 
-def test_a_folder_of_another_study_is_refused(tmp_path: Path) -> None:
+def test_folder_of_another_study_is_refused(tmp_path: Path) -> None:
     study = small(seeds=1, models=[{"model": "graph", "name": "two layers"}])
     run_study(study, tmp_path / "out")
     with pytest.raises(RunError, match="another split"):
         run_study(study.replace(labelled=3), tmp_path / "out")
 
 
-def test_a_table_of_edges_without_nodes_is_told_which_word_names_them(tmp_path: Path) -> None:
+def test_edge_table_without_nodes_suggests_nodes_file(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("source,target\na,b\n")
     with pytest.raises(DataError, match="nodes_file=FILE"):
         run_study(small(graph=str(tmp_path / "edges.csv")), tmp_path / "out")
 
 
-def test_intervals_are_drawn_no_further_than_a_share_can_go() -> None:
+def test_intervals_are_clipped_to_0_and_100_percent() -> None:
     row = made_row("two layers", [0.8, 0.9, 1.0])
     uncut = row.estimate("accuracy")
     assert uncut and uncut.high > 1, "the interval itself goes beyond"
@@ -81,7 +81,7 @@ def test_intervals_are_drawn_no_further_than_a_share_can_go() -> None:
         assert min(curve.low) >= 0 and max(curve.high) == 100
 
 
-def test_ten_points_on_twenty_nodes_claim_nothing_and_on_two_thousand_they_do() -> None:
+def test_significance_depends_on_the_number_of_nodes() -> None:
     for nodes, seeds, verdict in ((20, 2, "too few seeds"), (20, 10, "not significant"), (2000, 10, "significant")):
         right = {
             fraction: "1" * round(fraction * nodes) + "0" * round(nodes - fraction * nodes) for fraction in (0.9, 0.8)
@@ -92,7 +92,7 @@ def test_ten_points_on_twenty_nodes_claim_nothing_and_on_two_thousand_they_do() 
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"settings": {"seed": 1}}, "Give the study `seeds`"),
         ({"settings": {"K": 3}}, "come from the graph"),
@@ -105,7 +105,7 @@ def test_ten_points_on_twenty_nodes_claim_nothing_and_on_two_thousand_they_do() 
         ({"hidden": 3}, r"Type settings.hidden=3"),
     ],
 )
-def test_wrong_words_are_refused_before_any_work(tmp_path: Path, words, said: str) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_settings_are_refused_before_training(tmp_path: Path, words, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
         run_study(small(**words), tmp_path / "out")
     assert not (tmp_path / "out" / "runs").exists()

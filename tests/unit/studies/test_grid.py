@@ -16,7 +16,7 @@ def study(**words: Any) -> GridStudy:
     )
 
 
-def test_cells_are_models_times_grid_times_seeds_in_that_order() -> None:
+def test_cells_are_ordered_by_model_grid_and_seed() -> None:
     cells = expand_grid(study(models=(ComparedModel(model="lstm"), ComparedModel(model="gru")), grid={"depth": (1, 2)}))
     assert [cell.name for cell in cells] == [
         f"{model}-depth-{depth}-seed-{seed}" for model in ("lstm", "gru") for depth in (1, 2) for seed in (1, 2)
@@ -24,19 +24,19 @@ def test_cells_are_models_times_grid_times_seeds_in_that_order() -> None:
     assert [(cell.model.to_dict()["depth"], cell.recipe.seed) for cell in cells[:4]] == [(1, 1), (1, 2), (2, 1), (2, 2)]
 
 
-def test_a_cell_is_named_in_words() -> None:
+def test_cell_name_lists_its_settings() -> None:
     (cell,) = expand_grid(study(grid={"depth": (2,), "learning_rate": (0.001,)}, seeds=(7,)))
     assert str(cell) == "lstm, depth=2, learning_rate=0.001, seed 7"
     assert cell.name == "lstm-depth-2-learning_rate-0.001-seed-7"
 
 
-def test_grid_words_reach_the_recipe_and_letters_the_spec() -> None:
+def test_grid_settings_reach_recipe_and_spec() -> None:
     cells = expand_grid(study(grid={"D": (8,), "batch": (3, 5)}, seeds=(1,)))
     assert [(cell.model.to_dict()["hidden"], cell.recipe.batch) for cell in cells] == [(8, 3), (8, 5)]
     assert cells[0].fixed_sizes == {"hidden"}
 
 
-def test_shared_words_go_to_the_models_that_know_them() -> None:
+def test_shared_settings_apply_to_models_that_accept_them() -> None:
     models = (ComparedModel(model="feed-forward"), ComparedModel(model="lstm", settings={"depth": 3}))
     window, recurrent = expand_grid(study(models=models, settings={"context": 5, "depth": 2, "steps": 9}, seeds=(1,)))
     assert window.model.to_dict()["context"] == 5
@@ -44,7 +44,7 @@ def test_shared_words_go_to_the_models_that_know_them() -> None:
     assert {window.recipe.steps, recurrent.recipe.steps} == {9}
 
 
-def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
+def test_table_a5_expands_into_four_exact_cells() -> None:
     cells = expand_grid(read_study("table-a5", {"seeds": [1]}))
     assert [cell.point_text for cell in cells] == [
         "depth=2, context=3",
@@ -55,7 +55,7 @@ def test_table_a5_opens_into_its_four_places_with_the_exact_model() -> None:
     assert all(isinstance(cell.model, TableA5) and cell.model.vocabulary == 7676 for cell in cells)
 
 
-def test_a_spec_file_contends(tmp_path: Path) -> None:
+def test_spec_file_is_a_compared_model(tmp_path: Path) -> None:
     file = tmp_path / "own.toml"
     file.write_text('family = "gru"\nhidden = 33\n[recipe]\nbatch = 2\n')
     (cell,) = expand_grid(study(models=(ComparedModel(model=str(file), name="my own"),), seeds=(1,)))
@@ -63,7 +63,7 @@ def test_a_spec_file_contends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"grid": {"heads": (1, 2)}}, "study.grid: lstm: unknown setting 'heads'"),
         ({"grid": {"dept": (1, 2)}}, "Did you mean 'depth'"),
@@ -83,7 +83,7 @@ def test_a_spec_file_contends(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_mistakes_are_named(words: dict[str, Any], said: str) -> None:
+def test_invalid_grids_are_explained(words: dict[str, Any], message: str) -> None:
     with pytest.raises(SpecError) as mistake:
         expand_grid(study(**words))
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)

@@ -1,4 +1,4 @@
-"""What a grid of language models shows: the table, verdicts on claims, the conclusion and the page."""
+"""Reports of grid studies: the table, verdicts on claims, the conclusion and the page."""
 
 import csv
 import io
@@ -44,7 +44,7 @@ def table_of(outcomes: list[Any]) -> StudyTable:
 # The table
 
 
-def test_rows_hold_means_over_seeds_and_the_lowest_is_marked() -> None:
+def test_rows_hold_seed_means_and_mark_the_lowest() -> None:
     table = table_of([*made_up("rnn", [8.0, 8.2, 8.1]), *made_up("lstm", [6.0, 6.2, 6.1])])
     assert table.best_row == 1 and [record["best"] for record in table.records] == [False, True]
     assert str(table).splitlines()[:4] == [
@@ -56,7 +56,7 @@ def test_rows_hold_means_over_seeds_and_the_lowest_is_marked() -> None:
     assert "Mean ± half the 95 % interval over 3 seeds (Student's t)." in table.caption
 
 
-def test_a_grid_has_a_column_for_each_word() -> None:
+def test_grid_table_has_a_column_per_setting() -> None:
     table = table_of(
         [*made_up("a", [3.0, 3.1], {"depth": 2, "tied": True}), *made_up("a", [4.0], {"depth": 4, "tied": False})]
     )
@@ -64,13 +64,13 @@ def test_a_grid_has_a_column_for_each_word() -> None:
     assert [row[:3] for row in table.rows] == [["a", "2", "true"], ["a", "4", "false"]]
 
 
-def test_two_seeds_are_shown_as_they_are() -> None:
+def test_two_seeds_are_listed_without_interval() -> None:
     table = table_of([*made_up("rnn", [8.0, 8.2]), *made_up("lstm", [6.0, 6.2])])
     assert table.rows[0][1] == "8.000 / 8.200" and "±" not in str(table)
     assert "Two seeds are shown as they are" in table.caption
 
 
-def test_speed_is_one_figure_with_quartiles_and_tokens_are_shown_where_they_differ() -> None:
+def test_speed_shows_quartiles_and_tokens_only_if_different() -> None:
     rows = group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0], tokens=4000)])
     table = make_table(rows, {"rnn": [1e-3, 2e-3, 4e-3, 1e-3, 1e-3]})
     assert table.header[-2:] == ["tokens", "1,000 tokens/s"]
@@ -78,13 +78,13 @@ def test_speed_is_one_figure_with_quartiles_and_tokens_are_shown_where_they_diff
     assert table.records[0]["tokens_per_second"] == 1000 and table.records[1]["tokens_per_second"] is None
 
 
-def test_one_seed_has_no_interval_and_the_caption_says_so() -> None:
+def test_single_seed_has_no_interval_and_caption_notes_it() -> None:
     table = table_of(made_up("rnn", [8.0]))
     assert "±" not in table.rows[0][1]
     assert "one seed, which has no interval" in table.caption
 
 
-def test_failed_and_waiting_seeds_stay_rows_with_their_reason() -> None:
+def test_failed_and_pending_seeds_are_noted() -> None:
     table = table_of([*made_up("rnn", ["the loss is nan", "out of memory"]), *made_up("lstm", [6.0, None])])
     assert table.rows[0][1] == "–"
     assert table.best_row == 1
@@ -97,7 +97,7 @@ def test_failed_and_waiting_seeds_stay_rows_with_their_reason() -> None:
     assert table_of(made_up("rnn", ["no"])).caption == "No run finished."
 
 
-def test_csv_and_json_hold_the_figures_unrounded() -> None:
+def test_csv_and_json_hold_unrounded_values() -> None:
     table = table_of(
         [*made_up("a,b", [1 / 3, 2 / 3], {"depth": 2}), *made_up("c", ["line\nbreak, comma"], {"depth": 4})]
     )
@@ -108,7 +108,7 @@ def test_csv_and_json_hold_the_figures_unrounded() -> None:
     assert json.loads(json.dumps(table.to_dict()))["rows"][0]["perplexity"] == 0.5
 
 
-def test_markdown_is_one_table_whatever_the_names() -> None:
+def test_markdown_table_escapes_names() -> None:
     markdown = table_of([*made_up("a|b", [3.0]), *made_up("c", ["line\nbreak | <b>"])]).to_markdown()
     lines = markdown.splitlines()
     assert all(line.replace("\\|", "").count("|") == 6 for line in lines[:4])
@@ -116,7 +116,7 @@ def test_markdown_is_one_table_whatever_the_names() -> None:
     assert "- c, seed 1 failed: line break \\| \\<b\\>" in lines
 
 
-def test_rows_are_called_by_what_distinguishes_them() -> None:
+def test_row_titles_show_distinguishing_settings() -> None:
     grid = group_rows([*made_up("a", [3.0], {"depth": 2, "N": 3}), *made_up("a", [4.0], {"depth": 4, "N": 3})])
     assert [row.title for row in grid] == ["depth=2, N=3", "depth=4, N=3"]
     both = group_rows([*made_up("a", [3.0], {"depth": 2}), *made_up("b", [4.0], {"depth": 2})])
@@ -148,7 +148,7 @@ SOURCE: Numbers = {
 }
 
 
-def test_the_sources_own_numbers_bear_out_both_claims_if_seeds_agree() -> None:
+def test_published_numbers_confirm_both_claims() -> None:
     assert verdicts(SOURCE) == ["held", "held"]
 
 
@@ -168,11 +168,11 @@ def test_verdicts_follow_the_numbers(changes: Numbers, expected: list[str]) -> N
     assert verdicts({**SOURCE, **changes}) == expected
 
 
-def test_a_clear_refutation_outweighs_noise_elsewhere() -> None:
+def test_clear_refutation_outweighs_noisy_comparisons() -> None:
     assert verdicts({**SOURCE, (4, 3): [8.52, 8.53, 8.52], (2, 5): [1.0, 99.0, 9.0]})[0] == "not held"
 
 
-def test_findings_name_the_places_and_the_difference() -> None:
+def test_findings_report_grid_points_and_difference() -> None:
     rows = group_rows([*made_up("a", [9.0, 9.2, 9.1], {"depth": 2}), *made_up("a", [7.0, 7.2, 7.15], {"depth": 4})])
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
     ((checked,),) = (item.comparisons for item in judge_claims([claim], rows))
@@ -184,7 +184,7 @@ def test_findings_name_the_places_and_the_difference() -> None:
     assert checked.verdict == "held"
 
 
-def test_claims_are_corrected_for_all_comparisons_together() -> None:
+def test_p_values_are_corrected_across_all_comparisons() -> None:
     rows = group_rows([*made_up("a", [9.0, 9.2, 9.4]), *made_up("b", [7.0, 7.2, 7.15]), *made_up("c", [8.0, 8.2, 8.4])])
     two = [
         StudyClaim(says=f"{at} is better.", comparisons=(ClaimComparison(at={"model": at}, against={"model": "a"}),))
@@ -195,7 +195,7 @@ def test_claims_are_corrected_for_all_comparisons_together() -> None:
     assert both == pytest.approx([max(single) if item == max(single) else 2 * item for item in single])
 
 
-def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
+def test_models_are_compared_at_every_grid_point() -> None:
     rows = group_rows(
         [
             *(
@@ -215,7 +215,7 @@ def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
 
 
 @pytest.mark.parametrize(
-    ("comparison", "said"),
+    ("comparison", "message"),
     [
         ({"at": {"dept": 2}, "against": {"dept": 1}}, "Did you mean 'depth'"),
         ({"at": {"depth": 9}, "against": {"depth": 1}}, "depth = 9 is not in the grid"),
@@ -223,7 +223,7 @@ def test_models_can_be_compared_at_every_place_of_the_grid() -> None:
         ({"at": {"depth": 1}, "against": {"depth": 1}}, "differ in at least one value"),
     ],
 )
-def test_a_claim_about_nothing_is_refused(comparison: dict[str, Any], said: str) -> None:
+def test_claim_without_matching_cells_is_refused(comparison: dict[str, Any], message: str) -> None:
     words = {
         "name": "s",
         "data": DataSpec(text=("a.txt",)).to_dict(),
@@ -233,10 +233,10 @@ def test_a_claim_about_nothing_is_refused(comparison: dict[str, Any], said: str)
     }
     with pytest.raises(SpecError) as mistake:
         GridStudy.read(words, "study")
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
-def test_the_conclusion_says_who_is_best_and_which_differ_significantly() -> None:
+def test_conclusion_reports_best_model_and_significant_differences() -> None:
     clear = conclude(group_rows([*made_up("lstm", [73.0, 55.0, 55.0]), *made_up("decoder", [35.0, 35.0, 35.0])]))
     assert clear[0] == "decoder has the lowest validation perplexity at this budget: 35.0 ± 0.0."
     assert clear[1] == "Significantly higher: lstm by +72.7 % (95 %: +15.1 to +159.2; p = 0.029, d = 3.3)."
@@ -251,7 +251,7 @@ def test_the_conclusion_says_who_is_best_and_which_differ_significantly() -> Non
     assert nearby[3].startswith("p-values are corrected for all 3 pairs (Holm)")
 
 
-def test_the_best_of_equal_models_is_rarely_called_better_though_it_was_chosen_from_the_figures() -> None:
+def test_false_positive_rate_of_best_model_is_controlled() -> None:
     chance = np.random.default_rng(0)
     alarms = 0
     for _ in range(150):
@@ -263,7 +263,7 @@ def test_the_best_of_equal_models_is_rarely_called_better_though_it_was_chosen_f
     assert alarms <= 15, "at a level of 5 % about 7 of 150 are expected"
 
 
-def test_two_seeds_are_compared_and_nothing_is_claimed() -> None:
+def test_two_seeds_are_compared_without_significance_claims() -> None:
     output = conclude(
         group_rows([*made_up("rnn", [8.0, 8.01]), *made_up("gru", [7.0, 7.1]), *made_up("lstm", [6.0, 6.01])])
     )
@@ -276,7 +276,7 @@ def test_two_seeds_are_compared_and_nothing_is_claimed() -> None:
     assert mixed[1].startswith("Next is rnn with") and not any("ignificant" in item for item in (*output, *mixed))
 
 
-def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
+def test_conclusion_mentions_single_seeds_and_missing_runs() -> None:
     single = conclude(group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
     assert "One seed is no test" in single[1]
     invalid = conclude(group_rows([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
@@ -285,7 +285,7 @@ def test_the_conclusion_is_honest_about_single_seeds_and_missing_runs() -> None:
     assert conclude(group_rows(made_up("rnn", ["nan"])))[0].startswith("No run finished")
 
 
-def test_the_conclusion_says_where_the_curves_are_heading() -> None:
+def test_conclusion_describes_the_trend_of_loss_curves() -> None:
     falling = (CurvePoint(3000, 1.0, 3.0), CurvePoint(4000, 2.0, 2.5), CurvePoint(5000, 2.5, 2.4))
     flat = (*falling[:2], CurvePoint(5000, 2.5, 2.499))
     output = conclude(group_rows([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
@@ -298,7 +298,7 @@ def test_the_conclusion_says_where_the_curves_are_heading() -> None:
     )
 
 
-def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
+def test_fastest_model_is_reported_only_beyond_timing_noise() -> None:
     rates = [outcome for rate in (0.002, 0.008) for outcome in made_up("lstm", [6.0], {"learning_rate": rate})]
     rows = group_rows([*rates, *made_up("rnn", [8.0], {"learning_rate": 0.002})])
     slow, fast = [4.0, 4.1, 4.2, 4.0], [1.0, 1.1, 1.0, 1.0]
@@ -311,7 +311,7 @@ def test_speed_is_said_once_per_model_and_only_beyond_its_spread() -> None:
     assert not any("fastest" in item for item in conclude(rows, (), same)), "two rates of one model are one model"
 
 
-def test_the_conclusion_gives_the_verdict_on_each_claim() -> None:
+def test_conclusion_reports_the_verdict_on_each_claim() -> None:
     outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.01], {"depth": 4})]
     rows = group_rows(outcomes)
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
@@ -326,7 +326,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Checker(HTMLParser):
-    """Reads a page strictly: every tag closed in its order, ids once each, texts collected."""
+    """Strict HTML parser: checks that tags are closed in order and collects ids and text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -371,7 +371,7 @@ def read_page(outcomes: list[Any], folder: Path, **words: Any) -> Checker:
     return checker
 
 
-def test_the_report_is_one_whole_page_that_needs_nothing_else(tmp_path: Path) -> None:
+def test_report_is_one_complete_self_contained_page(tmp_path: Path) -> None:
     page = read_page([*made_up("rnn", [8.0, 8.1]), *made_up("lstm", [6.0, 6.1])], tmp_path, question="Which?")
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert not page.links
@@ -390,7 +390,7 @@ def test_the_report_is_one_whole_page_that_needs_nothing_else(tmp_path: Path) ->
         assert part in page.text
 
 
-def test_all_text_is_escaped(tmp_path: Path) -> None:
+def test_report_escapes_all_text(tmp_path: Path) -> None:
     samples = {
         "sample": TextSample(EVIL, EVIL),
         "greedy": TextSample(EVIL, EVIL * 2, SampleLoop(0, 3, True, EVIL, 0, len(EVIL))),
@@ -405,7 +405,7 @@ def test_all_text_is_escaped(tmp_path: Path) -> None:
     assert "<script" not in html
 
 
-def test_failed_runs_have_their_place_and_a_study_of_failures_still_has_a_page(tmp_path: Path) -> None:
+def test_failed_runs_are_reported_on_the_page(tmp_path: Path) -> None:
     page = read_page([*made_up("rnn", ["it broke", None]), *made_up("lstm", [6.0, 6.1])], tmp_path)
     assert "rnn, seed 1 failed: it broke" in page.text
     assert "rnn, seed 2 not run yet" in page.text
@@ -414,23 +414,21 @@ def test_failed_runs_have_their_place_and_a_study_of_failures_still_has_a_page(t
     assert "svg" not in empty.tags
 
 
-def test_without_the_plotting_libraries_the_report_says_how_to_get_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_without_plot_libraries_shows_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grid_report, "can_draw", lambda: False)
     page = read_page(made_up("rnn", [8.0, 8.1]), tmp_path)
     assert "svg" not in page.tags
     assert "pip install 'lemma-lm[plots]'" in page.text
 
 
-def test_claims_stand_in_the_report_with_their_verdict(tmp_path: Path) -> None:
+def test_report_shows_claims_with_their_verdict(tmp_path: Path) -> None:
     outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.0], {"depth": 4})]
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
     page = read_page(outcomes, tmp_path, grid={"depth": (2, 4)}, claims=(claim,))
     assert "Deeper is better. held depth=4 against depth=2" in " ".join(page.text.split())
 
 
-def test_the_first_round_of_a_loop_is_marked_and_its_repetitions_shortened(tmp_path: Path) -> None:
+def test_first_loop_period_is_marked_and_repetitions_shortened(tmp_path: Path) -> None:
     talk = TextSample("", "well " + "to be " * 40, SampleLoop(5, 6, False, "the hidden vectors", 5, 11))
     read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
     html = (tmp_path / "report.html").read_text()
@@ -441,30 +439,30 @@ def test_the_first_round_of_a_loop_is_marked_and_its_repetitions_shortened(tmp_p
     )
 
 
-def test_a_loop_of_white_space_is_made_visible(tmp_path: Path) -> None:
+def test_whitespace_loop_is_made_visible(tmp_path: Path) -> None:
     talk = TextSample("", "a" + "\n" * 40, SampleLoop(1, 1, True, "the last token", 1, 2))
     read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
     assert '<pre>a<mark class="loop">↵</mark>' in (tmp_path / "report.html").read_text()
 
 
-def test_loops_are_told_in_words() -> None:
+def test_loop_descriptions_match_expected_text() -> None:
     assert describe_loop(GREEDY) == (
         "Onset 0, period 6: from token 0 on it repeats every 6 tokens. Proved: the last 7 tokens came back."
     )
     assert describe_loop(TextSample("", "abc")) == "No loop as far as this goes."
 
 
-def test_mean_curves_go_as_far_as_all_seeds_do() -> None:
+def test_mean_curve_ends_with_the_shortest_seed() -> None:
     curves = [[CurvePoint(10, 1.0, 4.0), CurvePoint(20, 2.0, 3.0)], [CurvePoint(10, 3.0, 2.0)]]
     assert mean_curve(curves) == [CurvePoint(10, 2.0, 3.0)]
 
 
-def test_more_rows_than_colours_differ_by_dashes() -> None:
+def test_rows_beyond_the_palette_differ_by_dashes() -> None:
     rows = group_rows([outcome for number in range(15) for outcome in made_up(f"m{number}", [5.0])])
     assert len({(colour, dash) for colour, dash, _ in line_styles(rows)}) == 15 > len(COLOURS)
 
 
-def test_saving_leaves_the_four_files_and_nothing_half_written(tmp_path: Path) -> None:
+def test_saving_writes_four_complete_files(tmp_path: Path) -> None:
     report = result(made_up("rnn", [8.0, 8.1])).save(tmp_path / "deep" / "folder")
     assert sorted(file.name for file in report.parent.iterdir()) == [
         "report.html",
@@ -475,19 +473,19 @@ def test_saving_leaves_the_four_files_and_nothing_half_written(tmp_path: Path) -
     assert "Report: out/report.html" in str(result(made_up("rnn", [8.0])))
 
 
-def test_a_loop_of_short_lines_does_not_fill_the_page(tmp_path: Path) -> None:
+def test_loop_of_short_lines_is_shortened(tmp_path: Path) -> None:
     talk = TextSample("", "so\n" * 90, SampleLoop(0, 3, True, "the last token", 0, 3))
     read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
     assert (tmp_path / "report.html").read_text().count("so\n") == 1 + 6
 
 
-def test_one_validation_a_run_is_no_curve(tmp_path: Path) -> None:
+def test_single_validation_per_run_has_no_curve(tmp_path: Path) -> None:
     page = read_page(made_up("rnn", [8.0], curve=(CurvePoint(5000, 2.5, 2.5),)), tmp_path)
     assert "each run was validated once, at its end" in page.text
     assert page.tags.count("svg") == 1, "the intervals alone"
 
 
-def test_a_rate_at_the_end_of_those_tried_is_named() -> None:
+def test_learning_rate_at_the_search_boundary_is_noted() -> None:
     attempts = {0.001: 3.0, 0.002: 2.5, 0.004: 4.0}
     rows = {name: ChosenRate(rate, attempts, 10) for name, rate in (("a", 0.001), ("b", 0.002), ("c", 0.004))}
     note = str(trial_blocks(rows, 0.2)[-1])

@@ -1,4 +1,4 @@
-"""A study goes on after a death at any moment in which the folder of a run was being made."""
+"""Studies resume after a kill at any stage of the creation of a run folder."""
 
 import io
 import os
@@ -18,45 +18,45 @@ from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 
 MakeStudy = Callable[..., GridStudy]
-GONE = 2**22 + 1  # more than any process has for a number
+UNUSED_PID = 2**22 + 1  # larger than any process id
 TOUCHES = ((os, "mkdir"), (os, "rename"), (os, "replace"), (os, "fsync"), (os, "unlink"), (io, "open"))
 SEED = (7,)
 
 
-class Death(BaseException):
-    """The process is killed here."""
+class ProcessKilled(BaseException):
+    """Stands for SIGKILL: nothing may catch it or clean up."""
 
 
 @contextmanager
-def dying(after: int) -> Iterator[list[str]]:
-    """Kill whoever touches files below `runs` more often than that; nothing is tidied up, as after SIGKILL."""
+def kill_after(after: int) -> Iterator[list[str]]:
+    """Raise ProcessKilled at file operation number `after` below `runs`, without cleanup, as after SIGKILL."""
     touched: list[str] = []
 
-    def mortal(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def killing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def touch(path: Any, *given: Any, **named: Any) -> Any:
             if name == "fsync" or "/runs" in str(path):
                 if len(touched) >= after:
-                    raise Death
+                    raise ProcessKilled
                 touched.append(name)
             return real(path, *given, **named)
 
         return touch
 
-    def no_tidying(path: Any, *given: Any, **named: Any) -> None:
+    def rmtree_before_kill(path: Any, *given: Any, **named: Any) -> None:
         if len(touched) >= after:
-            raise Death
+            raise ProcessKilled
         real_rmtree(path, *given, **named)
 
     real_rmtree = shutil.rmtree
     with pytest.MonkeyPatch.context() as patch:
         for module, name in TOUCHES:
-            patch.setattr(module, name, mortal(name, getattr(module, name)))
-        patch.setattr(shutil, "rmtree", no_tidying)
-        patch.setattr(os, "getpid", lambda: GONE)
+            patch.setattr(module, name, killing(name, getattr(module, name)))
+        patch.setattr(shutil, "rmtree", rmtree_before_kill)
+        patch.setattr(os, "getpid", lambda: UNUSED_PID)
         yield touched
 
 
-def one_run(tiny_study: MakeStudy) -> GridStudy:
+def single_run_study(tiny_study: MakeStudy) -> GridStudy:
     return tiny_study(models=(ComparedModel(model="feed-forward", settings={"width": 4, "hidden": 8}),), seeds=SEED)
 
 
@@ -66,10 +66,8 @@ def score(result: StudyResult) -> float:
     return run.measures.perplexity
 
 
-def test_a_study_goes_on_after_a_death_at_every_stage_of_making_a_run_folder(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
-    spec = one_run(tiny_study)
+def test_study_resumes_after_kill_at_every_stage_of_folder_creation(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    spec = single_run_study(tiny_study)
     expected = score(run_study(spec, tmp_path / "whole"))
     (built,) = (tmp_path / "whole" / "runs").glob("*/")
     full, tokenizer = RunFolder.open(built), prepare_text(spec.data).tokenizer
@@ -80,18 +78,18 @@ def test_a_study_goes_on_after_a_death_at_every_stage_of_making_a_run_folder(
         path = out / "runs" / built.name
         folder = RunFolder(path, full.spec, full.recipe, full.data, full.data_hash)
         try:
-            with dying(stage):
+            with kill_after(stage):
                 folder.create(tokenizer)
-        except Death:
+        except ProcessKilled:
             left.add("nothing" if not path.exists() else "a run" if (path / "recipe.toml").exists() else "a folder")
             present = tuple(sorted(f"{item.relative_to(out)} {item.stat().st_size}" for item in out.rglob("*")))
-            if present not in seen:  # many deaths leave the same files
+            if present not in seen:  # many kills leave the same files
                 seen.add(present)
                 assert score(run_study(spec, out)) == expected
                 assert not list(out.rglob("*.partial"))
         else:
             break
-    assert left == {"nothing", "a run"} and stage > 10, "the deaths came at other moments than thought"
+    assert left == {"nothing", "a run"} and stage > 10, "the kills came at other stages than expected"
 
 
 @pytest.mark.parametrize(
@@ -105,20 +103,20 @@ def test_a_study_goes_on_after_a_death_at_every_stage_of_making_a_run_folder(
     ],
     ids=str,
 )
-def test_a_folder_without_a_recipe_was_never_begun(tiny_study: MakeStudy, tmp_path: Path, names: list[str]) -> None:
+def test_folder_without_recipe_counts_as_not_started(tiny_study: MakeStudy, tmp_path: Path, names: list[str]) -> None:
     path = tmp_path / "out" / "runs" / "feed-forward-seed-7"
     path.mkdir(parents=True)
     for name in names:
         (path / name).write_text("")
     assert not is_started(path)
-    assert score(run_study(one_run(tiny_study), tmp_path / "out")) > 1
+    assert score(run_study(single_run_study(tiny_study), tmp_path / "out")) > 1
     assert sorted(entry.name for entry in path.iterdir() if entry.name in names) == [
         name for name in sorted(names) if name in ("tokenizer.json", "spec.toml")
     ]
 
 
 @pytest.mark.parametrize("names", [["notes.txt"], ["notes.txt", "tokenizer.json"], ["model.safetensors"]], ids=str)
-def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
+def test_folder_with_foreign_files_is_refused_and_unchanged(
     tiny_study: MakeStudy, tmp_path: Path, names: list[str]
 ) -> None:
     path = tmp_path / "out" / "runs" / "feed-forward-seed-7"
@@ -126,11 +124,11 @@ def test_a_folder_with_other_files_is_refused_and_left_as_it_is(
     for name in names:
         (path / name).write_text("mine")
     with pytest.raises(RunError, match=rf"is not a run.*it holds {names[0]}.*Move that away, or choose another --out"):
-        run_study(one_run(tiny_study), tmp_path / "out")
+        run_study(single_run_study(tiny_study), tmp_path / "out")
     assert {entry.name: entry.read_text() for entry in path.iterdir()} == dict.fromkeys(names, "mine")
 
 
-def test_a_study_of_graphs_goes_on_in_an_empty_folder_too(tmp_path: Path) -> None:
+def test_graph_study_resumes_in_an_empty_folder(tmp_path: Path) -> None:
     spec = read_study("graph", {"graph": "karate", "seeds": [1], "settings": {"steps": 5, "device": "cpu"}})
     full = run_study(spec, tmp_path / "whole")
     for run in (tmp_path / "whole" / "runs").glob("*/"):

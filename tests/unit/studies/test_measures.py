@@ -1,4 +1,4 @@
-"""What a study measures next to the score: loss against position, and what heads do."""
+"""Additional measures of studies: loss by position and statistics of attention heads."""
 
 import json
 import math
@@ -44,7 +44,7 @@ def decoders(*kinds: str) -> tuple[ComparedModel, ...]:
 
 
 @pytest.mark.parametrize("kind", ["none", "sinusoidal", "rotary", "alibi"])
-def test_the_same_weights_read_further(kind: str) -> None:
+def test_extended_context_uses_the_same_weights(kind: str) -> None:
     model = build(Decoder(vocabulary=5, **SMALL, positions=kind))  # pyright: ignore[reportArgumentType]
     longer, readable = extend_context(model, 20)
     tokens = torch.randint(5, (2, 20))
@@ -57,14 +57,14 @@ def test_the_same_weights_read_further(kind: str) -> None:
         assert not torch.allclose(longer(moved)[0][:, -1], logits[:, -1]), "the first token is still seen"
 
 
-def test_learned_vectors_end_with_the_context() -> None:
+def test_learned_positions_cannot_be_extended() -> None:
     model = build(Decoder(vocabulary=5, **SMALL))  # pyright: ignore[reportArgumentType]
     assert extend_context(model, 20) == (model, 8)
     recurrent = build(Lstm(vocabulary=5, width=4, hidden=4))
     assert extend_context(recurrent, 20) == (recurrent, 20)
 
 
-def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
+def test_losses_by_position_match_cross_entropy() -> None:
     model = build(Decoder(vocabulary=5, **{**SMALL, "context": 12}))
     pieces = torch.randint(5, (3, 10))
     losses = losses_by_position(model, pieces)
@@ -76,7 +76,7 @@ def test_losses_by_position_are_cross_entropies_of_each_place() -> None:
         )
 
 
-def test_pieces_do_not_overlap_and_spread_over_the_text() -> None:
+def test_sampled_windows_do_not_overlap_and_cover_the_text() -> None:
     pieces = sample_windows(np.arange(100, dtype=np.uint16), 7, 5)
     assert pieces.shape == (5, 7)
     assert pieces[0, 0] == 0
@@ -85,7 +85,7 @@ def test_pieces_do_not_overlap_and_spread_over_the_text() -> None:
     assert sample_windows(np.arange(3), 3, 9).tolist() == [[0, 1, 2]]
 
 
-def test_habits_are_entropy_and_distance_written_out() -> None:
+def test_head_entropy_and_distance_match_explicit_sums() -> None:
     torch.manual_seed(0)
     queries, keys = torch.randn(2, 2, 3, 4, 5, dtype=torch.float64)
     record = AttentionRecord(queries, keys, None, 0.7, causal=True)
@@ -98,7 +98,7 @@ def test_habits_are_entropy_and_distance_written_out() -> None:
     np.testing.assert_allclose(entropy_and_distance(record).numpy(), [entropy, distance], rtol=1e-10)
 
 
-def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_position_study_plots_losses_beyond_trained_context(tiny_study: MakeStudy, tmp_path: Path) -> None:
     spec = tiny_study(models=decoders(*KINDS), measures=("positions",), beyond=3)
     result = run_study(spec, tmp_path / "out")
     assert not result.failed, result.failed
@@ -117,7 +117,7 @@ def test_a_study_of_positions_draws_losses_past_the_trained_length(tiny_study: M
     assert "up to T" in str(result)
 
 
-def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_study_measures_attention_only_of_attention_models(tiny_study: MakeStudy, tmp_path: Path) -> None:
     models = (*decoders("rotary"), ComparedModel(model="rnn", settings={"width": 4, "hidden": 4}))
     result = run_study(tiny_study(models=models, measures=("attention",)), tmp_path / "out")
     rotary, rnn = result.rows
@@ -130,7 +130,7 @@ def test_a_study_measures_attention_of_models_that_have_it(tiny_study: MakeStudy
     assert set(result.to_dict()["measures"]["attention"]["rows"]) == {"rotary"}
 
 
-def test_measures_asked_for_later_are_taken_without_training(
+def test_additional_measures_are_computed_without_training(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words: dict[str, Any] = {"models": decoders("alibi"), "seeds": (1,)}
@@ -144,7 +144,7 @@ def test_measures_asked_for_later_are_taken_without_training(
     assert further.runs[0].measures.more["positions"]["asked"] == 16
 
 
-def shaped(title: str, perplexities: list[float], **recipe: float) -> Row:
+def shaped_row(title: str, perplexities: list[float], **recipe: float) -> Row:
     ones = {
         seed: measured(value, recipe={**measured(1.0).recipe, "seed": seed, **recipe})
         for seed, value in enumerate(perplexities, start=1)
@@ -156,14 +156,14 @@ def shaped(title: str, perplexities: list[float], **recipe: float) -> Row:
     ("perplexities", "verdict"),
     [([3.9, 4.9, 5.91], "helped"), ([4.1, 5.1, 6.09], "hurt"), ([3.9, 5.2, 6.0], "not significant")],
 )
-def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float], verdict: str) -> None:
-    rows = [shaped("plain", [4.0, 5.0, 6.0]), shaped("focus", perplexities, entropy_penalty=0.01)]
+def test_shaping_effect_is_tested_by_paired_seeds(perplexities: list[float], verdict: str) -> None:
+    rows = [shaped_row("plain", [4.0, 5.0, 6.0]), shaped_row("focus", perplexities, entropy_penalty=0.01)]
     (help_,) = shaping_effects(rows)
     assert (help_.title, help_.verdict) == ("focus", verdict)
 
 
 @pytest.mark.parametrize(
-    ("gaps", "verdict", "said"),
+    ("gaps", "verdict", "message"),
     [
         (
             [2e-5, 2.1e-5, 2.2e-5],
@@ -174,16 +174,14 @@ def test_whether_a_term_helped_is_judged_seed_by_seed(perplexities: list[float],
         ([-0.5, -0.51, -0.49], "helped", "−0.50 % (95 %: −0.52 to −0.48; p < 0.001"),
     ],
 )
-def test_a_gap_has_a_sign_and_a_share_and_below_a_thousandth_none_matters(
-    gaps: list[float], verdict: str, said: str
-) -> None:
-    rows = [shaped("plain", [100.0] * 3), shaped("near", [100 + gap for gap in gaps], distance_penalty=0.1)]
+def test_shaping_effect_reports_relative_gap_above_a_threshold(gaps: list[float], verdict: str, message: str) -> None:
+    rows = [shaped_row("plain", [100.0] * 3), shaped_row("near", [100 + gap for gap in gaps], distance_penalty=0.1)]
     (help_,) = shaping_effects(rows)
     assert help_.verdict == verdict
-    assert said in str(help_)
+    assert message in str(help_)
 
 
-def test_heads_are_drawn_as_layer_and_head_with_bars() -> None:
+def test_attention_heads_are_plotted_with_error_bars() -> None:
     layers = [{"entropy": [1.0, 2.0], "distance": [3.0, 4.0]}, {"entropy": [1.5, 0.5], "distance": [2.0, 1.0]}]
     small = [{"entropy": [9.0], "distance": [9.0]}]
     rows = [
@@ -199,26 +197,26 @@ def test_heads_are_drawn_as_layer_and_head_with_bars() -> None:
 
 
 @pytest.mark.parametrize(("high", "cut"), [(3.5, False), (9.0, True)])
-def test_a_caption_says_when_a_band_is_cut(high: float, cut: bool) -> None:
+def test_caption_notes_clipped_bands(high: float, cut: bool) -> None:
     plot = Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0), (1.0, 3.0), (1.0, high)),), caption="Loss.")
     assert plot.full_caption == ("Loss. Bands that reach further are cut at the edge." if cut else "Loss.")
 
 
-def test_only_rows_that_differ_in_shaping_alone_are_compared() -> None:
-    base, other = shaped("plain", [4.0, 5.0]), shaped("other", [4.0, 5.0], entropy_penalty=0.01, batch=7)
+def test_shaping_effects_compare_rows_with_equal_other_settings() -> None:
+    base, other = shaped_row("plain", [4.0, 5.0]), shaped_row("other", [4.0, 5.0], entropy_penalty=0.01, batch=7)
     assert list(shaping_effects([base, other])) == []
     assert list(shaping_effects([base])) == []
-    one_seed = next(iter(shaping_effects([base, replace(shaped("near", [3.0], distance_penalty=0.1))])))
+    one_seed = next(iter(shaping_effects([base, replace(shaped_row("near", [3.0], distance_penalty=0.1))])))
     assert one_seed.verdict == "too few seeds for a test"
 
 
-def test_rows_without_the_measures_are_left_out() -> None:
+def test_rows_without_measures_are_omitted() -> None:
     outcomes = made_up("a", [3.0, "broke"])
     assert outcomes[0].measures
     assert outcomes[0].measures.more == {}
 
 
-def test_the_built_in_studies_ask_for_their_measures() -> None:
+def test_built_in_studies_request_their_measures() -> None:
     assert read_study("positions").measures == ("positions",)
     assert [model.title for model in read_study("positions").models] == list(KINDS)
     assert read_study("penalties").measures == ("attention",)

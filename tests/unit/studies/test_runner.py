@@ -1,4 +1,4 @@
-"""The runner on an experiment that trains nothing: what it keeps, repeats, tolerates and shows."""
+"""The runner on an experiment without training: storing, retrying, locking and reporting."""
 
 import json
 import os
@@ -26,20 +26,20 @@ class Square:
 
 
 class Phases(SilentObserver):
-    """Notes what is announced."""
+    """Observer that records phases and messages."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        self.said.append(phase)
+        self.messages.append(phase)
 
     def log(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
 
 class Squares(Experiment[Square]):
-    """Squares two numbers with two seeds; `broken` cells fail, and Ctrl-C comes in the cell `stop`."""
+    """Experiment that squares two numbers with two seeds; `broken` cells fail, `stop` is interrupted."""
 
     measures_type = Square
     spec = None
@@ -78,18 +78,18 @@ def values(result: StudyResult) -> list[float | None]:
     return [run.measures and run.measures.value for run in result.runs]
 
 
-def test_cells_run_in_order_are_announced_and_kept(tmp_path: Path) -> None:
+def test_cells_run_in_order_and_are_stored(tmp_path: Path) -> None:
     experiment = Squares(tmp_path)
     assert values(run_experiment(experiment)) == [5, 6, 10, 11]
     assert experiment.done == NAMES
-    assert experiment.observer.said[0] == "run 1 of 4: n2, number=2, seed 1"
+    assert experiment.observer.messages[0] == "run 1 of 4: n2, number=2, seed 1"
     saved = json.loads((tmp_path / "runs" / f"{NAMES[0]}.json").read_text())
     assert saved.pop("sha256") and saved == {"of": {"cell": NAMES[0], "factor": 1}, "measures": {"value": 5}}
     again = Squares(tmp_path)
     assert values(run_experiment(again)) == [5, 6, 10, 11] and not again.done
 
 
-def test_what_is_kept_of_another_study_or_damaged_is_measured_again(tmp_path: Path) -> None:
+def test_damaged_or_foreign_results_are_measured_again(tmp_path: Path) -> None:
     run_experiment(Squares(tmp_path))
     (tmp_path / "runs" / f"{NAMES[1]}.json").write_text('{"of": ')
     (tmp_path / "runs" / f"{NAMES[2]}.json").write_text(json.dumps({"of": {"cell": NAMES[2], "factor": 1}}))
@@ -98,7 +98,7 @@ def test_what_is_kept_of_another_study_or_damaged_is_measured_again(tmp_path: Pa
     assert values(run_experiment(Squares(tmp_path, factor=2))) == [9, 10, 19, 20]
 
 
-def test_a_cell_that_fails_is_a_row_with_its_reason_and_is_tried_again(tmp_path: Path) -> None:
+def test_failed_cell_becomes_a_row_and_is_retried(tmp_path: Path) -> None:
     failed = run_experiment(Squares(tmp_path, broken="n2"))
     assert values(failed) == [None, None, 10, 11] and [run.reason for run in failed.failed] == ["it broke."] * 2
     assert "n2, number=2, seed 1 failed: it broke." in str(failed)
@@ -108,7 +108,7 @@ def test_a_cell_that_fails_is_a_row_with_its_reason_and_is_tried_again(tmp_path:
     assert values(run_experiment(Squares(tmp_path))) == [5, 6, 10, 11]
 
 
-def test_ctrl_c_keeps_what_there_is_and_the_next_call_goes_on(tmp_path: Path) -> None:
+def test_interrupted_study_keeps_finished_runs_and_resumes(tmp_path: Path) -> None:
     stopped = run_experiment(Squares(tmp_path, stop=NAMES[2]))
     assert stopped.interrupted and values(stopped) == [5, 6, None, None]
     assert "Interrupted: the same command goes on where it stopped." in str(stopped)
@@ -117,9 +117,7 @@ def test_ctrl_c_keeps_what_there_is_and_the_next_call_goes_on(tmp_path: Path) ->
     assert values(run_experiment(again)) == [5, 6, 10, 11] and again.done == NAMES[2:]
 
 
-def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cell_held_by_another_process_is_not_run_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment_runner, "LOCK_POLL_SECONDS", 0.01)
     (tmp_path / "runs").mkdir()
     saved = {name: FileLock(tmp_path / "runs" / f".{name}.cell.lock", thread_local=False) for name in NAMES[1:3]}
@@ -138,28 +136,28 @@ def test_a_cell_that_another_process_runs_is_waited_for_and_not_run_twice(
     result = run_experiment(experiment)
     assert values(result) == [5, 77, None, 11] and experiment.done == [NAMES[0], NAMES[3]]
     assert [run.reason for run in result.failed] == ["it broke there."], "not tried again by a call that saw it fail"
-    [waiting] = [message for message in experiment.observer.said if message.startswith("waiting")]
+    [waiting] = [message for message in experiment.observer.messages if message.startswith("waiting")]
     assert "n2, number=2, seed 2, n3, number=3, seed 1" in waiting
     assert values(run_experiment(Squares(tmp_path))) == [5, 77, 10, 11], "but by the next"
 
 
-def test_a_call_that_waits_for_another_says_for_which_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_call_reports_the_process_it_waits_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(experiment_runner, "LOCK_POLL_SECONDS", 0.01)
     (tmp_path / "runs").mkdir()
     experiment, lock = Squares(tmp_path), tmp_path / "runs" / ".prepare.lock"
     with experiment_runner.hold_lock(lock, SilentObserver()):
         second = threading.Thread(target=run_experiment, args=(experiment,))
         second.start()
-        while not experiment.observer.said:
+        while not experiment.observer.messages:
             time.sleep(0.01)
-        message = experiment.observer.said[0]
+        message = experiment.observer.messages[0]
         assert f"process {os.getpid()} on {platform.node()}" in message and str(lock) in message
         assert not experiment.done
     second.join(30)
     assert experiment.done == NAMES and not list((tmp_path / "runs").glob("*.holder"))
 
 
-def test_a_study_interrupted_before_its_first_cell_is_known_is_an_interruption(tmp_path: Path) -> None:
+def test_interruption_before_the_first_cell_propagates(tmp_path: Path) -> None:
     class Search(Squares):
         def cells(self) -> list[StudyCell]:
             return []
@@ -171,7 +169,7 @@ def test_a_study_interrupted_before_its_first_cell_is_known_is_an_interruption(t
         run_experiment(Search(tmp_path))
 
 
-def test_a_result_tells_whether_every_run_failed(tmp_path: Path) -> None:
+def test_result_reports_whether_all_runs_failed(tmp_path: Path) -> None:
     class Broken(Squares):
         def run(self, cell: StudyCell, observer: Observer) -> Square:
             raise InputError("it broke.")
@@ -180,7 +178,7 @@ def test_a_result_tells_whether_every_run_failed(tmp_path: Path) -> None:
     assert not run_experiment(Squares(tmp_path / "b", broken="n2")).all_failed
 
 
-def test_what_is_not_kept_is_measured_by_every_call(tmp_path: Path) -> None:
+def test_unsaved_results_are_measured_by_every_call(tmp_path: Path) -> None:
     for _ in range(2):
         experiment = Squares(tmp_path)
         experiment.stores_measures = False  # pyright: ignore[reportAttributeAccessIssue]

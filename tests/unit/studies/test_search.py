@@ -22,7 +22,7 @@ from lemma.studies.measures import steps_to, view_steps
 
 
 def lengths(name: str, losses: dict[int, list[float]]) -> list:
-    """Runs of several lengths, whose losses over the seeds are made up."""
+    """Return fake runs of several lengths with given losses per seed."""
     return [
         outcome
         for steps, subset in losses.items()
@@ -31,13 +31,13 @@ def lengths(name: str, losses: dict[int, list[float]]) -> list:
     ]
 
 
-def test_steps_to_a_loss_are_read_off_a_line_over_log_steps() -> None:
+def test_steps_to_loss_interpolate_over_log_steps() -> None:
     curve = [(round(100 * 2**k), 3.0 - 0.5 * k) for k in range(4)]
     for target in (2.9, 2.2, 1.6):
         assert steps_to(curve, target)[0] == pytest.approx(100 * 2 ** ((3.0 - target) / 0.5))
 
 
-def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> None:
+def test_muon_step_fraction_is_tested_on_log_scale() -> None:
     adamw = {100: [2.4, 2.5, 2.45], 200: [2.0, 2.1, 2.06]}
     muon = {100: [2.2, 2.25, 2.2], 200: [1.8, 1.9, 1.86]}
     view = view_steps(group_rows([*lengths("adamw", adamw), *lengths("muon", muon)]))
@@ -52,15 +52,15 @@ def test_muon_needs_a_share_of_adamws_steps_with_the_p_value_of_log_shares() -> 
 
 
 @pytest.mark.parametrize(("losses", "bound"), [([1.0, 1.1, 1.2], "at most "), ([3.0, 3.1, 3.2], "more than ")])
-def test_a_loss_that_no_length_brackets_is_a_bound(losses: list[float], bound: str) -> None:
+def test_unbracketed_loss_is_reported_as_a_bound(losses: list[float], bound: str) -> None:
     view = view_steps(group_rows([*lengths("adamw", {200: [2.0, 2.1, 2.06]}), *lengths("muon", {100: losses})]))
     assert view.rows[0][1] == f"{bound}100" and f"muon needs {bound}50 %" in view.sentences[0]
-    # all three shares are 50 % by construction, and a t-test of them would be certain
+    # all three fractions are 50 % by construction, so a t-test would have p = 0
     assert view.rows[0][3] == "no test" and view.values["muon"]["p"] is None
     assert "p <" not in view.sentences[0] and "in 3 of 3 seeds" in view.sentences[0]
 
 
-def test_a_swept_number_is_the_axis_of_a_plot() -> None:
+def test_swept_setting_is_the_plot_axis() -> None:
     outcomes = [
         outcome
         for name in ("lstm", "gru")
@@ -74,7 +74,7 @@ def test_a_swept_number_is_the_axis_of_a_plot() -> None:
     assert plot_sweeps(group_rows(made_up("a", [3.0], {"depth": 2}))) == []
 
 
-def test_the_optimizers_study_compares_adamw_and_muon_at_every_length() -> None:
+def test_optimizers_study_compares_adamw_and_muon_at_every_length() -> None:
     study = read_study("optimizers")
     assert isinstance(study, GridStudy)
     cells = expand_grid(study)
@@ -94,7 +94,7 @@ def search(tiny_study: Callable[..., GridStudy]) -> TuneStudy:
     return TuneStudy(**{name: getattr(base, name) for name in GridStudy.model_fields}, space=space, trials=4)
 
 
-def test_a_search_is_a_study_whose_losing_trials_are_given_up_and_which_goes_on(
+def test_search_prunes_losing_trials_and_resumes(
     search: TuneStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result = run_study(search, tmp_path / "out")
@@ -110,7 +110,7 @@ def test_a_search_is_a_study_whose_losing_trials_are_given_up_and_which_goes_on(
     assert {tuple(row.point.values()): row.values("loss") for row in again.rows} == losses
 
 
-def test_a_search_without_a_space_or_with_processes_is_refused(search: TuneStudy, tmp_path: Path) -> None:
+def test_search_without_space_or_with_processes_is_refused(search: TuneStudy, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="each trial depends on those before it"):
         run_study(search, tmp_path / "out", jobs=2)
     with pytest.raises(SpecError, match="two values or more"):
@@ -119,9 +119,9 @@ def test_a_search_without_a_space_or_with_processes_is_refused(search: TuneStudy
         run_study(search.replace(space={"hiden": (2, 3)}), tmp_path / "out")
 
 
-def test_the_built_in_search_takes_the_space_of_sizes_in_the_documentation(search: TuneStudy, tmp_path: Path) -> None:
+def test_built_in_search_accepts_the_documented_space(search: TuneStudy, tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs" / "study.md").read_text()
     words = dict(re.findall(r"'(space\.\w+)=(\[[^]]*\])'", page))
     study = read_study("tune", {word: json.loads(values) for word, values in words.items()} | {"data": search.data})
     assert isinstance(study, TuneStudy) and set(study.space) == {"learning_rate", "hidden"}
-    TuneExperiment(study, tmp_path / "out", SilentObserver())  # refuses what has no place in the budget
+    TuneExperiment(study, tmp_path / "out", SilentObserver())  # raises if the budget cannot hold it

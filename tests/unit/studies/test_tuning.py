@@ -28,7 +28,7 @@ MakeStudy = Callable[..., GridStudy]
 RATES = (1e-6, 3e-3)
 
 
-def tuned(tiny_study: MakeStudy, **changes: object) -> GridStudy:
+def tuned_study(tiny_study: MakeStudy, **changes: object) -> GridStudy:
     words = {**tiny_study().settings, "steps": 20, "evaluate_every": 10}
     return tiny_study(settings=words, tune=StudyTuning(learning_rate=RATES, share=0.5), **changes)
 
@@ -37,11 +37,9 @@ def scores(result: StudyResult) -> dict[str, float]:
     return {run.cell.name: run.measures.perplexity for run in result.runs if run.measures}
 
 
-def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
+def test_failed_trial_is_not_chosen(tiny_study: MakeStudy, tmp_path: Path) -> None:
     model = ComparedModel(model="rnn", settings={"clip": 0, "activation": "relu"})
-    spec = tuned(tiny_study, models=(model,), seeds=(1,))
+    spec = tuned_study(tiny_study, models=(model,), seeds=(1,))
     invalid = spec.replace(tune={"learning_rate": (1e30, 1e-3), "share": 0.5})
     [run] = run_study(invalid, tmp_path / "some").runs
     assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
@@ -49,13 +47,13 @@ def test_a_trial_that_fails_is_not_chosen_and_without_any_the_row_says_why(
     assert run.reason and run.reason.startswith("no learning rate of tune finished: ")
 
 
-def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_choice(
+def test_damaged_files_are_listed_and_damaged_trials_repeated(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "time_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
     monkeypatch.setattr(grid_report, "can_draw", lambda: False)
     out = tmp_path / "out"
-    spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
+    spec = tuned_study(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
     full = scores(run_study(spec, out))
     assert verify_folder(out).right
     trial = out / "trials" / "rnn-learning_rate-0.003-seed-2"
@@ -70,15 +68,15 @@ def test_every_damaged_file_of_a_study_is_named_and_a_damaged_trial_changes_no_c
     with pytest.raises(RunError, match=r"recipe\.toml"):
         run_study(spec, out)
     assert not (out / "manifest.json").exists(), "what is not finished has no manifest"
-    shutil.rmtree(trial)  # it is tried again
+    shutil.rmtree(trial)  # the trial is repeated
     assert scores(run_study(spec, out)) == full and verify_folder(out).right
 
 
-def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_all(
+def test_trials_validate_on_first_tokens_and_scores_on_all(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "VALIDATION_TOKENS", 20)
-    result = run_study(tuned(tiny_study, seeds=(1,)), tmp_path / "out")
+    result = run_study(tuned_study(tiny_study, seeds=(1,)), tmp_path / "out")
     text = prepare_text(result.spec.data).item("validation")
     for run in result.runs:
         model, results = load(tmp_path / "out" / "runs" / run.cell.name, "cpu").model, run.measures
@@ -91,12 +89,12 @@ def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_
     first_result = run_study(
         tiny_study(validations=1, seeds=(1,), settings={"steps": 4, "batch": 4}), tmp_path / "once"
     )
-    for run in first_result.runs:  # validated at its end alone: on all of the text, and not twice
+    for run in first_result.runs:  # validated only at its end, once, on the entire text
         assert run.measures and [point.loss for point in run.measures.curve] == [run.measures.loss]
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ({"tune": [1e-3]}, "at least two rates"),
         ({"tune": [1e-3, 1e-3]}, "at least two rates"),
@@ -104,12 +102,12 @@ def test_trials_and_curves_are_of_the_first_tokens_and_the_score_of_a_run_is_of_
         ({"share": 2}, "share"),
     ],
 )
-def test_a_tuning_that_cannot_be_is_refused(words: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match=said):
+def test_invalid_tuning_is_refused(words: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match=message):
         run_study(read_study("families", words), tmp_path)
 
 
-def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
+def test_tune_accepts_a_list_of_rates_or_true() -> None:
     settings = {word: read_study("families", {"tune": word}) for word in (True, (1e-3, 2e-3), False)}
     assert [item.tune and item.tune.learning_rate for item in settings.values() if isinstance(item, GridStudy)] == [
         (1e-3, 2e-3, 4e-3),
@@ -121,31 +119,29 @@ def test_a_list_of_rates_is_enough_and_true_means_the_usual_ones() -> None:
 # Workers
 
 
-class Said(SilentObserver):
+class RecordingObserver(SilentObserver):
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def log(self, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
     def advance(self, done: int) -> None:
         self.done = done
 
 
 @pytest.fixture(scope="module")
-def quick() -> pytest.MonkeyPatch:
-    """Look more often than in a study of hours."""
+def fast_polling() -> pytest.MonkeyPatch:
+    """Poll more often than in a study of hours."""
     patch = pytest.MonkeyPatch()
     patch.setattr(workers, "POLL_SECONDS", 0.05)
     yield patch
     patch.undo()
 
 
-@pytest.mark.usefixtures("quick")
-def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
-    tiny_study: MakeStudy, tmp_path: Path
-) -> None:
-    spec, observer = tuned(tiny_study), Said()
+@pytest.mark.usefixtures("fast_polling")
+def test_best_learning_rate_does_not_depend_on_process_count(tiny_study: MakeStudy, tmp_path: Path) -> None:
+    spec, observer = tuned_study(tiny_study), RecordingObserver()
     result = run_study(spec, tmp_path / "two", observer, jobs=2)
     trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "two/trials").glob("*.json")}
     assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
@@ -160,12 +156,12 @@ def test_each_model_gets_the_rate_of_its_best_trial_in_two_processes_as_in_one(
     assert "Learning rates tried" in (tmp_path / "two" / "report.html").read_text()
     assert scores(result) == scores(run_study(spec, tmp_path / "one")) and len(scores(result)) == 4
     assert observer.done == 8
-    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.said)
+    assert any(trial.startswith("trial of rnn, learning_rate=0.003, seed 3") for trial in observer.messages)
     assert not list((tmp_path / "two").glob(".workers*"))
 
 
-@pytest.mark.usefixtures("quick")
-def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_next_call_goes_on(
+@pytest.mark.usefixtures("fast_polling")
+def test_stopped_worker_saves_a_checkpoint_and_study_resumes(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = {**tiny_study().settings, "steps": 200, "evaluate_every": 40}
@@ -178,18 +174,18 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
     messages = {"failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
     experiment.write_json(order, messages)
 
-    def then(stop: Callable[[], object], known: int) -> None:
+    def stop_after_progress(stop: Callable[[], object], known: int) -> None:
         while not metrics.exists() or metrics.stat().st_size == known:
             time.sleep(0.01)
         stop()
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR2)}
-    monkeypatch.setattr(os, "kill", lambda process, number: None)  # Ray's workers block SIGINT: it would not arrive
+    monkeypatch.setattr(os, "kill", lambda process, number: None)  # Ray's workers block SIGINT, which would not arrive
     saved = 0
     try:
         for stop in (lambda: signal.raise_signal(signal.SIGUSR2), order.unlink):
             known = metrics.stat().st_size if metrics.exists() else 0
-            threading.Thread(target=then, args=(stop, known), daemon=True).start()
+            threading.Thread(target=stop_after_progress, args=(stop, known), daemon=True).start()
             workers.run_worker(str(order))
             step = max(int(path.name.removeprefix("step-")) for path in (metrics.parent / "checkpoints").iterdir())
             assert saved < step < 200
@@ -198,14 +194,14 @@ def test_a_worker_that_slurm_warns_or_whose_order_is_withdrawn_saves_and_the_nex
         for number, handler in before.items():
             signal.signal(number, handler)
     assert scores(run_study(spec, out)) == full
-    workers.run_worker(str(order))  # there is no such order any more: nothing to do
+    workers.run_worker(str(order))  # the order no longer exists: nothing to do
 
 
-@pytest.mark.usefixtures("quick")
-def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
+@pytest.mark.usefixtures("fast_polling")
+def test_interruption_cancels_workers_and_shows_finished_runs(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Patient(workers.LocalWorkers):
+    class IdleWorkers(workers.LocalWorkers):
         def start(self, order: Path, count: int, threads: int) -> None:
             self.order, self.processes = order, []
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -213,8 +209,8 @@ def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
         def count_running(self) -> int:
             return int(self.order.exists())
 
-    monkeypatch.setattr(workers, "WORKERS", {None: Patient})
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    monkeypatch.setattr(workers, "WORKERS", {None: IdleWorkers})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
     try:
         stopped = run_study(tiny_study(), tmp_path / "out", jobs=2)
     finally:
@@ -222,30 +218,30 @@ def test_ctrl_c_withdraws_the_order_and_shows_what_there_is(
     assert stopped.interrupted and not scores(stopped) and not stopped.failed
 
 
-@pytest.mark.usefixtures("quick")
-def test_workers_that_cannot_start_or_die_are_reasons_of_their_runs(
+@pytest.mark.usefixtures("fast_polling")
+def test_worker_failures_are_reported_as_run_failures(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script = tmp_path / "python"
     script.write_text("#!/bin/sh\necho out of memory >&2\nexit 137\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    observer = Said()
+    observer = RecordingObserver()
     result = run_study(tiny_study(seeds=(1,)), tmp_path / "out", observer, jobs=2)
-    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.said
+    assert f"{result.runs[0].cell}: failed: a worker ended with status 137: out of memory" in observer.messages
     assert {run.reason for run in result.runs} == {"a worker ended with status 137: out of memory"}
     monkeypatch.undo()
     assert not run_study(tiny_study(seeds=(1,)), tmp_path / "out").failed
 
 
-def test_what_does_not_apply_is_refused(tiny_study: MakeStudy, tmp_path: Path) -> None:
+def test_inapplicable_parallel_options_are_refused(tiny_study: MakeStudy, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="Did you mean 'slurm'"):
         run_study(tiny_study(), tmp_path / "a", on="slurmm")
     with pytest.raises(SpecError, match="its times would disturb each other"):
         run_study(read_study("heads", {"d": 8, "T": 4, "heads": [1, 2]}), tmp_path / "b", jobs=2)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_slurm_jobs_run_the_cells_through_submitit(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,14 +262,14 @@ def test_slurm_jobs_have_the_time_limit_of_their_partition(tmp_path: Path, monke
     assert "--cpus-per-task=2" in script and "--time" not in script
 
 
-def test_slurm_without_sbatch_says_so(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sbatch_is_explained(tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("submitit", reason="submitit is not installed: pip install 'lemma-lm[slurm]'")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InputError, match="no sbatch on this machine"):
         run_study(tiny_study(), tmp_path / "out", on="slurm")
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_ray_tasks_run_the_cells(tiny_study: MakeStudy, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lemma-lm[ray]'")
     spec = tiny_study(seeds=(1,))
@@ -289,21 +285,19 @@ def test_threads_are_divided_between_processes(
 ) -> None:
     orders = []
 
-    class Noted(workers.LocalWorkers):
+    class RecordingWorkers(workers.LocalWorkers):
         def start(self, order: Path, count: int, threads: int) -> None:
             orders.append((count, threads, json.loads(order.read_text())["threads"]))
             super().start(order, 0, threads)
 
     monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(workers, "WORKERS", {None: Noted})
+    monkeypatch.setattr(workers, "WORKERS", {None: RecordingWorkers})
     run_study(tiny_study(), tmp_path / "out", jobs=3)
     run_study(tiny_study(), tmp_path / "out", jobs=16)
     assert orders == [(3, 2, 2), (4, 2, 2)]
 
 
-def test_each_process_sees_one_of_the_gpus_that_are_visible_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_process_gets_one_visible_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[str | None] = []
 
     class Process:
@@ -319,7 +313,7 @@ def test_each_process_sees_one_of_the_gpus_that_are_visible_here(
         ("3, GPU-8932f937", 2, ["3", "GPU-8932f937", "3"]),
         ("5", 1, ["5"] * 3),
         ("", 0, [""] * 3),
-        ("1,9", 1, ["1"] * 3),  # CUDA ignores what follows a GPU that does not exist
+        ("1,9", 1, ["1"] * 3),  # CUDA ignores the GPUs after one that does not exist
     ):
         started.clear()
         monkeypatch.setattr(workers.torch.cuda, "device_count", lambda count=count: count)
@@ -330,18 +324,18 @@ def test_each_process_sees_one_of_the_gpus_that_are_visible_here(
         assert started == expected
 
 
-def test_tasks_of_a_cluster_use_the_cores_that_they_get_there(
+def test_cluster_tasks_use_their_allocated_cores(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders = []
 
-    class Noted(workers.LocalWorkers):
+    class RecordingWorkers(workers.LocalWorkers):
         def start(self, order: Path, count: int, threads: int) -> None:
             orders.append((count, json.loads(order.read_text())["threads"]))
             super().start(order, 0, threads)
 
-    monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 1)  # of the machine that submits
-    monkeypatch.setattr(workers, "WORKERS", {"slurm": Noted})
+    monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 1)  # threads of the submitting machine
+    monkeypatch.setattr(workers, "WORKERS", {"slurm": RecordingWorkers})
     run_study(tiny_study(), tmp_path / "out", on="slurm")
     assert orders == [(4, None)]
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: set(range(16)))

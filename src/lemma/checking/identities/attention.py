@@ -27,7 +27,7 @@ from lemma.checking.identities.base import (
     run_recorded,
     sample_normal,
     setting,
-    sweep,
+    sweep_sizes,
 )
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
@@ -93,7 +93,7 @@ def orthogonal_inputs(
     if N > D:
         raise SpecError(f"N = {N}: in width D = {D} there are at most {D} orthogonal inputs.")
     check_work({"N": N, "D": D}, operations=4 * N**2 * D * (NUM_NORMS + 3), numbers=4 * N * D + 4 * N**2)
-    scale, directions = D**-0.5 if scaled else 1.0, orthogonal(N, D, seed)
+    scale, directions = D**-0.5 if scaled else 1.0, draw_orthogonal(N, D, seed)
     largest_norm = math.sqrt(MAX_SCORE / scale)
     norms = [largest_norm * (step + 1) / NUM_NORMS for step in range(NUM_NORMS)]
 
@@ -151,7 +151,7 @@ def orthogonal_inputs(
     )
 
 
-def orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
+def draw_orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
     """Return N random orthogonal vectors of width D and norm 1."""
     return torch.linalg.qr(sample_normal(D, N, seed=seed)).Q.T
 
@@ -306,7 +306,7 @@ def focus_loss(
     T: int = setting(16, 2, 512, "places"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compute the focus loss of random, uniform and sharp attention, and compare it with the formula."""
+    """Compute the focus loss of random, uniform and sharp attention; compare each with its formula."""
     check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
     scores = sample_normal(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
@@ -346,7 +346,7 @@ def near_loss(
     def near(scores: Scores, bound: float = L_max) -> float:
         return float(row_statistics(_records(scores), distance_max=bound).distance)
 
-    lengths = sweep((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
+    lengths = sweep_sizes((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
     rows = [
         (length, near(_farthest_scores(L, K, length)), near(_farthest_scores(L, K, length), 1e12)) for length in lengths
     ]

@@ -58,11 +58,12 @@ class Finding:
         return f"{mark} {self.label}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all fields, and whether the finding holds, as plain values for JSON."""
         return {**asdict(self), "holds": self.holds}
 
 
 def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
-    """Return the finding that compares two whole numbers, without tolerance.
+    """Return a finding that expects a whole number to equal another exactly.
 
     Args:
         measure: the meaning of the number, for the report.
@@ -71,17 +72,17 @@ def expect_count(label: str, actual: int, expected: int, measure: str = "a count
 
 
 def expect_zero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
-    """Return the finding that a value, or the largest absolute entry of a tensor, is 0."""
+    """Return a finding that expects a value, or the largest absolute entry of a tensor, to be 0 up to the tolerance."""
     return Finding(label, float(value.abs().max()) if isinstance(value, Tensor) else value, 0.0, tolerance)
 
 
 def expect_nonzero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
-    """Return the finding that a value, or the largest absolute entry of a tensor, is not 0."""
+    """Return a finding that expects a value, or the largest absolute entry of a tensor, to exceed the tolerance."""
     return replace(expect_zero(label, value, tolerance), measure="more than rounding", expects="different")
 
 
 def expect_mean(label: str, actual: float, expected: float, standard_error: float) -> Finding:
-    """Return the finding that a sampled mean is within STANDARD_ERRORS standard errors of its closed form."""
+    """Return a finding that expects a sampled mean within STANDARD_ERRORS standard errors of its closed form."""
     measure = f"{STANDARD_ERRORS:g} standard errors of {standard_error:.2g}"
     return Finding(label, actual, expected, STANDARD_ERRORS * standard_error, measure)
 
@@ -127,18 +128,20 @@ class IdentityReport(Evidence, Result):
 
     @property
     def verdict(self) -> str:
-        """The predicate of a sentence that starts with "The claim"."""
+        """The end of a sentence that starts with "The claim", such as "holds." or "is false. Right: …"."""
         if not self.confirmed:
             return "is not confirmed: a number above is not what it should be."
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
     def blocks(self) -> list[Block]:
+        """Return claim, sizes, findings with their table, notes and verdict."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         heading = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
         notes = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
         return [heading, *self._evidence(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
 
     def details(self) -> list[Block]:
+        """Return everything that is printed, and the plot."""
         return [
             Heading(f"{self.name.upper()}: {self.title}", 1),
             Text(f"Claim: {self.claim}"),
@@ -150,7 +153,7 @@ class IdentityReport(Evidence, Result):
         ]
 
     def _evidence(self) -> list[Block]:
-        """Return a list of the findings, and the table if there is one."""
+        """Return the report blocks of the findings and, if there are rows, of their table."""
         findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
         if not self.rows:
             return [findings]
@@ -159,6 +162,7 @@ class IdentityReport(Evidence, Result):
         return [findings, Table(self.header, cells, left=left, breakable=left)]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return claim, verdict, sizes, findings, table and plot as plain values for JSON."""
         names = ("name", "title", "claim", "holds", "confirmed", "correction", "sizes", "claimed", "findings")
         table = [dict(zip(self.header, row, strict=True)) for row in self.rows]
         values = {name: getattr(self, name) for name in names}
@@ -252,10 +256,10 @@ def setting(
 SEED: int = setting(1, 0, 2**31, "fixes all that is drawn at random")
 
 
-def sweep(sizes: Iterable[int], last: int) -> list[int]:
+def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
     """Return in increasing order the sizes below `last`, and `last` itself.
 
-    >>> sweep((1, 4, 16, 64), 10)
+    >>> sweep_sizes((1, 4, 16, 64), 10)
     [1, 4, 10]
     """
     return sorted({*(size for size in sizes if size < last), last})

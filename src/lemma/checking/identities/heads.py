@@ -314,7 +314,7 @@ def head_costs(
             findings.append(expect_count(f"{name}: {label}: terms left", len(remainder.terms), 0, "a formula"))
     softmaxes = {}
     for name, heads in (("single", 1), ("multi", h)):
-        _, record = run_recorded(multi_head(d, heads), _tokens(d, n))
+        _, record = run_recorded(multi_head(d, heads), _zero_inputs(d, n))
         softmaxes[name] = record.weights().shape[:-1].numel()
     ratio = softmaxes["multi"] / softmaxes["single"]
     return Evidence(
@@ -342,10 +342,10 @@ def multi_head(d: int, h: int) -> Attention:
     return Attention(AttentionShape(d, h, value_output="none", bias=False, causal=False))
 
 
-def _tokens(d: int, n: int = 32) -> Tensor:
+def _zero_inputs(d: int, n: int = 32) -> Tensor:
     """Return an input of n zero vectors of width d, in a batch of 1."""
     return torch.zeros(1, n, d)
 
 
-single_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
-multi_head.inputs = _tokens  # pyright: ignore[reportFunctionMemberAccess]
+single_head.inputs = _zero_inputs  # pyright: ignore[reportFunctionMemberAccess]
+multi_head.inputs = _zero_inputs  # pyright: ignore[reportFunctionMemberAccess]

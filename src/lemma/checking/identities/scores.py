@@ -29,7 +29,7 @@ from lemma.checking.identities.base import (
     run_recorded,
     sample_normal,
     setting,
-    sweep,
+    sweep_sizes,
 )
 from lemma.errors import SpecError
 from lemma.layers.attention import Attention, AttentionShape
@@ -49,8 +49,8 @@ def product_variance(
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the sampled mean of (aᵀb)² with D, with its standard error in closed form."""
-    rows, widths = [], sweep((1, 4, 16, 64, 256, 1024), D)
+    """Compare the sampled mean of (aᵀb)² with D, and the deviation with its standard error in closed form."""
+    rows, widths = [], sweep_sizes((1, 4, 16, 64, 256, 1024), D)
     check_draws({"D": D, "samples": samples}, samples, sum(widths))
     for size in widths:
         mean = float(sample_inner_products(size, samples, draws, seed + size).square().mean())
@@ -93,7 +93,7 @@ def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) 
 
 
 def fourth_moment(D: int, draws: Distribution) -> float:
-    """Return E[(aᵀb)⁴] = D k² + 3D(D−1), with k = E[x⁴] of one component.
+    """Return E[(aᵀb)⁴] = D k² + 3D(D−1) of random vectors with D components, with k = E[x⁴] of a component.
 
     Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those count in which each index comes twice or four times.
     """
@@ -116,7 +116,7 @@ def temperature(
     seed: int = SEED,
 ) -> Evidence:
     """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; attention uses the same factor β."""
-    widths = sweep((4, 16, 64, 256, 1024), I)
+    widths = sweep_sizes((4, 16, 64, 256, 1024), I)
     check_draws({"I": I, "samples": samples}, samples, I + sum(widths))
     logits = sample_inner_products(I, samples, draws, seed) * I**-0.5
     error = ((fourth_moment(I, draws) / I**2 - 1) / samples) ** 0.5

@@ -147,11 +147,15 @@ class SymbolNames:
             *("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings)),
         )
 
-    def count_pairs(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
-        """Return pairs of symbol numbers with their counts as pairs of names with their counts."""
+    def name_counts(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
+        """Return pairs with the names of their symbols and their counts.
+
+        Args:
+            ranked: pairs of symbol numbers with their counts.
+        """
         return tuple(PairCount(self.join(pair), count) for pair, count in ranked)
 
-    def segment(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
+    def name_words(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
         """Return words with their counts and their symbols by name.
 
         Args:
@@ -275,21 +279,24 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
+        """The title of the report, with the text or the names of the files."""
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields, the tie rule, and the spelling of every merged symbol, as plain values for JSON."""
         symbols = {step.symbol: step.spelled for step in self.steps}
         return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
     def blocks(self) -> list[Block]:
-        """Every step, then the symbols and the words at the end; for a long text its merges as a table."""
+        """Return the report blocks of every step (of a long text a table), of the symbols, and of the final words."""
         return self._all_blocks(with_tables=False)
 
     def details(self) -> list[Block]:
+        """Return the report blocks with a table of the pair counts of each step."""
         return self._all_blocks(with_tables=True)
 
     def _all_blocks(self, with_tables: bool) -> list[Block]:
-        """Return the printed trace; `with_tables` lists the counts of each step in a table."""
+        """Return the report blocks of the trace; `with_tables` lists the counts of each step in a table."""
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
             f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it "
@@ -347,7 +354,7 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
-    """Return the printed step; `with_table` lists the counts in a table, otherwise in a line."""
+    """Return the report blocks of a step; `with_table` lists the counts in a table, otherwise in a line."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:
@@ -431,14 +438,14 @@ def trace_byte_pairs(
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=names.segment(words, start),
+        start=names.name_words(words, start),
         symbols_before=symbols_before,
         symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=names.count_pairs(merger.rank_pairs(max_pairs)),
+        left=names.name_counts(merger.rank_pairs(max_pairs)),
         left_pairs=len(merger.counts),
         stopped=stopped,
-        segmentation=names.segment(listed, [final[word] for word in listed]),
+        segmentation=names.name_words(listed, [final[word] for word in listed]),
         letters=names.letters,
         small=small,
         library=_compare_with_library(words, merger, minimum) if library else None,
@@ -470,9 +477,9 @@ def _describe_merge(
         parts=(names.spellings[pair[0]], names.spellings[pair[1]]),
         count=merge.count,
         ties=tuple(map(names.join, others)),
-        counts=names.count_pairs(merge.ranked),
+        counts=names.name_counts(merge.ranked),
         pairs=merge.num_pairs,
-        words=names.segment(words, merge.words),
+        words=names.name_words(words, merge.words),
     )
 
 

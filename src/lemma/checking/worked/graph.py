@@ -197,7 +197,7 @@ class WorkedGraph(WorkedCase):
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps: matrices (of a large graph only if `full`), properties and powers."""
+        """Return the report blocks of matrices (of a large graph only if `full`), properties and powers."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (
@@ -322,6 +322,7 @@ class WorkedGraph(WorkedCase):
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
     def to_dict(self) -> dict[str, Any]:
+        """Return matrices, degrees, properties, norms, layer and verdict as plain values for JSON."""
         steps = self.steps
         names = ("edges", "degrees", "matrices", "features", "layer")
         norms = {
@@ -338,6 +339,7 @@ class WorkedGraph(WorkedCase):
         return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none

@@ -68,7 +68,7 @@ class MatchingSteps:
     cosines: Float[np.ndarray, "images sentences"]  # NaN where a vector is zero
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; the cosine of a zero vector is None."""
+        """Return names and matrices as plain values for JSON; the cosine of a zero vector is None."""
         vectors = ("image_vectors", "sentence_vectors", "image_lengths", "sentence_lengths")
         return to_plain({name: getattr(self, name) for name in ("images", "sentences", *vectors, "scores", "cosines")})
 
@@ -99,6 +99,7 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
+        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
@@ -124,7 +125,7 @@ class WorkedMatching(WorkedCase):
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps: every product of the images in focus; `every_matrix` adds all matrices."""
+        """Return the report blocks of every product of the images in focus; `every_matrix` adds the matrices."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:

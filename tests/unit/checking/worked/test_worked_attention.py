@@ -1,4 +1,4 @@
-"""Attention worked by hand equals PyTorch's, and says clearly what does not fit."""
+"""Worked attention matches PyTorch and explains invalid cases."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def random_case(seed: int, words: int, width: int, key: int, value: int, **more:
     }
 
 
-def by_torch(case: dict[str, Any], passes: int) -> torch.Tensor:
+def torch_attention(case: dict[str, Any], passes: int) -> torch.Tensor:
     stream = torch.tensor(list(case["vectors"].values()), dtype=torch.float64)
     maps = [torch.tensor(case[name], dtype=torch.float64) for name in ("W_Q", "W_K", "W_V")]
     for _ in range(passes):
@@ -64,12 +64,12 @@ def by_torch(case: dict[str, Any], passes: int) -> torch.Tensor:
     scaled=st.booleans(),
     mask=st.sampled_from(["none", "causal"]),
 )
-def test_one_pass_equals_torch(
+def test_single_pass_matches_torch(
     seed: int, words: int, width: int, key: int, value: int, scaled: bool, mask: str
 ) -> None:
     case = random_case(seed, words, width, key, value, scaled=scaled, mask=mask)
     steps = work_attention(case).sentences[0].passes[0]
-    np.testing.assert_allclose(steps.outputs, by_torch(case, 1).numpy(), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(steps.outputs, torch_attention(case, 1).numpy(), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(steps.weights.sum(axis=1), 1)
     np.testing.assert_allclose(
         [steps.contributions(row).sum(axis=0) for row in range(words)], steps.outputs, rtol=1e-9, atol=1e-9
@@ -81,11 +81,11 @@ def test_outputs_feed_the_next_pass(mask: str) -> None:
     case = random_case(3, 6, 4, 3, 4, mask=mask, passes=5)
     passes = work_attention(case).sentences[0].passes
     assert len(passes) == 5
-    np.testing.assert_allclose(passes[-1].outputs, by_torch(case, 5).numpy(), atol=1e-9)
+    np.testing.assert_allclose(passes[-1].outputs, torch_attention(case, 5).numpy(), atol=1e-9)
     assert passes[1].inputs is passes[0].outputs
 
 
-def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
+def test_row_and_column_conventions_give_equal_outputs() -> None:
     case = random_case(4, 3, 2, 3, 2)
     rotated = {name: np.array(case[name]).T.tolist() for name in ("W_Q", "W_K", "W_V")}
     rows, columns = (
@@ -96,25 +96,25 @@ def test_both_ways_of_writing_a_matrix_mean_the_same() -> None:
     assert columns.case.formula("q") == "q = W_Q x"
 
 
-def test_large_scores_stay_finite_and_say_that_the_largest_was_taken_off() -> None:
+def test_large_scores_are_shifted_and_stay_finite() -> None:
     worked = work_attention({**SMALL, "vectors": {"cat": [900, 0]}, "other_words": [-900, 1]})
     assert worked.sentences[0].passes[0].is_shifted
     np.testing.assert_allclose(worked.sentences[0].passes[0].weights.sum(axis=1), 1)
     assert "exp(score − row's largest)" in str(work_attention({**SMALL, "other_words": [900, 0]}, full=True))
 
 
-def test_a_repeated_word_is_numbered_and_any_of_its_places_can_be_in_focus() -> None:
+def test_repeated_words_are_numbered_and_can_be_focused() -> None:
     assert work_attention(SMALL).sentences[0].words == ("the#1", "cat", "saw", "the#2", "dog")
     assert work_attention(SMALL, words=["the"]).sentences[0].focus == (0, 3)
     assert work_attention(SMALL, words=["the#2", "dog"]).sentences[0].focus == (3, 4)
 
 
-def test_labels_that_look_like_words_lose_no_row() -> None:
+def test_labels_that_look_like_words_lose_no_rows() -> None:
     steps = work_attention({**SMALL, "sentences": "the the the#1 the#2"}).sentences[0].passes[0]
     assert steps.inputs.tolist() == [[0.1, -0.2], [0.1, -0.2], [0, 0], [0, 0]]
 
 
-def test_settings_take_the_place_of_what_the_case_says() -> None:
+def test_keyword_settings_override_the_case() -> None:
     worked = work_attention("e1", passes=3, scaled=True, mask="causal", words=["Ajax"])
     assert [len(sentence.passes) for sentence in worked.sentences] == [3, 3]
     steps = worked.sentences[0].passes[0]
@@ -124,7 +124,7 @@ def test_settings_take_the_place_of_what_the_case_says() -> None:
     assert "they attends" not in str(worked)
 
 
-def test_short_is_the_focus_and_full_is_everything() -> None:
+def test_short_output_shows_only_the_focus() -> None:
     short, full = str(work_attention("e1")), str(work_attention("e1", full=True))
     assert "output(they)" in short
     assert "output(Ajax)" not in short
@@ -178,7 +178,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_does_not_fit_is_named(case: str) -> None:
+def test_invalid_cases_are_explained(case: str) -> None:
     change, message = WRONG[case]
     settings = {name: value for name, value in {**SMALL, **change}.items() if value is not None}
     with pytest.raises(InputError) as caught:
@@ -186,7 +186,7 @@ def test_what_does_not_fit_is_named(case: str) -> None:
     assert message in str(caught.value)
 
 
-def test_words_below_a_tables_heading_are_called_back(tmp_path: Path) -> None:
+def test_settings_below_a_table_heading_are_explained(tmp_path: Path) -> None:
     rows = "W_Q = [[1]]\nW_K = [[1]]\nW_V = [[1]]\n"
     path = tmp_path / "late.toml"
     path.write_text(f'sentences = "mask it"\n[vectors]\nmask = [1]\nit = [2]\n{rows}', encoding="utf-8")
@@ -196,17 +196,17 @@ def test_words_below_a_tables_heading_are_called_back(tmp_path: Path) -> None:
         f"{path}: {name} is inside the table [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
     ]
     path.write_text(f'sentences = "mask it"\n{rows}[vectors]\nmask = [1]\nit = [2]\n', encoding="utf-8")
-    assert work_attention(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
+    assert work_attention(path).sentences[0].words == ("mask", "it")  # a word may have the name of a setting
 
 
-def test_of_a_mistake_the_file_is_not_repeated_and_each_is_said_once() -> None:
+def test_each_case_error_is_reported_once_and_briefly() -> None:
     with pytest.raises(SpecError) as caught:
         work_attention({**SMALL, "W_K": [1, 0], "title": 5, "vectors": {f"w{n}": [n] for n in range(60)}})
     first, second = str(caught.value).splitlines()
     assert first.startswith("the case: title = 5: ") and second.startswith("the case: W_K = [1, 0]: expected a matrix")
 
 
-def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
+def test_long_sentence_is_shortened_with_a_hint() -> None:
     hint = "--full prints q, k, v and scores; --word WORD the arithmetic of one row"
     short = str(work_attention(SMALL))
     assert short == str(work_attention(SMALL, full=True)) and hint not in short
@@ -217,7 +217,7 @@ def test_a_short_sentence_is_printed_whole_and_a_long_one_says_how() -> None:
     assert hint not in work_attention(long)._repr_html_()
 
 
-def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
+def test_files_that_are_not_cases_are_refused(tmp_path: Path) -> None:
     invalid, large = tmp_path / "broken.toml", tmp_path / "large.toml"
     invalid.write_text("sentences = [", encoding="utf-8")
     large.write_bytes(b"#" * (1 << 21))
@@ -238,13 +238,13 @@ def test_files_that_are_no_case_are_named(tmp_path: Path) -> None:
         work_cross_attention("e1")
 
 
-def test_a_vector_that_no_sentence_uses_is_noted() -> None:
+def test_unused_vectors_are_noted() -> None:
     assert "In no sentence, so not used: bird" in str(
         work_attention({**SMALL, "vectors": {**SMALL["vectors"], "bird": [1, 1]}})
     )
 
 
-def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) -> None:
+def test_saved_example_can_be_edited_and_loaded(tmp_path: Path) -> None:
     copy = tmp_path / "mine.toml"
     assert work_attention("e1").save(str(copy)) == copy
     copy.write_text(copy.read_text(encoding="utf-8").replace("passes = 2", "passes = 1"), encoding="utf-8")
@@ -253,7 +253,7 @@ def test_an_example_can_be_copied_changed_and_looked_at_again(tmp_path: Path) ->
     assert work_attention(str(copy)).sentences[0].words == work_attention(SMALL).sentences[0].words
 
 
-def test_the_examples_are_listed() -> None:
+def test_attention_examples_are_listed() -> None:
     assert list(list_examples("attention").titles) == ["e1"]
     assert list(list_examples("cross").titles) == ["e8"]
     assert "lemma look attention e1" in str(lemma.look.attention())
@@ -263,7 +263,7 @@ def test_the_examples_are_listed() -> None:
 HOSTILE = {**SMALL, "title": "<script>&", "sentences": 'the <b>&" 猫 | `x` \x07 the', "mask": "causal", "focus": "the"}
 
 
-def test_files_hold_every_number_and_no_markup_of_the_persons(tmp_path: Path) -> None:
+def test_saved_files_are_complete_and_escape_markup(tmp_path: Path) -> None:
     worked = work_attention(HOSTILE)
     for name in ("a.svg", "a.html", "a.md", "a.txt", "a.json"):
         worked.save(tmp_path / name)
@@ -280,7 +280,7 @@ def test_files_hold_every_number_and_no_markup_of_the_persons(tmp_path: Path) ->
     assert r"\|" in (tmp_path / "a.md").read_text(encoding="utf-8")
 
 
-def test_plain_values_are_json_and_complete(tmp_path: Path) -> None:
+def test_to_dict_is_complete_json(tmp_path: Path) -> None:
     worked = work_attention(HOSTILE)
     worked.save(tmp_path / "a.json")
     base = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
@@ -291,7 +291,7 @@ def test_plain_values_are_json_and_complete(tmp_path: Path) -> None:
     assert set(item["contributions"]) == {"the#1", "the#2"}
 
 
-def test_a_notebook_shows_the_page_without_its_frame() -> None:
+def test_notebook_html_has_no_page_frame() -> None:
     html = work_attention(SMALL)._repr_html_()
     assert html.count("<svg") == 9  # x, q, k, v, q·k, scores, exponentials, weights and outputs
     assert "<html" not in html

@@ -1,4 +1,4 @@
-"""The trace of byte-pair encoding makes the merges of the tokenizers library; its counts are those of brute force."""
+"""Traces of byte-pair encoding match the tokenizers library and brute-force counts."""
 
 import json
 import time
@@ -18,7 +18,7 @@ END = "\U0010ffff"  # sorts after every character, as the end of word does in th
 TEXTS = st.lists(st.text("abcdé猫\N{GRINNING FACE}", min_size=1, max_size=9), min_size=1, max_size=15).map(" ".join)
 
 
-def by_library(text: str, merges: int, minimum: int, end: str) -> list[tuple[str, str]]:
+def library_merges(text: str, merges: int, minimum: int, end: str) -> list[tuple[str, str]]:
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     size = len(set(text + end) - set(" \n\t\r")) + merges
@@ -27,21 +27,21 @@ def by_library(text: str, merges: int, minimum: int, end: str) -> list[tuple[str
     return [(left, right) for left, right in json.loads(engine.to_str())["model"]["merges"]]
 
 
-def spelled(trace: BytePairTrace) -> list[tuple[str, str]]:
+def merged_pairs(trace: BytePairTrace) -> list[tuple[str, str]]:
     end = trace.end_of_word
     return [tuple(part.replace(end, END) if end else part for part in step.parts) for step in trace.steps]  # type: ignore[misc]
 
 
 @given(text=TEXTS, minimum=st.integers(1, 3), end=st.booleans())
-def test_every_merge_is_that_of_the_library(text: str, minimum: int, end: bool) -> None:
+def test_merges_match_the_tokenizers_library(text: str, minimum: int, end: bool) -> None:
     trace = trace_byte_pairs(text, minimum=minimum, end_of_word=r"\w" if end else "", library=True)
-    assert spelled(trace) == by_library(text, 10_000, minimum, END if end else "")
+    assert merged_pairs(trace) == library_merges(text, 10_000, minimum, END if end else "")
     assert trace.library is not None
     assert trace.library.agrees
 
 
 @given(text=TEXTS)
-def test_all_counts_of_every_step_are_those_of_a_recount(text: str) -> None:
+def test_pair_counts_match_a_recount_at_every_step(text: str) -> None:
     trace = trace_byte_pairs(text)
     before = trace.start
     for step in trace.steps:
@@ -62,7 +62,7 @@ def test_all_counts_of_every_step_are_those_of_a_recount(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real text: the documentation strings of Python's own library."""
+    """Return real text: the docstrings of Python's standard library."""
     import argparse
     import decimal
     import typing
@@ -74,19 +74,19 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("end", [r"\w", ""])
-def test_on_a_real_text_the_first_merges_are_those_of_the_library(book: Path, end: str) -> None:
+def test_merges_on_real_text_match_the_tokenizers_library(book: Path, end: str) -> None:
     trace = trace_byte_pairs(text=book, merges=60, end_of_word=end)
     full = book.read_text(encoding="utf-8")
-    pairs = by_library(full, 60, 2, END if end else "")
+    pairs = library_merges(full, 60, 2, END if end else "")
     assert len(trace.steps) == 60
-    assert spelled(trace) == pairs
+    assert merged_pairs(trace) == pairs
     assert all(len(step.counts) == 10 for step in trace.steps)
     assert all(step.counts[0].count == step.count for step in trace.steps)
     assert trace.words == len(full.split())
     assert "after 60 merges, as asked" in str(trace)
 
 
-def test_a_megabyte_and_fifty_merges_take_seconds(book: Path, tmp_path: Path) -> None:
+def test_fifty_merges_of_a_megabyte_take_seconds(book: Path, tmp_path: Path) -> None:
     large = tmp_path / "large.txt"
     text = book.read_text(encoding="utf-8")
     large.write_text(text * (1_000_000 // len(text) + 1), encoding="utf-8")
@@ -96,7 +96,7 @@ def test_a_megabyte_and_fifty_merges_take_seconds(book: Path, tmp_path: Path) ->
     assert len(trace.steps) == 50
 
 
-def test_words_are_the_same_however_the_file_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_word_counts_do_not_depend_on_block_boundaries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "to\u3000be  or\x1cnot\n\nto be — naïve 猫猫\t" * 7
     (tmp_path / "a.txt").write_text(text, encoding="utf-8")
     for block in (1, 2, 3, 7, 1 << 18):
@@ -113,7 +113,7 @@ def test_settings_limit_the_trace() -> None:
     assert trace_byte_pairs("ab ab", end_of_word="</w>").segmentation[0].spelled == ("ab</w>",)
 
 
-def test_of_a_long_string_the_beginning_is_shown() -> None:
+def test_long_strings_show_only_their_first_merges() -> None:
     text = " ".join(f"word{index} {index * 7919}" for index in range(300))
     trace = trace_byte_pairs(text)
     assert len(trace.steps) == 20
@@ -121,7 +121,7 @@ def test_of_a_long_string_the_beginning_is_shown() -> None:
     assert len(trace_byte_pairs(text, merges=25, show=3).steps) == 25
 
 
-def test_symbols_take_letters_that_the_text_does_not_use() -> None:
+def test_merge_symbols_use_letters_absent_from_the_text() -> None:
     names = [step.symbol for step in trace_byte_pairs("ABab ABab CDab").steps]
     assert not set(names) & set("ABCD")
     assert names[0] == "E"
@@ -130,7 +130,7 @@ def test_symbols_take_letters_that_the_text_does_not_use() -> None:
     assert many.steps[0].symbol == many.steps[0].spelled
 
 
-def test_signs_that_cannot_be_seen_are_written_out() -> None:
+def test_invisible_characters_are_escaped() -> None:
     text = str(trace_byte_pairs("a\x07\x1b a\x07\x1b"))
     assert "\x07" not in text
     assert r"a \x07" in text
@@ -154,13 +154,13 @@ def test_signs_that_cannot_be_seen_are_written_out() -> None:
         ("\U0010ffff a", {"library": True}, "last private character"),
     ],
 )
-def test_wrong_input_is_named(string: str | None, settings: dict[str, object], message: str) -> None:
+def test_invalid_input_is_explained(string: str | None, settings: dict[str, object], message: str) -> None:
     with pytest.raises(InputError) as caught:
         trace_byte_pairs(string, **settings)  # type: ignore[arg-type]
     assert message in str(caught.value)
 
 
-def test_files_hold_the_whole_trace(tmp_path: Path) -> None:
+def test_saved_files_hold_the_complete_trace(tmp_path: Path) -> None:
     trace = trace_byte_pairs("abbc abb abc <b>")
     for name in ("a.html", "a.svg", "a.md", "a.json", "a.txt"):
         trace.save(tmp_path / name)
@@ -175,7 +175,7 @@ def test_files_hold_the_whole_trace(tmp_path: Path) -> None:
         trace.save(tmp_path / "none" / "a.html")
 
 
-def test_a_word_without_end_is_encoded_whole_and_shown_in_part(tmp_path: Path) -> None:
+def test_very_long_words_are_encoded_completely_and_shown_shortened(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("ab" * 50_000, encoding="utf-8")
     trace = trace_byte_pairs(text=tmp_path / "one.txt", merges=5, end_of_word="")
     assert [step.count for step in trace.steps] == [50_000, 49_999, 24_999, 12_499, 6_249]

@@ -1,4 +1,4 @@
-"""`lemma check worked`: numbers by the rounding rule, entries by label, mistakes by the value that they give."""
+"""`lemma check worked`: rounding of numbers, entries by label, mistakes recognized by their value."""
 
 import json
 import random
@@ -30,7 +30,7 @@ def right(case: str, line: str) -> bool:
     return check_worked(case, [line]).right
 
 
-def is_rounded(exact: float, text: str) -> bool:
+def matches_rounded(exact: float, text: str) -> bool:
     return RoundedArray.from_entries(np.array(read_entry(text), dtype=object)).matches(np.array(exact))
 
 
@@ -73,7 +73,7 @@ def mistake(case: str, line: str) -> str:
         (BPE, r"segmentation = {abbc: [abb, c\w], abb: [abb\w], abc: [ab, c\w]}"),
     ],
 )
-def test_what_is_right_is_right(case: str, line: str) -> None:
+def test_right_lines_are_accepted(case: str, line: str) -> None:
     assert right(case, line), check_worked(case, [line])
 
 
@@ -84,17 +84,17 @@ def test_what_is_right_is_right(case: str, line: str) -> None:
         ("e1", "alpha2[they, Ajax] = 0"),  # a whole number must be exact
         ("e1", "alpha2[they, Ajax] < alpha2[they, Juventus]"),
         ("e7", "best[image 1] = sentence 1"),
-        ("e9", "c_t = [0.5, -0.34]"),  # a list is taken to the decimals of its longest number
+        ("e9", "c_t = [0.5, -0.34]"),  # a list is rounded to the decimals of its longest number
         ("d4", "sum_A_hat = [1, 1, 1, 1, 1, 1]"),
         (BPE, r"merges = [ab, bb, c\w, B\w]"),
         (BPE, "steps = 3"),
     ],
 )
-def test_what_is_wrong_is_wrong(case: str, line: str) -> None:
+def test_wrong_lines_are_rejected(case: str, line: str) -> None:
     assert not right(case, line)
 
 
-def test_ties_may_be_merged_in_either_order_but_all_lines_keep_to_one() -> None:
+def test_ties_merge_in_any_order_consistent_across_lines() -> None:
     other = [r"merges = [ab, Ab, B\w, c\w]", "segmentation = {abbc: B D, abb: C, abc: A D}"]
     assert check_worked(BPE, other).right
     mixed = check_worked(BPE, [other[0], "segmentation = {abbc: B C, abb: D, abc: A C}"])
@@ -103,29 +103,29 @@ def test_ties_may_be_merged_in_either_order_but_all_lines_keep_to_one() -> None:
 
 
 SENNRICH = "bpe:" + "low " * 5 + "lower " * 2 + "newest " * 6 + "widest " * 3
-"""The dictionary of the paper, and the merges that its program prints."""
+"""The dictionary of the paper (Sennrich et al.) and the merges that its program prints."""
 OF_THE_PAPER = ["e s", "es t", "est </w>", "l o", "lo w", "n e", "ne w", "new est</w>", "low </w>", "w i"]
 
 
-def test_the_merges_of_the_papers_own_example_are_right_with_or_without_blanks() -> None:
+def test_sennrich_merges_are_right_with_any_separator() -> None:
     for blank in (" ", "", " + "):
         lines = [f"merge{step} = {pair.replace(' ', blank)}" for step, pair in enumerate(OF_THE_PAPER, 1)]
         assert check_worked(SENNRICH, lines).right
 
 
-def test_a_pair_that_is_not_among_the_most_frequent_is_wrong_and_named() -> None:
+def test_pair_below_the_highest_frequency_is_wrong() -> None:
     lines = check_worked(SENNRICH, ["merge1 = es", "merge2 = lo", "merge3 = est\\w"]).lines
     assert [line.right for line in lines] == [True, False, True]
     assert not check_worked(SENNRICH, ["merge1 = low"]).right
 
 
 @pytest.mark.parametrize("claims", [["merge1 = gh"], ["merge2 = ef", "merge4 = ab", r"merge8 = ab\w"], ["G = gh"]])
-def test_many_ties_are_merged_in_the_order_of_the_claims(claims: list[str]) -> None:
+def test_many_ties_are_merged_in_claimed_order(claims: list[str]) -> None:
     report = check_worked("bpe:ab cd ef gh ab cd ef gh", claims)
     assert report.right, str(report)
 
 
-def test_an_order_is_replayed_however_many_ties_there_are() -> None:
+def test_claimed_merge_order_is_replayed_with_many_ties() -> None:
     chance = random.Random(5)
     for _ in range(20):
         words = ["".join(chance.choices("abcde", k=chance.randrange(1, 6))) for _ in range(20)]
@@ -141,13 +141,13 @@ def test_an_order_is_replayed_however_many_ties_there_are() -> None:
         assert report.right, str(report)
 
 
-def test_a_merge_too_many_is_wrong_and_the_others_are_still_checked() -> None:
+def test_excess_merge_is_wrong_and_others_are_checked() -> None:
     lines = check_worked("bpe:ab ab", ["merge1 = ab", r"merge2 = ab\w", "merge3 = ab", "count3 = 2"]).lines
     assert [line.right for line in lines] == [True, True, False, False]
     assert lines[2].differences == ("there are 2 merges, after which no pair occurs twice",)
 
 
-def test_ties_of_a_long_text_take_bounded_time() -> None:
+def test_ties_in_long_text_take_bounded_time() -> None:
     text = " ".join(a + b for a in "abcdefghij" for b in "klmnopqrst") + " "
     started = time.process_time()
     assert not check_worked(f"bpe:{(text * 3)[:1000]}", ["merge7 = zz", "merge9 = ak", "steps = 1"]).right
@@ -178,7 +178,7 @@ ONE_QUERY = {
         "preferred = c",
     ],
 )
-def test_a_row_may_be_written_as_a_vector_and_a_vector_as_a_row_or_column(line: str) -> None:
+def test_vectors_rows_and_columns_are_interchangeable(line: str) -> None:
     report = check_worked(ONE_QUERY, [line])
     assert report.right, str(report)
 
@@ -186,11 +186,11 @@ def test_a_row_may_be_written_as_a_vector_and_a_vector_as_a_row_or_column(line: 
 @pytest.mark.parametrize(
     "line", ["qk = [[2], [9], [9], [4]]", "qk = [9, 2, 9, 4]", "qk = [2, 9, 9]", "qk = 2", "qk = [[2, 9], [9, 4]]"]
 )
-def test_other_shapes_and_orders_of_a_row_are_wrong(line: str) -> None:
+def test_other_shapes_and_orders_of_rows_are_wrong(line: str) -> None:
     assert not check_worked(ONE_QUERY, [line]).right
 
 
-def test_rows_may_be_separated_by_semicolons_or_stand_side_by_side() -> None:
+def test_matrix_rows_are_read_in_several_notations() -> None:
     for text in ("[1, 2; 3, 4]", "[1 2; 3 4]", "[[1 2] [3 4]]", "[[1, 2], [3, 4]]", "[1 2; 3 4;]"):
         assert [[item.value for item in row] for row in read_value(text)] == [[1, 2], [3, 4]], text
 
@@ -217,7 +217,7 @@ def test_mistakes_in_attention_are_distinguished() -> None:
     assert "not normalised" in mistake("e8", f"output = {numbers(steps.exponentials @ steps.values)}")
 
 
-def test_mistakes_in_an_lstm_step_a_graph_and_a_search_are_named() -> None:
+def test_mistakes_in_lstm_graph_and_search_are_diagnosed() -> None:
     built, options = work_lstm("e9").forward, work_lstm("e9").case_values
     assert "tanh is left out" in mistake("e9", f"h_t = {numbers(options['gamma_o'] * built['c_t'])}")
     exchanged = options["gamma_u"] * options["c_prev"] + options["gamma_f"] * options["candidate"]
@@ -231,7 +231,7 @@ def test_mistakes_in_an_lstm_step_a_graph_and_a_search_are_named() -> None:
     assert "rounded on the way" in mistake("e8", "alpha[image 1, sentence 1] = 0.4256")
 
 
-def test_a_wrong_line_names_the_first_places_and_the_right_value_rounded_alike() -> None:
+def test_wrong_line_reports_differences_and_expected_value() -> None:
     (checked,) = check_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
     assert checked.differences == ("[image 1, 2]: 0.51 given, −0.15 is right",)
     assert checked.expected == "P = [[−1.23, −0.15, 0.89], [0.03, −0.07, −0.05]]"
@@ -239,15 +239,15 @@ def test_a_wrong_line_names_the_first_places_and_the_right_value_rounded_alike()
 
 @settings(max_examples=60, deadline=None)
 @given(st.floats(-50, 50), st.integers(1, 6))
-def test_a_number_rounded_by_python_is_right_and_a_unit_further_is_not(value: float, decimals: int) -> None:
+def test_python_rounding_is_right_and_one_unit_off_is_wrong(value: float, decimals: int) -> None:
     text = f"{value:.{decimals}f}"
-    assert is_rounded(value, text)
+    assert matches_rounded(value, text)
     farther = RoundedArray(np.array(float(text) + 1.1 * 10**-decimals), np.array(10.0**-decimals))
     assert not farther.matches(np.array(value))
 
 
 @pytest.mark.parametrize("case", ["c1", "cycle", "d4", "e1", "e7", "e8", "e9"])
-def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: str) -> None:
+def test_computed_quantities_pass_and_have_unique_names(case: str) -> None:
     quantities = next(answer_keys(case)).expected
     names = [name for quantity in quantities for name in (quantity.name, *quantity.aliases)]
     assert len(names) == len(set(names))
@@ -263,7 +263,7 @@ def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: st
 
 
 @pytest.mark.parametrize(
-    ("case", "line", "said"),
+    ("case", "line", "message"),
     [
         ("e1", "alpha = 1", "alpha1, alpha2"),
         ("e1", "alpa1 = 1", "Did you mean 'alpha1'"),
@@ -279,20 +279,20 @@ def test_every_quantity_is_right_as_it_stands_and_none_has_a_name_twice(case: st
         (BPE, "counts1 = {ab: 4}", "leaves out bb"),
     ],
 )
-def test_what_cannot_be_read_is_explained(case: str, line: str, said: str) -> None:
+def test_unreadable_lines_are_explained(case: str, line: str, message: str) -> None:
     with pytest.raises(InputError) as mistake:
         check_worked(case, [line])
-    assert said in str(mistake.value)
+    assert message in str(mistake.value)
 
 
-def test_a_value_that_is_too_long_is_refused_and_names_show_no_values() -> None:
+def test_overlong_values_are_refused_and_descriptions_hide_values() -> None:
     with pytest.raises(InputError, match="at most 50,000"):
         read_value("1" * 60_000)
     assert "0.5" not in describe_worked("e9") and "c_t" in describe_worked("e9")
     assert "abbc" not in describe_worked(BPE)
 
 
-def test_a_file_of_ones_own_and_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_checks_a_custom_case_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     case, lines = tmp_path / "mine.toml", tmp_path / "lines.txt"
     work_lstm("e9").save(case)
     lines.write_text("c_t = [0.52, -0.34]\n")
@@ -309,7 +309,7 @@ def test_a_file_of_ones_own_and_the_command(tmp_path: Path, capsys: pytest.Captu
         assert "--json" in words or all(display_width(line) <= 80 for line in printed.splitlines())
 
 
-def test_a_list_of_words_that_is_too_short_is_wrong_and_a_lone_word_is_no_list() -> None:
+def test_short_word_list_is_wrong_and_single_word_refused() -> None:
     checked = check_worked("bpe:aab aab aac", ["merges = [aa, aab]"]).lines[0]
     assert (checked.right, checked.differences) == (False, ("2 given, 3 words expected",))
     with pytest.raises(InputError, match="a list of words is expected"):
@@ -317,14 +317,14 @@ def test_a_list_of_words_that_is_too_short_is_wrong_and_a_lone_word_is_no_list()
 
 
 @pytest.mark.parametrize("written", ["0e3", "1e0", "1e3", "0.0e2", "0e999", "0.00001e5", "[0.52, 0e3]"])
-def test_a_power_of_ten_does_not_round_everything_away(written: str) -> None:
+def test_power_of_ten_does_not_match_every_value(written: str) -> None:
     target = "c_t" if written.startswith("[") else "c_t[1]"
     assert not right("e9", f"{target} = {written}")
 
 
-def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number() -> None:
+def test_power_of_ten_is_rounded_and_overflow_is_refused() -> None:
     assert right("e9", "c_t[1] = 5.2e-1") and not right("e9", "c_t[1] = 5.3e-1")
-    assert is_rounded(130_432, "1.3e5") and not is_rounded(136_000, "1.3e5")
+    assert matches_rounded(130_432, "1.3e5") and not matches_rounded(136_000, "1.3e5")
     assert read_entry("1e400") is None and read_entry("9" * 400) is None
     with pytest.raises(InputError, match="'1e400' is not a number"):
         right("e9", "c_t[1] = 1e400")
@@ -339,7 +339,7 @@ def test_a_power_of_ten_of_two_digits_is_rounded_and_an_endless_one_is_no_number
         (BPE, "C = {}", "its one word"),
     ],
 )
-def test_a_table_of_words_that_leaves_some_out_is_refused(case: str, line: str, missing: str) -> None:
+def test_incomplete_table_of_words_is_refused(case: str, line: str, missing: str) -> None:
     with pytest.raises(InputError, match=f"leaves out {missing}"):
         right(case, line)
 

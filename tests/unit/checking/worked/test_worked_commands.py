@@ -1,4 +1,4 @@
-"""`lemma look attention|bpe|cross` as a person meets them."""
+"""`lemma look attention|bpe|cross` on the command line."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ def look(*words: str) -> int:
     return int(left.value.code or 0)
 
 
-def test_attention_prints_the_figures_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
+def test_attention_prints_the_numbers_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:
     assert look("attention", "e1") == 0
     printed = capsys.readouterr().out
     assert all(figure in printed for figure in ("0.219", "0.080", "0.119", "0.096"))
@@ -32,19 +32,19 @@ def test_attention_takes_options_and_json(capsys: pytest.CaptureFixture[str]) ->
 
 
 @pytest.mark.parametrize("more", [[], ["--merges", "1"]])
-def test_one_is_not_called_several(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_of_one_use_the_singular(more: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert look("bpe", "aa", "--min", "1", "--no-end-of-word", "--library", *more) == 0
     printed = capsys.readouterr().out
     assert "1 word, 1 different" in printed and "the same 1 merge." in printed and "takes 1 symbol, at" in printed
 
 
 @pytest.mark.parametrize("words", [["attention", "--list"], ["attention"]])
-def test_the_examples_are_listed(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_list_their_examples(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert look(*words) == 0
     assert "lemma look attention e1 --out mine.toml" in capsys.readouterr().out
 
 
-def test_files_are_written_and_a_copy_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_copy_of_an_example_can_be_loaded(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy, page = str(tmp_path / "mine.toml"), str(tmp_path / "e8.html")
     assert look("cross", "e8", "--out", copy) == 0
     assert look("cross", copy, "--out", page) == 0

@@ -1,4 +1,4 @@
-"""Cross-attention worked by hand equals PyTorch's, and its comparison is that of brute force."""
+"""Worked cross-attention matches PyTorch and a brute-force comparison."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
     sizes=st.tuples(*[st.integers(1, 5)] * 6),
     scaled=st.booleans(),
 )
-def test_it_equals_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> None:
+def test_cross_attention_matches_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> None:
     looking, looked, width, source, key, value = sizes
     draw = np.random.default_rng(seed)
     x, y = draw.normal(size=(looking, width)), draw.normal(size=(looked, source))
@@ -48,7 +48,7 @@ def test_it_equals_torch(seed: int, sizes: tuple[int, ...], scaled: bool) -> Non
     assert [preference.by_weight for preference in worked.preferences] == [(f"s{index}",) for index in best]
 
 
-def test_score_and_cosine_may_disagree_and_ties_and_zeros_are_said() -> None:
+def test_disagreements_ties_and_zero_vectors_are_reported() -> None:
     first, second = work_cross_attention(SMALL).preferences
     assert first.by_weight == ("z",)
     assert first.by_cosine == ("x", "z")
@@ -61,12 +61,12 @@ def test_score_and_cosine_may_disagree_and_ties_and_zeros_are_said() -> None:
     assert json.loads(json.dumps(work_cross_attention(SMALL).to_dict(), allow_nan=False))["cosines"][1] == [None] * 3
 
 
-def test_cosine_survives_numbers_whose_squares_do_not() -> None:
+def test_cosine_does_not_overflow_or_underflow() -> None:
     tiny = work_cross_attention({**SMALL, "queries": {"a": [1e-200, 1e-200]}})
     np.testing.assert_allclose(tiny.cosines, [[0.5**0.5] * 3])
 
 
-def test_focus_chooses_whose_arithmetic_is_shown() -> None:
+def test_focus_selects_the_arithmetic_that_is_printed() -> None:
     text = str(work_cross_attention("e8", words=["image 2"]))
     assert "From image 2" in text
     assert "From image 1" not in text
@@ -90,7 +90,7 @@ def test_focus_chooses_whose_arithmetic_is_shown() -> None:
         ({"queries": {"a": [1e101, 0]}}, "too large"),
     ],
 )
-def test_what_does_not_fit_is_named(change: dict[str, Any], message: str) -> None:
+def test_invalid_cases_are_explained(change: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         work_cross_attention({name: value for name, value in {**SMALL, **change}.items() if value is not None})
     assert message in str(caught.value)

@@ -1,4 +1,4 @@
-"""An LSTM step worked by hand equals PyTorch's, forward and backward, and what does not fit is named."""
+"""A worked LSTM step matches PyTorch, forward and backward; invalid cases are explained."""
 
 import json
 from pathlib import Path
@@ -33,7 +33,7 @@ WEIGHTS: dict[str, Any] = {
 LAYER: dict[str, Any] = {"W_y": [[1, 2], [3, 4], [5, 6]], "b_y": [0, 1, 0], "y": [0, 0, 1]}
 
 
-def drawn_case(seed: int, width: int, inputs: int, classes: int) -> dict[str, Any]:
+def random_case(seed: int, width: int, inputs: int, classes: int) -> dict[str, Any]:
     draw = np.random.default_rng(seed)
     shapes: dict[str, tuple[int, ...]] = {f"W_{letter}": (width, width + inputs) for letter in "ufoc"}
     shapes |= {f"b_{letter}": (width,) for letter in "ufoc"} | {"x": (inputs,), "W_y": (classes, width)}
@@ -57,8 +57,8 @@ def torch_cell(case: dict[str, Any]) -> torch.nn.LSTMCell:
 
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 5), st.integers(1, 5), st.integers(1, 5))
-def test_states_loss_and_every_gradient_are_those_of_torch(seed: int, width: int, inputs: int, classes: int) -> None:
-    case = drawn_case(seed, width, inputs, classes)
+def test_states_loss_and_gradients_match_torch(seed: int, width: int, inputs: int, classes: int) -> None:
+    case = random_case(seed, width, inputs, classes)
     worked = work_lstm(case, backward=True)
     leaves = {
         name: torch.tensor(case[name], dtype=torch.float64, requires_grad=True)
@@ -82,8 +82,8 @@ def test_states_loss_and_every_gradient_are_those_of_torch(seed: int, width: int
         np.testing.assert_allclose(worked.backward[name], value.numpy(), rtol=1e-9, atol=1e-13, err_msg=name)
 
 
-def test_given_gates_go_on_as_worked_out_ones_do() -> None:
-    case = drawn_case(3, 3, 2, 4)
+def test_supplied_gates_give_the_same_step_as_computed() -> None:
+    case = random_case(3, 3, 2, 4)
     full = work_lstm(case, backward=True)
     tail = {name: case[name] for name in ("c_prev", "W_y", "b_y", "y", "da_next", "dc_next")}
     gates = {name: full.forward[name].tolist() for name in ("gamma_u", "gamma_f", "gamma_o", "candidate")}
@@ -96,7 +96,7 @@ def test_given_gates_go_on_as_worked_out_ones_do() -> None:
     assert "dW_y" in again.backward
 
 
-def test_large_pre_activations_saturate_and_large_logits_still_have_a_loss() -> None:
+def test_large_preactivations_and_logits_give_finite_loss() -> None:
     steep = {**WEIGHTS, "x": [1e5], "W_y": [[-1e3, 0], [0, 1e3]], "y": [1, 0]}
     built = work_lstm(steep, backward=True)
     assert built.forward["gamma_u"].tolist() == [1, 1]
@@ -105,7 +105,7 @@ def test_large_pre_activations_saturate_and_large_logits_still_have_a_loss() -> 
     assert all(np.isfinite(value).all() for value in built.backward.values())
 
 
-def test_a_target_of_shares_has_their_cross_entropy() -> None:
+def test_soft_target_has_its_cross_entropy() -> None:
     built = work_lstm({**GATES, **LAYER, "y": [0.5, 0.25, 0.25]}, backward=True)
     logits = torch.tensor(built.forward["z"], requires_grad=True)
     loss = torch.nn.functional.cross_entropy(logits[None], torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64))
@@ -115,7 +115,7 @@ def test_a_target_of_shares_has_their_cross_entropy() -> None:
     assert "−log" not in str(built)
 
 
-def test_other_spellings_mean_the_same() -> None:
+def test_alternative_spellings_are_equivalent() -> None:
     decoded = {"Γ_u": [0.5, 1], "G_f": [0.25, 0], "Gamma_o": [1, 0.5], "c_tilde": [0.5, -1], "c_prev": [2, 3]}
     assert work_lstm(decoded).to_dict() == work_lstm(GATES).to_dict()
     renamed = {("h_prev" if name == "a_prev" else name): value for name, value in WEIGHTS.items()}
@@ -125,7 +125,7 @@ def test_other_spellings_mean_the_same() -> None:
     assert "a_t" not in str(with_h) and "a_prev" not in str(with_h)
 
 
-def test_a_cell_of_one_unit_may_be_written_in_bare_numbers() -> None:
+def test_single_unit_cell_may_use_plain_numbers() -> None:
     bare = work_lstm({"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1, "candidate": 0.4, "c_prev": 0.2})
     assert bare.forward["c_t"].tolist() == pytest.approx([0.3])
 
@@ -133,17 +133,15 @@ def test_a_cell_of_one_unit_may_be_written_in_bare_numbers() -> None:
 @pytest.mark.parametrize("size", [(2, 2, 3), (7, 12, 5), (20, 30, 9)])
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("decimals", [0, 12])
-def test_every_line_fits_a_terminal_of_80_columns_and_is_plain(
-    size: tuple[int, int, int], full: bool, decimals: int
-) -> None:
-    case = {**drawn_case(1, *size), "title": "a long title " * 12}
+def test_lines_fit_80_columns_without_color(size: tuple[int, int, int], full: bool, decimals: int) -> None:
+    case = {**random_case(1, *size), "title": "a long title " * 12}
     text = str(work_lstm(case, backward=True, full=full, decimals=decimals))
     assert max(map(display_width, text.splitlines())) <= 80
     assert "\x1b" not in text
     assert ("--full prints" in text) == (not full and size != (2, 2, 3))
 
 
-def test_what_is_printed_is_rounded_and_what_is_returned_is_not() -> None:
+def test_printed_values_are_rounded_and_returned_values_exact() -> None:
     worked = work_lstm("c1", backward=True, decimals=2)
     assert "Printed to 2 decimals; nothing is rounded on the way." in str(worked)
     base = json.loads(json.dumps(worked.to_dict(), allow_nan=False))
@@ -189,21 +187,21 @@ def test_what_is_printed_is_rounded_and_what_is_returned_is_not() -> None:
         ({**WEIGHTS, "dc_next": [1]}, "dc_next has 1 number, expected 2"),
     ],
 )
-def test_what_does_not_fit_is_named(case: dict[str, Any], message: str) -> None:
+def test_invalid_cases_are_explained(case: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError) as caught:
         work_lstm(case)
     assert message in str(caught.value)
     assert str(caught.value).startswith("the case: ")
 
 
-def test_going_back_needs_something_to_go_back_from() -> None:
+def test_backward_needs_an_upstream_gradient() -> None:
     with pytest.raises(InputError, match="Give y with W_y, da_next or dc_next"):
         work_lstm(GATES, backward=True)
     with pytest.raises(InputError, match="nothing can go back through it"):
         work_lstm({**GATES, "candidate": [2, 0], "da_next": [1, 1]}, backward=True)
 
 
-def test_what_is_taken_as_it_is_or_as_zero_is_said() -> None:
+def test_defaults_for_missing_values_are_noted() -> None:
     assert "number 1 is outside [−1, 1]" in str(work_lstm({**GATES, "candidate": [2, 0]}))
     bare = {name: value for name, value in WEIGHTS.items() if not name.startswith("b_")}
     without = work_lstm({**bare, "W_y": [[1, 2]]})
@@ -218,7 +216,7 @@ def look(*words: str) -> int:
     return int(left.value.code or 0)
 
 
-def test_the_command_lists_prints_writes_and_reads_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_lists_prints_saves_and_reloads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert look() == 0
     listed = capsys.readouterr().out
     assert "e9" in listed and "c1" in listed and "lemma look lstm c1 --out mine.toml" in listed
@@ -242,7 +240,7 @@ def test_the_command_lists_prints_writes_and_reads_a_copy(tmp_path: Path, capsys
         ('title = "none"\n', "it holds neither gates nor weights"),
     ],
 )
-def test_a_bad_file_exits_with_2_and_its_name(
+def test_invalid_file_exits_with_2_and_its_path(
     text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "bad.toml").write_text(text, encoding="utf-8")
@@ -251,14 +249,14 @@ def test_a_bad_file_exits_with_2_and_its_name(
     assert message in output and "bad.toml" in output
 
 
-def test_an_example_of_another_kind_is_sent_there(capsys: pytest.CaptureFixture[str]) -> None:
+def test_example_of_another_kind_suggests_its_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert look("e1") == 2
     assert "lemma look attention e1" in capsys.readouterr().err
     assert look("c2") == 2
     assert "Did you mean 'c1'" in capsys.readouterr().err
 
 
-def test_a_case_given_in_words_can_be_saved_and_read_again(tmp_path: Path) -> None:
+def test_case_from_keywords_can_be_saved_and_reloaded(tmp_path: Path) -> None:
     first = work_lstm({**WEIGHTS, **LAYER})
     again = work_lstm(first.save(tmp_path / "case.toml"))
     assert isinstance(again, WorkedLstm)

@@ -1,4 +1,4 @@
-"""A cross-modal search by hand: cases of your own, mistakes in them, and the files it is saved as."""
+"""Worked cross-modal search: custom cases, their errors, and saved files."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def changed(**words: Any) -> dict[str, Any]:
     return {**CASE, **words}
 
 
-def test_scores_are_numpys_for_random_matrices() -> None:
+def test_scores_of_random_matrices_match_numpy() -> None:
     random = np.random.default_rng(3)
     settings = {
         name: random.normal(size=size)
@@ -38,7 +38,7 @@ def test_scores_are_numpys_for_random_matrices() -> None:
 
 
 @pytest.mark.parametrize(
-    ("case", "said"),
+    ("case", "message"),
     [
         (changed(W_i=[[1, 0, 2], [0, 1, 2]]), "W_i has 3 columns, W_t has 2"),
         (
@@ -56,31 +56,31 @@ def test_scores_are_numpys_for_random_matrices() -> None:
         (changed(w_i=[[1]]), "Did you mean 'W_i'"),
     ],
 )
-def test_what_does_not_fit_is_said_in_the_words_of_the_file(case: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(said)):
+def test_error_messages_use_the_names_of_the_file(case: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError, match=re.escape(message)):
         work_matching(case)
 
 
-def test_names_and_focus_show_one_images_arithmetic_only() -> None:
+def test_focus_shows_arithmetic_of_one_image_only() -> None:
     worked = work_matching(changed(image_names=["heart", "star"], sentence_names=["red", "gold"], focus="star"))
     printed = str(worked)
     assert "p(star)₁" in printed and "p(heart)₁" not in printed and "1 image not in focus" in printed
     assert worked.of_images[0].name == "heart" and worked.of_sentences[1].name == "gold"
 
 
-def test_a_vector_of_zeros_has_no_cosine_and_ties_are_all_named() -> None:
+def test_zero_vector_has_no_cosine_and_ties_are_listed() -> None:
     worked = work_matching(changed(I=[[0, 0], [1, 1]], T=[[0, 1, 0], [1, 0, 0]]))
     assert worked.of_images[0].cosine is None and worked.of_images[0].by_product == ("sentence 1", "sentence 2")
     assert worked.to_dict()["steps"]["cosines"][0] == [None, None]
     assert worked.of_images[1].by_cosine == ("sentence 1", "sentence 2")
 
 
-def test_numbers_that_grow_too_large_are_refused() -> None:
+def test_overflowing_numbers_are_refused() -> None:
     with pytest.raises(InputError, match="too large to work with"):
         work_matching(changed(I=[[1e90, 0], [0, 1]], W_i=[[1e90, 0], [0, 1]]))
 
 
-def test_a_case_of_another_kind_leads_to_its_own_command_and_back() -> None:
+def test_case_of_another_kind_suggests_its_command() -> None:
     with pytest.raises(SpecError, match="so it is a case for: lemma look cross e8"):
         work_matching("e8")
     from lemma.checking.worked.attention import work_cross_attention
@@ -90,7 +90,7 @@ def test_a_case_of_another_kind_leads_to_its_own_command_and_back() -> None:
 
 
 @pytest.mark.parametrize("suffix", [".html", ".svg", ".md", ".txt", ".json", ".toml"])
-def test_it_is_saved_in_every_form_and_the_toml_is_read_again(tmp_path: Path, suffix: str) -> None:
+def test_matching_is_saved_in_every_format_and_reloaded(tmp_path: Path, suffix: str) -> None:
     worked = work_matching(changed(title="<script>alert(1)</script>"))
     path = worked.save(tmp_path / f"e7{suffix}")
     text = path.read_text(encoding="utf-8")
