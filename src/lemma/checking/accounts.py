@@ -139,11 +139,12 @@ def alternative_conventions(subject: Subject, conventions: Conventions) -> list[
 
 
 def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
-    """Return the parts whose path is `prefix` or starts with it; `*` in a path stands for all members of a list.
+    """Return the parts of a formula that belong to the module at a path.
 
-    A member's number, as in `layers.0`, selects a part that is counted for several members, with 1 as its repeats.
+    A member of a list, as in `layers.0`, selects the parts that are counted for all members, with 1 as their repeats.
 
     Args:
+        prefix: the path; `*` stands for all members of a list.
         sizes: the account's sizes by symbol, at which the number of members is taken.
     """
     selected: list[Part] = []
@@ -160,9 +161,11 @@ def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -
 
 
 def _is_member(step: str, pattern: str, count: int) -> bool:
-    """Return whether a step of a typed path, such as "3", is among the members that a pattern such as "*" stands for.
+    """Return whether a name in a module path, such as the 3 of layers.3, is a member that a pattern stands for.
 
     Args:
+        step: the name.
+        pattern: "*", or such as "bias_l1…" for names that end in a number.
         count: the number of members.
 
     >>> _is_member("3", "*", 4), _is_member("4", "*", 4), _is_member("bias_l1", "bias_l1…", 1)

@@ -106,12 +106,13 @@ class CheckedClaim:
     correction: str = ""
 
     def explanation(self) -> list[str]:
-        """Return lines to print: the command that measures it, or the wrong claim and its correction; [] if right."""
+        """Return lines to print: the command that measures the claim, or a wrong claim and its correction; or []."""
         if self.right is None:
             return [f"to measure: {self.claim.measure}"]
         return [] if self.right else [f"claimed: {self.claimed}", f"right: {self.correction}"]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return row, sentence, verdict, command and correction of the claim as plain values for JSON."""
         about = {"row": self.claim.row, "says": self.claim.says, "verdict": VERDICT_WORDS[self.right]}
         outcome = {} if self.right is None else {"claimed": self.claimed, "correction": self.correction}
         return {**about, "command": self.claim.command, **outcome}

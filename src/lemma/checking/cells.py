@@ -208,7 +208,9 @@ class GradientCell(Spec):
             source: the line that the expression was read from, for the error's caret.
         """
         names = [node for _, node in walk(expression) if node.op == "name"]
-        canonical = {node.value: variable(self.canonical(node.value, helpers), node.position) for node in names}
+        canonical = {  # a name has the position of its first occurrence, where an error points
+            node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
+        }
         expression = substitute_names(expression, canonical)
         for _, node in walk(expression):
             if node.op == "name" and node.value not in self.all_names and node.value not in helpers:
@@ -227,7 +229,7 @@ class GradientCell(Spec):
 
     @cached_property
     def descendants(self) -> dict[str, frozenset[str]]:
-        """Names of the steps that are computed from each input or step, directly or indirectly, by its name."""
+        """For each input or step, by name, the steps that are computed from it, directly or indirectly."""
         descendants: dict[str, set[str]] = {name: set() for name in (*self.input_sides, *self.steps)}
         for equation in self.equations[: len(self.forward)]:
             used = variable_names(equation.expression)

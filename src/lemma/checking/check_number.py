@@ -63,13 +63,18 @@ class NumberQuestion:
     def from_model(
         cls, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
     ) -> "NumberQuestion":
-        """Count the model once, for checking any number of answers to the same question."""
+        """Return the question for a quantity of a model, counted once for any number of answers.
+
+        Args:
+            quantity: such as `parameters`, or a ratio such as `trainable/frozen`.
+            settings: sizes and choices of the model, by field name or symbol.
+        """
         names, subject = split_ratio(quantity), resolve_subject(model, settings)
         account = account_for(subject, names, conventions)
         return cls(account, names, symbol_aliases(subject.spec, account.symbols), subject, conventions)
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
-        """Return the verdict on a number; without `diagnose` a wrong one is not explained."""
+        """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
         if len(self.quantities) == 2:
             return self._check_ratio(number)
         if number.start:

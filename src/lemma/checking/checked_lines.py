@@ -26,7 +26,7 @@ class CheckedLine:
 
     @property
     def claim(self) -> str:
-        """The claim of the line, as the audit of sources quotes it."""
+        """The statement of the line, such as "Q = H×S", as the audit of sources quotes it."""
         return self.text
 
     @property

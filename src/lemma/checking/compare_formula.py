@@ -131,7 +131,9 @@ class FormulaQuestion:
 def read_question(
     account: Account, quantity_name: str, text: str, aliases: Mapping[str, str], fixed_sizes: Iterable[str] = ()
 ) -> FormulaQuestion:
-    """Parse an answer, and write the model's formula in its symbols: sizes that follow from others may be left out.
+    """Parse an answer into a question that compares it with the model's formula.
+
+    The answer may leave out sizes that follow from others, such as d_ff = 4d.
 
     Args:
         account: the model's formulas and sizes.
@@ -214,7 +216,8 @@ def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -
 def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
     """Return the question with sizes that follow from others, such as d_ff = 4d, replaced in the model's formula.
 
-    They are replaced in both formulas, or only where the answer does not name them: as the shorter difference has it.
+    They are replaced in both formulas or only where the answer does not name them, whichever makes the difference
+    shorter.
     """
     question = replace(question, quantity=replace(question.quantity, groups=question.original_parts))
     defaults = question.account.defaults
@@ -224,7 +227,7 @@ def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
 
 
 def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
-    """Return the question with numbers for the sizes that the answer does not name; None if it names all that matter.
+    """Return the question with numbers for the sizes that the answer does not name; None if there are no such sizes.
 
     Batch and time stay, unless they may be omitted: a formula without them counts for less than a batch.
     """
@@ -323,6 +326,7 @@ class Verdict(Result):
         return [headline, Table(("", "", ""), cells, left=(0, 1)), *map(Text, (*self.diagnosis, *self.remarks))]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values for JSON, fractions as floats."""
         numbers = {"yours_at": Fraction(self.yours_at), "right_at": Fraction(self.right_at)}
         values = {name: int(at) if at.denominator == 1 else float(at) for name, at in numbers.items()}
         return to_plain({**vars(self), **values})

@@ -87,6 +87,7 @@ class DerivationReport(CheckedLines[DerivationStep]):
         return f"{self.name}: {f'all {count} steps are' if count > 1 else 'the step is'} right"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return name, verdicts, steps, and the line of the first wrong step or None, as plain values for JSON."""
         return super().to_dict() | {"first_wrong": self.first_wrong and self.first_wrong.line}
 
 
@@ -151,7 +152,7 @@ _SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*
 
 @work_limit(MAX_FORMULA_STEPS)
 def _check_formulas(text: str, title: str) -> DerivationReport:
-    """Return the report on a derivation of formulas, a step a line; `title` names it in the report."""
+    """Check the steps of a derivation of formulas, a step a line; `title` names it in the report."""
     lines = _number_lines(text, title)
     derivation = _FormulaDerivation(_find_symbols([line for _, line in lines]))
     return DerivationReport(title, tuple(derivation.check(number, line) for number, line in lines))
@@ -264,7 +265,7 @@ def _find_symbols(lines: Sequence[str]) -> set[str]:
 
 @limited_work(MAX_OPERATIONS)
 def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
-    """Return the report on the table of a TOML file with `steps` and a function; `title` is the file, for messages."""
+    """Check the steps of a derivation with matrices, in the table of a TOML file; `title` is the file, for messages."""
     steps = fields.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{title}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")

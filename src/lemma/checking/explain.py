@@ -178,10 +178,10 @@ class MistakeTable:
         """Return the cheapest explanations, and whether others cost at most RIVAL_MARGIN more.
 
         Args:
-            candidates: each a combination of effects on the formula.
+            candidates: combinations of changes to the formula; each sums to the difference that is explained.
 
         Returns:
-            For each explanation, for each of its effects, the mistakes that have this effect.
+            For each explanation, for each of its changes, the mistakes that have this effect.
         """
         order = {delta: index for index, delta in enumerate(self.by_delta)}.__getitem__
         explanations = [sorted(deltas, key=order) for deltas in candidates]
@@ -217,7 +217,7 @@ def _build_table(question: FormulaQuestion) -> MistakeTable:
 
 
 def _total_cost(mistakes: Sequence[Sequence[Mistake]]) -> int:
-    """Return the sum of the cheapest costs: each element of `mistakes` lists alternatives."""
+    """Return the cost of several mistakes together; each element lists alternatives, of which the cheapest counts."""
     return sum(min(choice.cost for choice in choices) for choices in mistakes)
 
 

@@ -543,7 +543,7 @@ class WorkBudget:
 
 @contextmanager
 def limited_work(operations: int) -> Iterator[None]:
-    """Limit the operations of evaluating expressions in a `with` block, or in each call of a decorated function."""
+    """Limit the operations of evaluating expressions in a `with` block or a call; raise TooMuchWork beyond."""
     with WorkBudget(operations):
         yield
 

@@ -60,7 +60,7 @@ class PartGroup:
 
     @property
     def single_part(self) -> Part | None:
-        """The part of a group of one; None for larger groups."""
+        """The only part of the group; None if there are several."""
         return self.parts[0] if len(self.parts) == 1 else None
 
     @property
@@ -325,14 +325,14 @@ class MutationRules:
         self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
 
     def has_heads(self, group: PartGroup) -> bool:
-        """Return whether a group may have attention heads: its parts are called so, or no part of the model is."""
+        """Return whether a group may belong to attention: by the names of its parts, or if no part has such a name."""
         if HEADS not in self.question.account.order:
             return False
         is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)
         return is_attention or not any(self.is_attention.values())
 
     def off_by_one(self, group: PartGroup) -> Iterator[Replacement]:
-        """Yield replacements of a count by the next lower or higher number: N for N−1, L+1 for L."""
+        """Yield replacements of a count by the next higher or lower number: N for N−1, L+1 for L."""
         for name in self.counts:
             count = symbol(name)
             more, less = (group.total.substitute(name, count + step) for step in (1, -1))
@@ -343,7 +343,7 @@ class MutationRules:
             yield expected - 1, expected, less, COST_GLOBAL
 
     def confused_symbol(self, group: PartGroup) -> Iterator[Replacement]:
-        """Yield replacements of a symbol by another: d for d_h, 4d for d_ff, a head's width for that of all heads."""
+        """Yield replacements of a symbol that people confuse with another: d for d_h, 4d for d_ff, d/h for d."""
         heads, total, part = symbol(HEADS), group.total, group.single_part if group.name else None
         scaled_by_heads = (total * heads, total / heads)
         for name in self.names:
@@ -368,7 +368,7 @@ class MutationRules:
                     yield other, symbol(name), mutated, COST_GLOBAL if other in symbols else COST_LOCAL
 
     def block_count(self, group: PartGroup) -> Iterator[Multiple]:
-        """Yield another number of equal blocks in a tensor: three gates for four, a query without key and value."""
+        """Yield the group's formula with a wrong number of equal blocks, such as three gates for four."""
         number, _ = group.total.common_factor()
         is_equal = not self.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
         if not is_equal or number.denominator != 1 or not 2 <= number <= MAX_BLOCKS:
@@ -383,7 +383,7 @@ class MutationRules:
             yield group.total * times, message, COST_GLOBAL if blocks else COST_LOCAL
 
     def wrong_factor(self, group: PartGroup) -> Iterator[Multiple]:
-        """Yield formulas with one factor too many (heads, layers, positions) or too few, or divided by the heads."""
+        """Yield the group's formula with a factor too many (heads, layers, positions), too few, or divided by h."""
         if self.has_heads(group):
             message = f"your formula multiplies {{}} by {HEADS}; the heads share its width"
             yield group.total * symbol(HEADS), message, COST_FACTOR

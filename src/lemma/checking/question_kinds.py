@@ -273,7 +273,7 @@ class DerivedFormula(FormulaAnswerQuestion):
         self.expected_value = self.expected_formula.at(symbols)
 
     def _derive(self, formulas: Mapping[str, Rational]) -> Rational:
-        """Return the right formula for these formulas of the earlier questions, by question id."""
+        """Return the formula that is right if the earlier questions have these formulas, by question id."""
         derived, calculator = self.template, Calculator()
         for id in self.question.builds_on:
             derived = substitute(derived, {f"?{id}": formulas[id]}, calculator)

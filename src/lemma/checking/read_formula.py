@@ -101,7 +101,7 @@ class _AnswerReader:
         self.calculator = Calculator()
 
     def read(self) -> FormulaReading:
-        """Parse the whole answer."""
+        """Parse the answer that the reader was created for."""
         tokens, setting_tokens = self._split_settings()
         pieces = _split(tokens, {",", ";", "newline"})
         if not pieces:
@@ -299,7 +299,7 @@ def split_into_symbols(token: Token, symbols: Collection[str], include_self: boo
 
 
 def is_function_name(word: str) -> bool:
-    """Return whether a name is that of a function, with or without its base, such as log2.
+    """Return whether a name is that of a known function, also with a base, such as log2.
 
     >>> is_function_name("log2"), is_function_name("log_10"), is_function_name("d2")
     (True, True, False)

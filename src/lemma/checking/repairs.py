@@ -165,14 +165,18 @@ Rule = Callable[[Node, RepairContext], Rewrites]
 
 
 def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield the repairs of an expression that rules propose, in the order of the rules."""
+    """Yield the repairs of an expression that rules propose, in the order of the rules.
+
+    Args:
+        tree: the wrong expression.
+    """
     for rule in rules:
         for path, node, description in rule(tree, context):
             yield Repair(description, replace_at(tree, path, node))
 
 
 def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield repairs of an expression by every rule, likeliest first; then by pairs of the most common rules."""
+    """Yield repairs of a wrong expression by every rule, likeliest first; then by pairs of the most common rules."""
     yield from apply_rules((*COMMON_RULES, *LESS_COMMON_RULES), tree, context)
     for first in apply_rules(COMMON_RULES, tree, context):
         for second in apply_rules(COMMON_RULES, first.expression, context):
@@ -183,7 +187,7 @@ def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
 
 
 def flip_signs(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to flip one sign of the expression."""
+    """Yield rewrites that flip a sign of the expression."""
     for path, node in walk(tree):
         match node:
             case Node("-", (left, right)):
@@ -199,7 +203,7 @@ def flip_signs(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def toggle_transposes(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to transpose one node of the expression, or to leave it untransposed."""
+    """Yield rewrites that transpose a node of the expression, or drop its transpose."""
     yield (), transpose(tree), "the result is transposed"
     for path, node in walk(tree):
         if node.op == ".T":
@@ -209,7 +213,7 @@ def toggle_transposes(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose every order and every transposition of the operands of a matrix product."""
+    """Yield rewrites of each matrix product with its operands in every order and transposition."""
     for path, node in walk(tree):
         if node.op == "@":
             for product in _arrangements(*node.children):
@@ -217,7 +221,7 @@ def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def swap_product_kind(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose a matrix or outer product for an elementwise one, and the reverse."""
+    """Yield rewrites of each elementwise product as a matrix or outer product, and the reverse."""
     for path, node in walk(tree):
         match node:
             case Node("*", (left, right)) | Node("sum", (Node("*", (left, right)),)):
@@ -251,7 +255,7 @@ def _square(node: Node) -> Node:
 
 
 def drop_factors(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to drop a factor of a matrix product or quotient, or up to two of a chain of elementwise factors."""
+    """Yield rewrites that drop a factor of a matrix product or quotient, or one or two of an elementwise product."""
     for path, node in _walk_chains(tree):
         if node.op == "*":
             yield from ((path, *rewrite) for rewrite in _drop_from_chain(_list_factors(node)))
@@ -282,7 +286,7 @@ def _list_factors(node: Node) -> list[Node]:
 
 
 def drop_terms(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to drop one term of a sum or difference."""
+    """Yield rewrites that drop a term of a sum or difference."""
     for path, node in walk(tree):
         match node:
             case Node("+" | "-" as sign, (left, right)):
@@ -294,7 +298,7 @@ def drop_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose the activation or its square for the input of an activation, the square for the activation, and so on."""
+    """Yield rewrites that exchange an activation, its square and its input, as in h^2 instead of h."""
     for path, node in walk(tree):
         for function, pre, output in context.cell.activations:
             if function == "relu":  # its derivative depends on where its input or output is positive only
@@ -316,7 +320,7 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def swap_complements(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose 1 - g for a gate g, and the reverse."""
+    """Yield rewrites that replace a gate g by 1 - g, and the reverse."""
     for path, node in walk(tree):
         if node.op in ("name", "^"):
             replacement = binary("-", _ONE, node)
@@ -328,7 +332,10 @@ def swap_complements(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _describe_exchange(tree: Node, path: Path, replacement: Node) -> str:
-    """Describe the replacement of a node, with the difference around it: (1 - c_tilde^2) instead of (1 - pre_c)."""
+    """Return "NEW instead of OLD" for the replacement of the node at `path`.
+
+    A difference around the node is shown too: (1 - c_tilde^2) instead of (1 - pre_c).
+    """
     node = parent = tree
     for index in path:
         node, parent = node.children[index], node
@@ -339,7 +346,7 @@ def _describe_exchange(tree: Node, path: Path, replacement: Node) -> str:
 
 
 def swap_names(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose another name of the same shape for a name, once or everywhere."""
+    """Yield rewrites that replace a name by another of the same shape, once or everywhere."""
     values = context.sample.values
     for old in sorted(variable_names(tree)):
         shape = values[old].shape if old in values else None
@@ -352,7 +359,7 @@ def swap_names(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to take the rows of the result that belong to the target, for gradients of a stacked vector."""
+    """Yield rewrites that take the rows of the target from the gradient of a stacked vector."""
     for size in context.cell.sizes:
         for rows in ((None, size), (size, None)):
             selected = Node("slice", (tree,), (rows, (None, None)))
@@ -360,7 +367,7 @@ def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
+    """Yield the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
     for equation in context.cell.equations:
         match equation.expression:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == context.target:
@@ -378,7 +385,7 @@ def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
 def _join_missing(
     kind: str, operator: str, tree: Node, context: RepairContext, candidates: Sequence[tuple[Node, Shape | None]]
 ) -> Rewrites:
-    """Propose to join each candidate to nodes of its shape by an operator.
+    """Yield rewrites that join a candidate to a node of the same shape by an operator.
 
     A factor is added to a whole chain of elementwise products.
 
@@ -395,24 +402,24 @@ def _join_missing(
 
 
 def add_incoming_gradients(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to add a gradient that arrives from outside the function."""
+    """Yield rewrites that add a gradient that arrives from outside the function."""
     terms = [(variable(name), context.available_shapes.get(name)) for name in context.cell.incoming]
     return _join_missing("term", "+", tree, context, terms)
 
 
 def multiply_derivatives(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to multiply by the derivative of an activation."""
+    """Yield rewrites that multiply a node by the derivative of an activation."""
     return _join_missing("factor", "*", tree, context, context.derivatives)
 
 
 def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to multiply elementwise by a named value of the same shape."""
+    """Yield rewrites that multiply a node elementwise by a named value of the same shape."""
     factors = [(variable(name), shape) for name, shape in context.available_shapes.items()]
     return _join_missing("factor", "*", tree, context, factors)
 
 
 def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to multiply or divide the whole by a number of the cell: a size or its root, a scalar input, or 2."""
+    """Yield rewrites that multiply or divide the whole by a size or its root, a scalar input, or 2."""
     sizes = [variable(size) for size in context.cell.sizes]
     scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
     for number in (*(Node("sqrt", (size,)) for size in sizes), *sizes, *scalars, Node("number", value="2")):
@@ -421,7 +428,7 @@ def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def change_reductions(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose a sum over the rows or along them, another axis of a sum, or a sum for a mean and the reverse."""
+    """Yield rewrites that add a sum over an axis, change the axis of a sum, or exchange a sum and a mean."""
     for axis, description in ((0, "sum over the rows"), (1, "sum along the rows")):
         yield (), Node("sum", (tree,), axis), f"{description}: axis={axis}"
     for path, node in walk(tree):
@@ -433,7 +440,7 @@ def change_reductions(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def multiply_matrices(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to multiply by a named matrix or vector, or its transpose, from either side."""
+    """Yield rewrites that multiply a node by a named matrix or vector, or its transpose, from either side."""
     for path, node, shape in _walk_matrices(tree, context):
         for name, size in context.matrices.items():
             for factor, (rows, columns) in ((variable(name), size), (transpose(variable(name)), size[::-1])):
@@ -445,7 +452,7 @@ def multiply_matrices(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to add a term like an existing one with the names of another gate, such as W_f for W_u."""
+    """Yield rewrites that add a term like an existing one with the names of another gate, such as W_f for W_u."""
     available = context.available_shapes.keys()
     gates = {name.rpartition("_")[2] for name in available if "_" in name}
     for path, node in walk(tree):
@@ -459,7 +466,7 @@ def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def add_terms(tree: Node, context: RepairContext) -> Rewrites:
-    """Propose to add to the whole a named value, a product of two, or a gradient times a transposed input matrix."""
+    """Yield rewrites that add to the whole a named value, a product of two, or a gradient times a transposed input."""
     terms = [variable(name) for name, shape in context.available_shapes.items() if shape == context.shape]
     terms += [binary("*", *pair) for pair in combinations_with_replacement(terms, 2)]
     for name in context.cell.gradients:  # times a transposed matrix, from either side

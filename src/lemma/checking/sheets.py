@@ -148,8 +148,8 @@ def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
     path = Path("the sheet") if isinstance(source, Mapping) else Path(source)
     if isinstance(source, Mapping):
         table = dict(source)
-        if unknown := min((str(name) for name in table if name not in _SHEET_FIELDS), default=""):
-            raise InputError(describe_unknown("the sheet: setting", unknown, ("title", "questions")))
+        if unknown := sorted(str(name) for name in table if name not in _SHEET_FIELDS):
+            raise InputError(describe_unknown("the sheet: setting", unknown[0], ("title", "questions")))
     elif path.suffix.lower() == ".toml":
         table = parse_table(read_text(path), f"{path}:", _SHEET_FIELDS)
     else:

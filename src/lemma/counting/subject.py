@@ -10,8 +10,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from importlib.metadata import version
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -64,9 +63,7 @@ class Subject:
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # of symbols that the person has not set
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of symbols that cannot have all values
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
-    builds_fresh: bool = (
-        True  # whether `make_module` never returns a module, or a part of one, that somebody else holds
-    )
+    builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:
@@ -87,7 +84,7 @@ class Subject:
             CountingError: it cannot be built at these sizes, or is not a module whose shapes are known.
         """
         try:
-            module = self._make(sizes, device, random_init)
+            module = self._call_factory(sizes, device, random_init)
         except Exception as error:  # the constructor of other people's code may fail in any way
             raise CountingError(f"{self.name} cannot be built at {format_sizes(sizes)}: {error}") from error
         if not isinstance(module, nn.Module):
@@ -103,7 +100,7 @@ class Subject:
     def can_build(self, sizes: Sizes) -> bool:
         """Return whether a module can be built at these sizes."""
         try:
-            module = self._make(sizes, "meta", random_init=True)
+            module = self._call_factory(sizes, "meta", random_init=True)
         except Exception:  # as in `build`, which says why
             return False
         return isinstance(module, nn.Module) and not any(map(nn.parameter.is_lazy, module.parameters()))
@@ -115,7 +112,7 @@ class Subject:
         with torch.device(device):
             return self.make_inputs(sizes)
 
-    def _make(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
+    def _call_factory(self, sizes: Sizes, device: str, random_init: bool) -> nn.Module:
         """Call the factory at these sizes, on a device, with random or zero weights."""
         initialization = nullcontext() if random_init else ZeroInit()
         with torch.device(device), SkipInitialization() if device == "meta" else initialization:
@@ -246,7 +243,9 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         )
     if isinstance(model, str) and model in EXAMPLES:
         others = sorted((name, value) for name, value in settings.items() if not isinstance(value, int))
-        library = version("transformers") if find_spec("transformers") else ""
+        library = ""
+        with suppress(PackageNotFoundError):
+            library = version("transformers")
         identity = f"example {model} {others} transformers {library}"
         return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity)
     is_file = isinstance(model, Path) or (isinstance(model, str) and exists(Path(model)))

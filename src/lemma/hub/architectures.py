@@ -552,6 +552,12 @@ LLAMA_ENTRIES: Entries = {
     "rope_parameters": ("positions", 1.0),
 }
 ATTENTION_BIAS: Entries = {"attention_bias": ("attention_bias", False)}
+GEMMA_ENTRIES: Entries = {
+    # `_read_gemma` reads hidden_act, which counts only without hidden_activation
+    **{key: entry for key, entry in LLAMA_ENTRIES.items() if key != "hidden_act"},
+    "head_dim": ("head_width", 256),
+    **ATTENTION_BIAS,
+}
 GPT2_ENTRIES: Entries = {
     "vocab_size": ("vocabulary", REQUIRED),
     "n_positions": ("context", REQUIRED),
@@ -749,7 +755,7 @@ _ALL = (
         "gemma",
         "Gemma",
         GEMMA,
-        {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
+        GEMMA_ENTRIES,
         {**LLAMA_SETTINGS, "scaled_embedding": True},
         fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,

@@ -42,7 +42,7 @@ class Model(nn.Module):
     stateful: ClassVar[bool] = False
 
     def init_weights(self) -> None:
-        """Draw the initial weights but those of a model inside; PyTorch's own unless a family says otherwise."""
+        """Draw the model's initial weights in place, except those of a backbone inside it; PyTorch's own by default."""
 
 
 class Backbone(Model):
@@ -56,7 +56,7 @@ class Backbone(Model):
 
     @property
     def vector_width(self) -> int:
-        """Width of its vectors."""
+        """Width of the vectors that `vectors` returns, the input width of the output layer."""
         raise NotImplementedError(f"{type(self).__name__} has no vectors.")
 
     def vectors(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
@@ -90,22 +90,22 @@ class LanguageModel(Backbone, ABC):
         """Return the logits of the token after each of `tokens`, and the state after all of them."""
 
     def logits_of(self, vectors: Float[Tensor, "batch time vector_width"]) -> Float[Tensor, "batch time vocabulary"]:
-        """Apply the output layer, and what comes after it, to vectors."""
+        """Return the logits of vectors that `vectors` returned: the output layer, then a cap if the model has one."""
         return self.get_submodule("output")(vectors)
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Count the trainable numbers of a model; a tied tensor counts once."""
+    """Return the number of trainable scalars of a model; a tensor that several modules share counts once."""
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def init_embedding(embedding: nn.Embedding) -> None:
-    """Draw a small initial embedding, so that the functions behind it are nearly linear at first."""
+    """Draw small initial weights of an embedding in place: the functions behind it are then nearly linear."""
     nn.init.normal_(embedding.weight, std=0.1)
 
 
 def has_global_hooks() -> bool:
-    """Return whether hooks for all modules are registered."""
+    """Return whether a torch hook is registered for all modules of the process."""
     return any(getattr(torch_module, f"_global{name}") for name in HOOKS)
 
 
@@ -122,7 +122,7 @@ EVALUATING_LOCK = threading.Lock()
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Switch the modules that are in training mode to evaluation mode, and just those back.
+    """Switch submodules in training mode to evaluation mode inside the context, and back to training mode afterwards.
 
     Contexts of one model may overlap in any order, as those of two open streams do: the last to end switches back.
     """
@@ -143,14 +143,14 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def measuring(model: nn.Module) -> Iterator[torch.device]:
-    """Switch dropout and gradients off, yield the model's device, and leave the model as it was."""
+    """Yield the model's device; inside the context dropout and gradients are off, afterwards they are as before."""
     first = next(chain(model.parameters(), model.buffers()), None)
     with evaluating(model), torch.no_grad():
         yield torch.device("cpu") if first is None else first.device
 
 
 def padding_mask(tokens: Tokens) -> Bool[Tensor, "batch 1 1 time"] | None:
-    """Return the mask of visible positions, for every query of every head; None where all are visible.
+    """Return the attention mask of token ids with −1 as padding, True where a key is visible; None if all are visible.
 
     Only a CPU is asked whether they are: a GPU would have to be waited for, and compiled code cannot ask. A row's first
     position is always visible, so that a row of padding gives numbers too.
@@ -162,7 +162,13 @@ def padding_mask(tokens: Tokens) -> Bool[Tensor, "batch 1 1 time"] | None:
 
 
 def trim_padding(tokens: Tokens, max_length: int | None, setting: str) -> Tokens:
-    """Cut padding off past the longest sequence that a model reads; refuse tokens there."""
+    """Return token ids without the columns of padding past `max_length`; raise an error if a text has tokens there.
+
+    Args:
+        tokens: ids, (batch, time), −1 as padding at the right end of a row.
+        max_length: the most tokens that the model reads; None for no limit.
+        setting: name of the setting with that limit, for the error message.
+    """
     if max_length is None or tokens.shape[1] <= max_length:
         return tokens
     if bool((tokens[:, max_length:] >= 0).any()):
@@ -175,13 +181,13 @@ def trim_padding(tokens: Tokens, max_length: int | None, setting: str) -> Tokens
 
 
 def pad_to_length(vectors: Float[Tensor, "batch trimmed width"], length: int) -> Float[Tensor, "batch time width"]:
-    """Append zeros where padding was cut off."""
+    """Append zero vectors along the time axis up to `length`, in place of the padding that `trim_padding` removed."""
     missing = length - vectors.shape[1]
     return functional.pad(vectors, (0, 0, 0, missing)) if missing else vectors
 
 
 def tokens_per_batch(device: torch.device, logits_per_token: int = 1) -> int:
-    """Return how many tokens to read at once, if each gives this many logits."""
+    """Return how many tokens to read at once so that the logits, so many per token, fit in a device's memory."""
     kind = "cpu" if device.type == "cpu" else "cuda"
     return max(1, min(MAX_TOKENS[kind], MAX_LOGITS[kind] // logits_per_token))
 
@@ -194,7 +200,7 @@ TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # what every mod
 
 
 def named_weights(model: nn.Module, include_frozen: bool = False) -> dict[str, Tensor]:
-    """Return the trainable tensors and buffers of a model by name, not copied; a tied tensor under its first name.
+    """Return the trainable tensors and buffers of a model by name, not copied; a tied tensor under its first name only.
 
     Frozen parameters are those of a base, and only included if asked for.
     """
@@ -207,7 +213,7 @@ def named_weights(model: nn.Module, include_frozen: bool = False) -> dict[str, T
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> None:
-    """Write a safetensors file with the rights that the umask gives; a disk that refuses is an OSError."""
+    """Write tensors by name and a header of strings to a new safetensors file at `path`; may raise OSError."""
     path.touch()
     mode = path.stat().st_mode  # the library itself lets nobody else read its files
     try:
@@ -229,7 +235,7 @@ def weight_versions(model: nn.Module) -> tuple[Any, ...]:
 
 
 def store_column_major(model: nn.Module, copy_values: bool = True) -> None:
-    """Store large matrices on a CPU that have no fewer rows than columns in column-major order.
+    """Change the memory layout of a CPU model's large matrices with rows ≥ columns to column-major, in place.
 
     Multiplying one vector, as in decoding, takes the time of reading the matrix. With MKL that is 1.1 to 2 times faster
     along columns unless rows are longer; for many vectors the order hardly matters.
@@ -248,7 +254,7 @@ def store_column_major(model: nn.Module, copy_values: bool = True) -> None:
 
 
 def benefits_from_threads(weight: Tensor) -> bool:
-    """Return whether reading a matrix takes longer than starting the threads."""
+    """Return whether reading a matrix from memory takes longer than starting threads to multiply by it."""
     is_dense = weight.is_contiguous() or weight.t().is_contiguous()
     return weight.device.type == "cpu" and weight.numel() >= LARGE_MATRIX and is_dense
 
@@ -256,7 +262,7 @@ def benefits_from_threads(weight: Tensor) -> bool:
 def threaded_linear(
     weight: Float[Tensor, "rows columns"], bias: Float[Tensor, " rows"] | None, vectors: Float[Tensor, "*batch columns"]
 ) -> Float[Tensor, "*batch rows"]:
-    """Apply a linear map with all threads also to a single vector, for which MKL uses one of them.
+    """Return vectors · weightᵀ + bias, computed by all threads; for a single vector MKL would use one thread.
 
     Each thread multiplies its part of the inputs, and the results are added; row-major, each has its part of outputs.
     """
@@ -301,7 +307,10 @@ def fast_copy(module: nn.Module) -> Any:
 
 
 def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """Return what torch's most frequent modules compute as a function, which Python calls faster than any object."""
+    """Return a plain function that computes what a simple torch module does (linear, activation …).
+
+    None for other modules.
+    """
     if isinstance(module, nn.Linear):
         weight, bias = module.weight, module.bias
         if benefits_from_threads(weight):
@@ -318,18 +327,19 @@ def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
 
 @cache
 def _make_class(kind: type[nn.Module]) -> type:
-    """Make a class with a module's methods but without `nn.Module`; its instances are called as modules are."""
+    """Return a class with the methods of a module class but without `nn.Module`; `fast_copy` makes its instances."""
     return type(kind.__name__, (), _members(kind) | {"__call__": kind.forward})
 
 
 @cache
 def _calls_super(kind: type[nn.Module]) -> bool:
+    """Return whether a method of a module class uses `super()` or `__class__`, which a copied class cannot have."""
     functions = [member for member in _members(kind).values() if isinstance(member, FunctionType)]
     return any("__class__" in function.__code__.co_freevars for function in functions)
 
 
 def _members(kind: type[nn.Module]) -> dict[str, Any]:
-    """Return what a class and its parents up to `nn.Module` define, special names left out."""
+    """Return the members by name that a module class and its parents below `nn.Module` define, without dunders."""
     parents = [parent for parent in reversed(kind.__mro__) if parent not in nn.Module.__mro__]
     members = {name: value for parent in parents for name, value in vars(parent).items()}
     return {name: value for name, value in members.items() if not name.startswith(("__", "_abc_"))}

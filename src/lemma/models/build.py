@@ -22,7 +22,7 @@ def build(spec: LanguageSpec, dropout: float = 0.0) -> LanguageModel: ...
 @overload
 def build(spec: ModelSpec, dropout: float = 0.0) -> Model: ...
 def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
-    """Build the model a spec describes, with initial weights drawn from torch's random state.
+    """Return a new model of a spec, with initial weights drawn from torch's random state.
 
     >>> from lemma.spec.models import FeedForward
     >>> count_parameters(build(FeedForward(V=10, d=3, d_h=4, N=3)))  # V(d + d_h) + ((N−1)d + 1)d_h
@@ -37,7 +37,7 @@ def build(spec: ModelSpec, dropout: float = 0.0) -> Model:
 
 
 def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
-    """Build the model a spec describes without drawing weights: they hold anything until others are put in.
+    """Return a new model of a spec whose weights are uninitialised memory, to be overwritten by the caller.
 
     Memory that is not written to takes none, so that a model can be filled tensor by tensor.
     """
@@ -50,13 +50,13 @@ def build_uninitialized(spec: ModelSpec, dropout: float = 0.0) -> Model:
 
 
 def count_spec_parameters(spec: ModelSpec) -> int:
-    """Count a spec's parameters on the meta device: no memory, no time."""
+    """Return the number of parameters of a spec's model, built on the meta device: without memory for weights."""
     with torch.device("meta"), SkipInitialization():  # filling a tensor there imports torch._dynamo, a second and more
         return count_parameters(construct(spec, 0.0))
 
 
 def check_memory(spec: ModelSpec) -> None:
-    """Refuse a model whose weights alone are larger than the memory of this machine, before any of it is built."""
+    """Raise an error if a spec's weights alone are larger than this machine's memory; build nothing."""
     try:
         needed = 4 * count_spec_parameters(spec)
     except RuntimeError:  # a tensor of more numbers than 64 bits can count
@@ -89,7 +89,7 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def construct(spec: ModelSpec, dropout: float) -> Model:
-    """Build the modules of a model; its weights are those that torch's modules draw."""
+    """Return the modules of a spec's model, with the weights that torch's constructors draw."""
     if isinstance(spec, NewFamily):
         with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
             model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)
@@ -104,7 +104,7 @@ def construct(spec: ModelSpec, dropout: float) -> Model:
 
 
 def build_body(spec: BodySpec, dropout: float) -> Backbone:
-    """Build the body of another model, without the modules that come after its vectors."""
+    """Return the backbone of a classifier or another model, without the output layer that would follow its vectors."""
     backbone = construct(spec, dropout)
     assert isinstance(backbone, Backbone)
     for name in backbone.output_modules:
@@ -113,7 +113,7 @@ def build_body(spec: BodySpec, dropout: float) -> Backbone:
 
 
 def _init_weights(model: Model) -> None:
-    """Draw the initial weights as the family does, those of the model inside it first."""
+    """Draw a model's initial weights in place by its `init_weights`, after those of the models inside it."""
     if not isinstance(model, LanguageModel):
         for inner in model.children():
             if isinstance(inner, Model):

@@ -22,20 +22,27 @@ class ClassifierModel(Model):
         self.head = nn.Linear(self.body.vector_width, spec.classes, bias=spec.head_bias)
 
     def init_weights(self) -> None:
-        """Draw a small initial head, so that all classes are about equally likely; the backbone draws its own."""
+        """Draw a small initial output layer, so that all classes are about equally likely.
+
+        The backbone draws its own.
+        """
         nn.init.normal_(self.head.weight, std=0.02)
         if self.spec.head_bias:
             nn.init.zeros_(self.head.bias)
 
     def forward(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch classes"]:
-        """Return the logits of each text's class."""
+        """Return the class logits of each text; a token of −1 is padding."""
         mask = (tokens if tokens.dim() == 2 else tokens[..., 0]) >= 0  # words of a tree come with their arcs
         pooled = pool(self.body.vectors(tokens), mask, self.spec.pooling)
         return self.head(self.dropout(pooled))
 
 
 def pool(vectors: Float[Tensor, "batch time width"], mask: Tensor, pooling: str) -> Float[Tensor, "batch width"]:
-    """Take the first vector of each row, the last one that is not masked, or the mean of those that are not.
+    """Return one vector per row: the first, the last unmasked, or the mean of the unmasked ones.
+
+    Args:
+        mask: (batch, time), True at tokens and False at padding.
+        pooling: "first", "last" or "mean".
 
     >>> vectors, mask = torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]])
     >>> [pool(vectors, mask, name).item() for name in ("first", "last", "mean")]
@@ -67,10 +74,15 @@ class TreeModel(Backbone):
 
     @property
     def vector_width(self) -> int:
+        """Width of the vectors of the last layer."""
         return self.spec.width
 
     def vectors(self, tokens: Int[Tensor, "batch time two"]) -> Float[Tensor, "batch time width"]:
-        """Read words with their trees: each a token and the position of its head, −1 for none."""
+        """Return a vector for each word.
+
+        Args:
+            tokens: for each word its token id and the position of its head in the row, −1 without a head.
+        """
         adjacency = tree_adjacency(tokens[..., 1], tokens[..., 0] >= 0)
         hidden = self.dropout(self.embedding(tokens[..., 0].clamp(min=0)))
         for layer in self.layers:
@@ -79,7 +91,11 @@ class TreeModel(Backbone):
 
 
 def tree_adjacency(heads: Int[Tensor, "batch time"], mask: Tensor) -> Float[Tensor, "batch time time"]:
-    """Return Â of each tree of a batch, dense since sentences are short; padding has no arcs except to itself.
+    """Return the normalised adjacency matrix Â of each tree, with self-loops; dense, since sentences are short.
+
+    Args:
+        heads: position of each word's head, −1 without a head.
+        mask: (batch, time), True at words; padding is connected only to itself.
 
     >>> tree_adjacency(torch.tensor([[1, -1]]), torch.tensor([[True, True]]))[0].round(decimals=5).tolist()
     [[0.5, 0.5], [0.5, 0.5]]

@@ -53,7 +53,9 @@ class DecoderModel(LanguageModel):
         self.logit_cap = spec.logit_cap
 
     def init_weights(self) -> None:
-        """Draw GPT-2's initial weights: std 0.02, less with depth for those that add to the residual."""
+        """Draw initial weights as GPT-2's: standard deviation 0.02, less with depth for matrices that add to the
+        residual.
+        """
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
@@ -65,13 +67,17 @@ class DecoderModel(LanguageModel):
 
     @property
     def receptive_field(self) -> int | None:
-        """The context T; where positions extrapolate, None, or L(w−1)+1 tokens through L sliding windows."""
+        """Number of latest tokens on which logits depend: the context T, or L(w−1)+1 for L sliding windows of w.
+
+        None for all.
+        """
         if self.window is not None or self.spec.window is None:
             return self.window
         return self.spec.depth * (self.spec.window - 1) + 1
 
     @property
     def vector_width(self) -> int:
+        """Width d of the hidden states."""
         return self.embedding.embedding_dim
 
     def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Logits, "DecoderCache"]:
@@ -93,17 +99,18 @@ class DecoderModel(LanguageModel):
         return logits, DecoderCache(all_tokens[:, -self.window :], self.window)
 
     def supports_slots(self) -> bool:
-        """Return whether `step` can run: the positions must accept a position per sequence."""
+        """Return whether `step` can run: the position embedding must accept a different position for each sequence."""
         return not isinstance(self.spec.positions, NewPositions) and self.biases is None
 
     def ensure_rotary_length(self, length: int) -> None:
-        """Make the tables of rotations long enough for `step` at this many positions."""
+        """Extend the tables of rotary angles to at least `length` positions, for `step`."""
         for module in self.modules():
             if isinstance(module, RotaryEmbedding):
                 module.ensure_length(length)
 
     def step(self, tokens: Int[Tensor, "batch 1"], slots: "DecoderSlotCache") -> Logits:
-        """Append the next token of each sequence to its slot, which must not be full, and predict the one after it.
+        """Append the next token of each sequence to its slot, which must have room, and return the logits of the
+        token after it.
 
         All shapes are those of the full capacity, whatever the lengths: nothing here depends on numbers that the device
         holds, so a step can be captured in a CUDA graph.
@@ -121,26 +128,34 @@ class DecoderModel(LanguageModel):
         return self.logits_of(self.norm(hidden))
 
     def vectors(self, tokens: Tokens) -> HiddenStates:
-        """Read one sequence, at most as long as the context; no token sees the padding after it."""
+        """Return the hidden states of token ids, at most as many per row as the context.
+
+        No token sees the padding after it.
+        """
         trimmed = trim_padding(tokens, self.window, "decoder.context").clamp(min=0)
         return pad_to_length(self._read(trimmed, DecoderCache(trimmed[:, :0], self.window))[0], tokens.shape[1])
 
     def logits_of(self, vectors: HiddenStates) -> Logits:
-        """Apply the output layer; with a cap, c·tanh(logit/c)."""
+        """Return the logits of hidden states; with a logit cap c, c·tanh(logit/c)."""
         logits = self.output(vectors)
         return logits if self.logit_cap is None else self.logit_cap * torch.tanh(logits / self.logit_cap)
 
     def _append(self, tokens: Tokens, cache: "DecoderCache") -> tuple[Logits, "DecoderCache"]:
+        """Read new tokens after those of a cache; return their logits and the extended cache."""
         hidden, layers = self._read(tokens, cache)
         return self.logits_of(hidden), DecoderCache(torch.cat([cache.tokens, tokens], dim=1), self.window, layers)
 
     def _embed(self, tokens: Tokens, start: int | Tensor) -> HiddenStates:
+        """Return the scaled embeddings of tokens at positions start, start + 1, …, position embeddings included."""
         embedded = self.embedding(tokens)
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         return self.positions(embedded, start=start)
 
     def _read(self, tokens: Tokens, cache: "DecoderCache") -> tuple[HiddenStates, tuple[KVCache, ...]]:
-        """Return the vectors of new tokens, and the caches of all layers with them appended."""
+        """Read new tokens after those of a cache.
+
+        Return their hidden states and the extended KV cache of each layer.
+        """
         start, new = cache.tokens.shape[1], tokens.shape[1]
         hidden = self._embed(tokens, start)
         if self.training and support.runs_on_gpu(hidden):
@@ -172,6 +187,7 @@ class DecoderCache(State):
 
     @property
     def can_recur(self) -> bool:
+        """True if only a window of tokens counts, so that a later state may equal an earlier one."""
         return self.window is not None
 
     @property
@@ -189,10 +205,11 @@ class DecoderCache(State):
         return replace(self, tokens=tensors["seen"], layers=tuple(map(tuple, layers)))
 
     def to(self, dtype: torch.dtype) -> "DecoderCache":
-        """Return the cache with keys and values in another dtype."""
+        """Return a copy of the cache with keys and values in another dtype."""
         return replace(self, layers=tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in self.layers))
 
     def _parts(self) -> Iterator[tuple[int, int, KVCache]]:
+        """Yield (layer index, index of the tensor in the layer's cache, the layer's cache) for each cached tensor."""
         return ((index, part, layer) for index, layer in enumerate(self.layers) for part in range(len(layer)))
 
     def signature(self, row: int = 0) -> bytes:
@@ -223,13 +240,16 @@ class DecoderSlotCache(State):
         self.refill(cache)
 
     def _allocate(self, template: KVCache, batch: int) -> SlotCache:
+        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of the cache
+        `template`.
+        """
         tensors = tuple(
             tensor.new_zeros(batch, *tensor.shape[1:-2], self.capacity, tensor.shape[-1]) for tensor in template
         )
         return SlotCache(tensors, self.row_index, self.lengths)
 
     def refill(self, cache: DecoderCache) -> None:
-        """Start with other sequences, of one length and as many, in the same memory."""
+        """Overwrite all slots by the sequences of a cache, which has as many rows, all of one length."""
         self.length, self.window = cache.tokens.shape[1], cache.window
         self.tokens[:, : self.length] = cache.tokens
         self.lengths.fill_(self.length)
@@ -239,10 +259,12 @@ class DecoderSlotCache(State):
 
     @property
     def can_recur(self) -> bool:
+        """True if only a window of tokens counts, so that a later state may equal an earlier one."""
         return self.window is not None
 
     @property
     def is_full(self) -> bool:
+        """True if the longest sequence has as many tokens as the slots may hold."""
         return self.length == self.max_length
 
     @property
@@ -250,11 +272,11 @@ class DecoderSlotCache(State):
         return describe_tokens(self.window)
 
     def tokens_only(self) -> DecoderCache:
-        """Return the tokens as a cache whose window is full."""
+        """Return a cache with the token ids but no keys and values, as of a decoder whose window is full."""
         return DecoderCache(self.tokens[:, : self.length], self.window)
 
     def to_cache(self) -> DecoderCache:
-        """Return a cache of the same memory; all sequences have one length, and layers no sliding window."""
+        """Return the slots as a `DecoderCache` that shares their memory; all sequences must have one length."""
         layers = tuple(tuple(tensor.narrow(-2, 0, self.length) for tensor in slots.tensors) for slots in self.layers)
         return replace(self.tokens_only(), layers=layers)
 
@@ -266,7 +288,7 @@ class DecoderSlotCache(State):
         raise NotImplementedError("make slots from a cache.")
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
-        """Return the slots of some sequences, with the same capacity."""
+        """Return new slots with the sequences of these row indices, of the same capacity."""
         selected = DecoderSlotCache(DecoderCache(self.tokens[index, : self.length], self.window), self.max_length)
         for layer in self.layers:
             tensors = tuple(tensor[index] for tensor in layer.tensors)
@@ -274,7 +296,7 @@ class DecoderSlotCache(State):
         return selected
 
     def write_rows(self, rows: Sequence[int], cache: DecoderCache, cache_rows: Sequence[int]) -> None:
-        """Overwrite some rows by rows of a cache."""
+        """Copy the sequences in the rows `cache_rows` of a cache into the slots `rows`."""
         length = cache.tokens.shape[1]
         into, source = (torch.tensor(list(index), device=self.tokens.device) for index in (rows, cache_rows))
         self.tokens[into, :length] = cache.tokens[source]
@@ -284,7 +306,9 @@ class DecoderSlotCache(State):
                 slot[into, ..., length - entry.shape[-2] : length, :] = entry[source]
 
     def narrow(self, length: int) -> "DecoderSlotCache":
-        """Return a view with no more capacity than `length` tokens need: a step costs as much as its capacity."""
+        """Return a view of the slots with the smallest capacity that holds `length` tokens: a step costs as much as
+        its capacity.
+        """
         view = copy(self)
         view.capacity = min(self.capacity, _round_up(length, NARROW_ALIGNMENT))
         view.layers = [
@@ -294,7 +318,10 @@ class DecoderSlotCache(State):
         return view
 
     def resize(self, rows: Tensor, batch: int, max_length: int) -> "DecoderSlotCache":
-        """Return slots for `batch` sequences of up to `max_length` tokens, of which the first are these rows."""
+        """Return new slots for `batch` sequences of up to `max_length` tokens.
+
+        The first ones hold a copy of these rows.
+        """
         resized = DecoderSlotCache(DecoderCache(self.tokens.new_zeros(batch, 0), self.window), max_length)
         resized.length = self.length
         shared = min(self.capacity, resized.capacity)
@@ -312,9 +339,10 @@ class DecoderSlotCache(State):
 
 
 def describe_tokens(window: int | None) -> str:
-    """Describe the tokens that a state depends on."""
+    """Return the words for the tokens that a state depends on: the last `window` ones, or all if it is None."""
     return f"the window of the last {window} tokens" if window else "all tokens so far"
 
 
 def _round_up(number: int, multiple: int) -> int:
+    """Return the smallest multiple of `multiple` that is at least `number`."""
     return -(-number // multiple) * multiple

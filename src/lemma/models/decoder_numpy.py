@@ -152,7 +152,7 @@ class NumpyLayer:
 
 
 def compile_layer(layer: Any) -> NumpyLayer:
-    """Turn a `TransformerLayer` into functions of arrays."""
+    """Return the norms and linear maps of a `TransformerLayer` as functions of NumPy arrays."""
     part: FeedForwardLayer = layer.feed_forward
     activation, narrow = part.activation, compile_linear(part.narrow)
 
@@ -182,7 +182,7 @@ def compile_layer(layer: Any) -> NumpyLayer:
 
 
 def compile_linear(layer: nn.Linear) -> VectorMap:
-    """Turn a linear layer into a function of an array; a large product is left to PyTorch."""
+    """Return a function that applies a linear layer to a NumPy array; large products are computed by PyTorch."""
     if layer.weight.numel() >= LARGE_MATRIX:
         threaded = benefits_from_threads(layer.weight)
         product = partial(threaded_linear, layer.weight, layer.bias) if threaded else layer.forward
@@ -201,7 +201,7 @@ def compile_linear(layer: nn.Linear) -> VectorMap:
 
 
 def compile_norm(norm: Any) -> VectorMap:
-    """Turn a layer norm or a root-mean-square norm into a function of an array."""
+    """Return a function that applies a layer norm or an RMS norm to a NumPy array."""
     weight, size, epsilon = to_array(norm.weight), norm.weight.numel(), float(norm.eps)
     if isinstance(norm, nn.RMSNorm):
 
@@ -228,7 +228,7 @@ def compile_norm(norm: Any) -> VectorMap:
 def rotate_heads(
     rotary: RotaryEmbedding, vectors: Float[np.ndarray, "heads width"], row: Float[np.ndarray, "..."]
 ) -> Float[np.ndarray, "heads width"]:
-    """Rotate the queries and keys of one position by its row of the table."""
+    """Return the queries or keys of one position, rotated by the sines and cosines in `row` of the rotary table."""
     rotated, size = np.empty_like(vectors), rotary.rotary_dim
     rotary_part = vectors[:, :size]
     if rotary.halves:
@@ -246,10 +246,10 @@ def rotate_heads(
 
 
 def matmul(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Multiply stacks of matrices by PyTorch's threads."""
+    """Return the products of two stacks of matrices, computed by PyTorch's threads."""
     return torch.matmul(torch.from_numpy(left), torch.from_numpy(right)).numpy()
 
 
 def to_array(tensor: Tensor) -> np.ndarray:
-    """Return an array that shares a tensor's memory."""
+    """Return a NumPy array that shares a tensor's memory."""
     return tensor.detach().numpy()

@@ -38,18 +38,20 @@ class ImageTower(nn.Module):
         self.encoder = Stack(LayerShape(attention, 4 * width), spec.image_depth, dropout)
 
     def init_weights(self) -> None:
-        """Draw the initial weights; the patch projection so that standardised pixels give entries of about size 1."""
+        """Draw initial weights; those of the patch projection so that standardised pixels give entries of about size
+        1.
+        """
         init_transformer(self)
         nn.init.normal_(self.enter.weight, std=1 / math.sqrt(self.enter.in_features))
 
     def forward(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
-        """Return a vector for every patch, row by row."""
+        """Return a vector for every patch of each image, patches row by row."""
         hidden = self.positions(self.enter(extract_patches(standardise(images), self.patch)), start=0)
         return self.encoder(self.dropout(hidden))[0]
 
 
 def standardise(images: Images) -> Float[Tensor, "batch channels side side"]:
-    """Scale each image to a mean of 0 and a standard deviation of about 1, whatever its brightness and contrast."""
+    """Return images shifted and scaled to a mean of 0 and a standard deviation of about 1 each."""
     pixels = images if images.is_floating_point() else images / 255
     spread, mean = torch.std_mean(pixels, dim=(1, 2, 3), keepdim=True)
     return (pixels - mean) / (spread + STD_OFFSET)
@@ -58,7 +60,7 @@ def standardise(images: Images) -> Float[Tensor, "batch channels side side"]:
 def extract_patches(
     images: Float[Tensor, "batch channels side side"], patch: int
 ) -> Float[Tensor, "batch patches channels_patch_patch"]:
-    """Cut images into square patches, row by row, each with its channels one after the other.
+    """Cut images into squares of `patch` × `patch` pixels, row by row, each flattened channel after channel.
 
     >>> extract_patches(torch.arange(16.0).view(1, 1, 4, 4), 2)[0].tolist()[1]
     [2.0, 3.0, 6.0, 7.0]
@@ -76,18 +78,18 @@ class UpperBound(torch.autograd.Function):
 
     @staticmethod
     def forward(value: Tensor, largest: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the value, or the bound if that is smaller."""
+        """Return the smaller of `value` and the bound `largest`."""
         return value.clamp(max=largest)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        """Save whether the bound is reached."""
+        """Save for `backward` whether the bound is reached."""
         value, largest = inputs
         ctx.save_for_backward(value >= largest)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Pass the gradient, unless it would lead past the bound."""
+        """Return the gradient of the value, or 0 if it would push the value beyond the bound."""
         (reached,) = ctx.saved_tensors
         return torch.where(reached & (gradient < 0), torch.zeros_like(gradient), gradient), None
 
@@ -112,27 +114,27 @@ class DualEncoderModel(Model):
 
     @property
     def scale(self) -> Float[Tensor, ""]:
-        """Factor of the cosines: one over the temperature."""
+        """The factor of the cosine similarities in the logits: one over the learned temperature."""
         return UpperBound.apply(self.log_scale.exp(), MAX_SCALE)  # pyright: ignore[reportReturnType]
 
     def patches(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
-        """Return a vector for every patch of every image."""
+        """Return the image tower's vector of every patch of every image."""
         return self.image(images)
 
     def words(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
-        """Return a vector for every token of every text; where a token is −1 it means nothing."""
+        """Return the text backbone's vector of every token; vectors of padding (token −1) are to be ignored."""
         return self.body.vectors(tokens)
 
     def image_vectors(self, images: Images) -> Vectors:
-        """Embed images in the shared space, each as a vector of length 1."""
+        """Return a vector of length 1 in the shared space for each image."""
         return self.project_image(self.patches(images))
 
     def text_vectors(self, tokens: Tokens) -> Vectors:
-        """Embed texts in the shared space, each as a vector of length 1."""
+        """Return a vector of length 1 in the shared space for each text, given by its token ids."""
         return self.project_text(self.words(tokens), tokens >= 0)
 
     def project_image(self, patches: Float[Tensor, "batch patches image_width"]) -> Vectors:
-        """Project patches to the shared space: all concatenated or their mean, normalised to length 1."""
+        """Return each image's vector of length 1 in the shared space, from its patches, concatenated or averaged."""
         joined = patches.flatten(1) if self.spec.num_projections > 1 else patches.mean(1)
         return functional.normalize(self.image_projection(joined), dim=-1)
 
@@ -148,11 +150,11 @@ class DualEncoderModel(Model):
         return self.text_projection(words)
 
     def project_text(self, words: Float[Tensor, "batch time vector_width"], mask: Tensor) -> Vectors:
-        """Project words to the shared space: pooled and normalised to length 1."""
+        """Return each text's vector of length 1 in the shared space, from its words where `mask` is True, pooled."""
         return functional.normalize(self.text_projection(pool(words, mask, self.spec.pooling)), dim=-1)
 
     def forward(self, images: Images, tokens: Tokens) -> Float[Tensor, "images texts"]:
-        """Return the logits of which image and which text belong together: cosines over the temperature."""
+        """Return the logits of every image with every text: cosine similarity over the temperature."""
         return self.scale * self.image_vectors(images) @ self.text_vectors(tokens).T
 
 
@@ -194,7 +196,7 @@ class CrossAttentionModel(Model):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Draw the initial weights of the added modules; the score is initialised to zero."""
+        """Draw initial weights of the modules added to the dual encoder; those of the score are zero."""
         for linear in (self.values, self.feed_forward.widen, self.feed_forward.narrow):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -204,7 +206,10 @@ class CrossAttentionModel(Model):
     def attend_to_words(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> HiddenPatches:
-        """Return the patches of each pair's image after attention to its text; each is projected once for all pairs."""
+        """Return each pair's image patches after attention to the words of its text.
+
+        Without pairs, of image i to text i.
+        """
         images, texts = pairs or (None, None)
         queries = _select(self.towers.queries(patches), images)[:, None]
         keys = _select(self.towers.keys(words), texts)[:, None]
@@ -216,7 +221,10 @@ class CrossAttentionModel(Model):
     def forward(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
-        """Return the correction of the dual encoder's logit of each pair; without pairs, of image i with text i."""
+        """Return for each pair what the re-ranker adds to the dual encoder's logit.
+
+        Without pairs, for image i with text i.
+        """
         hidden = self.attend_to_words(patches, words, mask, pairs)
         hidden = hidden + self.dropout(self.feed_forward(self.norm(hidden)))
         return self.score(self.score_norm(hidden).mean(1))[:, 0]
@@ -224,13 +232,16 @@ class CrossAttentionModel(Model):
     def logits(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
-        """Return the logit of each pair: the dual encoder's, with its correction."""
+        """Return the re-ranker's logit of each pair, the dual encoder's plus `forward`.
+
+        Without pairs, of image i with text i.
+        """
         return self.dual_logits(patches, words, mask, pairs) + self(patches, words, mask, pairs)
 
     def dual_logits(
         self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
     ) -> Float[Tensor, " pairs"]:
-        """Return the dual encoder's logit of each pair."""
+        """Return the dual encoder's logit of each pair, before re-ranking; without pairs, of image i with text i."""
         images, texts = pairs or (None, None)
         image = _select(self.towers.project_image(patches), images)
         text = _select(self.towers.project_text(words, mask), texts)
@@ -238,7 +249,7 @@ class CrossAttentionModel(Model):
 
 
 def _select(rows: Tensor, index: Tensor | None) -> Tensor:
-    """Select rows; unlike with rows[index], gradients are summed in a fixed order on a CPU, bit for bit."""
+    """Return rows by index (all if None); unlike with rows[index], gradients on a CPU are summed in a fixed order."""
     return rows if index is None else rows.index_select(0, index)
 
 
@@ -246,7 +257,7 @@ EmbeddedBlock = Float[np.ndarray, "rows shared"]
 
 
 def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images channels side side"]) -> EmbeddedBlock:
-    """Embed every image as a vector of length 1."""
+    """Return a vector of length 1 in the shared space for each image of 8-bit pixels."""
     blocks = [np.zeros((0, model.spec.shared), dtype=np.float32)]
     with measuring(model) as device:
         batch_size = max(1, tokens_per_batch(device) // model.spec.grid**2)
@@ -257,7 +268,7 @@ def embed_images(model: DualEncoderModel, pixels: UInt8[np.ndarray, "images chan
 
 
 def embed_texts(model: DualEncoderModel, rows: TokenRows) -> EmbeddedBlock:
-    """Embed every text as a vector of length 1; those of similar length are in one batch."""
+    """Return a vector of length 1 in the shared space for each row of tokens, in the order of the rows."""
     vectors = np.zeros((len(rows.lengths), model.spec.shared), dtype=np.float32)
     with measuring(model) as device:
         for group in batch_by_length(rows.lengths, tokens_per_batch(device)):

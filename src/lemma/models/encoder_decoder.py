@@ -35,7 +35,7 @@ class EncoderDecoderModel(TransformerModel):
         self.output_scale = spec.width**-0.5 if spec.scaled_output else None
 
     def forward(self, source: Int[Tensor, "batch source_time"], target: Int[Tensor, "batch time"]) -> Logits:
-        """Return the logits of the token after each of the target's, which begins with <start>.
+        """Return the logits of the token after each target token; a target row begins with <start>.
 
         The target needs only the causal mask: its padding comes last, so that no token sees it.
         """
@@ -45,12 +45,12 @@ class EncoderDecoderModel(TransformerModel):
         return self._logits(pad_to_length(hidden, target.shape[1]))
 
     def begin(self, source: Int[Tensor, "batch source_time"]) -> "DecoderState":
-        """Read the sources; return the state before anything is written."""
+        """Encode source token ids; return the decoding state before the first target token."""
         source = trim_padding(source, self.max_length, self.length_setting)
         return DecoderState(source[:, :0], padding_mask(source), self.vectors(source))
 
     def step(self, tokens: Int[Tensor, "batch new"], state: "DecoderState") -> tuple[Logits, "DecoderState"]:
-        """Append tokens, the first of all <start>; return the logits after each, and the state after them.
+        """Read new target tokens, <start> first; return the logits after each of them and the state after the last.
 
         Keys and values of the source are computed at the first step and cached; those of the target grow.
         """
@@ -62,6 +62,7 @@ class EncoderDecoderModel(TransformerModel):
         return self._logits(hidden), DecoderState(all_tokens, state.source_mask, None, layers)
 
     def _logits(self, hidden: Float[Tensor, "batch time width"]) -> Logits:
+        """Return the vocabulary logits of the decoder's hidden states."""
         return self.output(hidden if self.output_scale is None else hidden * self.output_scale)
 
 
@@ -101,12 +102,12 @@ class DecoderState(State):
         return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
 
     def reorder(self, index: Int[Tensor, " rows"]) -> "DecoderState":
-        """Return the rows in another order, in which each row has the source it had: that is not copied."""
+        """Return a state of the rows at `index`, for beams of the same source: the source's cache is not reordered."""
         layers = tuple((tuple(tensor[index] for tensor in target or ()), source) for target, source in self.layers)
         return replace(self, tokens=self.tokens[index], layers=layers)
 
     def signature(self, row: int = 0) -> bytes:
-        """Return the tokens and the source, which determine the state."""
+        """Return the tokens and the source of a row as bytes; they determine the state."""
         source = self.layers[0][1] or () if self.source is None else (self.source,)
         tensors = (self.tokens, *source) if self.source_mask is None else (self.tokens, *source, self.source_mask)
         return b"|".join(tensor_bytes(tensor[row]) for tensor in tensors)

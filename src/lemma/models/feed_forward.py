@@ -29,19 +29,25 @@ class WindowModel(LanguageModel):
 
     @property
     def receptive_field(self) -> int:
+        """Number N−1 of tokens in the window on which logits depend."""
         return self.span
 
     @abstractmethod
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vector_width"]:
-        """Return the input of the output layer after each of the last `time` tokens."""
+        """Return the output layer's input after each of the last `time` tokens of rows that include their context."""
 
     def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Float[Tensor, "batch time V"], TokenWindow]:
-        """Predict the token after each of `tokens` from its window."""
+        """Return the logits of the token after each of `tokens`, from its window, and the last window as the new
+        state.
+        """
         window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
         return self.output(self.read(window.with_context(tokens), tokens.shape[1])), window.append(tokens)
 
     def vectors(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
-        """Read every window; none reaches to its right, where padding is."""
+        """Return the output layer's input after each token.
+
+        Its window holds no tokens to its right, where padding is.
+        """
         return self.read(tokens.clamp(min=0), tokens.shape[1])
 
 
@@ -66,16 +72,19 @@ class FeedForwardModel(WindowModel):
 
     @property
     def vector_width(self) -> int:
+        """Width of the hidden layer."""
         return self.hidden.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
-        """Embed each token once, then read all windows at once, through the head if there is one."""
+        """Return the hidden layer after each of the last `time` tokens: each token is embedded once for all windows."""
         embedded = self.dropout(self.embedding(tokens))
-        if self.head is None:
-            inputs = sliding_windows(embedded, time, self.span).flatten(2)
+        if self.head is None:  # drawings show these variables, so that each has a name of its own
+            windows = sliding_windows(embedded, time, self.span).flatten(2)
+            hidden = self.hidden(windows)
         else:
-            inputs = self.head(embedded, time, self.span)
-        return self.dropout(self.activation(self.hidden(inputs)))
+            attended = self.head(embedded, time, self.span)
+            hidden = self.hidden(attended)
+        return self.dropout(self.activation(hidden))
 
 
 class WindowHead(nn.Module):
@@ -93,7 +102,7 @@ class WindowHead(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "batch joined width"], time: int, span: int
     ) -> Float[Tensor, "batch time value_width"]:
-        """Attend within the windows of `span` words that end at the last `time` words."""
+        """Return the attention output at the last `time` words, each over the `span` words that end with it."""
         queries, keys, values = self.query(embedded[:, -time:]), self.key(embedded), self.value(embedded)
         if LISTENERS.active:  # as one head over all words, in which each word sees its window
             ends = torch.arange(keys.shape[1] - time, keys.shape[1], device=keys.device)[:, None]

@@ -24,14 +24,14 @@ class GraphModel(Model):
         self.dropout = nn.Dropout(dropout)
 
     def init_weights(self) -> None:
-        """Draw maps that preserve the scale (Glorot & Bengio 2010); biases are zero."""
+        """Draw initial matrices that preserve the scale (Glorot & Bengio 2010), and zero biases."""
         for parameter in self.parameters():
             (nn.init.xavier_uniform_ if parameter.dim() == 2 else nn.init.zeros_)(parameter)
 
     def forward(
         self, features: Float[Tensor, "nodes features"] | SparseMatrix, adjacency: Adjacency | Tensor
     ) -> Float[Tensor, "nodes classes"]:
-        """Return the logits of every node's class."""
+        """Return the class logits of every node from its features, over the normalised adjacency matrix Â."""
         if self.first is None:
             return self.last(self._apply_dropout(features), adjacency)
         hidden = self.dropout(torch.relu(self.first(self._apply_dropout(features), adjacency)))
@@ -40,7 +40,7 @@ class GraphModel(Model):
         return self.last(hidden, adjacency)
 
     def _apply_dropout(self, features: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
-        """Apply dropout to features; of sparse ones only the entries can be dropped."""
+        """Return features with dropout; of a sparse matrix only the stored entries are dropped."""
         if isinstance(features, SparseMatrix):
             return features.with_values(self.dropout(features.values)) if self.training else features
         return self.dropout(features)
@@ -53,7 +53,7 @@ GraphInputs = tuple[Float[Tensor, "nodes features"] | SparseMatrix, Adjacency]
 def build_graph_inputs(
     graph: NodeGraph, normalisation: Normalisation, device: torch.device | str = "cpu"
 ) -> GraphInputs:
-    """Return the features and the normalised adjacency of a graph on a device."""
+    """Return the feature matrix and the normalised adjacency matrix of a graph as tensors on a device."""
     weights = None if graph.weights is None else torch.from_numpy(graph.weights)
     adjacency = build_adjacency(torch.from_numpy(graph.edges), len(graph.classes), normalisation, weights)
     features = graph.features

@@ -44,7 +44,7 @@ class MergeReport(Result):
         yield Text("\n".join(lines))
 
     def _compare_head(self, pair: Pair) -> str:
-        """Answer problem B7 for this model: J² against 2IJ, or less where a group of heads shares keys and values."""
+        """Return a sentence with the numbers of weights of one head before and after merging, as in problem B7."""
         spec, width, heads = self.spec, self.spec.width, self.spec.heads
         groups = spec.key_value_heads or heads
         inner = (spec.query_width if pair == "key_query" else spec.value_width or spec.query_width) // heads
@@ -58,6 +58,7 @@ class MergeReport(Result):
 
 
 def _format_change(before: int, after: int) -> str:
+    """Return text such as "100 → 80 (-20.0%)" for a number before and after merging."""
     return f"{before:,} → {after:,} ({(after - before) / before:+.1%})" if before else f"{before:,} → {after:,}"
 
 
@@ -95,7 +96,10 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
 
 
 def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
-    """Return the spec of a model that can be merged; refuse others with the reason."""
+    """Return the spec of a decoder whose `pairs` of matrices can be merged.
+
+    Raise an error with the reason otherwise.
+    """
     spec = getattr(model, "spec", None)
     if spec is None:
         raise SpecError(f"merge: expected a model of Lemma's, got a {type(model).__name__}.")
@@ -125,7 +129,7 @@ def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
 def _merge_weights(
     path: str, attention: Attention, weights: dict[str, Tensor], pairs: Collection[str]
 ) -> dict[str, Float[Tensor, "..."]]:
-    """Return the weights of one merged attention, by their names in the model.
+    """Return the merged weights of the attention module at `path`, by their names in the model.
 
     All is done in float64, head by head, each map with its bias as a last column.
     """
@@ -153,13 +157,14 @@ def _merge_weights(
 
 
 def _append_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
+    """Return the matrix `name`.weight in float64 with its bias, or zeros, as an additional last column."""
     table = weights[f"{name}.weight"].double()
     bias = weights.get(f"{name}.bias")
     return torch.cat([table, table.new_zeros(len(table), 1) if bias is None else bias.double()[:, None]], dim=1)
 
 
 def _count_cached(model: LanguageModel) -> int:
-    """Count the numbers that are cached per token, on a state of one token."""
+    """Return how many numbers a model caches per token, counted on the state after one token."""
     token = torch.zeros(1, 1, dtype=torch.long, device=next(model.parameters()).device)
     with torch.no_grad(), evaluating(model):
         tensors = model(token)[1].tensors()

@@ -55,7 +55,7 @@ class ParserModel(Model):
             nn.init.normal_(table.weight, std=0.1)
 
     def forward(self, rows: WordFeatures) -> RelationScores:
-        """Score every relation from every head word (position 0 is the root) to every dependent (positions 1 and on).
+        """Return a score for every relation between every head word (0 is the root) and every dependent (from 1).
 
         Words given by their indices alone, (batch, positions), are read without their spelling.
         """
@@ -63,11 +63,11 @@ class ParserModel(Model):
         return self.heads(self.encode(rows))
 
     def encode(self, rows: WordFeatures) -> HiddenStates:
-        """Return a vector for the root and for every word."""
+        """Return the encoder's hidden state of the root and of every word."""
         return self.dropout(self.encoder(self.embed(rows), rows[..., 0] != NO_WORD))
 
     def embed(self, rows: WordFeatures) -> Float[Tensor, "batch positions both"]:
-        """Concatenate each word's embedding with the sum of the embeddings of its spelling features."""
+        """Return each word's embedding, concatenated with the sum of the embeddings of its spelling features."""
         words, features = rows[..., 0], rows[..., 1:]
         if self.training and self.spec.word_dropout:
             dropped = torch.rand(words.shape, device=words.device) < self.spec.word_dropout
@@ -79,7 +79,7 @@ class ParserModel(Model):
     def parse(
         self, rows: WordFeatures
     ) -> tuple[RelationScores, Float[Tensor, "batch relations head_words null_and_dependents"]]:
-        """Return log p(head word, relation | dependent), and the log attention of each relation over dependents."""
+        """Return log p(head word, relation | dependent), and each relation's log attention over the dependents."""
         mask = rows[:, 1:, 0] != NO_WORD
         scores = self(rows).float()
         return log_arc_probabilities(scores, mask), log_attention(scores, self.heads.null.float(), mask)
@@ -108,7 +108,7 @@ class RelationHeads(nn.Module):
         self.scale = (relation_width + shared_width) ** -0.5
 
     def forward(self, hidden: HiddenStates) -> RelationScores:
-        """Score all head words (position 0 is the root) for all dependents (positions 1 and on)."""
+        """Return the score of each relation from every head word (0 is the root) to every dependent (from 1)."""
         queries = self.query(self._activate(self.governor, hidden))
         keys = self.key(self._activate(self.dependent, hidden[:, 1:]))
         scores = torch.matmul(self._split_heads(queries), self._split_heads(keys).transpose(-1, -2))
@@ -118,9 +118,11 @@ class RelationHeads(nn.Module):
         return (scores + shared[:, None]) * self.scale
 
     def _activate(self, layer: nn.Linear, hidden: Tensor) -> Tensor:
+        """Return dropout(leaky ReLU(layer(hidden)))."""
         return self.dropout(nn.functional.leaky_relu(layer(hidden), 0.1))
 
     def _split_heads(self, vectors: Tensor) -> Float[Tensor, "batch relations positions relation_width"]:
+        """Return the leading part of the vectors as one vector per relation and position."""
         by_relation = vectors[..., : self.relations * self.relation_width]
         return by_relation.unflatten(-1, (self.relations, self.relation_width)).transpose(1, 2)
 
@@ -128,7 +130,7 @@ class RelationHeads(nn.Module):
 def log_attention(
     scores: RelationScores, null: Float[Tensor, " relations"], mask: Bool[Tensor, "batch dependents"]
 ) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
-    """Return the log attention of each relation from each head word, over the null position and the dependents."""
+    """Return each relation's log attention from every head word to a null position (score `null`) and dependents."""
     masked = scores.masked_fill(~mask[:, None, None], float("-inf"))
     batch, relations, head_words, _ = scores.shape
     null_scores = null[None, :, None, None].expand(batch, relations, head_words, 1).to(scores.dtype)
@@ -136,7 +138,7 @@ def log_attention(
 
 
 def log_arc_probabilities(scores: RelationScores, mask: Bool[Tensor, "batch dependents"]) -> RelationScores:
-    """Return log p(head word, relation | dependent): no word is its own head, and padding is nobody's."""
+    """Return log p(head word, relation | dependent); −∞ for a word as its own head, and for padding as a head."""
     can_govern = torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)
     is_itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
     forbidden = ~can_govern[:, :, None] | torch.cat([torch.zeros_like(is_itself[:1]), is_itself])
@@ -154,7 +156,7 @@ class BiLstmEncoder(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, hidden: HiddenStates, mask: PaddingMask) -> HiddenStates:
-        """Apply all layers."""
+        """Return hidden states after all layers; `mask` is False at padding."""
         positions = torch.arange(mask.shape[1], device=mask.device)
         reversed_order = torch.where(mask, mask.sum(1, keepdim=True) - 1 - positions, positions)  # padding stays
         for index, layer in enumerate(self.layers):
@@ -171,13 +173,18 @@ class BiLstmLayer(nn.Module):
         self.backwards = nn.LSTM(width, hidden, batch_first=True)
 
     def forward(self, hidden: HiddenStates, reversed_order: Int[Tensor, "batch positions"]) -> HiddenStates:
-        """Concatenate the outputs of both directions at each position."""
+        """Return the outputs of both directions, concatenated at each position.
+
+        Args:
+            reversed_order: index that reverses the positions of each sentence but leaves its padding at the end.
+        """
         ahead, _ = self.forwards(hidden)
         back, _ = self.backwards(_gather(hidden, reversed_order))
         return torch.cat([ahead, _gather(back, reversed_order)], dim=-1)
 
 
 def _gather(vectors: HiddenStates, index: Int[Tensor, "batch positions"]) -> HiddenStates:
+    """Return the vectors of each row in the order of `index`."""
     return vectors.gather(1, index[..., None].expand_as(vectors))
 
 
@@ -193,7 +200,7 @@ class RotaryEncoder(nn.Module):
         self.norm = shape.build_norm()
 
     def forward(self, hidden: HiddenStates, mask: PaddingMask) -> HiddenStates:
-        """Apply all layers; no word sees padding."""
+        """Return hidden states after all layers; no word sees padding, where `mask` is False."""
         hidden = self.enter(hidden)
         for layer in self.layers:
             hidden, _ = layer(hidden, mask=mask[:, None, None, :])
@@ -209,7 +216,7 @@ class Prediction:
 
 
 def predict_trees(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]) -> list[Prediction]:
-    """Parse sentences, given as lists of words."""
+    """Return the predicted dependency tree of each sentence, given as a list of words."""
     predictions = {
         index: decode_tree(log_arcs, sentences[index], lexicon)
         for index, log_arcs, _ in score_sentences(model, lexicon, sentences)
@@ -218,7 +225,11 @@ def predict_trees(model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequ
 
 
 def decode_tree(log_arcs: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Prediction:
-    """Take the most likely relation of each arc, and of those arcs the tree of the highest probability."""
+    """Return the most probable tree of a sentence.
+
+    Args:
+        log_arcs: log p(head word, relation | dependent), as `score_sentences` yields them.
+    """
     relations = log_arcs.argmax(axis=0)
     arcs = np.take_along_axis(log_arcs, relations[None], axis=0)[0]
     size = arcs.shape[1]
@@ -232,7 +243,7 @@ def decode_tree(log_arcs: LogArcs, words: Sequence[str], lexicon: Lexicon) -> Pr
 def score_sentences(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
 ) -> Iterator[tuple[int, LogArcs, LogAttention]]:
-    """Yield each sentence's index, arc log-probabilities and log attention, in batches of similar length."""
+    """Yield (index of a sentence, its arc log-probabilities, its log attention), in batches of similar length."""
     for batch in _batches([len(words) for words in sentences], model.spec.relations):
         arcs, attention = _score_batch(model, lexicon, [sentences[index] for index in batch])
         for row, index in enumerate(batch):
@@ -250,6 +261,7 @@ def relation_attention(
 def _score_batch(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return arrays of arc log-probabilities and log attention of sentences, padded to the longest."""
     unlabelled = [Sentence(tuple(words), (0,) * len(words), ("",) * len(words)) for words in sentences]
     rows, _ = Trees(tuple(unlabelled), lexicon).batch(range(len(sentences)))
     device = next(model.parameters()).device
@@ -259,7 +271,7 @@ def _score_batch(
 
 
 def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:
-    """Cut sentences, in the order of their lengths, into batches whose scores fit in memory."""
+    """Yield batches of sentence indices, sorted by length, whose scores for so many relations fit in memory."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         fitting = MAX_SCORES // (relations * (lengths[index] + 1) ** 2)

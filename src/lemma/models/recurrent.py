@@ -41,7 +41,7 @@ def build_recurrent(
     dropout: float,
     **options: str,
 ) -> nn.RNNBase:
-    """Build recurrent layers on torch.nn's fused kernels, with 0, 1 or 2 bias vectors per gate.
+    """Return `depth` recurrent layers on torch.nn's fused kernels, with 0, 1 or 2 bias vectors per gate.
 
     torch.nn gives every gate an input and a recurrent bias. Textbooks have one; the other is then fixed at zero and not
     a parameter. `options` are those of torch.nn, such as `nonlinearity`.
@@ -73,17 +73,17 @@ class RecurrentModel(LanguageModel):
             self.output.weight = self.embedding.weight
 
     def init_weights(self) -> None:
-        """Draw the initial embedding; the cells keep PyTorch's initial weights."""
+        """Draw a small initial embedding; the cells keep PyTorch's initial weights."""
         init_embedding(self.embedding)
 
     @property
     def receptive_field(self) -> None:
-        """None: the logits depend on all tokens so far."""
+        """None, since the logits depend on all tokens so far."""
 
     def forward(
         self, tokens: Int[Tensor, "batch time"], state: State | None = None
     ) -> tuple[Float[Tensor, "batch time vocabulary"], RecurrentState]:
-        """Read the tokens one after the other, in PyTorch's kernel."""
+        """Return the logits after each token and the state after the last one, starting from `state` or from zeros."""
         initial = None
         if isinstance(state, RecurrentState):
             initial = state.vectors[0] if len(state.vectors) == 1 else state.vectors
@@ -92,8 +92,9 @@ class RecurrentModel(LanguageModel):
 
     @property
     def vector_width(self) -> int:
+        """Width of the hidden vectors."""
         return self.layers.hidden_size
 
     def vectors(self, tokens: Int[Tensor, "batch time"]) -> Float[Tensor, "batch time hidden"]:
-        """Read the tokens from left to right: no vector depends on the padding after it."""
+        """Return the last layer's hidden vector after each token; none depends on the padding after it."""
         return self.dropout(self.layers(self.dropout(self.embedding(tokens.clamp(min=0))))[0])

@@ -34,7 +34,7 @@ def best_tree(scores: Scores) -> Int64[np.ndarray, " words"]:
 
 
 def _replace_infinities(scores: Scores) -> Scores:
-    """Return a copy in which forbidden arcs (−∞) are merely far worse than all others."""
+    """Return a copy of arc scores in which −∞ (a forbidden arc) is a finite score far below all others."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
     margin = 1 + len(scores) * (high - low + 1)
@@ -64,9 +64,12 @@ class CycleContraction:
         self.contracted: list[tuple[int, dict[int, np.ndarray]]] = []
 
     def contract(self, cycle: np.ndarray) -> None:
-        """Replace a cycle by one node, which is entered where that costs least.
+        """Replace the nodes of a cycle by a single node, in the score table's slot of one of them.
 
-        Entering at a member gives up the cycle's arc to it.
+        Entering the cycle at a member gives up the cycle's arc to it.
+
+        Args:
+            cycle: slots of the cycle's nodes.
         """
         members = {self.nodes[slot]: self.arcs[self.heads[slot], slot].copy() for slot in cycle}
         new = len(self.parents)
@@ -89,7 +92,7 @@ class CycleContraction:
         self.heads[slot] = self.table[:, slot].argmax()
 
     def expand(self) -> Int64[np.ndarray, " nodes"]:
-        """Return the head of every word: each contracted cycle keeps its arcs except where it is entered."""
+        """Return the head of every node: each contracted cycle keeps all its arcs but the one to its entered member."""
         slots = np.flatnonzero(self.alive)[1:]
         chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
         for node, members in reversed(self.contracted):
@@ -105,7 +108,12 @@ class CycleContraction:
 
 
 def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
-    """Return the slots of a cycle, or None; slot 0 ends every path."""
+    """Return the slots of a cycle, or None if there is none; slot 0, the root, ends every path.
+
+    Args:
+        heads: slot of each slot's head.
+        alive: True for slots that are still in use, after contractions.
+    """
     colour = [0] * len(heads)
     colour[0] = 1
     head_of = heads.tolist()

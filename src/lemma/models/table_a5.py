@@ -31,10 +31,11 @@ class TableA5Model(WindowModel):
 
     @property
     def vector_width(self) -> int:
+        """Width of the layers."""
         return self.projection.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time width"]:
-        """Apply the layers to all windows at once; return the vector of each window's last word."""
+        """Return the vector of the last word of the window that ends at each of the last `time` tokens."""
         windows = sliding_windows(self.projection(self.embedding(tokens)), time, self.span)
         embedded = (windows + self.position_table).flatten(0, 1)
         mask = window_mask(tokens.shape[1], time, self.span, tokens.device)

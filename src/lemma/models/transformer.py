@@ -47,7 +47,7 @@ class LayerShape:
     norm_epsilon: float = 1e-5
 
     def build_norm(self) -> nn.Module:
-        """Build one of the layer's norms."""
+        """Return a new norm module for the layer, as the settings say."""
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
         return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
 
@@ -86,7 +86,16 @@ class TransformerLayer(nn.Module):
         start: StartPosition | None = None,
         position_bias: PositionBias | None = None,
     ) -> tuple[HiddenStates, LayerCache]:
-        """Return the new hidden states and caches; a source is given once, then only its cache."""
+        """Return the new hidden states of a layer and its extended caches.
+
+        Args:
+            cache: keys and values of earlier tokens, for self-attention and for the source.
+            mask: visible keys of self-attention.
+            source: vectors that cross-attention reads, only at the first call; later its keys and values are cached.
+            source_mask: visible positions of the source.
+            start: position of the first vector.
+            position_bias: bias of the attention scores that all layers share.
+        """
         self_cache, source_cache = cache
         inputs = hidden if self.is_post_norm else self.attention_norm(hidden)
         attended, self_cache = self.attention(inputs, self_cache, None, mask, start, position_bias)
@@ -103,12 +112,13 @@ class TransformerLayer(nn.Module):
         return self._add(hidden, update, self.feed_forward_norm), (self_cache, source_cache)
 
     def _add(self, hidden: HiddenStates, update: HiddenStates, norm: nn.Module) -> HiddenStates:
+        """Return hidden + dropout(update), normalised if the layer is post-norm."""
         hidden = hidden + (self.dropout(update) if self.training else update)  # decoding is faster without the call
         return norm(hidden) if self.is_post_norm else hidden
 
 
 def build_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList:
-    """Build layers of one shape; they share one table of rotations, which takes memory."""
+    """Return `depth` new layers of one shape; all share one table of rotary angles."""
     layers: list[TransformerLayer] = []
     for _ in range(depth):
         layers.append(TransformerLayer(shape, dropout, dropout))
@@ -119,7 +129,10 @@ def build_layers(shape: LayerShape, depth: int, dropout: float) -> nn.ModuleList
 
 
 def build_shared_biases(shape: AttentionShape) -> nn.Module | None:
-    """Build the position bias that all layers share; None without one, or if each layer has its own."""
+    """Return the module of a position bias that all layers share.
+
+    None if there is no bias, or each layer has its own.
+    """
     if not shape.positions.shared:
         return None
     return build_hook(shape.positions, "biases", shape.context, shape.heads, shape.causal)
@@ -143,7 +156,14 @@ class Stack(nn.Module):
         source_mask: Mask | None = None,
         start: int = 0,
     ) -> tuple[HiddenStates, tuple[LayerCache, ...]]:
-        """Apply all layers; return the hidden states and new caches. `start` is the first vector's position."""
+        """Return the hidden states after all layers, and the extended cache of each layer.
+
+        Args:
+            caches: cache of each layer; empty at the start of a sequence.
+            mask: visible keys of self-attention.
+            source: vectors that cross-attention reads, with `source_mask` for the visible ones.
+            start: position of the first vector.
+        """
         new_caches: list[LayerCache] = []
         position_bias = None
         if self.biases is not None:
@@ -157,7 +177,7 @@ class Stack(nn.Module):
 
 
 def layer_shape(spec: Decoder | Transformer) -> LayerShape:
-    """Return the settings of a decoder's or an encoder's layers."""
+    """Return the layer settings that a decoder's or a Transformer's spec describes."""
     attention = AttentionShape(
         spec.width,
         spec.heads,
@@ -210,30 +230,35 @@ class TransformerModel(Backbone):
 
     @property
     def vector_width(self) -> int:
+        """Width of the hidden states."""
         return self.embedding.embedding_dim
 
     def vectors(self, tokens: Tokens) -> HiddenStates:
-        """Read all tokens in both directions; no position sees padding."""
+        """Return the encoder's hidden state of each token; tokens see both directions but no padding."""
         trimmed = trim_padding(tokens, self.max_length, self.length_setting)
         hidden, _ = self.encoder(self.embed(trimmed), mask=padding_mask(trimmed))
         return pad_to_length(hidden, tokens.shape[1])
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
-        """Embed tokens at positions start, start + 1, …; padding becomes token 0, which nothing sees."""
+        """Return the embeddings of tokens at positions start, start + 1, ….
+
+        Padding is embedded as token 0, and masked later.
+        """
         hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         return self.dropout(hidden) if self.training else hidden
 
     def add_positions(self, embedded: HiddenStates, start: int = 0) -> HiddenStates:
-        """Add positions start, start + 1, … to embedded tokens."""
+        """Return embedded tokens with the position embeddings of start, start + 1, … added."""
         embedded = embedded if self.scale is None else embedded * self.scale  # or sines of size 1 would drown it
         return self.positions(embedded, start=start)
 
     def init_weights(self) -> None:
+        """Draw initial weights by `init_transformer`."""
         init_transformer(self)
 
 
 def init_transformer(model: nn.Module) -> None:
-    """Draw the initial weights: tables and outputs small, so that all tokens are about equally likely at first.
+    """Draw initial weights in place: embeddings and output layers small, so that all tokens are about equally likely.
 
     The matrices of a stack preserve the scale (Glorot & Bengio 2010). Those that add to the residual are smaller the
     more of them there are, so that all updates together are no larger in a deep stack; post-norm layers need it as much
@@ -262,7 +287,7 @@ class OutputHead(nn.Module):
         self.map = nn.Linear(width, outputs, bias=bias)
 
     def forward(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch outputs"]:
-        """Return logits."""
+        """Return the logits of vectors."""
         hidden = self.activation(self.transform(vectors))
         return self.map(hidden if self.norm is None else self.norm(hidden))
 
@@ -295,7 +320,7 @@ class EncoderModel(TransformerModel):
                 self.follow = nn.Linear(width, 2, bias=spec.bias)
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
-        """Embed tokens, their positions and the segments they are in, with a norm if there is one."""
+        """Return token embeddings with those of positions and segments added, normalised if the spec has that norm."""
         hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         if self.segments is not None:
             ends = (tokens == self.spec.special_ids[1]).long()
@@ -304,7 +329,7 @@ class EncoderModel(TransformerModel):
         return self.dropout(hidden) if self.training else hidden
 
     def forward(self, tokens: Tokens) -> Float[Tensor, "batch time vocabulary"]:
-        """Return the logits of the token at each position, <mask> or not."""
+        """Return the vocabulary logits at each position, masked (<mask>) or not."""
         if self.output is None:
             raise SpecError(
                 "encoder.objective = 'next-sentence': this encoder has not learned tokens. Use follows(tokens), or "
@@ -313,7 +338,7 @@ class EncoderModel(TransformerModel):
         return self.output(self.vectors(tokens))
 
     def follows(self, tokens: Tokens) -> Float[Tensor, "batch two"]:
-        """Return the logits of whether the second segment of each row does not follow the first (0), or does (1)."""
+        """Return two logits for each row: its second segment does not follow the first (0), or does (1)."""
         if self.follow is None:
             raise SpecError(
                 "encoder.objective = 'masked': this encoder has not learned what follows what. Use forward(tokens), or "

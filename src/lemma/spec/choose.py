@@ -184,7 +184,7 @@ def choose(
     reference_recipe = base.reference_recipe or base.recipe
     base = base.as_classifier() if classify else base
     if isinstance(model, Choice) and not settings:
-        return base
+        return replace(base, reference_recipe=reference_recipe)
     spec, tokenizer, data_settings = base.model, base.tokenizer, dict(base.data_settings)
     kind = spec.data_kind
     data_class = DATA_SPECS[kind]

@@ -36,9 +36,7 @@ class PluginGroup(Generic[Kind]):
     tag: str  # family, or kind
     reserved_names: Callable[[], Collection[str]]
     registered: dict[str, type[Kind]] = field(default_factory=dict)  # in this process
-    parts: dict[str, Any] = field(
-        default_factory=dict
-    )  # that registered classes name, by the paths that stand for them
+    parts: dict[str, Any] = field(default_factory=dict)  # objects that registered classes name, by their paths
 
     def register(self, spec_class: type[Kind], parts: Mapping[str, Any]) -> None:
         """Register a spec class by its name in this process; a class of that name is replaced.

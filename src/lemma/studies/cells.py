@@ -81,6 +81,7 @@ class CellOutcome(Generic[M]):
     reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of cell, measures and reason of failure."""
         cell = self.cell
         values = {"run": cell.name, "model": cell.condition, "point": cell.point, "seed": cell.seed}
         return to_plain({**values, "measures": self.measures, "reason": self.reason})

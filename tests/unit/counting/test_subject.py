@@ -1,10 +1,11 @@
-"""What is counted: live modules and factories, which counting never changes and never remembers."""
+"""Subjects of counting: live modules and factories are never modified or cached."""
 
 import os
 import random
 import sys
 from collections.abc import Callable
 from copy import deepcopy
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 import lemma
+from lemma.counting.subject import resolve_subject
 from lemma.errors import CountingError, InputError
 
 
 class Live(nn.Module):
-    """A module with all that a run may change: batch statistics, dropout, gradients, a count of its calls."""
+    """A module with all state that a run may change: batch statistics, dropout, gradients, a count of its calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,3 +154,13 @@ def test_packed_quantized_weights_are_counted() -> None:
 def test_lazy_module_error_names_the_unknown_shape() -> None:
     with pytest.warns(UserWarning), pytest.raises(CountingError, match="does not know the shape of weight"):
         lemma.count(nn.LazyLinear(4))
+
+
+def test_example_identity_without_transformers_metadata(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of that name, such as a clone of the repository, can be imported but has none."""
+
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("lemma.counting.subject.version", version)
+    assert resolve_subject("torch-lstm").identity == "example torch-lstm [] transformers "

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from lemma.errors import LemmaError, SpecError
 from lemma.spec.base import parse_settings, to_toml
-from lemma.spec.choose import PRESETS, choose, describe_settings
-from lemma.spec.data import DATA_SPECS, Words
+from lemma.spec.choose import PRESETS, Choice, choose, describe_settings
+from lemma.spec.data import DATA_SPECS, BytePairs, Words
 from lemma.spec.models import Decoder
 from lemma.spec.recipe import Recipe
 from lemma.spec.settings import SYNONYMS
@@ -300,3 +300,9 @@ def test_tokenizer_setting_preserves_other_preset_settings() -> None:
     assert choose("penn-rnn", {"tokenizer.minimum_count": 2}).tokenizer == Words(vocabulary=10_000, minimum_count=2)
     assert choose("penn-rnn", {"tokenizer": {"kind": "words", "vocabulary": None}}).tokenizer == Words(vocabulary=None)
     assert choose("penn-rnn", {"tokenizer": "words"}).tokenizer == Words(vocabulary=10_000)
+
+
+def test_choice_without_settings_keeps_its_recipe_as_reference() -> None:
+    choice = Choice(Decoder(), Recipe(steps=100, warm_up=30), BytePairs())
+    assert choose(choice).reference_recipe == choose(choice, {"steps": 50}).reference_recipe == choice.recipe
+    assert choose(choose(choice, {"steps": 50})).reference_recipe == choice.recipe

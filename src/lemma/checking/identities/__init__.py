@@ -59,6 +59,7 @@ class IdentityList(Result):
         return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, is_text=True)]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the names, titles and default sizes of the identities as plain values for JSON."""
         return {
             "identities": [
                 {

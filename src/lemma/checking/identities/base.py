@@ -58,11 +58,12 @@ class Finding:
         return f"{mark} {self.label}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return all fields, and whether the finding holds, as plain values for JSON."""
         return {**asdict(self), "holds": self.holds}
 
 
 def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
-    """Return the finding that compares two whole numbers, without tolerance.
+    """Return a finding that expects a whole number to equal another exactly.
 
     Args:
         measure: the meaning of the number, for the report.
@@ -71,17 +72,17 @@ def expect_count(label: str, actual: int, expected: int, measure: str = "a count
 
 
 def expect_zero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
-    """Return the finding that a value, or the largest absolute entry of a tensor, is 0."""
+    """Return a finding that expects a value, or the largest absolute entry of a tensor, to be 0 up to the tolerance."""
     return Finding(label, float(value.abs().max()) if isinstance(value, Tensor) else value, 0.0, tolerance)
 
 
 def expect_nonzero(label: str, value: float | Tensor, tolerance: float = EXACT) -> Finding:
-    """Return the finding that a value, or the largest absolute entry of a tensor, is not 0."""
+    """Return a finding that expects a value, or the largest absolute entry of a tensor, to exceed the tolerance."""
     return replace(expect_zero(label, value, tolerance), measure="more than rounding", expects="different")
 
 
 def expect_mean(label: str, actual: float, expected: float, standard_error: float) -> Finding:
-    """Return the finding that a sampled mean is within STANDARD_ERRORS standard errors of its closed form."""
+    """Return a finding that expects a sampled mean within STANDARD_ERRORS standard errors of its closed form."""
     measure = f"{STANDARD_ERRORS:g} standard errors of {standard_error:.2g}"
     return Finding(label, actual, expected, STANDARD_ERRORS * standard_error, measure)
 
@@ -127,7 +128,7 @@ class IdentityReport(Evidence, Result):
 
     @property
     def verdict(self) -> str:
-        """The predicate of a sentence that starts with "The claim"."""
+        """The end of a sentence that starts with "The claim", such as "holds." or "is false. Right: …"."""
         if not self.confirmed:
             return "is not confirmed: a number above is not what it should be."
         return "holds." if self.holds else f"is false. Right: {self.correction}"
@@ -152,7 +153,7 @@ class IdentityReport(Evidence, Result):
         ]
 
     def _evidence(self) -> list[Block]:
-        """Return a list of the findings, and the table if there is one."""
+        """Return the report blocks of the findings and, if there are rows, of their table."""
         findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
         if not self.rows:
             return [findings]
@@ -161,6 +162,7 @@ class IdentityReport(Evidence, Result):
         return [findings, Table(self.header, cells, left=left, breakable=left)]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return claim, verdict, sizes, findings, table and plot as plain values for JSON."""
         names = ("name", "title", "claim", "holds", "confirmed", "correction", "sizes", "claimed", "findings")
         table = [dict(zip(self.header, row, strict=True)) for row in self.rows]
         values = {name: getattr(self, name) for name in names}

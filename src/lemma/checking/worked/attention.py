@@ -131,9 +131,10 @@ def attend(
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
     Args:
+        case: the case, with the maps W_Q, W_K and W_V and the scaling.
         rows: names of the inputs.
         columns: names of the source vectors.
-        label: the case, for errors.
+        label: the case's name, for errors.
         causal: whether each row attends only to columns up to its own index.
         number: the number of the pass, for errors.
     """
@@ -191,7 +192,7 @@ def describe_pass(steps: AttentionSteps, causal: bool = False) -> Text:
 
 
 def matrix_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
-    """Return every matrix of a pass, in the order of computation, printed with this many decimals."""
+    """Return report blocks of every matrix of a pass, in the order of computation; numbers have this many decimals."""
 
     def matrix(title: str, values: Array, rows: Labels, columns: Labels = (), sums: Sequence[float] = ()) -> Matrix:
         return Matrix(title, rows, columns or number_labels(values.shape[1]), values, sums=sums, decimals=decimals)
@@ -217,7 +218,7 @@ def matrix_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
-    """Return the matrices of attention weights and of outputs, printed with this many decimals."""
+    """Return report blocks of the attention weights and of the outputs; numbers have this many decimals."""
     columns = number_labels(steps.outputs.shape[1])
     return [
         Matrix("weights α", steps.rows, steps.columns, steps.weights, "share", decimals=decimals),
@@ -226,7 +227,12 @@ def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
-    """Return the arithmetic of the row with index `row`: its query, then for each column key, score, weight and α·v."""
+    """Return report blocks of the arithmetic of one row: its query, then for each column key, score, weight and α·v.
+
+    Args:
+        row: index of the row.
+        decimals: of printed numbers.
+    """
 
     def vectors(matrix: Array) -> list[str]:
         return [format_vector(row, decimals) for row in matrix]
@@ -382,7 +388,7 @@ class WorkedAttention(WorkedCase):
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps: of the words in focus, or of all words in short sentences or with `full`."""
+        """Return the report blocks of the words in focus, or of all words in short sentences or with `full`."""
         description = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [description, *map(Text, self.notes)]
         for sentence in self.sentences:
@@ -533,7 +539,7 @@ class WorkedCross(WorkedCase):
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps: the arithmetic of the vectors in focus, then the preferences of all."""
+        """Return the report blocks of the vectors in focus and of all preferences; `every_matrix` adds all matrices."""
         steps, decimals = self.steps, self.decimals
         blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:

@@ -148,7 +148,11 @@ class SymbolNames:
         )
 
     def name_counts(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
-        """Return pairs of symbol numbers with their counts as pairs of names with their counts."""
+        """Return pairs with the names of their symbols and their counts.
+
+        Args:
+            ranked: pairs of symbol numbers with their counts.
+        """
         return tuple(PairCount(self.join(pair), count) for pair, count in ranked)
 
     def name_words(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
@@ -284,15 +288,15 @@ class BytePairTrace(Result):
         return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
     def blocks(self) -> list[Block]:
-        """Return every step, then the symbols and the words at the end; for a long text its merges as a table."""
+        """Return the report blocks of every step (of a long text a table), of the symbols, and of the final words."""
         return self._all_blocks(with_tables=False)
 
     def details(self) -> list[Block]:
-        """Return the same with a table of pair counts for each step."""
+        """Return the report blocks with a table of the pair counts of each step."""
         return self._all_blocks(with_tables=True)
 
     def _all_blocks(self, with_tables: bool) -> list[Block]:
-        """Return the printed trace; `with_tables` lists the counts of each step in a table."""
+        """Return the report blocks of the trace; `with_tables` lists the counts of each step in a table."""
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
             f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it "
@@ -350,7 +354,7 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
-    """Return the printed step; `with_table` lists the counts in a table, otherwise in a line."""
+    """Return the report blocks of a step; `with_table` lists the counts in a table, otherwise in a line."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:

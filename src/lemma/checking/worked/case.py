@@ -138,6 +138,7 @@ class CaseExamples:
         return wrap_lines("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the kind, and the names and titles of the examples, as plain values for JSON."""
         return {"kind": self.kind, "examples": [{"name": name, "title": title} for name, title in self.titles.items()]}
 
 
@@ -241,6 +242,8 @@ def best_matches(
 
     Args:
         match_class: dataclass that takes name, columns and score by score, columns and cosine by cosine, and agreement.
+        rows: names of the rows of both matrices.
+        columns: names of their columns.
         scores: a matrix of rows by columns.
         cosines: such a matrix, NaN where undefined.
     """
@@ -259,6 +262,7 @@ def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, t
 
     Args:
         header: titles of the columns of the best match and its score.
+        decimals: of scores and cosines.
     """
     rows = [
         (
@@ -383,16 +387,16 @@ class WorkedCase(Result):
         return False
 
     def blocks(self) -> list[Block]:
-        """The steps, abridged for a large case unless `full`, and then a hint how to print all."""
+        """Return the report blocks of the steps, abridged for a large case unless `full`, and a hint at `full`."""
         hint = [Heading(self.hint)] if self.is_abridged else []
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(self.full), *hint]
 
     def details(self) -> list[Block]:
-        """Return the steps with every matrix."""
+        """Return the report blocks of the steps with every matrix."""
         return [Heading(self.title, 1, underlined=True), *self.step_blocks(every_matrix=True)]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps in their order; `every_matrix` adds the matrices."""
+        """Return the report blocks of the steps in order; `every_matrix` adds the matrices."""
         raise NotImplementedError
 
     def expected(self) -> list[ExpectedValue]:

@@ -145,7 +145,7 @@ class WorkedLine(CheckedLine):
 
     @property
     def outcome(self) -> Literal["right", "wrong"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The outcome as a word, for the report."""
+        """The outcome of the line, "right" or "wrong"."""
         return "right" if self.right else "wrong"
 
     @property
@@ -157,6 +157,7 @@ class WorkedLine(CheckedLine):
         return [*self.differences, *mistake, f"right: {self.expected}"]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the claim, its verdict and its correction as plain values for JSON."""
         names = ("right", "expected", "differences", "mistake")
         return {"claim": self.text, **{name: getattr(self, name) for name in names}}
 
@@ -177,6 +178,7 @@ class WorkedReport(CheckedLines[WorkedLine]):
         return f"{super().summary} {ROUNDING_RULE}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return name, verdicts, lines, notes and the rule of rounding as plain values for JSON."""
         return super().to_dict() | {"notes": list(self.notes), "rule": ROUNDING_RULE}
 
 
@@ -205,7 +207,7 @@ class HandClaim:
 
     @cached_property
     def value(self) -> Any:
-        """The parsed value on the right."""
+        """The right side of the claim, parsed: a number, a word, a list of these, or a dict of items by label."""
         return read_value(self.value_text)
 
 

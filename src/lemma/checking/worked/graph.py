@@ -197,7 +197,7 @@ class WorkedGraph(WorkedCase):
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps: matrices (of a large graph only if `full`), properties and powers."""
+        """Return the report blocks of matrices (of a large graph only if `full`), properties and powers."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (

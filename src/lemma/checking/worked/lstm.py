@@ -68,7 +68,7 @@ MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only w
 
 
 def _aliased(name: str) -> Any:
-    """Return a pydantic field that is read by its name or its aliases in FIELD_ALIASES."""
+    """Return a pydantic field for a setting that accepts its aliases of FIELD_ALIASES too."""
     return Field(validation_alias=AliasChoices(name, *FIELD_ALIASES[name]))
 
 
@@ -448,14 +448,14 @@ class WorkedLstm(WorkedCase):
         return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps; weights only with `every_matrix`, since products show those of a small step."""
+        """Return the report blocks of all steps; `every_matrix` adds the weights."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         backward = [] if self.backward is None else self._backward_blocks()
         return [*introduction, *self._forward_blocks(every_matrix), *backward]
 
     def _forward_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed forward step and its results; `every_matrix` adds the weights."""
+        """Return the report blocks of the forward step and its results; `every_matrix` adds the weights."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         if self.input_labels:
@@ -495,7 +495,7 @@ class WorkedLstm(WorkedCase):
         return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
 
     def _backward_blocks(self) -> list[Block]:
-        """Return the printed backward step, from the output layer to the previous step."""
+        """Return the report blocks of the backward step, from the output layer to the previous step."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         sources = f"d{h}_next"
@@ -514,10 +514,8 @@ class WorkedLstm(WorkedCase):
             self._table("da gamma_o slope_c dc_here dc_next dc"),
         ]
         factors = {"u": ("dc", "candidate"), "f": ("dc", "c_prev"), "o": ("da", "tanh_c"), "c": ("dc", "gamma_u")}
-        for letter, (
-            first,
-            second,
-        ) in factors.items():  # from a gate to its pre-activation, and to its weights if given
+        for letter, (first, second) in factors.items():
+            # from a gate to its pre-activation, and to its weights if given
             name, pre = GATE_NAMES[letter], f"dpre_{letter}"
             slope = "slope_candidate" if letter == "c" else f"slope_{letter}"
             gradient, slope_title = self._title(f"d{name}"), self._title(slope)

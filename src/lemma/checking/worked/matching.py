@@ -125,7 +125,7 @@ class WorkedMatching(WorkedCase):
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the printed steps: every product of the images in focus; `every_matrix` adds all matrices."""
+        """Return the report blocks of every product of the images in focus; `every_matrix` adds the matrices."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:

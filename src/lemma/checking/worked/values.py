@@ -84,7 +84,7 @@ class _ValueReader:
         self.text, self.position = text, 0
 
     def read(self, depth: int = 0) -> Any:
-        """Read a value; `depth` is the number of brackets around it."""
+        """Read the next value of the text; `depth` is the number of brackets around it."""
         if self.peek() not in _BRACKETS:
             return self._read_item(_ENDS)
         if depth >= MAX_DEPTH:
@@ -236,7 +236,10 @@ class RoundedArray:
 
     @classmethod
     def from_entries(cls, entries: Entries) -> "RoundedArray":
-        """Return the numbers of an answer; the most decimals hold for all, since others may leave out final zeros."""
+        """Return the numbers of an answer, all with the precision of the entry with the most decimals.
+
+        Other entries may have left out final zeros.
+        """
         decimals = max((number.decimals or 0 for number in entries.flat), default=0)
         shared = 10.0**-decimals if decimals else 0.0
         units = [float(number.unit) if number.decimals is None else shared for number in entries.flat]
