@@ -1,4 +1,4 @@
-"""Other tools' numbers next to the exact ones: of tools made up here, and of the tools themselves if installed."""
+"""Comparison with other counting tools: fake tools defined here, and real tools if installed."""
 
 import sys
 from collections import OrderedDict
@@ -191,7 +191,7 @@ def test_tool_comparison_renders_in_every_format(decoder, monkeypatch) -> None:
     result = compare_tools(decoder, ["made-up"])
     lines = str(result).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]
-    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # what each of them counts
+    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # the conventions of each tool
     assert lines[4].split() == ["made-up", "35,584", "1.000", "579,584", "0.500"]
     assert lines[1].index("forward FLOPs") + len("forward FLOPs") == lines[2].index("1,159,168") + len("1,159,168")
     assert "&lt;half&gt;" in result._repr_html_() and "<half>" not in result._repr_html_()

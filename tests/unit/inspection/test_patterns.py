@@ -1,4 +1,4 @@
-"""Patterns of attention against loops over rows and keys, and against heads made to show them."""
+"""Attention patterns compared with loops over rows and keys, and on handmade heads."""
 
 import random
 
@@ -20,7 +20,7 @@ TEXT = list("abracadabra!")
 
 
 def expected_positions(pattern: str, tokens: list[str], i: int) -> set[int]:
-    """Return what the pattern's words say, one key at a time."""
+    """Return the positions of each pattern by its definition, one key at a time."""
     earlier = [j for j in range(i) if tokens[j] == tokens[i]]
     return {
         "previous": {i - 1},
@@ -32,7 +32,9 @@ def expected_positions(pattern: str, tokens: list[str], i: int) -> set[int]:
     }[pattern] & set(range(len(tokens)))
 
 
-def by_loops(pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray) -> tuple[float, float, int]:
+def reference_score(
+    pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray
+) -> tuple[float, float, int]:
     scores, uniforms = [], []
     for i in range(len(tokens)):
         seen = {j for j in range(len(tokens)) if allowed[i, j]}
@@ -57,7 +59,7 @@ def test_pattern_score_is_mean_attention_on_its_positions(pattern: str, causal: 
         weights, allowed = random_attention(len(tokens), causal, seed)
         words = number_tokens(tokens)
         result = match_pattern(pattern, weights, allowed, pattern_masks(words, words, cross=False)[pattern])
-        score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
+        score, uniform, rows = reference_score(pattern, tokens, weights, allowed)
         assert result.rows == rows
         assert result.score == pytest.approx(score) and result.uniform == pytest.approx(uniform)
 

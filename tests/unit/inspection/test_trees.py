@@ -1,4 +1,4 @@
-"""Trees out of attention, words aligned with tokens, and how trees are drawn."""
+"""Trees from attention, alignment of words with tokens, and drawings of trees."""
 
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -147,7 +147,7 @@ def test_terminal_drawing_of_b1_matches_expected_text() -> None:
 
 
 def fan_tree(size: int) -> ParsedSentence:
-    """Every word hangs on the last one: as many columns of arcs as words."""
+    """Return a tree in which the last word is the head of every other word."""
     words = tuple(f"w{index}日" for index in range(1, size + 1))
     return ParsedSentence(Sentence(words, (*(size,) * (size - 1), 0), (*("dep",) * (size - 1), "root")))
 
