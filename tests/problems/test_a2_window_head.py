@@ -1,4 +1,4 @@
-"""Problem A2: one head over the window, asked by its last word; the case of the gallery, worked by hand."""
+"""Problem A2: one attention head over a window, queried by its last word; the gallery's example by hand."""
 
 from fractions import Fraction
 from math import exp, log, sqrt
@@ -28,7 +28,7 @@ def head() -> WindowHead:
 
 
 def window_attention(head: WindowHead, *words: str) -> tuple[list[Fraction], list[Fraction]]:
-    """The weights and the answer of the last word's window of three, as fractions."""
+    """Return attention weights and output of the last word's window of three, as fractions."""
     embedded = torch.tensor([[WORDS[word] for word in words]], dtype=torch.float64)
     with torch.no_grad(), record_attention(head) as records:
         answer = head(embedded, 1, 3)[0, 0]
@@ -49,7 +49,7 @@ def test_a2_attention_weights_are_two_three_and_six_elevenths(head: WindowHead) 
 
 
 def test_a2_last_word_attends_only_within_its_window(head: WindowHead) -> None:
-    """`cat` asks as `sat` does, with its second number; `the` asks nothing, and looks evenly."""
+    """`cat` has the query of `sat` in its second component; `the` has a zero query and attends uniformly."""
     assert window_attention(head, "the", "sat", "cat")[0] == [Fraction(2, 11), Fraction(6, 11), Fraction(3, 11)]
     assert window_attention(head, "cat", "sat", "the")[0] == [Fraction(1, 3)] * 3
     weights, answer = window_attention(head, "sat", "sat", "the", "cat", "sat")
@@ -58,7 +58,7 @@ def test_a2_last_word_attends_only_within_its_window(head: WindowHead) -> None:
 
 
 def test_a2_model_matches_the_formula_on_every_window() -> None:
-    """Return each place of `attentive` against the sums written out in plain Python."""
+    """Compare each position of `attentive` with the sums in plain Python."""
     spec = Attentive(vocabulary=7, width=3, key_width=4, value_width=2, hidden=5, context=4)
     model, text = build(spec).double(), [1, 5, 2, 2, 6, 0]
     with torch.no_grad():
@@ -70,7 +70,7 @@ def test_a2_model_matches_the_formula_on_every_window() -> None:
 
 
 def reference_logits(table: dict[str, list], window: list[list[float]]) -> list[float]:
-    """Scores, softmax, answer, hidden layer (tanh) and output."""
+    """Return logits from scores, softmax, head output, hidden layer (tanh) and output layer."""
     query = matvec(table["head.query.weight"], window[-1])
     scores = [dot(query, matvec(table["head.key.weight"], word)) / sqrt(4) for word in window]
     fractions = [exp(score) / sum(map(exp, scores)) for score in scores]

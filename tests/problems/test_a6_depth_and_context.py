@@ -1,4 +1,4 @@
-"""Problem A6: two claims about depth and context, judged on the source's table and on a text whose floors are known."""
+"""Problem A6: two claims about depth and context, judged on the published table and on a text of known entropy."""
 
 import random
 from collections import Counter
@@ -19,7 +19,7 @@ SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
 
 
 def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
-    """Return what the study would say of its claims, if three seeds gave these perplexities but for a hundredth."""
+    """Return the study's verdicts on its claims if three seeds have these perplexities within a hundredth."""
     outcomes = [
         outcome
         for (depth, context), value in table.items()
@@ -47,7 +47,7 @@ def test_a6_each_claim_depends_on_its_cells(change: dict[tuple[int, int], float]
 
 
 def echo_text(length: int) -> list[int]:
-    """Return each of four words repeats the one four places before it nine times in ten, and else is drawn evenly."""
+    """Return a text of four words: each repeats the word four positions earlier with p = 0.9, else is uniform."""
     draw = random.Random(6)
     words = draw.choices(range(4), k=4)
     while len(words) < length:
@@ -56,7 +56,7 @@ def echo_text(length: int) -> list[int]:
 
 
 def least_perplexity(words: list[int], places: tuple[int, ...]) -> float:
-    """exp of the entropy of a word given those at some places before it, by counting."""
+    """Return exp of the entropy of a word given those at some earlier offsets, by counting."""
     rows = [(tuple(words[at - index] for index in places), words[at]) for at in range(4, len(words))]
     seen, pairs = Counter(context for context, _ in rows), Counter(rows)
     return exp(-sum(count * log(count / seen[context]) for (context, _), count in pairs.items()) / len(rows))
@@ -71,7 +71,7 @@ def test_a6_echo_text_has_minimum_perplexities_4_and_1_417() -> None:
 
 
 def test_a6_two_layers_beat_the_shorter_context_minimum() -> None:
-    """So the second claim is no law: with N = 3 no number of layers comes below 4."""
+    """The second claim is therefore not general: with N = 3 no depth comes below 4."""
     torch.manual_seed(1)
     model, text = build(TableA5(V=4, d_e=16, d=16, L=2, h=2, d_ff=16, N=5)), torch.tensor(echo_text(14_000))
     optimizer = torch.optim.Adam(model.parameters(), 0.015)

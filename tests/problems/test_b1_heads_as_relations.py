@@ -1,4 +1,4 @@
-"""B1: the head of a relation attends from a head word to its dependent, and the same scores are a parser."""
+"""Problem B1: the head of a relation attends from a head word to its dependent; the same scores give a parser."""
 
 import json
 import re
@@ -69,7 +69,7 @@ def test_arc_and_attention_losses_match_wordwise_sums(lexicon: Lexicon) -> None:
         n = len(sentence.words)
         table = scores[row, :, : n + 1, :n].numpy().copy()
         for d in range(n):
-            column = np.delete(table[:, :, d], d + 1, axis=1)  # no word governs itself
+            column = np.delete(table[:, :, d], d + 1, axis=1)  # no word is its own head
             gold = table[RELATIONS.index(sentence.relations[d]), sentence.heads[d], d]
             joint -= gold - np.log(np.exp(column).sum())
         for r in range(len(RELATIONS)):
@@ -83,11 +83,12 @@ def test_arc_and_attention_losses_match_wordwise_sums(lexicon: Lexicon) -> None:
     assert attention_loss(scores, null, goal).item() == pytest.approx(attended / count, rel=1e-6)
 
 
-def test_scores_normalize_over_heads_and_dependents(lexicon: Lexicon) -> None:
+def test_arc_and_attention_scores_are_normalized(lexicon: Lexicon) -> None:
     scores, present = torch.randn(2, 6, 5, 4), torch.tensor([[True] * 4, [True, True, False, False]])
     parser = log_arc_probabilities(scores, present).exp()
     torch.testing.assert_close(parser.sum((1, 2))[present], torch.ones(6))
-    assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0  # neither padding nor itself governs
+    # Neither padding nor the word itself is a head.
+    assert parser[1, :, 3:].max() == 0 and parser[0, :, 1, 0].max() == 0
     heads = log_attention(scores, torch.zeros(6), present).exp()
     torch.testing.assert_close(heads.sum(-1), torch.ones(2, 6, 5))
     assert heads[1, :, :, 3:].max() == 0
@@ -143,7 +144,7 @@ def test_trained_relation_heads_attend_to_their_dependents(run: Path) -> None:
     prefer = weights[loaded.lexicon.relation_id("dobj"), positions.index("prefer")]
     assert prefer[positions.index("flight")] > 0.9
     for head, dependent, relation in B1.arcs():
-        fraction = 2 if relation == "nmod" else 1  # flight has two
+        fraction = 2 if relation == "nmod" else 1  # flight has two dependents
         assert weights[loaded.lexicon.relation_id(relation), head, dependent] > 0.9 / fraction - 0.05, relation
 
 
@@ -183,7 +184,7 @@ def run_command(*words: str | Path) -> tuple[int, str, str]:
 def test_evaluate_limits_sentences_and_refuses_inapplicable_options(run: Path) -> None:
     code, out, _ = run_command("evaluate", run, "--treebank", run.parent / "tiny.conllu", "--limit", "1", "--json")
     assert code == 0 and (json.loads(out)["sentences"], json.loads(out)["words"]) == (1, len(B1.words))
-    absent = run.parent / "absent.conllu"  # what is wrong with the settings is told before it is missed
+    absent = run.parent / "absent.conllu"  # invalid settings are reported before a missing treebank
     for option in ("--layer", "--head"):
         assert (
             "--layer and --head choose among a language model's"
@@ -214,7 +215,7 @@ def test_parser_training_result_has_no_perplexity(tmp_path: Path) -> None:
     assert f"validation  loss {result.validation_loss:.4f} nats/word" in output
 
 
-def test_look_parse_refuses_unknown_relations(run: Path) -> None:
+def test_parser_calls_with_invalid_arguments_are_refused(run: Path) -> None:
     with pytest.raises(RunError, match=r"not a language model. It is a parser"):
         lemma.generate(run)
     with pytest.raises(SpecError, match="nothing to learn from is given"):
@@ -239,7 +240,7 @@ def test_interrupted_parser_training_resumes_bit_for_bit(tmp_path: Path) -> None
     lemma.train("parser", out=tmp_path / "whole", steps=12, **kwargs, **words)
     halted = {**words, "checkpoint_every": 4}
     lemma.train("parser", out=tmp_path / "halved", steps=12, **kwargs, **halted)
-    for step in (12,):  # what a run that was killed after step 8 would have left
+    for step in (12,):  # the state of a run that was killed after step 8
         remove_folder(tmp_path / "halved" / "checkpoints" / f"step-{step}")
     for name in ("summary.json", "model.safetensors"):
         (tmp_path / "halved" / name).unlink()

@@ -1,4 +1,4 @@
-"""Problems B2 and B3: focus and near against the formulas written out, gradients too, and what they cost."""
+"""Problems B2 and B3: focus and near terms and their gradients compared with the formulas, and their memory."""
 
 import math
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def number(tensor: Tensor) -> float:
 def reference_shaping(
     alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """L_focus and L_near from all weights at once, by loops over layers, texts, heads and rows."""
+    """Return L_focus and L_near by loops over layers, texts, heads and rows."""
     focus, nearby = [], []
     for layer, alpha in enumerate(alphas):
         batch, heads, new, names = alpha.shape
@@ -45,7 +45,7 @@ def reference_shaping(
 
 
 PENALIZED = [name for name, spec in SMALL.items() if name.startswith("decoder") and spec.depth > 1]
-PENALIZED.remove("decoder-parallel")  # its positions learn what they add to scores, which is refused
+PENALIZED.remove("decoder-parallel")  # its positions have a trainable bias of scores, which is refused
 
 
 @pytest.mark.parametrize("block", [2**20, 64, 1])
@@ -78,7 +78,7 @@ def test_masked_keys_and_excluded_rows_are_ignored(block: int, monkeypatch: pyte
     queries, keys = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64).unbind()
     hidden = torch.zeros(2, 1, 5, 5, dtype=torch.float64)
     hidden[0, :, :, 3:] = -torch.inf  # padding
-    hidden[1, :, 2] = -torch.inf  # a row that sees nothing
+    hidden[1, :, 2] = -torch.inf  # a row without visible keys
     records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
     real = torch.tensor([[True, True, True, False, False], [True] * 5])
     shape = row_statistics(records, 9.0, row_mask=real)
@@ -90,7 +90,7 @@ def test_masked_keys_and_excluded_rows_are_ignored(block: int, monkeypatch: pyte
 
 @pytest.mark.parametrize("time", [8, 64, 512])
 def test_maximum_near_does_not_depend_on_length(time: int) -> None:
-    """Every row looks at the first token only: the farthest attention there is."""
+    """Every row attends only to the first token, which maximizes the distance."""
     keys = torch.zeros(1, 1, time, 2)
     keys[..., 0, 0] = 1000.0
     queries = torch.ones(1, 1, time, 2)
@@ -110,7 +110,7 @@ def test_near_excludes_the_last_layer_but_focus_does_not() -> None:
     assert number(row_statistics([far, self_only], 100.0).distance) > 1
     two = row_statistics(
         [far, self_only, far, far], 100.0, num_layers=2
-    )  # two calls a layer: both of the last are left out
+    )  # two calls per layer: both of the last layer are excluded
     assert number(two.distance) == pytest.approx(number(row_statistics([far, far], 100.0).distance) / 2)
     with pytest.raises(ValueError, match="3 calls"):
         row_statistics([far] * 3, 100.0, num_layers=2)
@@ -119,7 +119,7 @@ def test_near_excludes_the_last_layer_but_focus_does_not() -> None:
 
 
 class LargestTensorMode(TorchDispatchMode):
-    """Remembers the largest tensor that any operation gave out, and in which dtype it was one of numbers."""
+    """Dispatch mode that records the largest output of any operation and the floating dtypes."""
 
     size = 0
 
@@ -160,7 +160,7 @@ def test_objective_is_the_reported_sum_of_terms(precision: torch.dtype) -> None:
 
 
 def test_padded_rows_are_ignored() -> None:
-    """A mask of keys alone says which places are padding; their rows are no one's attention."""
+    """A key mask marks padded positions; their rows are excluded."""
     queries, keys = torch.randn(2, 1, 2, 6, 4, dtype=torch.float64).unbind()
     padded = torch.zeros(1, 1, 1, 6, dtype=torch.float64)
     padded[..., 4:] = -torch.inf
@@ -213,7 +213,7 @@ def test_focus_reduces_entropy_of_every_attention_model(name: str) -> None:
 
 
 def record_of_weights(weights: list[list[float]]) -> AttentionRecord:
-    """Attention with these weights."""
+    """Return a record of attention with these weights."""
     bias = torch.tensor(weights, dtype=torch.float64).log()
     nothing = torch.zeros(1, 1, len(weights), 1, dtype=torch.float64)
     return AttentionRecord(nothing, nothing, None, 1.0, bias[None, None])

@@ -1,4 +1,4 @@
-"""Problem B4: under perfect optimisation a shaping term can only hurt what it is added to."""
+"""Problem B4: under perfect optimization a shaping term can only increase the loss."""
 
 from math import log
 
@@ -20,7 +20,7 @@ SIZES = [size / 4 for size in range(-16, 17)]
 
 
 def small_decoder() -> LanguageModel:
-    """Weights so large that attention matters for what is predicted."""
+    """Build a decoder with weights so large that attention affects its predictions."""
     torch.manual_seed(3)
     model = build(Decoder(V=7, d=8, L=2, h=2, T=12)).double()
     for parameter in model.parameters():
@@ -30,7 +30,7 @@ def small_decoder() -> LanguageModel:
 
 @pytest.fixture(scope="module", params=["entropy_penalty", "distance_penalty"])
 def scan_scales(request: pytest.FixtureRequest) -> list[tuple[list[float], float, float]]:
-    """Return what is minimised for every λ, the loss and the term, with larger and smaller queries of a decoder."""
+    """Return loss and term for scaled queries of a decoder."""
     model, result = small_decoder(), []
     tokens, first = torch.randint(7, (2, 13)), {name: value.clone() for name, value in model.state_dict().items()}
     recipes = [Recipe(distance_max=30.0).replace(**{request.param: weight}) for weight in WEIGHTS]
@@ -61,7 +61,7 @@ def test_b4_shaping_cannot_lower_the_minimal_loss(
 
 
 def test_b4_gallery_coin_matches_hand_calculation() -> None:
-    """Two places say heads with 0.9 and 0.2, the coin is fair: α = 3/7 and log 2, and a focus term moves both."""
+    """Two positions predict heads with 0.9 and 0.2, the coin is fair: α = 3/7 and log 2; a focus term moves both."""
     rows = [mixture(log(3 / 4)), *(mixture(score / 100) for score in range(-200, 200))]
     base, focused = (min(rows, key=lambda row: row[0] + weight * row[1]) for weight in (0, 0.3))
     assert (base[0], base[2]) == (pytest.approx(log(2)), pytest.approx(3 / 7))
@@ -70,7 +70,7 @@ def test_b4_gallery_coin_matches_hand_calculation() -> None:
 
 
 def mixture(score: float) -> tuple[float, float, float]:
-    """Loss, focus and α where attention mixes two predictions."""
+    """Return loss, focus and α where attention mixes two predictions."""
     queries, keys = torch.full((1, 1, 1, 1), score), torch.tensor([1.0, 0.0]).view(1, 1, 2, 1)
     row = AttentionRecord(queries.double(), keys.double(), None, 1.0)
     fraction = row.weights()[0, 0, 0, 0].item()

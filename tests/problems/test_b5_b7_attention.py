@@ -28,7 +28,7 @@ def test_b5_other_scale_changes_the_variance() -> None:
 
 
 def test_b5_tolerance_follows_from_the_fourth_moment() -> None:
-    """Over many repetitions the sampled variance scatters as the closed form says."""
+    """Over many repetitions the sampled variance has the standard deviation of the closed form."""
     variances = [check_identity("b5", {"I": 9, "samples": 200, "seed": seed}).findings[1] for seed in range(200)]
     scatter = np.std([finding.actual for finding in variances])
     assert scatter == pytest.approx(variances[0].tolerance / 4, rel=0.2)

@@ -1,4 +1,4 @@
-"""Problem B8: at temperature 0 a model of finite memory must come back to a state, and from there loops for ever."""
+"""Problem B8: at temperature 0 a model with finitely many states returns to a state and then loops indefinitely."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelS
 
 
 def random_model(spec: ModelSpec, seed: int) -> LanguageModel:
-    """Random weights large enough that the text wanders before it loops."""
+    """Build a model with random weights large enough that text varies before it loops."""
     torch.manual_seed(seed)
     model = build(spec)
     with torch.no_grad():
@@ -36,7 +36,7 @@ def proved_loop(result: GeneratedTokens) -> TextLoop:
 
 
 def check_ten_more_periods(model: LanguageModel, result: GeneratedTokens) -> None:
-    """Make the model itself go on for ten more periods, and see that it does what was claimed."""
+    """Generate ten more periods and check that the loop continues."""
     loop = proved_loop(result)
     tokens = greedy(model, len(result.tokens) + 10 * loop.period, result.prompt_tokens).tokens
     assert tokens[: len(result.tokens)] == result.tokens
@@ -58,7 +58,7 @@ def test_trigram_model_loops_within_the_number_of_bigrams(vocabulary: int, seed:
 
 
 def test_some_loops_are_nontrivial() -> None:
-    """Random models wander: some loops start late and are long, or the tests above would show nothing."""
+    """Some loops of random models start late and are long; otherwise the tests above would be trivial."""
     loops = [proved_loop(greedy(random_model(FeedForward(V=12, d=6, d_h=12, N=3), seed), 146)) for seed in range(10)]
     assert max(loop.onset for loop in loops) >= 3 and max(loop.period for loop in loops) >= 3
 
@@ -109,7 +109,7 @@ def test_recurrent_loop_is_proved_by_repeated_hidden_states(spec: ModelSpec, see
 
 
 def hidden_states(model: LanguageModel, result: GeneratedTokens) -> list[tuple[torch.Tensor, ...]]:
-    """The hidden vectors before each generated token and after the last, by hand."""
+    """Return the hidden states before each generated token and after the last."""
     with torch.inference_mode():
         logits, state = model(torch.tensor([result.prompt_tokens]))
         results = [state.vectors]

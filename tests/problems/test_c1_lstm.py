@@ -1,4 +1,4 @@
-"""Problems C1 and C2: a whole LSTM step by hand is the cell whose derivations are judged, forward and backward."""
+"""Problems C1 and C2: the worked LSTM step equals the cell of the gradient checks, forward and backward."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_example_contains_every_part_of_c1(worked: WorkedLstm) -> None:
 
 
 def test_printed_formulas_pass_the_gradient_check(worked: WorkedLstm) -> None:
-    """The headings' formulas, in the judge's own spelling, are correct derivations."""
+    """The formulas of the headings, in the notation of the checks, are correct derivations."""
     rendered = str(worked)
     lines = {
         "dz = ŷ − y": "dz = ŷ − y",

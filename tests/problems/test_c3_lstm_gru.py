@@ -1,4 +1,4 @@
-"""C3: LSTM against GRU as classifiers of sentiment: about the same accuracy, GRU cheaper."""
+"""Problem C3: LSTM and GRU as sentiment classifiers: about the same accuracy, GRU cheaper."""
 
 from typing import Any
 

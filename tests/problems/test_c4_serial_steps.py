@@ -1,4 +1,4 @@
-"""C4: a recurrent layer needs T steps one after another, a Transformer layer does not; shown without a clock."""
+"""Problem C4: a recurrent layer needs T serial steps, a Transformer layer does not; shown without timing."""
 
 from functools import cache
 from typing import Any
@@ -19,7 +19,7 @@ CELLS = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
 
 
 class CountCalls(TorchDispatchMode):
-    """Counts every call of a kernel."""
+    """Dispatch mode that counts kernel calls."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class CountCalls(TorchDispatchMode):
 
 
 def layer_of(kind: str) -> nn.Module:
-    """A layer in float64, in which PyTorch calls every step of a cell by itself on a CPU."""
+    """Build a layer in float64, for which PyTorch dispatches every step of a cell separately on a CPU."""
     torch.manual_seed(3)
     if kind == "attention":
         return Attention(AttentionShape(WIDTH, 2)).double()
@@ -53,7 +53,7 @@ def outputs_of(layer: nn.Module, stream: Tensor) -> Tensor:
 
 @cache
 def longest_chain(node: Any) -> int:
-    """Operations that wait for each other, from the inputs to this one, in autograd's graph."""
+    """Return the length of the longest path in autograd's graph from the inputs to this operation."""
     return 1 + max((longest_chain(before) for before, _ in node.next_functions if before), default=0)
 
 
@@ -91,7 +91,7 @@ def test_attention_layer_depth_does_not_depend_on_length(kind: str, measure: Any
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_recurrent_step_depends_on_the_previous_step(kind: str) -> None:
-    """T calls of torch.nn's cell, each handed the one before's result, give the layer; without it they do not."""
+    """T calls of torch.nn's cell reproduce the layer only if each receives the previous state."""
     layer, stream = build_recurrent(kind, WIDTH, WIDTH, 1, 2, 0.0).double(), stream_of(6)  # pyright: ignore
     cell = CELLS[kind](WIDTH, WIDTH).double()
     cell.load_state_dict({name.removesuffix("_l0"): tensor for name, tensor in layer.state_dict().items()})
@@ -111,7 +111,7 @@ def hidden_state(state: Any) -> Tensor:
 
 
 def test_attention_rows_do_not_depend_on_each_other() -> None:
-    """Return each output comes from the inputs alone: made by itself, in any order, it is the row of the whole."""
+    """Each output depends only on the inputs: rows computed separately equal those of the layer."""
     attention, stream = Attention(AttentionShape(WIDTH, 2)).double(), stream_of(6)
     full = outputs_of(attention, stream)
     query, key, value = attention.query_key_value(stream).unflatten(-1, (3, 2, WIDTH // 2)).unbind(2)

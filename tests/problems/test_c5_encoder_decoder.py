@@ -1,4 +1,4 @@
-"""Problem C5: the encoder–decoder Transformer, by its spec, to the unit."""
+"""Problem C5: exact parameter counts of the encoder–decoder Transformer."""
 
 import pytest
 import torch

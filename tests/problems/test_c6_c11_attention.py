@@ -51,11 +51,11 @@ def test_c7_is_exact_over_all_sign_vectors(D: int) -> None:
 
 
 def test_c6_error_matches_torch_attention_with_identity_weights() -> None:
-    """Three unit vectors: each comes out as (e·x_i + the other two)/(e + 2), not as x_i; of norm 5, as x_i."""
+    """Three unit vectors: the output is (e·x_i + the other two)/(e + 2), not x_i; with norm 5 it is x_i."""
     layer = nn.MultiheadAttention(3, 1, bias=False, batch_first=True, dtype=torch.float64).eval()
     with torch.no_grad():
         unit = torch.eye(3, dtype=torch.float64)
-        layer.in_proj_weight.copy_(torch.cat([3**0.25 * unit, 3**0.25 * unit, unit]))  # undoes the scale 1/√3
+        layer.in_proj_weight.copy_(torch.cat([3**0.25 * unit, 3**0.25 * unit, unit]))  # cancels the scale 1/√3
         layer.out_proj.weight.copy_(unit)
         outputs = layer(*[unit[None]] * 3)[0][0]
         torch.testing.assert_close(layer(*[5 * unit[None]] * 3)[0][0], 5 * unit, rtol=0, atol=1e-9)

@@ -1,4 +1,4 @@
-"""Problem C9: the five kinds of positions, to the element."""
+"""Problem C9: the five kinds of positions, element by element."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_sinusoidal_adds_sines_and_cosines(first: int) -> None:
 def test_rotary_rotates_adjacent_pairs(first: int) -> None:
     part = RotaryEmbedding(3, 4, first=first)
     vectors = torch.randn(6, 4)
-    rotated = part(vectors)  # past its table of 3 rows too
+    rotated = part(vectors)  # also beyond its table of 3 rows
     for row, (a, b, c, d) in enumerate(vectors.tolist()):
         item, two = (row + first) * THETA[0], (row + first) * THETA[1]
         expected = [
@@ -59,7 +59,7 @@ def test_alibi_subtracts_slope_times_distance() -> None:
     assert torch.allclose(ratios, ratios[0].expand(7)) and slopes[0] == 0.5  # geometric
     model = build(Decoder(vocabulary=5, width=16, heads=8, depth=1, context=4, positions=Alibi()))
     with torch.no_grad(), record_attention() as records:
-        model(torch.randint(5, (1, 9)))  # past the trained length
+        model(torch.randint(5, (1, 9)))  # beyond the trained length
     record = records[0]
     penalties = record.queries @ record.keys.mT * record.scale - record.scores()
     for i in range(9):

@@ -1,4 +1,4 @@
-"""Every count of the problems, by formula and by number, read off the module."""
+"""Every count of the problems, by formula and by number, counted from the module."""
 
 import pytest
 import torch
@@ -106,7 +106,7 @@ def test_llama_with_grouped_heads_matches_formula() -> None:
 
 
 class Tensors(nn.Module):
-    """A module that is nothing but parameters of given shapes."""
+    """A module of parameters with given shapes."""
 
     def __init__(self, **shapes: tuple[int, ...]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Every parameter count of the sources that the spine's families have, by formula and by number."""
+"""Every published parameter count of the model families, by formula and by number."""
 
 import pytest
 from hypothesis import given, settings

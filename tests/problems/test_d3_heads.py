@@ -1,4 +1,4 @@
-"""Problem D3: one head against many: 3d² parameters and the same operations for both, but h softmaxes."""
+"""Problem D3: one head and many heads have 3d² parameters and equal FLOPs, but h softmaxes."""
 
 from pathlib import Path
 

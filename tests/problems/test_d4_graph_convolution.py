@@ -88,8 +88,8 @@ def test_normalized_layers_never_enlarge_features() -> None:
     assert built.norm() <= features.norm() < 100 * features.norm() < base.norm()
 
 
-def test_power_iteration_converges_to_root_degrees() -> None:
-    """The eigenvector of Â with eigenvalue 1 is √d̃, and that of D̃⁻¹Ã is the same number everywhere."""
+def test_root_degrees_are_the_eigenvector_of_eigenvalue_one() -> None:
+    """The eigenvector of Â with eigenvalue 1 is √d̃, and that of D̃⁻¹Ã is constant."""
     steps = worked_steps([*star(3), [3, 4], [4, 5]])
     roots = np.sqrt(steps.degrees)
     np.testing.assert_allclose(steps.matrices["symmetric"] @ roots, roots, atol=1e-14)

@@ -1,4 +1,4 @@
-"""Problem E2: multi-head self-attention with the shape of everything and the formula of every step."""
+"""Problem E2: multi-head self-attention with all shapes and the formula of every step."""
 
 from typing import Any
 from xml.etree import ElementTree

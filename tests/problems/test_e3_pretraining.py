@@ -1,4 +1,4 @@
-"""Problem E3: what is learned from plain text: causal, masked, next-sentence, and the last two together."""
+"""Problem E3: pretraining objectives: causal, masked, next-sentence, and the last two together."""
 
 import math
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_microbatch_gradients_sum_to_the_batch_gradient() -> None:
 
 def test_encoder_learns_masked_tokens_far_below_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "cache"))
-    (tmp_path / "text.txt").write_text("abcdefghij" * 600)  # what is hidden follows from its neighbours
+    (tmp_path / "text.txt").write_text("abcdefghij" * 600)  # masked tokens are determined by their neighbors
     words = {**SMALL, "steps": 180, "batch": 16, "learning_rate": 4e-3, "warm_up": 20, "evaluate_every": 180}
     done = lemma.train("encoder", text=tmp_path / "text.txt", out=tmp_path / "run", progress=False, **words)
     score = lemma.evaluate(tmp_path / "run", progress=False)
@@ -82,7 +82,7 @@ def test_resumed_run_equals_an_uninterrupted_run(tmp_path: Path, monkeypatch: py
 
 
 def sample_batch(objective: str, rows: int = 1000) -> tuple[np.ndarray, np.ndarray]:
-    """Return what some rows of a hundred tokens read and ask for; tokens are 0 to 29, special tokens 30 to 32."""
+    """Return a batch of rows of a hundred tokens; tokens are 0 to 29, special tokens 30 to 32."""
     windows = MaskedWindows(len(TEXT), 103, rows, seed=1, rate=0.15, objective=objective, vocabulary=33)  # pyright: ignore
     return windows.batch(TEXT, 0)
 
@@ -114,7 +114,5 @@ def test_causal_loss_is_mean_negative_log_likelihood() -> None:
         logits, remaining = model(tokens[:, :-1])[0], model(changed[:, :-1])[0]
     chances = [float(logits[0, index].softmax(-1)[tokens[0, index + 1]]) for index in range(20)]
     assert causal_loss(logits, tokens[:, 1:]).item() == pytest.approx(-sum(map(math.log, chances)) / 20, rel=1e-12)
-    torch.testing.assert_close(
-        remaining[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12
-    )  # what comes later is not seen
+    torch.testing.assert_close(remaining[:, :10], logits[:, :10], rtol=1e-12, atol=1e-12)  # later tokens have no effect
     assert (remaining[:, 10] - logits[:, 10]).abs().max() > 0.01

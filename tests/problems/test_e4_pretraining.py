@@ -1,4 +1,4 @@
-"""E4: few labels, many texts without: pretrain on all, fine-tune on the labelled, measure the gain."""
+"""Problem E4: pretrain on many unlabelled texts, fine-tune on few labelled ones, measure the gain."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "lear
 
 
 def small(folder: Path, **changes: Any) -> PretrainingStudy:
-    """A study of a tiny body on a table of 60 labelled texts and a file of 80 without labels."""
+    """Make a study of a tiny body on a table of 60 labelled texts and a file of 80 without labels."""
     write_table(folder / "texts.csv", made_texts(60))
     (folder / "more.txt").write_text("".join(f"{text} again\n" for text, _ in made_texts(80, seed=1)))
     words: dict[str, Any] = {
@@ -50,7 +50,7 @@ def small(folder: Path, **changes: Any) -> PretrainingStudy:
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A finished study: its folder and what it came to."""
+    """Return a finished study: its folder and result."""
     folder = tmp_path_factory.mktemp("e4")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
@@ -173,13 +173,13 @@ def test_e4_encoders_use_masked_and_decoders_causal_objective(body: str, study: 
     assert RunFolder.open(tmp_path / "out" / "runs" / "pretraining-seed-1").spec.family == body
 
 
-def test_e4_study_interrupted_during_pretraining_resumes_to_equal_results(
+def test_e4_interrupted_pretraining_resumes_to_equal_results(
     study: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, full = study
 
     class Interrupting(SilentObserver):
-        """Stops the study in the middle of pretraining, as Ctrl-C does."""
+        """Observer that sends SIGINT in the middle of pretraining."""
 
         def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
             self.pretraining = phase.startswith("pretraining")
@@ -234,7 +234,7 @@ def test_e4_invalid_settings_are_refused_before_training(
     assert not (tmp_path / "out" / "runs").exists()
 
 
-# The gain on invented outcomes
+# The gain on fake outcomes
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Problem E5: ways to fine-tune, and what each has to learn and to store."""
+"""Problem E5: fine-tuning methods, and the parameters that each trains and stores."""
 
 from fractions import Fraction
 
@@ -55,6 +55,6 @@ def test_stored_parameters_are_ordered_by_method() -> None:
 
 
 def test_high_rank_lora_trains_more_than_the_matrix() -> None:
-    """R(W_in + W_out) = W_in W_out at R = 40 for 200 and 50: from there on LoRA saves nothing."""
+    """R(W_in + W_out) = W_in W_out at R = 40 for 200 and 50: at higher ranks LoRA saves nothing."""
     matrix = nn.Sequential(nn.Linear(200, 50, bias=False))
     assert adapt_model(matrix, Lora(rank=40)).num_trainable == 200 * 50

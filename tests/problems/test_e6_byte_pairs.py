@@ -9,7 +9,7 @@ from lemma.checking.worked.bpe import BytePairTrace, trace_byte_pairs
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.errors import DataError
 
-LAST = "\U0010ffff"  # a character after all others stands for the end of word in the library
+LAST = "\U0010ffff"  # the last character in sort order represents the end of word in the library
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Problem E7: images and sentences taken to one space, every product, and who fits whom by product and by cosine."""
+"""Problem E7: images and sentences projected to one space and matched by product and by cosine."""
 
 import numpy as np
 import pytest

@@ -82,11 +82,12 @@ def test_trainable_form_reuses_the_search_projections(
         model(patches, words, present)
     (record,) = records
     assert record.queries.shape[1] == 1  # one head
-    blocks = model.towers.image_projection.weight.detach().split(4, dim=1)  # one map for all places, or one for each
+    # One map for all positions, or one per position.
+    blocks = model.towers.image_projection.weight.detach().split(4, dim=1)
     mapped = [patches[:, index] @ blocks[index % len(blocks)].T for index in range(4)]
     torch.testing.assert_close(record.queries[:, 0], torch.stack(mapped, dim=1))
     torch.testing.assert_close(record.keys[:, 0], words @ model.towers.text_projection.weight.T.detach())
-    assert record.scale == pytest.approx(3**-0.5)  # what is added: the scale ...
+    assert record.scale == pytest.approx(3**-0.5)  # added: the scale ...
     saved = record.weights()[:, 0].masked_select(~present[:, None].expand(-1, patches.shape[1], -1))
     assert saved.eq(0).all() and torch.allclose(
         record.weights().sum(-1), torch.ones(()).double()
@@ -117,7 +118,7 @@ def test_dual_encoder_score_is_the_pooled_attention_score(
 
 
 def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
-    """Return how long W_t t̄ is, without the models' own pooling."""
+    """Return the norm of W_t t̄, without the pooling of the model."""
     saved = [
         row[mask].mean(0) if model.towers.spec.pooling == "mean" else row[0]
         for row, mask in zip(words, there, strict=True)
@@ -126,7 +127,7 @@ def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.T
 
 
 def test_trainable_form_reproduces_the_worked_case(worked: WorkedCross) -> None:
-    """E7's four numbers an image are the width of a patch, its two a sentence those of a word."""
+    """E7's four numbers per image are a patch vector, its two per sentence a word vector."""
     towers = DualEncoder(
         body=Encoder(vocabulary=9, **{**SIZES, "width": 2}), grid=1, patch=1, image_width=4, image_heads=2, shared=3
     )

@@ -97,7 +97,7 @@ def test_forward_steps_are_checked() -> None:
 
 
 def test_c2_gradients_match_torch_lstm_cell() -> None:
-    """The judge's cell is the LSTM that PyTorch has: its gradients, taken through nn.LSTMCell, agree."""
+    """The cell of the gradient checks is PyTorch's LSTM: its gradients equal those of nn.LSTMCell."""
     from lemma.checking.cells import find_cell
 
     for sample in find_cell("lstm").samples:

@@ -1,4 +1,4 @@
-"""Problems A1, A3–A5, C5 and D1: the sources' own answers, and the mistakes that people make with them."""
+"""Problems A1, A3–A5, C5 and D1: the published answers and typical mistakes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every row A1–E9 as the sources claim it: the checkers find exactly the errors that are there, and no others."""
+"""Every claim A1–E9 of the sources: the checkers find exactly the known errors."""
 
 import re
 from collections import Counter
@@ -14,7 +14,7 @@ ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
 ONLY_MEASURED = {"A6", "B4", "C3", "C4", "D5", "E4"}
 VERDICTS = re.compile(r"\b(wrong|right|false|true|correct\w*|error|mistake|verdict|54\.1)\b", re.IGNORECASE)
 SLOW = ("transformer-c5", "table-a5")
-"""Models whose wrong numbers take long to explain: one claim of each is enough."""
+"""Models whose wrong numbers take long to diagnose: one claim of each is enough."""
 CORRECTED = {
     "65 % increase from 2 to 4 layers": "54.1 % increase from 2 to 4 layers",
     "da = (y_hat - y).T @ W_y.T + da_next": "da = W_y.T @ (y_hat - y) + da_next",
@@ -74,7 +74,7 @@ def test_claim_data_contain_no_verdicts() -> None:
 
 
 def numeric_claims() -> list[SourceClaim]:
-    """Right claims that state something in numbers or formulas; of slow models one each."""
+    """Return the right claims with numbers or formulas; one for each slow model."""
     seen: Counter[str] = Counter()
     choice = []
     for claim in load_claims():
@@ -85,7 +85,7 @@ def numeric_claims() -> list[SourceClaim]:
 
 
 def mutate_claim(claim: SourceClaim) -> SourceClaim:
-    """The same claim with a number, or a formula, that is not right any more."""
+    """Return the claim with a number or formula changed to a wrong one."""
     last = claim.answers[-1]
     if claim.check in ("parameters", "flops", "trainable"):
         last = f"{last} + 1"

@@ -1,1 +1,1 @@
-"""Properties that hold for all inputs, sought out by Hypothesis."""
+"""Properties for all inputs, tested with Hypothesis."""

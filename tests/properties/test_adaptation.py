@@ -1,4 +1,4 @@
-"""What holds for every family, rank and scale: merged = unmerged, a frozen base, gradients of the explicit matrix."""
+"""Adaptation in every family, rank and scale: merged = unmerged, a frozen base, gradients of the explicit matrix."""
 
 import copy
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def model_of(name: str) -> nn.Module:
 
 
 def output(model: nn.Module) -> Tensor:
-    """Whatever a model says of the same tokens."""
+    """Return the output of a model for fixed tokens."""
     options = (
         model(TOKENS, TOKENS) if "decoder." in "".join(name for name, _ in model.named_parameters()) else model(TOKENS)
     )
@@ -52,7 +52,7 @@ def output_without_grad(model: nn.Module) -> Tensor:
 
 
 def randomize_trainable(model: nn.Module) -> None:
-    """Give everything that learns values as after some training."""
+    """Set trainable parameters to random values, as after some training."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.3)
@@ -80,7 +80,7 @@ def test_only_trainable_parameters_change(name: str, method: Any) -> None:
     torch.manual_seed(1)
     model = model_of(name).train()
     custom = dict(model.named_parameters())
-    learn = [] if method.kind == "full" else [next(iter(custom))]  # the embedding, which is no target by default
+    learn = [] if method.kind == "full" else [next(iter(custom))]  # the embedding is not a target by default
     before = {path: parameter.detach().clone() for path, parameter in custom.items()}
     adapt_model(model, method, learn)
     trained = {path for path, _ in trainable_parameters(model)}
@@ -122,7 +122,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]
 @settings(max_examples=3, deadline=None)
 @given(rank=st.integers(1, 3), scale=st.floats(0.1, 4), seed=st.integers(0, 99))
 def test_gradients_match_the_explicit_matrix(name: str, rank: int, scale: float, seed: int) -> None:
-    """The same module, called with W + sBA written out as its weights, differentiated by autograd."""
+    """Compare with the module called with the explicit weights W + sBA, differentiated by autograd."""
     torch.manual_seed(seed)
     make, call = MODULES[name]
     base = make().double()

@@ -1,4 +1,4 @@
-"""The sources' identities at sizes that nobody chose."""
+"""The identities of the sources at random sizes."""
 
 import torch
 from hypothesis import given, settings

@@ -1,4 +1,4 @@
-"""For random specs at random sizes, the formula gives what the built module has."""
+"""For random specs at random sizes, the formula equals the parameters of the built module."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,4 +1,4 @@
-"""Whatever is typed as a formula is read or refused, soon, and never run."""
+"""Hostile formulas are read or refused in bounded time and never executed."""
 
 from time import perf_counter
 
@@ -72,7 +72,7 @@ HOSTILE = [
 
 
 def outcome(text: str) -> Rational | str:
-    """The value, or the message of the one error that may be raised."""
+    """Return the value, or the message of the only error that may be raised."""
     start = perf_counter()
     try:
         message: Rational | str = read_formula(text, KNOWN)

@@ -26,7 +26,7 @@ PROMPTS = st.lists(st.lists(TOKENS, min_size=1, max_size=12), min_size=1, max_si
 LINES = ["grüße an die welt, 你好 😀\n", "eine welt\n"] * 3
 BYTE_PAIRS = train_tokenizer(BytePairs(vocabulary=270), LINES)
 WORDS = train_tokenizer(Words(), LINES)
-VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that are written as they are
+VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that are written literally
 SPELLED = {byte: chr(byte) for byte in VISIBLE}
 SPELLED |= {byte: chr(256 + place) for place, byte in enumerate(sorted(set(range(256)) - set(VISIBLE)))}
 NUMBERS = json.loads(BYTE_PAIRS.json)["model"]["vocab"]
@@ -144,13 +144,13 @@ def test_streamed_pieces_join_to_the_text_without_partial_characters(tokenizer, 
     before, tokens = data.draw(st.lists(ids, max_size=1)), data.draw(st.lists(ids, max_size=12))
     spelling = Detokenizer(tokenizer, before)
     pieces = [spelling.add(token) for token in tokens]
-    for index, piece in enumerate(pieces, start=1):  # what is told can become nothing else: three more are held back
+    for index, piece in enumerate(pieces, start=1):  # emitted characters are final: three more bytes are held back
         messages = tokenizer.decode([*before, *tokens[:index]])
         assert not piece.endswith("\N{REPLACEMENT CHARACTER}") or messages.endswith(4 * "\N{REPLACEMENT CHARACTER}")
     text = tokenizer.decode([*before, *tokens])[len(tokenizer.decode(before)) :]
     assert "".join([*pieces, spelling.flush()]) == strip_partial_character(
         tokenizer, text
-    )  # nothing completes what it begins with
+    )  # nothing completes its partial first character
 
 
 @settings(deadline=None)

@@ -1,4 +1,4 @@
-"""A longer pad never changes a result, in any family, at any place of padding, and nothing is learned from it."""
+"""More padding never changes a result, in any family, and has zero gradient."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ pads = st.integers(0, 5)
 
 
 def model_of(name: str) -> Any:
-    """A small model with lively weights, built once."""
+    """Return a small model with large random weights, built once."""
     if name not in MODELS:
         torch.manual_seed(7)
         model = build({**BODIES, **CLASSIFIERS}[name]).double().eval()
@@ -72,7 +72,7 @@ def test_translation_logits_do_not_depend_on_padding(
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
 def test_padding_has_zero_gradient(name: str) -> None:
-    """The gradient of every embedded position without a token is zero, and that of the rest is not."""
+    """The gradient of every padded position is zero, and that of the others is not."""
     model, tokens = model_of(name), pad_texts([[1, 2, 3, 4, 5], [6, 7], [8]])
     body, embedded = getattr(model, "body", model), []
     handle = body.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
@@ -95,7 +95,7 @@ def test_empty_row_does_not_affect_other_rows() -> None:
 
 
 def test_compiled_encoder_decoder_has_no_data_dependent_branches() -> None:
-    """In one graph: no branch waits for what the tokens are, so that a GPU is never waited for either."""
+    """In one graph: no branch depends on token values, which would synchronize a GPU."""
     model, tokens = model_of("encoder-decoder-sinusoidal-pre"), pad_texts([[1, 2, 3, 4], [5, 6]])
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     present = tokens >= 0

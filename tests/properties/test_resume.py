@@ -1,4 +1,4 @@
-"""A run that is killed with SIGKILL, wherever, and resumed equals the run that was left alone: bit for bit."""
+"""A run killed with SIGKILL at any point and resumed equals the uninterrupted run bit for bit."""
 
 import multiprocessing
 import os
@@ -19,12 +19,12 @@ from lemma.runs.folder import RunFolder
 
 RECIPE = {"steps": 40, "dropout": 0.2, "evaluate_every": 7, "checkpoint_every": 4, "patience": 50}
 CLOCK = {"seconds", "tokens_per_second"}
-PROCESSES = multiprocessing.get_context("forkserver")  # a server that has imported torch starts them quickly
+PROCESSES = multiprocessing.get_context("forkserver")  # a fork server that has imported torch starts them quickly
 PROCESSES.set_forkserver_preload(["small_runs", "torch._dynamo"])
 
 
 def run_child(home: str, order: dict[str, Any]) -> None:
-    """Return what a child process does."""
+    """Run `small_runs.main` in a child process."""
     os.environ["LEMMA_HOME"] = home
     small_runs.main(order)
 
@@ -72,7 +72,7 @@ def test_repeatedly_killed_run_equals_the_uninterrupted_run(tmp_path: Path, fami
     run_to_completion(full, family=family, recipe=RECIPE)
     source = random.Random(family)
     kill_when(start_child(killed, family=family, recipe=RECIPE), lambda: (killed / "spec.toml").exists())
-    for first in (2, 16):  # at a random row of metrics, then in the middle of a checkpoint
+    for first in (2, 16):  # killed at a random row of metrics, then in the middle of a checkpoint
         number = source.randint(first, first + 8)
         kill_when(start_child(killed, resume=True), lambda number=number: rows_written(killed, number))
         kill_when(start_child(killed, resume=True), lambda: half_written(killed))

@@ -1,4 +1,4 @@
-"""decode∘encode is the identity; the fast encoders equal the library; a cut never changes the tokens."""
+"""Tokenizers: decode∘encode is the identity, fast encoders match the library, cuts never change the tokens."""
 
 import numpy as np
 import pytest
@@ -88,7 +88,7 @@ def test_words_round_trip_with_normalized_whitespace(lines: list[list[str]]) -> 
 @pytest.mark.parametrize("kind", ["words", "byte-pairs"])
 @settings(deadline=None)
 @given(text=any_text | mixed)
-@example(text="\x00\x1c\x1f\x00\x1c")  # white space to Python, signs to GPT-2's rule
+@example(text="\x00\x1c\x1f\x00\x1c")  # whitespace to Python, symbols to GPT-2's rule
 def test_fast_encoder_matches_the_library(kind: str, text: str) -> None:
     assert TOKENIZERS[kind].encode(text).tolist() == library_ids(TOKENIZERS[kind], text)
 

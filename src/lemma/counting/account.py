@@ -105,17 +105,17 @@ class Quantity:
 
     @property
     def total(self) -> int | None:
-        """Return the amount at the sizes of the account; None if the amount of a part there could not be measured."""
+        """Return the amount at the sizes at which the model was counted; None if a part could not be measured."""
         return self.at(self.sizes)
 
     @property
     def number(self) -> str:
-        """Return the amount at the sizes of the account with commas, such as "124,439,808", or "unknown"."""
+        """Return the amount at the sizes at which the model was counted: "124,439,808", or "unknown"."""
         return "unknown" if self.total is None else f"{self.total:,}"
 
     @cached_property
     def polynomial(self) -> Polynomial:
-        """Return the sum of all parts that have a formula."""
+        """Return the formula as a polynomial: the sum over all parts that have a formula."""
         return sum_polynomials(part.total for part in self.groups)
 
     def smooth_polynomial(self, sizes: Sizes) -> Polynomial:
@@ -136,16 +136,16 @@ class Quantity:
         return placeholder if formula == "0" else f"{formula} + {placeholder}"
 
     def at(self, values: Sizes) -> int | None:
-        """Return the number at these sizes; None at the sizes of the account if a part there is not known.
+        """Return the amount at sizes `values`; None if a part was not measured at the sizes of the account.
 
-        At the sizes of the account, where formula and module were compared, it is the formula's. At any other sizes the
-        module is built and read again: layers in patterns, chunks and rounded widths make a formula that holds at many
-        sizes false at others. If the two differ, a warning says so. A size that is missing follows its default, as
-        d_ff = 4·d does, if it did so in the account; else it is the account's.
+        At the sizes of the account, where formula and module were compared, the formula is evaluated. At any other
+        sizes the module is built and measured again: layers in patterns, chunks and rounded widths make a formula that
+        holds at many sizes false at others. If the two differ, a warning says so. A size that is missing in `values`
+        follows its default, as d_ff = 4·d does, if it did so in the account; else it is the account's.
 
         Raises:
-            CountingError: the module cannot be built, or be read within the limits, at these sizes.
-            InputError: there is no module to read, and these are not the sizes of the account.
+            CountingError: the module cannot be built, or be measured within the limits, at these sizes.
+            InputError: there is no module to measure, and these are not the sizes of the account.
         """
         sizes = self._fill_sizes(values)
         if sizes == self.compared_at:
@@ -201,7 +201,7 @@ class Quantity:
 
     @property
     def notes(self) -> list[str]:
-        """Return sentences on the counting convention, the domain of the formula, and parts without a formula."""
+        """Return sentences on what is counted, for which sizes the formula holds, and parts without a formula."""
         notes = [self.convention]
         if self.domain.only_at:
             notes.append(f"this formula holds at {_list_sizes(self.domain.only_at)} only")
@@ -300,7 +300,7 @@ class Quantity:
 
 
 def write_parts(parts: Sequence[Part], order: Sequence[str], style: Style = "plain") -> str:
-    """Write the sum of `parts` as text; parts with the same number of repetitions share a bracket.
+    """Write the sum of `parts` as a formula, symbols in `order`; parts repeated equally often share a bracket.
 
     Parts are also put together if their numbers of repetitions differ by a constant factor. In a bracket, parts with a
     tensor shape are written as products of dimensions; the amounts of the other parts are added up first.
@@ -362,6 +362,7 @@ class Account(Result):
         raise AttributeError(f"this account has no {name!r}; it has {', '.join(quantities)}")
 
     def blocks(self) -> Iterator[Block]:
+        """Yield each quantity's formula, amount and notes for the terminal, with the parts of the parameters."""
         sizes = "  ".join(keep_together(f"{name} = {value:,}") for name, value in self.symbols.items())
         defaults = ", ".join(
             f"{name} = {write_formula(default, self.order)}" for name, default in self.default_settings.items()
@@ -376,6 +377,7 @@ class Account(Result):
                 yield Pre([("\n".join(_tree_lines(quantity)), "")])
 
     def details(self) -> Iterator[Block]:
+        """Yield each quantity with a foldable table of its parts, for the HTML page."""
         yield Heading(self.model, 1)
         yield Text(_list_sizes(self.symbols))
         for index, quantity in enumerate(self.quantities.values()):
@@ -413,9 +415,11 @@ class Account(Result):
         return "\\begin{align*}\n" + " \\\\\n".join(dict.fromkeys(rows)) + "\n\\end{align*}\n" + "".join(comments)
 
     def writers(self) -> dict[str, Any]:
+        """Return functions that write each file format, by suffix."""
         return super().writers() | {".md": self.markdown, ".tex": self.latex, ".txt": lambda: f"{self}\n"}
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of model, sizes and quantities."""
         quantities = {name: quantity.to_dict() for name, quantity in self.quantities.items()}
         if "backward" in quantities and "flops" in quantities:
             quantities["flops"]["backward"] = quantities.pop("backward")
@@ -424,6 +428,7 @@ class Account(Result):
         return {**header, **quantities, "parts": quantities.get("parameters", {}).get("parts", [])}
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row per part for CSV."""
         return [
             {"quantity": name, **part, "shape": " × ".join(part["shape"] or ())}
             for name, quantity in self.quantities.items()
@@ -432,7 +437,7 @@ class Account(Result):
 
 
 def _tree_lines(quantity: Quantity) -> list[str]:
-    """Format `quantity.tree()` as lines of text; notes stand right of the numbers or, if too wide, on a line below."""
+    """Format `quantity.tree()` as lines of text, with notes right of the numbers or, if too wide, below."""
     rows = [("  " * depth + name, *cells) for depth, name, *cells in quantity.tree()]
     lines = format_table(rows, left=(0, 1, 2, 4), width=10_000, has_header=False)
     if max(map(display_width, lines), default=0) <= text_width():
@@ -447,6 +452,6 @@ def _list_sizes(sizes: Sizes) -> str:
 
 
 def _to_int(value: Fraction) -> int:
-    """Convert a count to an integer; assert that it is a whole number."""
+    """Convert a fraction that is a whole number to an integer; assert that the denominator is 1."""
     assert value.denominator == 1, value
     return value.numerator

@@ -70,6 +70,7 @@ class ToolComparison(Result):
         return ToolRow("lemma", self.parameters, 1.0, self.flops, 1.0, convention), *self.rows
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a table of all tools with the explained differences, for the terminal."""
         header, *table = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
         lines = [self.model, header]
         for row, line in zip(self.all_rows, table, strict=True):
@@ -77,11 +78,13 @@ class ToolComparison(Result):
         yield Text("\n".join(lines))
 
     def details(self) -> Iterator[Block]:
+        """Yield a table of all tools with the explained differences, for the HTML page."""
         rows = [[row.cells, *(("", "", "", "", "", reason) for reason in row.reasons)] for row in self.all_rows]
         yield Heading(self.model, 1)
         yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), breakable=(5,))
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of Lemma's counts and the other tools' rows."""
         tools = [
             {name.replace("flops", "operations"): value for name, value in vars(row).items()}
             | {"reasons": list(row.reasons)}
@@ -90,6 +93,7 @@ class ToolComparison(Result):
         return {"model": self.model, "parameters": self.parameters, "operations": self.flops, "tools": tools}
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row per tool for CSV."""
         return [{**tool, "reasons": "; ".join(tool["reasons"])} for tool in self.to_dict()["tools"]]
 
 
@@ -104,7 +108,7 @@ def compare_tools(subject: Subject, tools: Sequence[str] | None = None) -> ToolC
     wrong = next((tool for tool in tools if tool not in TOOLS), None)
     if wrong is not None:
         raise InputError(describe_unknown("tool", wrong, TOOLS))
-    exact = exact_counts(subject)
+    exact = count_exactly(subject)
     rows = tuple(_compare_tool(tool, subject, exact) for tool in tools)
     return ToolComparison(subject.name, exact.total_parameters, exact.total_flops, rows)
 
@@ -168,7 +172,7 @@ class ExactCounts:
         return sum(self.flops.values())
 
 
-def exact_counts(subject: Subject) -> ExactCounts:
+def count_exactly(subject: Subject) -> ExactCounts:
     """Count a subject's parameters and forward FLOPs per module at its requested sizes, on the meta device."""
     values = subject.sizes(with_inputs=True)
     module, inputs = subject.build(values), subject.build_inputs(values)

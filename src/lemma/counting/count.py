@@ -165,7 +165,9 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
 def _recount(
     subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
 ) -> int | None:
-    """Measure a quantity of the module at other sizes.
+    """Measure the quantity `name` of the subject's module at other sizes.
+
+    `expected` is the estimated amount, which decides how to run the module.
 
     Returns:
         The amount; None if it cannot be run on the meta device, nor on real tensors within `limits`.
@@ -224,7 +226,7 @@ class SubjectCounter:
     def count(self, name: str) -> Quantity:
         """Count the quantity of this name, such as "flops", within the time limit: its formula and its amount."""
         with self.reader.time_limit(self.limits.seconds):
-            return self._make_quantity(name, [(m, self._fit(m)) for m in self._measurements(name)])
+            return self._make_quantity(name, [(m, self._fit(m)) for m in self._list_measurements(name)])
 
     def measure_requested(self, name: str) -> int | None:
         """Measure the quantity of this name at the requested sizes without fitting.
@@ -233,7 +235,7 @@ class SubjectCounter:
         """
         nothing, total = FitResult({}, {EVERYTHING: "no formula, since it was only measured"}), 0
         with self.reader.time_limit(self.limits.seconds):
-            for measurement in self._measurements(name):
+            for measurement in self._list_measurements(name):
                 attempt = self._compare(measurement, measurement.key, nothing)
                 if attempt.unproved:
                     return None
@@ -260,7 +262,7 @@ class SubjectCounter:
 
     # What is read for each quantity.
 
-    def _measurements(self, name: str) -> list[Measurement]:
+    def _list_measurements(self, name: str) -> list[Measurement]:
         """Return the measurements whose sum is the quantity of this name.
 
         For "parameters" trainable and frozen ones.
@@ -289,7 +291,7 @@ class SubjectCounter:
                 return [Measurement(name, lambda at: measure.optimizer_bytes(read(at)), needs_run=False)]
 
     def _measure_flops(self, name: str, kind: str) -> Measurement:
-        """Return how to measure one kind of FLOPs of one pass.
+        """Return the measurement of one kind of FLOPs of one pass; `read` of the result runs the module.
 
         Args:
             name: "flops" for the forward pass, or "backward".
@@ -385,12 +387,12 @@ class SubjectCounter:
             if pins and pins != special and attempts[-1].missed:
                 pinned = replace(measurement, read=measurement.read_pinned or measurement.read)
                 attempts.append(self._attempt_at(pinned, pins))
-        return _best(attempts)
+        return _best_attempt(attempts)
 
     def _attempt_at(self, measurement: Measurement, only_at: Sizes) -> Attempt:
         """Fit a measurement with the sizes of `only_at` fixed, with derived sizes if necessary."""
         attempt = self._attempt(measurement, Domain(only_at))
-        return attempt if attempt.is_final else _best([attempt, *self._refit(measurement, attempt, {})])
+        return attempt if attempt.is_final else _best_attempt([attempt, *self._refit(measurement, attempt, {})])
 
     def _attempt(self, measurement: Measurement, domain: Domain = EVERYWHERE) -> Attempt:
         """Fit polynomials to a measurement at sizes within `domain`, and compare them with the module."""
@@ -413,9 +415,9 @@ class SubjectCounter:
         return replace(self._compare(measurement, key, formulas), domain=domain)
 
     def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:
-        """Fit what `attempt` missed with derived sizes; return the new attempts, none if that takes too long.
+        """Fit the parts whose formulas in `attempt` fail again, with rounded or bounded sizes; return new attempts.
 
-        `pins` are sizes that alone make the formulas fail.
+        `pins` are sizes that alone make the formulas fail. The result is empty if fitting takes too long.
         """
         domain, needs_run = attempt.domain, measurement.needs_run
         requested = format_sizes(self.subject.sizes(needs_run))
@@ -459,7 +461,7 @@ class SubjectCounter:
         return Attempt(fit, {PathGroup(pattern, subset): total for pattern, subset, total in rows}, unproved)
 
     def _find_pins(self, measurement: Measurement, attempt: Attempt) -> dict[str, int]:
-        """Return the requested sizes that, changed alone from small values, make the formulas of missed groups fail."""
+        """Return the requested sizes that alone, all others small, make a formula of `attempt` fail."""
         requested, fit = self.subject.sizes(True), attempt.fit
         read = measurement.read_pinned or measurement.read
         probe_sizes = next(self.reader.probe_sizes(True), None)
@@ -492,7 +494,7 @@ class SubjectCounter:
     # From formulas to a quantity.
 
     def _make_quantity(self, name: str, fitted: Sequence[tuple[Measurement, Attempt]]) -> Quantity:
-        """Combine fitted measurements to a `Quantity`: parts with formulas, and measured amounts of the others."""
+        """Build the quantity `name` from fitted measurements: parts with formulas, measured amounts of the others."""
         sizes = self.subject.sizes(name not in STATIC_QUANTITIES)
         parts: list[Part] = []
         refused: dict[str, str] = {}
@@ -537,7 +539,7 @@ class SubjectCounter:
             Domain(only_at if parts else {}, multiples),
             {self._letters[derived_name]: size for derived_name, size in derived.items()},
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
-            tuple(self._remarks(name)),
+            tuple(self._collect_notes(name)),
             sizes,
             partial(_recount, self.subject, self.conventions, self.limits, name),
             self.subject.defaults,
@@ -557,8 +559,8 @@ class SubjectCounter:
         tied = measure.find_tied_names(self.subject.build(self.reader.small_sizes(with_inputs=False)))
         return {path_pattern(name): ", ".join(other_names) for name, other_names in tied.items()}
 
-    def _remarks(self, name: str) -> Iterator[str]:
-        """Yield notes on a quantity: operators without a FLOP rule, and control flow that depends on tensor values."""
+    def _collect_notes(self, name: str) -> Iterator[str]:
+        """Yield notes on the quantity `name`: operators without a FLOP rule, control flow that depends on values."""
         if name not in ("flops", "backward", "activations"):
             return
 
@@ -585,8 +587,8 @@ class SubjectCounter:
                 yield f"not counted: {operator} in {where}, for which there is no rule"
 
 
-def _best(attempts: Sequence[Attempt]) -> Attempt:
-    """Return the attempt that missed the fewest groups, the first if several did."""
+def _best_attempt(attempts: Sequence[Attempt]) -> Attempt:
+    """Return the attempt with the fewest path groups whose formula fails, the first if several have as few."""
     return min(attempts, key=lambda attempt: (EVERYTHING in attempt.missed, len(attempt.missed)))
 
 

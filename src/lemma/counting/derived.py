@@ -253,16 +253,19 @@ def fit_with_derived(
     fits: dict[PathGroup, Polynomial] = {}
     for group, basis in bases.items():
         if len(samples) >= len(basis) + NUM_EXTRA_SAMPLES:
-            polynomial = _solve(basis, [(sizes, amounts.get(group, 0)) for sizes, amounts in samples])
+            polynomial = _solve_coefficients(basis, [(sizes, amounts.get(group, 0)) for sizes, amounts in samples])
             if polynomial is not None:
                 fits[group] = polynomial
-    for sizes, amounts in samples_at(_breakpoints(derived, probe_sizes)) if fits else ():
+    for sizes, amounts in samples_at(_sizes_at_breakpoints(derived, probe_sizes)) if fits else ():
         fits = {group: fit for group, fit in fits.items() if fit.at(sizes) == amounts.get(group, 0)}
     return fits
 
 
 def spread_sizes(name: str, probe_sizes: ProbeSizes, derived: Iterable[DerivedSize]) -> list[int]:
-    """Return values of a symbol on both sides of the bends of derived sizes, as divisible as its probe sizes."""
+    """Return values of the symbol `name` on both sides of the bends of derived sizes.
+
+    They have the divisor that its probe sizes share.
+    """
     low, high, step = min(probe_sizes[name]), max(probe_sizes[name]), gcd(*probe_sizes[name])
     for size in derived:
         if size.kind in ("floor", "ceil") and name in size.symbols:
@@ -279,9 +282,10 @@ def spread_sizes(name: str, probe_sizes: ProbeSizes, derived: Iterable[DerivedSi
 def _find_terms(
     read: ReadAmounts, symbols: frozenset[str], probe_sizes: ProbeSizes, draws: Iterator[Sizes]
 ) -> dict[PathGroup, dict[Monomial, None]]:
-    """Return for every group the monomials that occur when these symbols are fixed at sizes drawn from `draws`.
+    """Return for every group the monomials that occur when these symbols are fixed at sizes from `draws`.
 
-    The values of the inner dictionary are None. Two fits are made, at the first sizes that work.
+    `read` returns the amounts of groups at given sizes. The values of the inner dictionary are None. Two fits are made,
+    at the first sizes that work.
     """
     terms: dict[PathGroup, dict[Monomial, None]] = {}
     num_fits = 0
@@ -301,7 +305,7 @@ def _find_terms(
     return terms
 
 
-def _solve(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
+def _solve_coefficients(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
     """Return a polynomial with monomials of `basis` that goes through all samples; None if there is none.
 
     The system has more equations than unknowns; its free unknowns depend on the order of the monomials, so two orders
@@ -378,7 +382,7 @@ def reconstruct_fraction(residues: Sequence[int]) -> Fraction:
     return Fraction(current[0], current[1]) if current[1] else Fraction(0)
 
 
-def _breakpoints(derived: Sequence[DerivedSize], probe_sizes: ProbeSizes) -> Iterator[dict[str, int]]:
+def _sizes_at_breakpoints(derived: Sequence[DerivedSize], probe_sizes: ProbeSizes) -> Iterator[dict[str, int]]:
     """Yield sizes at which the operands of a minimum or maximum are equal, and the sizes one below and one above."""
     base = {name: values[-1] for name, values in probe_sizes.items()}
     for size in derived:
@@ -493,7 +497,10 @@ class DerivedSizeFinder:
         return {**dimensions, **{_members_key(pattern): (number,) for pattern, number in members.items()}}
 
     def _read_dimension(self, key: str, sizes: Sizes) -> int:
-        """Return the dimension ("pattern index") or number of parameters ("pattern members") that `key` names."""
+        """Return the number that `key` names: "layers.*.weight 0" is the first dimension of these parameters.
+
+        A key that ends in "members" is the number of parameters with a pattern.
+        """
         pattern, _, index = key.rpartition(" ")
         group = PathGroup(pattern.replace("/", ".") if index == MEMBERS else pattern)
         shapes = [shape for path, shape in self.reader.shapes(sizes).items() if group.matches(path)]
@@ -532,7 +539,7 @@ class DerivedSizeFinder:
         return self._rules
 
     def _find_rule(self, key: str, probe_sizes: ProbeSizes) -> DimensionRule:
-        """Find the rule of a dimension: rounded, or the minimum or maximum of two symbols, else read off the module.
+        """Find the rule of the dimension `key`: rounded, minimum or maximum of two symbols, else read off the module.
 
         Returns:
             The derived size and the polynomial that is added to it.
@@ -600,7 +607,13 @@ class DerivedSizeFinder:
     def _fit_shapes(
         self, fit: FitResult, missed: Iterable[PathGroup], rules: Mapping[str, DimensionRule]
     ) -> dict[PathGroup, GroupFit]:
-        """Fit groups of parameters as products of dimensions that all have a formula or one of `rules`."""
+        """Fit parameters as products of dimensions, if each dimension has a formula or one of `rules`.
+
+        Args:
+            fit: the fit that failed for these parameters.
+            missed: their groups.
+            rules: rounded, minimal or maximal sizes, by dimension.
+        """
         requested = self.subject.sizes(False)
         shapes = assign_to_groups(fit.groups, self.reader.shapes(requested))
 
@@ -689,7 +702,7 @@ class BendFinder:
             yield DerivedSize("min", (symbol(name), as_polynomial(bend)))
 
     def _find_cap(self, name: str) -> Iterator[DerivedSize]:
-        """Yield the minimum of the symbol and the largest value up to which a formula holds, which bisection finds."""
+        """Yield the minimum of symbol `name` and the largest value at which a formula holds, which bisection finds."""
         lowest = {other: values[0] for other, values in self.probe_sizes.items()}
         for group in self.missed:
             group_fit = self.fit.fits.get(group)

@@ -74,7 +74,7 @@ class PathGroup:
         return re.fullmatch(re.escape(self.pattern).replace(r"\*", r"\d+"), path) is not None
 
     def contains(self, path: str, index: int, count: int) -> bool:
-        """Return whether a path belongs to the group; it is number `index` of the `count` paths with its pattern.
+        """Return whether a path belongs to the group; `index` is its position among the `count` paths of its pattern.
 
         >>> PathGroup("layers.*.weight_l0").contains("layers.12.weight_l0", 12, 24)
         True
@@ -97,7 +97,7 @@ class GroupFit:
     def total(self) -> Polynomial:
         """Return the formula of the amount of all members: their number times the product of the columns.
 
-        Several columns are the dimensions of a tensor.
+        A single column is an amount; several are the dimensions of a tensor.
         """
         return self.repeats * prod(self.columns, start=ONE)
 
@@ -153,9 +153,9 @@ def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
 
 
 def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
-    """Fit and prove all groups at these probe sizes.
+    """Fit and prove the formulas of all groups of what `read` returns, at these probe sizes.
 
-    A pattern whose members fail is grouped in the next possible way.
+    A pattern whose members differ is grouped in the next possible way.
     """
     lowest = {name: values[0] for name, values in probe_sizes.items()}
     first = [lowest, *({**lowest, name: values[1]} for name, values in probe_sizes.items() if len(values) > 1)]
@@ -496,7 +496,10 @@ def _multiples(step: int) -> list[int]:
 
 
 def _divisibility_patterns(requested: Sizes) -> Iterator[ProbeSizes]:
-    """Yield probe sizes at which one symbol divides another, for each plausible pair; the first has no such pair."""
+    """Yield probe sizes at which one symbol divides another, for each plausible pair of symbols.
+
+    In the first there is no such pair.
+    """
 
     def divides(low: str, high: str) -> bool:
         return low != high and requested[low] <= requested[high] and requested[high] % requested[low] == 0

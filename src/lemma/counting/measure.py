@@ -84,7 +84,7 @@ class ModuleReader:
             raise TimeLimitError(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
 
     def run(self, measure: Measure, sizes: Sizes, devices: Sequence[str]) -> Readings:
-        """Build the module and its inputs and measure them, on the first of these devices on which that works.
+        """Build the module and its inputs and call `measure` on them, on the first device on which that works.
 
         Args:
             measure: a function of the module and its inputs.
@@ -275,7 +275,7 @@ def run_forward(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
-    """Yield the tensors in nested dictionaries, lists and tuples (and dataclasses if `dataclasses`), in order."""
+    """Yield the tensors in a nested dictionary, list or tuple `value` (and dataclasses if `dataclasses`)."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (Mapping, list, tuple)):
@@ -321,7 +321,6 @@ def differentiable_outputs(outputs: Any) -> list[Tensor]:
 # the result of a pointwise operation, a softmax or a norm.
 
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
-COLUMNS = 2  # of a reading of products, for one pass
 ROW_OPERATORS = (
     "_softmax",
     "_log_softmax",
@@ -365,9 +364,9 @@ NO_PRODUCTS = re.compile("upsample|_thnn_fused|vector_norm|check_errors|cross|_u
 
 @cache
 def flop_rule(func: Any) -> Callable[..., int] | None:
-    """Return the function that counts the FLOPs of a PyTorch operator, the same for its in-place variant.
+    """Return PyTorch's function that computes the FLOPs of an operator from its arguments; None without one.
 
-    None without one.
+    An in-place operator has the rule of its ordinary variant.
     """
     packet = func._overloadpacket
     name = packet.__name__.removesuffix("_")
@@ -705,7 +704,7 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def _tensors_by_name(value: Any, path: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors of a cache with their dotted names; `path` is the prefix of the names."""
+    """Yield (dotted name, tensor) for the tensors of a cache `value`; `path` is the prefix of the names."""
     if isinstance(value, Tensor):
         yield path, value
     elif isinstance(value, (dict, list, tuple)) or hasattr(value, "__dict__"):

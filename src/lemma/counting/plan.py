@@ -63,7 +63,7 @@ class Device:
 HOPPER = 64 * 2**20
 
 
-def _gpu(
+def _describe_gpu(
     name: str,
     gb: int,
     gib: float,
@@ -93,38 +93,38 @@ def _gpu(
 DEVICES = {
     device.name.lower(): device
     for device in (  # of names that fit several rows, the first is taken
-        _gpu("B200", 180, 178.4, 7.7, 2250, 1125, HOPPER, 192),
-        _gpu("GH200", 96, 94.5, 4.0, 989, 495, HOPPER, 480),  # drivers print the 480 GB of its CPU
-        _gpu("H200", 141, 139.8, 4.8, 989, 495, HOPPER),
-        _gpu("H200-NVL", 141, 139.8, 4.8, 835, 418, HOPPER),
-        _gpu("H100", 80, 79.2, 3.35, 989, 495, HOPPER),
-        _gpu("H100-PCIe", 80, 79.2, 2.0, 756, 378, HOPPER),
-        _gpu("H100-NVL", 94, 93.1, 3.9, 835, 418, HOPPER),
-        _gpu("H800", 80, 79.2, 3.35, 989, 495, HOPPER),
-        _gpu("H20", 96, 95.1, 4.0, 148, 74, HOPPER),
-        _gpu("A100-80GB", 80, 79.2, 2.04, 312, 156),
-        _gpu("A100-80GB-PCIe", 80, 79.2, 1.94, 312, 156),
-        _gpu("A100-40GB", 40, 39.4, 1.56, 312, 156),
-        _gpu("A800", 80, 79.2, 2.04, 312, 156),
-        _gpu("L40S", 48, 44.4, 0.864, 362, 183),
-        _gpu("L40", 48, 44.4, 0.864, 181, 90.5),
-        _gpu("L4", 24, 22.0, 0.3, 121, 60),
-        _gpu("A40", 48, 44.4, 0.696, 150, 74.8),
-        _gpu("A30", 24, 23.5, 0.933, 165, 82),
-        _gpu("A10", 24, 22.0, 0.6, 125, 62.5),
-        _gpu("A10G", 24, 22.0, 0.6, 70, 35),
-        _gpu("RTX-6000-Ada", 48, 47.4, 0.96, 364, 182),
-        _gpu("RTX-A6000", 48, 47.5, 0.768, 155, 77.4),
-        _gpu("RTX-5090", 32, 31.3, 1.79, 209, 105),
-        _gpu("RTX-5080", 16, 15.5, 0.96, 113, 56.3),
-        _gpu("RTX-4090", 24, 23.6, 1.01, 165, 82.6),
-        _gpu("RTX-4080", 16, 15.6, 0.717, 97.5, 48.7),
-        _gpu("RTX-3090", 24, 23.6, 0.936, 71, 35.6),
-        _gpu("RTX-3080", 10, 9.6, 0.76, 59.5, 29.8),
-        _gpu("V100-32GB", 32, 31.7, 0.9, 0, 15.7),
-        _gpu("V100-16GB", 16, 15.8, 0.9, 0, 15.7),
-        _gpu("P100", 16, 15.9, 0.732, 0, 9.3),
-        _gpu("T4", 16, 14.6, 0.32, 0, 8.1),
+        _describe_gpu("B200", 180, 178.4, 7.7, 2250, 1125, HOPPER, 192),
+        _describe_gpu("GH200", 96, 94.5, 4.0, 989, 495, HOPPER, 480),  # drivers print the 480 GB of its CPU
+        _describe_gpu("H200", 141, 139.8, 4.8, 989, 495, HOPPER),
+        _describe_gpu("H200-NVL", 141, 139.8, 4.8, 835, 418, HOPPER),
+        _describe_gpu("H100", 80, 79.2, 3.35, 989, 495, HOPPER),
+        _describe_gpu("H100-PCIe", 80, 79.2, 2.0, 756, 378, HOPPER),
+        _describe_gpu("H100-NVL", 94, 93.1, 3.9, 835, 418, HOPPER),
+        _describe_gpu("H800", 80, 79.2, 3.35, 989, 495, HOPPER),
+        _describe_gpu("H20", 96, 95.1, 4.0, 148, 74, HOPPER),
+        _describe_gpu("A100-80GB", 80, 79.2, 2.04, 312, 156),
+        _describe_gpu("A100-80GB-PCIe", 80, 79.2, 1.94, 312, 156),
+        _describe_gpu("A100-40GB", 40, 39.4, 1.56, 312, 156),
+        _describe_gpu("A800", 80, 79.2, 2.04, 312, 156),
+        _describe_gpu("L40S", 48, 44.4, 0.864, 362, 183),
+        _describe_gpu("L40", 48, 44.4, 0.864, 181, 90.5),
+        _describe_gpu("L4", 24, 22.0, 0.3, 121, 60),
+        _describe_gpu("A40", 48, 44.4, 0.696, 150, 74.8),
+        _describe_gpu("A30", 24, 23.5, 0.933, 165, 82),
+        _describe_gpu("A10", 24, 22.0, 0.6, 125, 62.5),
+        _describe_gpu("A10G", 24, 22.0, 0.6, 70, 35),
+        _describe_gpu("RTX-6000-Ada", 48, 47.4, 0.96, 364, 182),
+        _describe_gpu("RTX-A6000", 48, 47.5, 0.768, 155, 77.4),
+        _describe_gpu("RTX-5090", 32, 31.3, 1.79, 209, 105),
+        _describe_gpu("RTX-5080", 16, 15.5, 0.96, 113, 56.3),
+        _describe_gpu("RTX-4090", 24, 23.6, 1.01, 165, 82.6),
+        _describe_gpu("RTX-4080", 16, 15.6, 0.717, 97.5, 48.7),
+        _describe_gpu("RTX-3090", 24, 23.6, 0.936, 71, 35.6),
+        _describe_gpu("RTX-3080", 10, 9.6, 0.76, 59.5, 29.8),
+        _describe_gpu("V100-32GB", 32, 31.7, 0.9, 0, 15.7),
+        _describe_gpu("V100-16GB", 16, 15.8, 0.9, 0, 15.7),
+        _describe_gpu("P100", 16, 15.9, 0.732, 0, 9.3),
+        _describe_gpu("T4", 16, 14.6, 0.32, 0, 8.1),
     )
 }
 OPTIONAL_WORDS = re.compile(r"nvidia|geforce|tesla|rtx|gpu|graphics|generation|tensor|core|sxm\d?|hbm\d?e?|pcie|\d+gb")
@@ -139,7 +139,7 @@ def split_device_name(name: str) -> frozenset[str]:
 
 
 def match_device(name: str) -> Device | None:
-    """Return the device in the table that a driver or a user calls `name`; None if there is none.
+    """Return the device in the table that is meant by `name`, as a driver or a user writes it; None if there is none.
 
     All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
     one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.
@@ -269,7 +269,7 @@ class PlanSettings:
         return int(self.device.memory * (1 - self.reserve))
 
     def step_settings(self) -> StepSettings:
-        """Return the settings with which a training step is traced."""
+        """Return device, precision and recipe with which a training step is traced."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
@@ -318,7 +318,7 @@ class Planner:
             self.sizes[BATCH] = settings.rows
 
     def trace(self, **sizes: int) -> StepTrace:
-        """Trace a training step at the planned sizes with these changes; cached.
+        """Trace a training step at the planned sizes, changed by `sizes`; each is traced once.
 
         If the source is planned as long as the target, a changed T changes S, too.
         """
@@ -500,6 +500,7 @@ class Plan(Result):
         return TOKENS_PER_PARAMETER * self.active
 
     def blocks(self) -> Iterator[Block]:
+        """Yield tables of memory, time, largest sizes and generation costs."""
         settings, device = self.settings, self.settings.device
         yield Heading(self.title, 1)
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.symbols.items())
@@ -577,6 +578,7 @@ class Plan(Result):
                 yield "all of them", f"{format_seconds(costs.together_seconds)} a token, {rate:,.0f} tokens/s"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the plan."""
         settings = self.settings
         device = {name: getattr(settings.device, name) for name in ("name", "memory", "bandwidth")}
         option_names = ("batch", "precision", "optimizer", "recompute", "shards", "accumulate", "efficiency", "reserve")
@@ -607,6 +609,7 @@ class Plan(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row of CSV per part of memory ("weights", "activations", …) with its bytes at the peak."""
         return [{"part": part, "bytes": size} for part, size in self.parts.items()]
 
 
@@ -665,9 +668,9 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
 
 
 def _part_formulas(planner: Planner) -> dict[str, str]:
-    """Return formulas of the bytes at the peak, by part ("weights", "activations", …), of B or the parameters P.
+    """Return a formula, as text, of the bytes of each part at the peak: in B, or in the number of parameters P.
 
-    A formula in B goes through two batch sizes and is proved at a third; a part that is no such formula is left out.
+    A formula in B goes through two batch sizes and is proved at a third; a part without such a formula is left out.
     """
     settings, rows = planner.settings, planner.settings.rows
     over = f"/{settings.shards}" if settings.shards > 1 else ""

@@ -97,10 +97,12 @@ class Solutions(Result):
         return f"{solve} the equation {within}.{more}"
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the totals, a summary sentence and the table of solutions, for the terminal."""
         lines = "\n".join([*map(str, self.totals), self.summary])
         yield self._table(lines) if self.solutions else Text(lines)
 
     def details(self) -> Iterator[Block]:
+        """Yield the totals, a summary sentence and the table of solutions, for the HTML page."""
         yield Items([str(total) for total in self.totals])
         yield Text(self.summary)
         if self.solutions:
@@ -112,6 +114,7 @@ class Solutions(Result):
         return Table(self.unknown, rows, title, left=())
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of unknowns, totals, ranges and solutions."""
         return {
             "unknown": list(self.unknown),
             "totals": [{"total": total.value, "known": dict(total.sizes)} for total in self.totals],
@@ -122,6 +125,7 @@ class Solutions(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row per solution for CSV: value by unknown."""
         return [dict(solution) for solution in self.solutions]
 
 
@@ -239,6 +243,7 @@ class BoundSolution(Result):
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the formula, the extreme size and the quantity there, as lines of text."""
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
         name, quantity = self.bound.unknown, self.bound.quantity
         lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
@@ -255,6 +260,7 @@ class BoundSolution(Result):
         yield Text("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of bound, formula and solution."""
         return {
             "quantity": self.bound.quantity,
             "relation": "<=" if self.bound.is_upper else ">=",
@@ -294,7 +300,7 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     if name not in polynomial.symbols:
         raise InputError(f"The {quantity.name} do not depend on {name}, so no bound can tell its value.")
     values = (ranges or {}).get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE))
-    root = _root(polynomial, bound, values)
+    root = _find_extreme_size(polynomial, bound, values)
 
     def sizes_at(value: int) -> dict[str, int]:
         sizes = {**requested, name: value}
@@ -329,10 +335,10 @@ def _check_solvable(subject: Subject, quantity: Quantity) -> None:
         )
 
 
-def _root(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
+def _find_extreme_size(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
     """Return the largest of `values` at which an upper bound holds, or the smallest for a lower bound.
 
-    None without one.
+    None if it holds at none of them.
     """
     if bound.is_upper:
         return largest_below(polynomial, bound.unknown, bound.value, values)
@@ -478,7 +484,7 @@ def _check_question(
 
 
 def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[str, range]:
-    """Return the range of every unknown: the requested one, or a default for its name."""
+    """Return the values to search for each unknown: those in `ranges`, else a default for its name."""
     chosen = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
     for name in ranges:
         if name not in chosen:
@@ -510,9 +516,9 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
 
 
 def unroundness(value: int) -> float:
-    """Return how far an integer is from being round: bits left after removing factors of 2, or trailing decimal zeros.
+    """Return how far an integer is from being round: 0 for a power of two, or for one times a power of ten.
 
-    The smaller of the two counts.
+    It is the smaller of the bits without factors of two and the bits without trailing zeros.
 
     >>> unroundness(512), unroundness(768) == unroundness(3), unroundness(30_000) == unroundness(3)
     (0.0, True, True)
@@ -521,7 +527,7 @@ def unroundness(value: int) -> float:
 
 
 def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
-    """Convert `left` = 0 to integer coefficients by the exponents of the unknowns, none of them negative.
+    """Convert `left` = 0 to integer coefficients by the exponents of the unknowns; no exponent is negative.
 
     >>> from lemma.counting.polynomial import symbol
     >>> to_equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
@@ -639,7 +645,10 @@ def _substitute(equation: Equation, index: int, value: int) -> Equation:
 
 
 def _narrow_ranges(equation: Equation, ranges: Ranges) -> Ranges:
-    """Remove values for which no values of the other unknowns solve a monotone equation; return the ranges."""
+    """Return the ranges of the unknowns without values at which the equation cannot hold.
+
+    Values are removed only where the equation rises, or falls, in all unknowns.
+    """
     if not all(ranges):
         return ranges
     lows, highs = [values[0] for values in ranges], [values[-1] for values in ranges]

@@ -248,12 +248,12 @@ def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = 
 
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
-                return _trace(subject, module, settings, values)
+                return _trace_module(subject, module, settings, values)
         except Exception as error:  # not every module can be traced without numbers
             failure = error
     if quick or (4 * weights <= MAX_QUICK_RUN and work <= MAX_REAL_STEP):
         try:
-            return _trace(subject, subject.build(values, "cpu"), settings, values)
+            return _trace_module(subject, subject.build(values, "cpu"), settings, values)
         except Exception as error:
             failure = failure or error
     why = str(failure).strip().partition("\n")[0] or type(failure).__name__
@@ -261,7 +261,7 @@ def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = 
     raise CountingError(message) from failure
 
 
-def _trace(subject: Subject, module: nn.Module, settings: StepSettings, values: Sizes) -> StepTrace:
+def _trace_module(subject: Subject, module: nn.Module, settings: StepSettings, values: Sizes) -> StepTrace:
     """Run one training step of `module` at sizes `values` under a `StepTracker` and return its trace."""
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:

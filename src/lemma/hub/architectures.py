@@ -421,7 +421,7 @@ def _read_activation(name: Any) -> str:
 
 
 def _read_size(config: Config, key: str) -> int:
-    """Return a positive integer of config.json; another value is a RunError."""
+    """Return the positive integer `key` of config.json; another value is a RunError."""
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
         problem = f"says {key} = {value!r}; expected a positive whole number"
@@ -431,7 +431,7 @@ def _read_size(config: Config, key: str) -> int:
 
 
 def _read_flag(config: Config, key: str, default: bool) -> bool:
-    """Return a boolean of config.json; `default` if it is missing or null."""
+    """Return the boolean `key` of config.json; `default` if it is missing or null."""
     value = config.get(key)
     return default if value is None else bool(value)
 
@@ -552,6 +552,12 @@ LLAMA_ENTRIES: Entries = {
     "rope_parameters": ("positions", 1.0),
 }
 ATTENTION_BIAS: Entries = {"attention_bias": ("attention_bias", False)}
+GEMMA_ENTRIES: Entries = {
+    # `_read_gemma` reads hidden_act, which counts only without hidden_activation
+    **{key: entry for key, entry in LLAMA_ENTRIES.items() if key != "hidden_act"},
+    "head_dim": ("head_width", 256),
+    **ATTENTION_BIAS,
+}
 GPT2_ENTRIES: Entries = {
     "vocab_size": ("vocabulary", REQUIRED),
     "n_positions": ("context", REQUIRED),
@@ -690,7 +696,9 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
 def _decoder_architecture(
     model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
 ) -> Architecture:
-    """Build the architecture of a decoder; the names of its classes in transformers are made from `title`."""
+    """Return the architecture of a decoder; its class names in transformers are made from `title`, the rest is passed
+    on.
+    """
     class_name = title.replace("-", "")
     options = {"classes": (f"{class_name}ForCausalLM", f"{class_name}Model"), **options}
     return Architecture(model_type, title, Decoder, names, entries=entries, settings=settings, **options)
@@ -747,7 +755,7 @@ _ALL = (
         "gemma",
         "Gemma",
         GEMMA,
-        {**LLAMA_ENTRIES, "head_dim": ("head_width", 256), **ATTENTION_BIAS},
+        GEMMA_ENTRIES,
         {**LLAMA_SETTINGS, "scaled_embedding": True},
         fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,

@@ -31,9 +31,7 @@ class TensorMap:
     layout: Layout = "stacked"
     row_counts: tuple[int, ...] = ()  # of each of theirs, where there are several
     heads: int = 1
-    rotary_dim: int = (
-        0  # rotated width of a head whose neighbouring pairs become halves on export; 0 to leave the order
-    )
+    rotary_dim: int = 0  # rotated width of a head whose pairs become halves on export; 0 to leave the order
     rotary_rows: int = 0  # those of queries and keys
     head_width: int = 1  # rows of one head
 

@@ -13,9 +13,9 @@ from lemma.data.treebanks import Sentence, read_trees
 from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.inspection.trees import (
     WordAttention,
-    align,
     attention_tree,
     check_heads,
+    encode_words,
     measure_word_attention,
     most_attended,
     shuffle_attention,
@@ -38,7 +38,7 @@ SETTINGS = ("layer", "head", "limit", "seed")
 def evaluate_attention(
     run: Run, data_args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> ParsingScore:
-    """Evaluate trees built from a language model's attention, and for each relation the head that finds it best.
+    """Score dependency trees derived from attention, and find the best head for each dependency relation.
 
     The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights.
 
@@ -46,7 +46,7 @@ def evaluate_attention(
         run: a trained language model.
         data_args: the treebank.
         split: of the treebank; None for the default.
-        settings: `layer` and `head` select one head; without them attention is averaged.
+        settings: `layer` and `head` select one head (default: the mean of all); `limit` sentences; `seed`.
         observer: receives progress.
     """
     for name in settings:
@@ -61,7 +61,7 @@ def evaluate_attention(
     split_file = data_args.settings.get("test") or data_args.settings.get("validation")  # then all that is read
     trees = read_trees(split_file or data_args.name, reading_progress(observer), split)
     all_gold = trees.item(trees.split_names[0]).sentences[:limit]
-    lengths = [len(align(sentence.words, run.tokenizer).ids) for sentence in all_gold]
+    lengths = [len(encode_words(sentence.words, run.tokenizer).ids) for sentence in all_gold]
     gold = [
         sentence
         for sentence, length in zip(all_gold, lengths, strict=True)
@@ -120,9 +120,13 @@ def relation_findings(
     most_attended: MostAttended,
     baselines_attended: Mapping[str, MostAttended] | None = None,
 ) -> list[RelationFinding]:
-    """Find the most accurate head for each relation and direction, with its baselines; most frequent relations first.
+    """Find the most accurate head for each relation and direction; the most frequent relations come first.
 
-    `most_attended` has each head's most attended word for every word of the `gold` sentences; `names` are the heads'.
+    Args:
+        names: of the heads.
+        gold: sentences with correct trees.
+        most_attended: for each sentence, each head's most attended word from each word.
+        baselines_attended: the same for other attention, by name of the baseline.
     """
     accuracies, counts = head_accuracies(most_attended, gold)
     baselines = {name: head_accuracies(other, gold)[0] for name, other in (baselines_attended or {}).items()}

@@ -66,7 +66,7 @@ def text_colour(colour: int) -> str:
     return "#ffffff" if colour > LEVELS * 0.57 else "#1c1d21"
 
 
-def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
+def encode_png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
     """Draw an attention matrix as PNG bytes, one pixel per weight; masked ones are transparent.
 
     PNG 1.2: header, palette, transparency of its first entry, rows, end.
@@ -89,11 +89,11 @@ def png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "q
 
 def png_url(head: "Head", max_tokens: int | None = None) -> str:
     """Return the first `max_tokens` rows and columns of a head's weights as a data URL of a PNG."""
-    image = png(head.weights[:max_tokens, :max_tokens], head.allowed[:max_tokens, :max_tokens])
+    image = encode_png(head.weights[:max_tokens, :max_tokens], head.allowed[:max_tokens, :max_tokens])
     return "data:image/png;base64," + base64.b64encode(image).decode()
 
 
-def render(template: str, **values: Any) -> str:
+def render_template(template: str, **values: Any) -> str:
     """Fill the template file of this name in the package with values, which are escaped."""
     return TEMPLATES.get_template(template).render(values)
 
@@ -107,7 +107,7 @@ def draw_head(head: "Head") -> str:
     ]
     title = f"{head.title}: {head.pattern}{left_out}"
     context = {"queries": queries, "keys": keys, "cells": cells, "title": title, "least": MIN_LINE_WEIGHT}
-    return render("head.svg", **context, colours=COLOURS, level=colour_index, ink=text_colour)
+    return render_template("head.svg", **context, colours=COLOURS, level=colour_index, ink=text_colour)
 
 
 def list_tokens(tokens: Sequence[VisibleToken]) -> str:
@@ -140,7 +140,7 @@ def draw_layer(layer: int, heads: "list[Head]") -> str:
 
 def draw_pattern_letters(heads: "Heads") -> str:
     """Draw a letter for the pattern of each head: one row of text per layer."""
-    layers = heads.layers()
+    layers = heads.heads_by_layer()
     most, side = max(map(len, layers.values())), len(f"layer {max(layers)}")
     rows = [("head", [f"{number % 100:2d}" for number in range(most)])]
     rows += [(f"layer {layer}", [f" {PATTERN_LETTERS[head.pattern]}" for head in row]) for layer, row in layers.items()]

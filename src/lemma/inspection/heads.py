@@ -129,7 +129,7 @@ class Heads(Result):
     heads: tuple[Head, ...]
     notes: tuple[str, ...] = ()  # on what was left out
 
-    def layers(self) -> dict[int, list[Head]]:
+    def heads_by_layer(self) -> dict[int, list[Head]]:
         """Return the heads of each layer, by layer number."""
         layers: dict[int, list[Head]] = {}
         for head in self.heads:
@@ -182,7 +182,7 @@ class Heads(Result):
             yield Text(MANY_HEADS_HINT, "note", blank_before=True)
             yield from (Text(note, blank_before=True) for note in self.notes)
             return
-        for layer, heads in self.layers().items():
+        for layer, heads in self.heads_by_layer().items():
             yield Pre(((drawing.draw_layer(layer, heads), ""),))
         yield Text("\n".join([drawing.SHADES_LEGEND, *meanings]), blank_before=True)
         rows: list[tuple[str, ...]] = []  # `uniform` is what entropy and score are of uniform weights
@@ -224,22 +224,23 @@ class Heads(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row of statistics per head for CSV."""
         return [head.record() for head in self.heads]
 
     def svg(self) -> str:
         """Return an SVG drawing: a single head in full, or a grid of images of all heads."""
         if len(self.heads) == 1:
             return drawing.draw_head(self.heads[0])
-        layers = self.layers().values()
+        layers = self.heads_by_layer().values()
         size = {"width": 70 + max(map(len, layers)) * 108, "height": 44 + len(layers) * 134}
-        return drawing.render("grid.svg", heads=self, **size, image=drawing.png_url)
+        return drawing.render_template("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Return functions that write each file format, by suffix; .html is interactive, .svg a drawing."""
         return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
-        """Show the page in a frame, so that neither it nor the notebook restyles the other."""
+        """Return the interactive page in an HTML frame, for notebooks."""
         return NOTEBOOK_FRAME.format(render_page(self))
 
 
@@ -328,6 +329,7 @@ class HeadMeans(Result):
         return f"Attention of {self.model} over a text"
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row of entropy and distance per head for CSV."""
         return [
             {"layer": layer, "head": head, "entropy": entropy, "distance": self.distance[layer][head]}
             for layer, heads in enumerate(self.entropy)
@@ -335,10 +337,12 @@ class HeadMeans(Result):
         ]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of entropy and distance by layer and head."""
         source_fields = {"model": self.model, "source": self.source, "tokens": self.tokens, "length": self.length}
         return {**source_fields, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
 
     def blocks(self) -> Iterator[Block]:
+        """Yield tables of entropy and distance by layer and head."""
         yield Text(f"{self.model} on {self.tokens:,} tokens of {self.source}, in windows of {self.length}")
         rows = [
             (f"{record['layer']}.{record['head']}", f"{record['entropy']:.3f}", f"{record['distance']:.1f}")
@@ -399,9 +403,10 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
 
 
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
-    """Run the model on tokens; return per layer each head's sums of row entropies and squared distances, and row count.
+    """Run the model on tokens and add up each head's row statistics, per layer.
 
-    `fused` are the attention layers whose statistics a GPU kernel computes; without them attention is recorded.
+    Returns:
+        For each layer the sums of row entropies and of squared distances, and the number of rows, by head.
     """
     read = getattr(model, "vectors", model)
     if not fused:
@@ -602,7 +607,7 @@ def _analyse_heads(
             keys=record.keys[-1, head].numpy(),
             values=None if record.values is None else record.values[-1, head].numpy(),
             scale=float(record.scale),
-            statistics=patterns.statistics(weights, allowed, distances),
+            statistics=patterns.measure_weights(weights, allowed, distances),
             matches=tuple(patterns.match_pattern(name, weights, allowed, mask) for name, mask in masks.items()),
             sink=sink,
         )
@@ -613,8 +618,8 @@ def _match_tokens(
 ) -> tuple[tuple[VisibleToken, ...], tuple[VisibleToken, ...], bool]:
     """Return the tokens of the queries, the tokens of the keys, and whether they belong to two different texts.
 
-    The lengths tell the texts apart; if both texts have the same length, the module's path does. A model that reads
-    windows gets its last words.
+    `source` is the text that `tokens` may attend to. The lengths tell the texts apart; if both have the same length,
+    the module's path does. A model that reads windows gets its last words.
     """
     new, num_keys = record.queries.shape[-2], record.keys.shape[-2]
 

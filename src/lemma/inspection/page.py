@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lemma.inspection.drawing import COLOURS, colour_index, draw_head, png_url, render
+from lemma.inspection.drawing import COLOURS, colour_index, draw_head, png_url, render_template
 from lemma.inspection.patterns import MEANINGS, MIN_GAIN, softmax_sums
 from lemma.report.numbers import pluralize
 
@@ -31,9 +31,9 @@ LEGEND_WEIGHTS = (0.0, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0)
 def render_page(heads: "Heads") -> str:
     """Render the interactive HTML page of a model's attention heads."""
     packed = build_payload(heads)
-    counts = {"layer": len(heads.layers()), "head": len(heads.heads), "token": len(heads.tokens)}
+    counts = {"layer": len(heads.heads_by_layer()), "head": len(heads.heads), "token": len(heads.tokens)}
     assets = files("lemma.inspection") / "assets"
-    return render(
+    return render_template(
         "look.html",
         heads=heads,
         title=f"Attention of {heads.model}",
@@ -62,7 +62,7 @@ class Payload:
 
 
 def build_payload(heads: "Heads") -> Payload:
-    """Pack tokens and weights of the heads for the page's script, cut to the number of tokens that fits."""
+    """Pack tokens and attention weights for the page's script, cut to as many tokens as fit into its size limit."""
     numbers: dict[str, int] = {}  # of arrays in base64, each kept only once
     spent = 0
 

@@ -66,7 +66,7 @@ def softmax_sums(
     return np.stack([most, np.exp(scores - most[:, None]).sum(1)], axis=1)
 
 
-def statistics(
+def measure_weights(
     weights: Float[np.ndarray, "queries keys"], allowed: Mask, distances: Float[np.ndarray, "queries keys"] | None
 ) -> Statistics:
     """Measure entropy, distance and attention to the first key of a head, as means over rows that see a key.
@@ -77,7 +77,7 @@ def statistics(
         distances: |i − j|, or None if queries and keys are tokens of two texts.
 
     >>> weights = np.array([[1.0, 0.0], [0.5, 0.5]])
-    >>> print(statistics(weights, weights > 0, np.array([[0.0, 1.0], [1.0, 0.0]])))
+    >>> print(measure_weights(weights, weights > 0, np.array([[0.0, 1.0], [1.0, 0.0]])))
     Statistics(entropy=0.346..., uniform_entropy=0.346..., distance=0.25, first=0.75)
     """
     rows = allowed.any(1)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int64
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Sentence, format_conllu, split_words
 from lemma.errors import InputError, describe_unknown
-from lemma.inspection.drawing import render
+from lemma.inspection.drawing import render_template
 from lemma.layers.recording import AttentionRecord, record_attention
 from lemma.models.base import LanguageModel, evaluating
 from lemma.models.parser import ParserModel, predict_trees, relation_attention
@@ -38,7 +38,7 @@ class Alignment:
     spans: tuple[tuple[int, int], ...]
 
 
-def align(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
+def encode_words(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
     """Encode words one by one, each but the first with the space before it; characters without a token are left out."""
     ids = [tokenizer.encode_lossy(f" {word}" if number else word)[0] for number, word in enumerate(words)]
     ends = np.cumsum([0, *map(len, ids)]).tolist()
@@ -59,12 +59,12 @@ class WordAttention:
 
     def select(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
         """Return the attention of words (rows) to words (columns): one head's, or a mean over a layer or all heads."""
-        return self.weights[_select(self.head_indices, layer, head)].mean(axis=0)
+        return self.weights[_select_heads(self.head_indices, layer, head)].mean(axis=0)
 
 
 def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Sequence[str]) -> WordAttention:
     """Run a model on a sentence; return the attention of its heads between words."""
-    aligned = align(words, tokenizer)
+    aligned = encode_words(words, tokenizer)
     reach = model.receptive_field
     if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
         raise InputError(
@@ -78,7 +78,7 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
     """Raise an InputError if the model has no attention, or lacks this layer or head; it runs on three tokens."""
     size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
-    _select(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
+    _select_heads(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
 
 def merge_token_attention(
@@ -115,7 +115,7 @@ def _head_indices(records: Sequence[AttentionRecord]) -> tuple[tuple[int, int], 
     return tuple((layer, head) for layer, record in enumerate(records) for head in range(record.queries.shape[1]))
 
 
-def _select(head_indices: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
+def _select_heads(head_indices: Sequence[tuple[int, int]], layer: int | None, head: int | None) -> list[int]:
     """Return the indices of the heads in this layer and with this number (None: any).
 
     Raise InputError if there are none.
@@ -245,7 +245,7 @@ def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[s
             f"H{end - bend:.1f} Q{end:.1f},{top:.1f} {end:.1f},{top + abs(bend):.1f} V{floor - 5:.1f}"
         )
         paths.append((path, end, (start + end) / 2, top - 5, labels[dependent - 1]))
-    return render(
+    return render_template(
         "tree.svg",
         words=words,
         width=round(x),
@@ -330,6 +330,7 @@ class ParsedSentence:
         return draw_svg_arcs(self.sentence.words, self.sentence.heads, labels)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of words, arcs and attention of relations."""
         tree = self.sentence
         arcs = [
             {"governor": head, "dependent": dependent, "relation": relation, "word": tree.words[dependent - 1]}
@@ -352,10 +353,12 @@ class ParsedText(Result):
     title = "Dependency trees"
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the trees in box characters, for the terminal."""
         yield from (Text(sentence.draw(text_width()), blank_before=True) for sentence in self.sentences)
         yield Text(self.about, blank_before=True)
 
     def details(self) -> Iterator[Block]:
+        """Yield the trees as SVG and the attention of relations, for the HTML page."""
         for sentence in self.sentences:
             yield Figure(sentence.svg(), " ".join(sentence.sentence.words))
             for head in sentence.relation_heads:
@@ -373,7 +376,9 @@ class ParsedText(Result):
 
     def html(self, full_page: bool = True) -> str:
         """Render an HTML page of all trees and relations; `full_page=False` is only the trees, for a notebook."""
-        return render("trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=full_page)
+        return render_template(
+            "trees.html", title=self.title, sentences=self.sentences, about=self.about, whole=full_page
+        )
 
     def writers(self) -> dict[str, Callable[[], str]]:
         """Return functions that write each file format; drawings are as wide as their trees."""
@@ -385,6 +390,7 @@ class ParsedText(Result):
         }
 
     def _repr_html_(self) -> str:
+        """Return the trees as HTML, for notebooks."""
         return self.html(full_page=False)
 
 

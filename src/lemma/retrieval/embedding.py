@@ -52,7 +52,7 @@ class Embedder:
         return self.run.require(DualEncoderModel, "a dual encoder", hint)
 
     @property
-    def side(self) -> int:
+    def image_side(self) -> int:
         """Return the height and width in pixels of the images that the model reads."""
         return self.towers.spec.image_side
 
@@ -124,7 +124,7 @@ def _truncation_note(tokenizer: Tokenizer, text: str, length: int, max_tokens: i
 
 
 def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[list[float]], int]:
-    """Return the unit-length embedding of each input, and the total number of tokens read.
+    """Return the unit-length embedding of each input by the run's model, and the total number of tokens read.
 
     A dual encoder embeds texts in the space that it shares with images; an encoder averages its output vectors without
     special tokens. An input is a text or a list of token ids.

@@ -247,17 +247,17 @@ class ImageSource:
         return entries
 
     def path(self, name: str) -> Path:
-        """Return the path of the image with this name."""
+        """Return the path of the image called `name`."""
         if self.folder is not None:
             return self.folder / name
         return self.images[name].path if name in self.images else Path(name)
 
     def caption(self, name: str) -> str:
-        """Return the caption of a built-in image; "" for images of a folder."""
+        """Return the caption of the built-in image `name`; "" for images of a folder."""
         return self.images[name].captions[0] if name in self.images else ""
 
     def checksum(self, name: str) -> str | None:
-        """Return the SHA-256 of an image's file; None if it cannot be read."""
+        """Return the SHA-256 of the file of image `name`; None if it cannot be read."""
         try:
             return file_hash(self.path(name))
         except OSError:
@@ -324,7 +324,7 @@ def create_index(folder: Path, run: str, width: int, images: str) -> Index:
 
 
 def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEntry], vectors: Matrix) -> IndexHeader:
-    """Append entries and vectors to the files of an index; return and write the new header.
+    """Append entries and vectors to the files of the index in `folder`; write and return the new header.
 
     `entries` has the images of the vectors first, then unreadable images.
     """
@@ -367,7 +367,7 @@ def rewrite_index(
 
 
 def _switch_to(folder: Path, header: IndexHeader) -> Index:
-    """Write a header, remove the data files that it does not name, and open the index."""
+    """Write a header to `folder`, remove the data files that it does not name, and open the index."""
     header.write(folder)
     for file in _data_files(folder):
         if file.name not in (header.vectors, header.entries):
@@ -452,7 +452,10 @@ def update_index(
 
 
 def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
-    """Remove, move and add entries such that the index matches the images; the caller holds the lock."""
+    """Remove, move and add entries of the index in `folder` such that it matches `images`.
+
+    The caller holds the lock.
+    """
     index, note = _open_or_create(folder, embedder, images)
     rows, unreadable_now, new = _find_changes(index, images)
     removed = len(index) - len(rows)
@@ -465,7 +468,7 @@ def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Pro
     advance = progress_counter(progress, "embedding images", len(new)) if new else None
     for first in range(0, len(new), BLOCK):
         block = new[first : first + BLOCK]
-        readable, pixels, unreadable = read_entries(images, block, embedder.side)
+        readable, pixels, unreadable = read_entries(images, block, embedder.image_side)
         header = append_entries(folder, header, [*readable, *unreadable], embedder.image_vectors(pixels))
         if advance:
             advance(len(block))
@@ -474,7 +477,7 @@ def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Pro
 
 
 def _open_or_create(folder: Path, embedder: Embedder, images: ImageSource) -> tuple[Index, str]:
-    """Open the index in a folder; if it is missing, damaged or of another model, create an empty one.
+    """Open the index in a folder; if it is missing, damaged or of another model, create an empty one for `images`.
 
     Returns:
         The index, and a note on why it was replaced or "".

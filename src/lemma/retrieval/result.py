@@ -31,6 +31,7 @@ class Hit:
     path: Path | None = field(default=None, repr=False)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of rank, name, scores, caption and path."""
         optional = {
             "caption": self.caption,
             "reranked_score": self.reranked_score,
@@ -50,6 +51,7 @@ class QueryHits:
     image: Path | None = field(default=None, repr=False)  # the query itself, if it is an image
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of query, note and hits."""
         return to_plain({"query": self.query, **({"remark": self.note} if self.note else {}), "hits": self.hits})
 
 
@@ -69,6 +71,7 @@ class IndexCounts:
         )
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the counts and the unreadable images."""
         unreadable = [{"name": name, "reason": reason} for name, reason in self.unreadable]
         return {"indexed": self.indexed, "new": self.new, "removed": self.removed, "broken": unreadable}
 
@@ -92,16 +95,18 @@ class SearchResult(Result):
         return ", ".join(answer.query for answer in self.answers)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the hits of each query and a summary as lines of text, for the terminal."""
         for answer in self.answers:
             lines = [answer.query, *([f"  ({answer.note})"] if answer.note else [])]
             for hit in answer.hits:
                 reranked = "" if hit.reranked_score is None else f"  {hit.reranked_score:8.3f}"
                 name = f"{hit.caption}  ({hit.name})" if hit.caption else hit.name
                 lines.append(f"{hit.rank:>4}  {hit.score:7.4f}{reranked}  {name}")
-            yield Text("\n".join(map(clip, lines)), blank_before=True)
-        yield Text("\n".join(map(clip, self.summary_lines())), blank_before=True)
+            yield Text("\n".join(map(clip_text, lines)), blank_before=True)
+        yield Text("\n".join(map(clip_text, self.summary_lines())), blank_before=True)
 
     def details(self) -> Iterator[Block]:
+        """Yield the hits of each query as image cards or a table, for the HTML page."""
         for answer in self.answers:
             yield Heading(answer.query)
             if answer.image:
@@ -143,11 +148,13 @@ class SearchResult(Result):
         return [*lines, *self.notes, *([f"index: {self.index}"] if self.index else [])]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of hits, counts and search method."""
         values = {"run": self.run, "among": self.kind, "where": self.source, "answers": self.answers}
         values |= self.counts.to_dict()
         return to_plain({**values, "how": self.method, "index": self.index, "notes": self.notes})
 
     def records(self) -> list[dict[str, Any]]:
+        """Return a row per query and hit for CSV."""
         is_reranked = any(hit.reranked_score is not None for answer in self.answers for hit in answer.hits)
         return [
             {"query": answer.query, "rank": hit.rank, "score": hit.score}
@@ -158,6 +165,7 @@ class SearchResult(Result):
         ]
 
     def writers(self) -> dict[str, Callable[[], str]]:
+        """Return functions that write each file format, by suffix."""
         writers = super().writers() | {".csv": lambda: as_csv(self.records())}
         return {suffix: writers[suffix] for suffix in FILE_SUFFIXES}
 
@@ -170,10 +178,10 @@ def _thumbnail(path: Path | None, text: str) -> Image:
         return Image(None, "the image is not here")
 
 
-def clip(text: str) -> str:
+def clip_text(text: str) -> str:
     """Return a text without control characters, cut to at most four lines of the terminal.
 
-    >>> clip("a\\x1b[2Jb"), clip("x" * 900)[-2:]
+    >>> clip_text("a\\x1b[2Jb"), clip_text("x" * 900)[-2:]
     ('a\\\\x1b[2Jb', 'x…')
     """
     text, max_width = escape_invisible(text), MAX_LINES * text_width()

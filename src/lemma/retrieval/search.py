@@ -70,7 +70,10 @@ class SearchRequest:
 
 
 def search_run(run: Run, request: SearchRequest, progress: Progress | None = None) -> SearchResult:
-    """Return the images nearest to a text or image query, or the texts nearest to an image."""
+    """Search with a run's model: images for a text or image query, or texts for an image query.
+
+    The request names the query, the images or texts to search in, and the number of hits.
+    """
     embedder = Embedder(run.merge_lora())
     query_texts = validate_texts([request.query] if isinstance(request.query, str) else list(request.query or []))
     if request.query is not None and not query_texts:
@@ -166,7 +169,7 @@ def text_queries(embedder: Embedder, texts: Sequence[str]) -> list[SearchQuery]:
 
 def image_query(embedder: Embedder, path: Path, crop_margins: bool = False) -> SearchQuery:
     """Embed an image file as a query; `crop_margins` removes transparent margins."""
-    pixels = decode_image(path, embedder.side, crop_margins=crop_margins)
+    pixels = decode_image(path, embedder.image_side, crop_margins=crop_margins)
     return SearchQuery(path.name, embedder.image_vectors(pixels[None])[0], image=path)
 
 
@@ -334,7 +337,7 @@ def search_images(
         if reranker and images and query.tokens is not None:
             paths = [hit.path for hit in hits[: reranker.spec.candidates] if hit.path]
             with suppress(DataError):  # not re-ranked if an image can no longer be read
-                pixels = [decode_image(path, embedder.side, crop_margins=images.crop_margins) for path in paths]
+                pixels = [decode_image(path, embedder.image_side, crop_margins=images.crop_margins) for path in paths]
                 tokens = np.tile(query.tokens, (len(pixels), 1))
                 hits = rerank(hits, score_pairs(reranker, np.stack(pixels), tokens))
         answers.append(QueryHits(query.name, _number_hits(hits[:k]), query.note, query.image))
@@ -377,7 +380,7 @@ def search_texts(embedder: Embedder, image: Path, texts: Sequence[str], source: 
     notes = (f"{pluralize(unknown, 'text')} left out: the tokenizer knows no token of them",) if unknown else ()
     if reranker:
         tokens = tokenized.rows.pad(rows[:candidates])
-        pixels = np.tile(decode_image(image, embedder.side), (len(tokens), 1, 1, 1))
+        pixels = np.tile(decode_image(image, embedder.image_side), (len(tokens), 1, 1, 1))
         hits = rerank(hits, score_pairs(reranker, pixels, tokens))
         notes += (_rerank_note(reranker),)
     answer = QueryHits(query.name, _number_hits(hits[:k]), image=image)

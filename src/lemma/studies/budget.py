@@ -88,7 +88,7 @@ def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
 
 
 def fit_schedule(
-    recipe: Recipe, fixed: Collection[str], validations: int | None, tokens: int = 0, validation: int = 0
+    recipe: Recipe, fixed: Collection[str], validations: int | None, step_tokens: int = 0, validation_tokens: int = 0
 ) -> tuple[Recipe, list[str]]:
     """Set warm-up and validation interval in proportion to the steps; also return notes on settings that were changed.
 
@@ -99,10 +99,10 @@ def fit_schedule(
         recipe: the recipe with its number of steps.
         fixed: names of settings that the user has set.
         validations: number of validations; None for the default.
-        tokens: read by a step.
-        validation: tokens read by a validation.
+        step_tokens: tokens read by a training step.
+        validation_tokens: tokens read by a validation.
 
-    >>> recipe, notes = fit_schedule(Recipe(steps=19), {"warm_up"}, 1, tokens=1024, validation=111_000)
+    >>> recipe, notes = fit_schedule(Recipe(steps=19), {"warm_up"}, 1, step_tokens=1024, validation_tokens=111_000)
     >>> recipe.warm_up, recipe.evaluate_every, notes
     (1, 19, ['a warm-up of 50 does not fit into 19 steps: it takes 1'])
     """
@@ -112,7 +112,9 @@ def fit_schedule(
         notes.append(f"a warm-up of {requested} does not fit into {recipe.steps:,} steps: it takes {recipe.warm_up}")
     if recipe.evaluate_every:
         return recipe, notes
-    affordable = TRAINING_COST * tokens * recipe.steps // validation if tokens and validation else recipe.steps
+    affordable = recipe.steps
+    if step_tokens and validation_tokens:
+        affordable = TRAINING_COST * step_tokens * recipe.steps // validation_tokens
     count = max(1, min(validations or VALIDATIONS_PER_RUN, affordable, recipe.steps))
     if count < (validations or 1):
         times = "once" if count == 1 else f"{count} times"

@@ -81,6 +81,7 @@ class CellOutcome(Generic[M]):
     reason: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of cell, measures and reason of failure."""
         cell = self.cell
         values = {"run": cell.name, "model": cell.condition, "point": cell.point, "seed": cell.seed}
         return to_plain({**values, "measures": self.measures, "reason": self.reason})
@@ -176,7 +177,7 @@ def compare_rows(
 
 
 def correct_tests(tests: Mapping[K, PairedTest | None]) -> dict[K, PairedTest]:
-    """Correct the p-values of tests for their number (Holm 1979); keys whose test is None are left out."""
+    """Return tests with p-values corrected for the number of tests (Holm 1979); keys with None are left out."""
     made = {name: test for name, test in tests.items() if test}
     return dict(zip(made, holm_correct(list(made.values())), strict=True))
 

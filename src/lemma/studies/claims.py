@@ -55,12 +55,16 @@ class ClaimVerdict:
         return "\n".join([f"{self.claim.rstrip('.')}: {self.verdict}", *(f"  {part}" for part in self.comparisons)])
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of claim, verdict and comparisons."""
         comparisons = [comparison._asdict() for comparison in self.comparisons]
         return {"claim": self.claim, "verdict": self.verdict, "comparisons": comparisons}
 
 
 def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) -> tuple[ClaimVerdict, ...]:
-    """Check claims by paired differences of log perplexity over seeds, p-values corrected for all comparisons."""
+    """Check claims about rows by paired differences of log perplexity over seeds; return a verdict for each claim.
+
+    p-values are corrected for all comparisons.
+    """
     points = [{"model": row.condition, **row.point} for row in rows]
     compared: list[tuple[int, str, str, str]] = []  # claim, rows, figures, expected
     tests: list[PairedTest | None] = []
@@ -94,7 +98,7 @@ def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) ->
 
 
 def judge_difference(test: PairedTest, expects: str) -> Verdict:
-    """Return the verdict of a test on the claim that a difference is below zero ("lower"), or that it is not.
+    """Return the verdict on a claim about a difference: that it is below zero (`expects` = "lower"), or that it is not.
 
     >>> from lemma.report.statistics import paired_test
     >>> judge_difference(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
@@ -108,9 +112,9 @@ def judge_difference(test: PairedTest, expects: str) -> Verdict:
 
 
 def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
-    """Return "held" if the interval of a difference is within ± `tolerance`, "not held" if outside, else "not decided".
+    """Return whether a difference is zero up to `tolerance`: "held", "not held" or "not decided" by its interval.
 
-    None means not measured.
+    The verdict is "not measured" for None, and "too few seeds" without an interval.
 
     >>> [judge_equivalence(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
     ['held', 'not decided', 'not held']
@@ -206,11 +210,12 @@ class CheaperClaim:
     costs: tuple[CostRatio, ...]
 
     @property
-    def same(self) -> Verdict:
-        """Return the verdict on equal accuracy: whether the difference is within the tolerance."""
+    def accuracy_verdict(self) -> Verdict:
+        """Return "held" if the difference in accuracy is within the tolerance, else "not held" or a reason."""
         return judge_equivalence(self.test and self.test.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of accuracy difference, its test, and cost ratios."""
         return {
             "model": self.title,
             "against": self.against,
@@ -219,7 +224,7 @@ class CheaperClaim:
             "accuracy_test": self.test and self.test.to_dict(),
             "accuracy_difference_margin_over_texts": self.over_texts and self.over_texts.margin,
             "tolerance": self.tolerance,
-            "about_the_same": self.same,
+            "about_the_same": self.accuracy_verdict,
             "costs": {cost.meaning: {"ratio": cost.value, "low": cost.low, "high": cost.high} for cost in self.costs},
             "cheaper": {cost.meaning: cost.verdict for cost in self.costs},
         }
@@ -230,9 +235,9 @@ class CheaperClaim:
             word: [cost.meaning for verdict in verdicts for cost in self.costs if cost.verdict == verdict]
             for word, verdicts in CHEAPER_VERDICTS.items()
         }
-        match self.same:
+        match self.accuracy_verdict:
             case "held" if meanings["cheaper"]:
-                verdict = f"holds if cost means {_join(meanings['cheaper'], 'or')}"
+                verdict = f"holds if cost means {_join_names(meanings['cheaper'], 'or')}"
             case "held":
                 verdict = "does not hold" if meanings["not cheaper"] else "is not decided"
             case "not held":
@@ -241,22 +246,24 @@ class CheaperClaim:
                 verdict = "was not measured"
             case _:
                 verdict = "is not decided, since the noise leaves open whether the accuracies are about the same"
-        by_cost = "; ".join(f"{word} by {_join(names, 'and')}" for word, names in meanings.items() if names)
-        details = f" ({by_cost})" if by_cost and self.same != "not measured" else ""
+        by_cost = "; ".join(f"{word} by {_join_names(names, 'and')}" for word, names in meanings.items() if names)
+        details = f" ({by_cost})" if by_cost and self.accuracy_verdict != "not measured" else ""
         claim = f"The claim “about the same accuracy, {self.title} cheaper than {self.against}” {verdict}{details}."
         if not self.costs:
             return (claim,)
-        accuracy = f"Accuracy: {SAME_SENTENCES[self.same]}."
+        accuracy = f"Accuracy: {SAME_SENTENCES[self.accuracy_verdict]}."
         if self.test is not None:
             within = f"a difference within ±{100 * self.tolerance:g} points counts as the same"
             texts = self.over_texts and f" Over the test texts instead of the seeds: {format_points(self.over_texts)}."
-            undecided = self.same == "not decided" and self.test.is_significant
+            undecided = self.accuracy_verdict == "not decided" and self.test.is_significant
             though = "a significant difference, though " if undecided else ""
-            accuracy = f"Accuracy: {self.test}: {though}{SAME_SENTENCES[self.same]} ({within}).{texts or ''}"
+            accuracy = (
+                f"Accuracy: {self.test}: {though}{SAME_SENTENCES[self.accuracy_verdict]} ({within}).{texts or ''}"
+            )
         return claim, accuracy, f"Cost of {self.title} against {self.against}: {', '.join(map(str, self.costs))}."
 
 
-def _join(names: Sequence[str], word: str) -> str:
+def _join_names(names: Sequence[str], word: str) -> str:
     """Join names by commas, and the last by `word`: "a, b or c"."""
     return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 

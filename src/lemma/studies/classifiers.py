@@ -393,6 +393,7 @@ class ClassifiersExperiment(ClassifierExperiment):
         self.dataset = self.datasets[self.choices[0].title]  # the labelled texts as the first body reads them
 
     def cells(self) -> list[StudyCell]:
+        """Return a cell for every seed and classifier."""
         texts = {title: len(dataset.item("train").texts) for title, dataset in self.datasets.items()}
         return [
             make_cell(self.spec, choice, {}, seed, texts[choice.title])
@@ -401,6 +402,7 @@ class ClassifiersExperiment(ClassifierExperiment):
         ]
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
+        """Return the plan to train a cell's classifier on the study's texts."""
         return plan_classifier(self.path(cell), cell, self.data, self.datasets[cell.condition])
 
     def inference_seconds(self, outcomes: Sequence[LabelOutcome], device: str) -> dict[str, list[float]]:
@@ -428,6 +430,7 @@ class ClassifiersExperiment(ClassifierExperiment):
         return seconds
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
+        """Build the report: scores and costs of each classifier, and comparisons with the first."""
         device, rows = device_of(outcomes[0].cell.recipe), group_rows(outcomes)
         seconds = {} if interrupted else self.inference_seconds(outcomes, device)
         claims = compare_with_first(rows, self.spec.tolerance, seconds)
@@ -493,7 +496,7 @@ def make_table(rows: Sequence[LabelRow], seconds: Seconds) -> StudyTable:
 
 
 def plot_classifiers(rows: Sequence[LabelRow]) -> Iterator[Plot]:
-    """Plot the scores next to each other, and accuracy against steps and seconds."""
+    """Plot the scores of all bodies next to each other, and accuracy against steps and seconds."""
     if not rows:
         return
     curves = []
@@ -546,6 +549,7 @@ class GraphExperiment(ClassifierExperiment):
         return GraphSpec(**{**values, "graph": absolute_path(self.spec.graph, GRAPHS), "split": seed})
 
     def cells(self) -> list[StudyCell]:
+        """Return a cell for every seed and graph model."""
         choices = {}
         for model in self.spec.models:
             settings = {**self.spec.settings, **model.settings}
@@ -563,12 +567,14 @@ class GraphExperiment(ClassifierExperiment):
         ]
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
+        """Return the plan to train a cell's model on the graph with its seed's split."""
         assert isinstance(cell.model, Graph) and cell.seed is not None
         graph = self.graphs[cell.seed]
         model = cell.model.with_data_sizes(graph.sizes())
         return RunPlan(self.path(cell), model, cell.recipe, self._data(cell.seed), graph)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
+        """Build the report: scores and costs of each graph model, and comparisons with the first."""
         rows, splits = group_rows(outcomes), self.graphs[self.spec.seeds[0]]
         graph, test_classes = splits.item("train").graph, splits.item(TEST).classes
         num_labelled, num_trained = int((graph.classes >= 0).sum()), len(splits.item("train").classes)
@@ -625,7 +631,7 @@ def compare_graph_models(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
 
 
 def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
-    """Plot the accuracies next to each other, and accuracy against steps; intervals are clipped to 0 and 100 %."""
+    """Plot the accuracies of all graph models, and accuracy against steps; intervals are clipped to 0 and 100 %."""
     if not rows:
         return
     scores = [(index, row.title, row.estimate("accuracy")) for index, row in enumerate(rows)]

@@ -146,6 +146,7 @@ class MethodRow:
         return min(self.unmerged.median, self.merged.median if self.merged else self.unmerged.median)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the method's scores and costs."""
         return {
             **self.adapted.to_dict(),
             "peak_bytes": self.peak_bytes,
@@ -196,7 +197,7 @@ SCENARIOS = (
 
 
 def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
-    """Return a sentence that names the cheapest method among those whose score is on par with the best."""
+    """Return a sentence on which method is cheapest for a scenario's cost, among those that score about the best."""
     best = max(rows, key=lambda row: row.headline.signed_value)
     good = [row for row in rows if row.headline.is_on_par_with(best.headline)]
     least = min(scenario.cost(row) for row in good)
@@ -220,9 +221,11 @@ class UnfinishedComparison(Result):
     title: str = "Ways to adapt"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the interrupted method and its training."""
         return {"interrupted": self.method, "training": self.training.to_dict()}
 
     def blocks(self) -> list[Text]:
+        """Return a sentence on where the comparison was interrupted."""
         step = f"step {self.training.steps:,} of {self.training.planned_steps:,}"
         return [Text(f"Interrupted in {self.method}, at {step}. The same command goes on where it stopped.")]
 

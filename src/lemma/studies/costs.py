@@ -67,7 +67,7 @@ class LayerCost:
 
     @property
     def ratio_text(self) -> str:
-        """Return the ratios of times to the baseline's as text."""
+        """Return the times as ratios to the baseline's: "forward 1.2 ×, forward and backward 1.3 ×"."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
@@ -94,8 +94,12 @@ class CostExperiment(Experiment[RaceCosts]):
         check_memory(spec, self.device)
 
     @abstractmethod
-    def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """Return the layers to time at a grid point, by name: settings and a function that runs forward."""
+    def timed_layers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
+        """Return the layers to time at a grid point, by name.
+
+        Returns:
+            For each layer its settings, and a function without arguments that runs it forward.
+        """
 
     @abstractmethod
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
@@ -103,7 +107,7 @@ class CostExperiment(Experiment[RaceCosts]):
 
     @abstractmethod
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Yield sentences on the results."""
+        """Yield sentences that conclude from the counts and times of the layers."""
 
     @abstractmethod
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
@@ -125,21 +129,22 @@ class CostExperiment(Experiment[RaceCosts]):
 
         observer.start("timing", 2, "races")
         with fork_random(torch.device(self.device)):
-            racers = {str(name): racer for name, racer in self.racers(cell.point).items()}
+            timed_layers = {str(name): layer for name, layer in self.timed_layers(cell.point).items()}
         times = []
         for done, act in enumerate((infer, train), start=1):
-            calls = {name: partial(act, forward) for name, (_, forward) in racers.items()}
+            calls = {name: partial(act, forward) for name, (_, forward) in timed_layers.items()}
             times.append(time_in_turns(calls, self.spec.repetitions, self.device))
             observer.advance(done)
         observer.finish()
         rows = []
-        for name, (settings, _) in racers.items():
+        for name, (settings, _) in timed_layers.items():
             medians = [quartiles(seconds[name]) for seconds in times]
             ratios = [time_ratio(seconds[name], seconds[str(self.baseline)]) for seconds in times]
             rows.append(LayerCost(settings, self.count_costs(settings), *medians, *ratios))
         return RaceCosts(tuple(rows))
 
     def report(self, outcomes: tuple[CellOutcome[RaceCosts], ...], interrupted: bool) -> StudyResult:
+        """Build the report: counts and times of all layers that were timed."""
         rows = tuple(row for outcome in outcomes if outcome.measures for row in outcome.measures.rows)
         times = ["forward ms", f"× {self.baseline_name}", "forward+backward ms", f"× {self.baseline_name} "]
         missing = [
@@ -232,10 +237,13 @@ class HeadsExperiment(CostExperiment):
         self.no_plot_reason = reason if len(spec.heads) == 1 else ""
 
     def cells(self) -> list[StudyCell]:
+        """Return a cell for every length and attention path."""
         points = [{"T": length, "path": path} for length in self.spec.lengths for path in self.spec.paths]
         return [StudyCell("heads", point, None) for point in points]
 
-    def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
+    def timed_layers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
+        """Return settings and forward pass of attention at a grid point, by number of heads."""
+
         def make_forward(heads: int) -> Callable[[], Vectors]:
             seed_random(self.spec.seed, torch.device(self.device))
             attention = bare_attention(self.spec.width, heads).to(self.device)
@@ -248,6 +256,7 @@ class HeadsExperiment(CostExperiment):
         return {heads: (settings[heads], make_forward(heads)) for heads in self.spec.heads}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        """Return parameters, FLOPs and exponentials of attention with these settings."""
         sizes = {"d": self.spec.width, "h": settings["h"], "B": self.spec.batch, "T": settings["T"]}
         counts = {name: self.account.quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
         return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
@@ -268,6 +277,7 @@ class HeadsExperiment(CostExperiment):
                 yield f"T = {length}, {path}: {times}: {verdict}."
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
+        """Yield a plot of time ratios against the number of heads for each attention path."""
         for path in self.spec.paths:
             curves = []
             for length in self.spec.lengths:
@@ -319,7 +329,7 @@ def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
 
 
 def serial_steps(kind: str, length: int) -> int:
-    """Return the number of steps that must run one after the other: T for a recurrent layer, 1 for attention."""
+    """Return the number of sequential steps: `length` for a recurrent layer, 1 for attention."""
     return 1 if kind == ATTENTION else length
 
 
@@ -343,9 +353,12 @@ class LengthExperiment(CostExperiment):
         self.no_plot_reason = reason if len(spec.lengths) == 1 else ""
 
     def cells(self) -> list[StudyCell]:
+        """Return a cell for every length."""
         return [StudyCell("length", {"T": length}, None) for length in self.spec.lengths]
 
-    def racers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
+    def timed_layers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
+        """Return settings and forward pass of each kind of layer at a grid point, by kind."""
+
         def make_forward(kind: str) -> Callable[[], Vectors]:
             seed_random(self.spec.seed, torch.device(self.device))
             layer = layer_factory(kind, self.spec.heads)(self.spec.width).to(self.device)
@@ -355,6 +368,7 @@ class LengthExperiment(CostExperiment):
         return {kind: ({"T": point["T"], "layer": kind}, make_forward(kind)) for kind in self.spec.models}
 
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
+        """Return parameters, FLOPs and serial steps of a layer with these settings."""
         kind, sizes = settings["layer"], {"d": self.spec.width, "B": self.spec.batch, "T": settings["T"]}
         quantities = self.accounts[kind].quantities
         counts = {name: quantities[name].at(sizes) or 0 for name in ("parameters", "flops")}
@@ -391,6 +405,7 @@ class LengthExperiment(CostExperiment):
                     break
 
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
+        """Yield plots of times against length, forward and with backward."""
         for name, title in (("forward", "forward"), ("both", "forward and backward")):
             curves = []
             for kind in self.spec.models:

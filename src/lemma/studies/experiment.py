@@ -73,7 +73,7 @@ class Experiment(ABC, Generic[M]):
 
     @abstractmethod
     def report(self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool) -> StudyResult:
-        """Build the report on all outcomes; if the study was interrupted, some have no measures."""
+        """Build the report on the outcomes of all cells; if the study was interrupted, some have no measures."""
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
         """Make everything that these cells share, such as pretrained bases, before the first of them is run."""
@@ -88,7 +88,7 @@ class Experiment(ABC, Generic[M]):
     def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
         """Return values that are equal for two runs of a cell exactly if one can replace the other.
 
-        None if not known yet.
+        None means that they are not known yet.
         """
         return None
 
@@ -359,7 +359,7 @@ def _read_json(path: Path, *version: int) -> dict[str, Any] | None:
 
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON object with a checksum; the file is replaced at once."""
+    """Write a JSON object with a checksum atomically: readers see the old or the new file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_checked_json(path, values, allow_nan=False)
 
@@ -382,7 +382,7 @@ class RunPlan:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Return model, recipe, data and base: two runs are the same if these are equal."""
+        """Return model, recipe, data and base of the run; two runs count as the same if these are equal."""
         identity: dict[str, Any] = {
             "model": self.model.to_dict(),
             "recipe": self.recipe.to_dict(),
@@ -485,6 +485,7 @@ class TrainingExperiment(Experiment[M]):
         return self._plans[key]
 
     def run(self, cell: StudyCell, observer: Observer) -> M:
+        """Train or resume a cell's run and measure it; checkpoints are removed unless the study keeps them."""
         plan = self.plan(cell)
         assert plan is not None
         check_same_run(plan)
@@ -499,14 +500,17 @@ class TrainingExperiment(Experiment[M]):
         return measures
 
     def check(self, cell: StudyCell) -> None:
+        """Raise an error if the cell's folder holds another run."""
         if plan := self.plan(cell):
             check_same_run(plan)
 
     def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
+        """Return model, recipe, data and base of the cell's run; None if it cannot be planned yet."""
         plan = self.plan(cell)
         return plan and plan.identity
 
     def is_finished(self, cell: StudyCell) -> bool:
+        """Return whether the cell's run is on disk and finished."""
         path = self.path(cell)
         return is_started(path) and RunFolder.open(path).is_finished
 

@@ -130,6 +130,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             yield replace(cell, model=model)
 
     def cells(self) -> list[StudyCell]:
+        """Return all cells, with models sized to the budget."""
         return self.all_cells
 
     def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
@@ -145,7 +146,10 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         ]
 
     def choose_rate(self, cell: StudyCell) -> ChosenRate | None:
-        """Return the learning rate whose trial has the lowest perplexity; None until all trials are over."""
+        """Return the learning rate whose trial has the lowest perplexity, and all results.
+
+        None until trials are over.
+        """
         outcomes = [self.load_outcome(trial) for trial in self.trials([cell])]
         if any(outcome.measures is None and outcome.reason is None for outcome in outcomes):
             return None
@@ -179,6 +183,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return speed, rate
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
+        """Return the plan to train a cell; `inputs` are the measured speed and the chosen learning rate, or None."""
         speed, rate = inputs
         assert cell.model is not None
         tune, validations = self.spec.tune, self.spec.validations
@@ -211,6 +216,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             self.observer.log(note)
 
     def run(self, cell: StudyCell, observer: Observer) -> LanguageMeasures:
+        """Train and measure a cell; raise RunError if no trial of a learning rate finished."""
         self._measure_speed(cell)
         if self.plan(cell) is None:
             reasons = [outcome.reason for outcome in map(self.load_outcome, self.trials([cell])) if outcome.reason]
@@ -242,6 +248,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return measure_run(run, plan, study, plan.evaluate)
 
     def is_complete(self, cell: StudyCell, measures: LanguageMeasures) -> bool:
+        """Return whether stored measures include all that the study requests, at the requested length."""
         names = () if cell.is_trial else self.spec.measures
         return all(
             name in measures.more and measures.more[name].get("beyond", self.spec.beyond) == self.spec.beyond
@@ -273,6 +280,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return {title: stored["seconds"][key] for title, key in keys.items() if key in stored["seconds"]}
 
     def report(self, outcomes: tuple[CellOutcome[LanguageMeasures], ...], interrupted: bool) -> StudyResult:
+        """Build the report: table, claims, curves, speed and chosen learning rates."""
         train, validation = (
             f"{len(tokens):,} tokens, {tokens.bytes:,} bytes" for tokens in map(self.dataset.item, ("train", SPLIT))
         )

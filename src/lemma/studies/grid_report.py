@@ -188,7 +188,9 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
         counts = (parameters, count) if tokens_differ else (parameters,)
         speed_text = NO_VALUE
         if speed:
-            speed_text = f"{in_thousands(speed.median)} ({in_thousands(speed.low)}–{in_thousands(speed.high)})"
+            speed_text = (
+                f"{format_thousands(speed.median)} ({format_thousands(speed.low)}–{format_thousands(speed.high)})"
+            )
         cells.append(
             [
                 row.condition,
@@ -212,10 +214,10 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
     )
 
 
-def in_thousands(speed: float) -> str:
+def format_thousands(speed: float) -> str:
     """Write a number divided by 1,000, with three digits or without decimals.
 
-    >>> in_thousands(21_340), in_thousands(1_291_700)
+    >>> format_thousands(21_340), format_thousands(1_291_700)
     ('21.3', '1,292')
     """
     return f"{speed / 1e3:,.0f}" if speed >= 1e6 else f"{speed / 1e3:.3g}"
@@ -517,7 +519,7 @@ def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds
             scale=altair.Scale(zero=False),
             axis=altair.Axis(minExtent=34, tickCount=6),
         ),
-        color=_colour(rows),
+        color=_row_colours(rows),
         strokeDash=altair.StrokeDash("row:N", scale=dashes, legend=None),
     )
     thin = base.mark_line(strokeWidth=1, opacity=0.35).encode(detail="seed:N")
@@ -539,7 +541,7 @@ def draw_intervals(rows: Sequence[Row]) -> str:
     values = [{"row": row.title, "value": value} for row, _ in scored for value in row.values("perplexity").values()]
     titles = [row.title for row, _ in scored]
     labels = altair.Axis(labelLimit=240, minExtent=7 * max(map(len, titles)))  # wide enough for the reader's font
-    marks = {"y": altair.Y("row:N", sort=titles, title=None, axis=labels), "color": _colour(rows)}
+    marks = {"y": altair.Y("row:N", sort=titles, title=None, axis=labels), "color": _row_colours(rows)}
     axis = altair.X(
         "value:Q", title="validation perplexity", scale=altair.Scale(zero=False), axis=altair.Axis(tickCount=6)
     )
@@ -552,7 +554,7 @@ def draw_intervals(rows: Sequence[Row]) -> str:
     return to_svg(chart.properties(width=300, height=altair.Step(26)))
 
 
-def _colour(rows: Sequence[Row]) -> Any:
+def _row_colours(rows: Sequence[Row]) -> Any:
     """Return the Altair colour encoding of the rows."""
     import altair
 

@@ -206,9 +206,11 @@ ATTENTION_WINDOWS = 32
 
 
 def measure_attention(run: Run, tokens: np.ndarray, length: int, beyond: int) -> dict[str, Any]:
-    """Measure mean entropy (nats) and mean distance (tokens) of every head on windows of the trained `length`.
+    """Measure mean entropy (nats) and mean distance (tokens) of every attention head of a run.
 
-    The result has a list "layers", empty for a model without attention. `beyond` is not used here.
+    Returns:
+        "pieces", the number of windows of `length` tokens that were read, and "layers", a list of name, entropies and
+            distances by head; it is empty for a model without attention.
     """
     device = next(run.model.parameters()).device
     windows = sample_windows(tokens, min(length, len(tokens)), ATTENTION_WINDOWS)
@@ -246,7 +248,7 @@ BINS_PER_LENGTH = 16  # points of the curve for each trained length
 
 
 def measure_positions(run: Run, tokens: np.ndarray, length: int, beyond: int) -> dict[str, Any]:
-    """Measure the mean loss at each position of validation windows, `beyond` times as long as the trained `length`.
+    """Measure a run's mean loss at each position of validation windows `beyond` times the trained `length`.
 
     Position p has p tokens before it in the window; all of them are read, whatever the trained length. Neighbouring
     positions are averaged, sixteen groups for each trained length.
@@ -336,7 +338,10 @@ class MeasureView:
 
 
 def results_by_seed(row: Row, name: str) -> list[Mapping[str, Any]]:
-    """Return the result of the measure `name` for each seed; seeds without attention or positions are left out."""
+    """Return the stored result of the extra measure `name` ("attention", "positions") of each seed of a row.
+
+    Seeds without such a result are left out.
+    """
     results = [measures.more.get(name, {}) for measures in row.measures.values()]
     return [result for result in results if result.get("layers", result.get("positions"))]
 
@@ -398,7 +403,7 @@ class ShapingEffect:
 
     @property
     def verdict(self) -> str:
-        """Return whether shaping attention helped or hurt; a difference too small to matter is neither."""
+        """Return "helped", "hurt" or why neither: too few seeds, not significant, or a negligible difference."""
         difference = self.test.difference
         if difference.margin is None:
             return "too few seeds for a test"
@@ -412,11 +417,12 @@ class ShapingEffect:
         return f"{self.title}: perplexity {self.test} against the model without it: {self.verdict}."
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of row, test and verdict."""
         return {"row": self.title, **self.test.to_dict(), "verdict": self.verdict}
 
 
 def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
-    """Compare every row that shapes attention with the row that differs only in that."""
+    """Compare every row with an attention penalty with the row that differs only in that."""
 
     def is_shaped(row: Row) -> bool:
         return row.first is not None and any(row.first.recipe.get(penalty) for penalty in PENALTIES)
@@ -437,7 +443,7 @@ def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
 
 
 def view_attention(rows: Sequence[Row]) -> MeasureView:
-    """Return tables and plots of entropy and distance of each head, and whether shaping them helped."""
+    """Build the report section on entropy and distance of each head, and on the effect of attention penalties."""
     shown, effects = [row for row in rows if results_by_seed(row, "attention")], shaping_effects(rows)
     cells, sentences, values = [], [], {}
     for row in shown:
@@ -467,9 +473,9 @@ def view_attention(rows: Sequence[Row]) -> MeasureView:
 
 
 def loss_by_length(row: Row) -> list[Estimate | None]:
-    """Return the mean loss within the first, second, … multiple of the trained length.
+    """Return a row's mean loss within the first, second, … multiple of the trained length.
 
-    None beyond the model's context.
+    None stands for lengths beyond the model's context.
     """
     seeds = results_by_seed(row, "positions")
     length, asked = seeds[0]["trained"], seeds[0]["asked"]
@@ -494,7 +500,7 @@ def position_curve(row: Row) -> Curve:
 
 
 def view_positions(rows: Sequence[Row]) -> MeasureView:
-    """Return tables and plots of the loss against position."""
+    """Build the report section on the loss against position."""
     shown = {row.title: row for row in rows if results_by_seed(row, "positions")}
     firsts = {title: results_by_seed(row, "positions")[0] for title, row in shown.items()}
     means_by_row = {title: loss_by_length(row) for title, row in shown.items()}
@@ -596,7 +602,7 @@ class StepsNeeded:
 
 
 def view_steps(rows: Sequence[Row]) -> MeasureView:
-    """Return a table of the steps that each model needs for the final loss of the first model, seed by seed."""
+    """Build the report section on the steps that each model needs for the final loss of the first, by seed."""
     runs: dict[str, dict[int, list[tuple[int, float]]]] = {}  # by condition and seed: steps and loss
     for row in rows:
         for seed, measures in row.measures.items():

@@ -114,6 +114,7 @@ class PretrainingExperiment(ClassifierExperiment):
         return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
 
     def cells(self) -> list[StudyCell]:
+        """Return a cell for every seed, number of labels and condition ("scratch", "pretrained")."""
         return [
             make_cell(self.spec, replace(self.choice, title=condition), {"labels": count}, seed, count)
             for seed in self.spec.seeds
@@ -122,10 +123,12 @@ class PretrainingExperiment(ClassifierExperiment):
         ]
 
     def plan_inputs(self, cell: StudyCell) -> tuple[()] | None:
+        """Return () once the cell can be planned, None while the pretraining it needs is unfinished."""
         is_ready = cell.condition == SCRATCH or base_summary(self.base_plan(cell))
         return () if is_ready else None
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
+        """Return the plan to train a cell's classifier, from scratch or from the pretrained base."""
         adaptation = None
         if cell.condition == PRETRAINED:
             base = RunFolder.open(self.base_plan(cell).path)
@@ -156,6 +159,7 @@ class PretrainingExperiment(ClassifierExperiment):
             super().check(cell)
 
     def run(self, cell: StudyCell, observer: Observer) -> Any:
+        """Train and measure a cell; raise RunError if its pretraining failed."""
         if self.plan(cell) is None:
             path = self.base_plan(cell).path
             stored = read_json(path.with_name(f"{path.name}.json")) or {}
@@ -163,6 +167,7 @@ class PretrainingExperiment(ClassifierExperiment):
         return super().run(cell, observer)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
+        """Build the report: scores of both conditions, gains and their tests."""
         rows = group_rows(outcomes)
         gains = compute_gains(rows)
         summaries = {seed: base_summary(base) for seed, base in self.bases.items()}
@@ -202,7 +207,7 @@ class PretrainingExperiment(ClassifierExperiment):
 
 
 def base_summary(base: RunPlan) -> dict[str, Any] | None:
-    """Return the figures of a pretraining run, such as steps and best loss; None if it is not finished."""
+    """Return steps, tokens, seconds, parameters and best loss of a pretraining run; None if it is not finished."""
     if not is_started(base.path) or not (folder := RunFolder.open(base.path)).is_finished:
         return None
     summary = folder.summary() or {}
@@ -270,6 +275,7 @@ class PretrainingGain:
         return f"{self.test or 'nothing yet'} at {self.labels:,} labels, {self.verdict}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of scores, gains and the test."""
         values: dict[str, Any] = {"labels": self.labels}
         conditions = {SCRATCH: self.scratch, PRETRAINED: self.pretrained}
         for name in FIGURES:
@@ -389,7 +395,7 @@ def write_texts(
 
 
 def read_texts(name: str, progress: Progress | None = None) -> list[str]:
-    """Read the texts of a built-in set, a table, or a text file with one text per line; labels are ignored."""
+    """Read the texts of `name`: a built-in set, a table, or a text file with one text per line; labels are ignored."""
     if name in LABELLED_CORPORA:
         label_file = read_label_file(name, progress=progress)
         return [*label_file.texts, *label_file.unlabelled]

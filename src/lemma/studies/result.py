@@ -47,13 +47,14 @@ class StudyTable:
     left: Sequence[int] = (0,)  # columns that are aligned left
 
     def blocks(self) -> Iterator[Block]:
-        """Return the table as it is printed, with its caption and notes."""
+        """Yield the table, its caption and notes, for the terminal."""
         rows = [[f"{row[0]} *", *row[1:]] if index == self.best_row else row for index, row in enumerate(self.rows)]
         yield Table(self.header, rows, left=self.left, underline_header=True)
         marked = self.mark_meaning if self.best_row is not None else ""
         yield from (Text(text, "note") for text in (f"{self.caption} {marked}".strip(), *self.notes))
 
     def details(self) -> Iterator[Block]:
+        """Yield the table and the notes on missing runs, for the HTML page."""
         kinds = ["best" if index == self.best_row else "" for index in range(len(self.rows))]
         yield Table(self.header, self.rows, left=self.left, row_kinds=kinds, caption=self.caption)
         if self.notes:
@@ -69,6 +70,7 @@ class StudyTable:
         return as_markdown([table, texts[0], *notes])
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of caption and unrounded rows."""
         return {"caption": self.caption, "rows": [dict(record) for record in self.records]}
 
 
@@ -115,6 +117,7 @@ class StudyResult(Result):
         return bool(self.runs) and len(self.failed) == len(self.runs)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield table, conclusions, claims and next command, for the terminal."""
         yield from (Heading(self.title), *self.table.blocks(), *self.terminal_blocks)
         formulas = [f"{quantity}: {formula}" for quantity, formula in self.formulas.items()]
         if formulas:
@@ -126,6 +129,7 @@ class StudyResult(Result):
         yield Text("\n".join([*([RESUME_HINT] if self.interrupted else []), f"Report: {self.report}", *following]))
 
     def details(self) -> Iterator[Block]:
+        """Yield everything that the HTML page shows."""
         yield from (Text(self.kicker, "kicker"), Heading(self.title, 1))
         if self.question:
             yield Text(self.question, "question")
@@ -141,9 +145,11 @@ class StudyResult(Result):
         yield Text(FOOTER.format(self.files[2]), "footer")
 
     def records(self) -> list[dict[str, Any]]:
+        """Return the unrounded rows of the table for CSV."""
         return [dict(record) for record in self.table.records]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of the study, its data, table, conclusions and runs."""
         return {
             **({"study": self.spec.to_dict()} if self.spec else {}),
             "data": dict(self.data),

@@ -80,7 +80,7 @@ class Quartiles:
 
 
 def quartiles(values: Sequence[float]) -> Quartiles:
-    """Return the median and the quartiles of measurements.
+    """Return the median and the quartiles of `values`; a single value is all three.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
     Quartiles(median=3.0, low=2.0, high=4.0)

@@ -140,9 +140,11 @@ class LocalWorkers(Workers):
         ]
 
     def count_running(self) -> int:
+        """Return how many processes are still running."""
         return sum(process.poll() is None for process in self.processes)
 
     def failure_message(self) -> str:
+        """Return status and last line of output of a process that failed; "" if none did."""
         for process, errors in zip(self.processes, self.errors, strict=True):
             if process.poll():
                 errors.seek(0)
@@ -152,6 +154,7 @@ class LocalWorkers(Workers):
         return ""
 
     def stop(self) -> None:
+        """Kill the processes that are still running."""
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
@@ -171,9 +174,11 @@ class RayWorkers(Workers):
         self.tasks = [task.remote(str(job_file)) for _ in range(count)]
 
     def count_running(self) -> int:
+        """Return how many tasks are still running."""
         return len(self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[1])
 
     def failure_message(self) -> str:
+        """Return the error of a task that failed; "" if none did."""
         for task in self.ray.wait(self.tasks, num_returns=len(self.tasks), timeout=0)[0]:
             try:
                 self.ray.get(task)
@@ -182,6 +187,7 @@ class RayWorkers(Workers):
         return ""
 
     def stop(self) -> None:
+        """Cancel all tasks."""
         for task in self.tasks:
             self.ray.cancel(task, force=True)
 
@@ -205,15 +211,18 @@ class SlurmWorkers(Workers):
         self.jobs = [executor.submit(run_worker, str(job_file)) for _ in range(count)]
 
     def count_running(self) -> int:
+        """Return how many jobs are not done."""
         return sum(not job.done() for job in self.jobs)
 
     def failure_message(self) -> str:
+        """Return the error of a job that failed; "" if none did."""
         for job in self.jobs:
             if job.done() and (error := job.exception()):
                 return f"job {job.job_id} of Slurm failed: {str(error).strip().splitlines()[-1]}"
         return ""
 
     def stop(self) -> None:
+        """Cancel the jobs that are not done."""
         for job in self.jobs:
             if not job.done():
                 job.cancel()

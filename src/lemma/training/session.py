@@ -565,7 +565,9 @@ def _restore_carried_states(
     session: Session, saved_reading: Mapping[str, int], carried: Mapping[str, Tensor] | None
 ) -> None:
     """Restore the states of a recurrent model, unless the resumed run reads the text in another way."""
-    if not carried or saved_reading != _reading(session):
+    # those of version 0.1 have former names of settings
+    reading = {Recipe.renamed.get(name, name): value for name, value in saved_reading.items()}
+    if not carried or reading != _reading(session):
         return
     processes, num_parts = session.processes, session.recipe.accumulate
     with session.evaluating() as model:  # a state of the right class, to be filled with the saved tensors

@@ -1,4 +1,4 @@
-"""One cache of accounts for all tests of the ledger, so that each model is probed once."""
+"""Share one cache of accounts between all tests of checking, so that each model is probed once."""
 
 import pytest
 

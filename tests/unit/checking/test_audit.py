@@ -1,4 +1,4 @@
-"""`lemma check sources`: rows, forms, and that claims are data without verdicts."""
+"""`lemma check sources`: selection of rows, output formats, and claim data without verdicts."""
 
 import json
 from pathlib import Path

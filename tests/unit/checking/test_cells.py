@@ -1,4 +1,4 @@
-"""The cells are the networks they say they are: PyTorch's own modules and finite differences agree."""
+"""Cells agree with PyTorch's modules and with finite differences."""
 
 from pathlib import Path
 

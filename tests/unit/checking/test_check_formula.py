@@ -1,4 +1,4 @@
-"""The judge: right answers in any form, wrong ones with their mistake named."""
+"""Checks of formulas and numbers: right answers in any notation, diagnoses of wrong ones."""
 
 import time
 from pathlib import Path
@@ -111,7 +111,7 @@ def test_numbers_for_symbols_are_right_only_if_sizes_are_set() -> None:
     assert check_formula("decoder", "parameters", "128 V + 801,536", sizes).equal
     assert not check_formula("decoder", "parameters", "128 V + 801,536", {"d": 128, "L": 4}).equal
     assert check_formula("decoder", "parameters", f"{DECODER} with L = 4").equal
-    assert check_formula("decoder", "parameters", "834,304").equal  # a number says that it is at these sizes
+    assert check_formula("decoder", "parameters", "834,304").equal  # a number always refers to these sizes
 
 
 def test_number_after_a_right_formula_is_checked_too() -> None:
@@ -217,14 +217,14 @@ WRONG = [
         "d(V+T) + 12L d^2",
         "has all norms (2*d*(2*L + 1)) and all biases but those of norms (9*d*L) that your formula leaves out.",
     ),
-    (  # three things forgotten, and not one forgotten and another counted twice
+    (  # three omissions, not one omission and one term counted twice
         "encoder",
         {},
         "V*d + L*(4*d*d)",
         "The model has the biases of 'encoder.layers.*.attention' (4*d*L), all norms (2*d*(2*L + 1)) and "
         "'encoder.layers.*.feed_forward' (d*L*(8*d + 5)) that your formula leaves out.",
     ),
-    # a symbol on which nothing depends, alone and with another slip; the same size several times
+    # an unused symbol, alone and with another mistake; a repeated size
     (
         "encoder",
         {},
@@ -240,7 +240,7 @@ WRONG = [
     ("decoder", {}, "d(V+T+2) + L(12d^2 + 5d)", "your formula leaves out two of these"),
     ("decoder", {}, "d(V+T+2) + L(12d^2 + 9d)", "'layers.*.feed_forward.widen.bias', the norms of the layers or"),
     ("decoder", {}, "d(V+T+2) + L(6d^2 + 10d)", "Your formula has d where the model has d_ff = 4*d."),
-    # decoder, otherwise
+    # other mistakes in a decoder
     ("decoder", {"d_h": 96}, DECODER, "has d where the model has d_h."),
     ("decoder", {"tied": False}, DECODER, "'embedding.weight' or 'output.weight'. It would be right with tied=true."),
     ("decoder", {"norm": "rms"}, DECODER, "It would be right with norm=layer."),

@@ -1,4 +1,4 @@
-"""The judge of gradients: names, helpers, circles, reports; hostile input gets a verdict or an error, and quickly."""
+"""Checks of gradients: names, helpers, circular uses, reports, and bounded time for hostile input."""
 
 import json
 import time
@@ -251,7 +251,7 @@ def test_html_escapes_user_input() -> None:
 
 
 SECONDS = 5.0
-"""Of the processor, since a busy machine may keep us waiting; a second is the aim, a slow processor may take a few."""
+"""Limit of processor time, not wall time, as the machine may be busy; the goal is one second on a fast processor."""
 
 
 def check_or_refuse(cell: str, lines: list[str]) -> GradientReport | None:
@@ -395,7 +395,7 @@ def test_inner_work_budget_counts_toward_outer_budgets() -> None:
         assert (outer.remaining, inner.remaining) == (40, 940)
         with pytest.raises(TooMuchWork):
             Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)
-    Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)  # outside there is no limit
+    Evaluator({})(parse_equation("a = " + "+".join(["1"] * 50)).expression)  # no limit outside of a budget
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

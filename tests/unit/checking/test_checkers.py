@@ -1,4 +1,4 @@
-"""The checkers by name: each is the function of `lemma.check` of that name, and refuses what it cannot use."""
+"""Checkers by name: each equals the function of `lemma.check` of that name and refuses invalid arguments."""
 
 from typing import Any
 

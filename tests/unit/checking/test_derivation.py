@@ -1,4 +1,4 @@
-"""Derivations step by step: the first wrong step is named, with what differs."""
+"""Derivations step by step: the first wrong step is reported with its difference."""
 
 import re
 from pathlib import Path
@@ -89,7 +89,8 @@ def test_inputs_x_and_x_t_are_distinct() -> None:
     report = check_derivation({**words, "steps": "Y = x + x_t\n= x_{t} + x\n= 2*x"})
     assert [step.outcome for step in report.lines] == ["given", "right", "wrong"]
     assert [step.text for step in report.lines] == ["Y = x + x_t", "= x_{t} + x", "= 2*x"]
-    single = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}  # elsewhere x_t is x, as in papers
+    # Without an input x_t, x_t denotes x, as in papers.
+    single = {**words, "inputs": {"x": "n d"}, "steps": "Y = x_t + x_t\n= 2*x"}
     assert check_derivation(single).right
 
 

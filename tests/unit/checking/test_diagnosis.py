@@ -1,7 +1,7 @@
-"""Wrong answers as people give them, and whether the explanation is the mistake that was made.
+"""Diagnoses of typical wrong answers, compared with the mistakes that were made.
 
-A model is written down part by part, as in a textbook; a slip is an edit of that text. Nothing here uses the
-explainer's own elements. Half of the answers have two mistakes.
+A model is written part by part, as in a textbook; a mistake is an edit of that text. Nothing here uses the mistakes
+that the diagnosis knows. Half of the answers have two mistakes.
 """
 
 import random
@@ -23,7 +23,7 @@ from lemma.counting.count import DEFAULT_CONVENTIONS
 from lemma.counting.subject import resolve_subject
 
 Parts = dict[str, tuple[str, str]]
-"""The parts of a model by name: how often, and what each is."""
+"""Parts of a model by name: the number of repetitions and the formula of each."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class MadeMistake:
         omitted: parts left out.
         replaced: parts with another formula.
         added: a term that the model does not have.
-        times: a word and its replacement in how often parts occur.
+        times: a word and its replacement in the number of repetitions.
         each: a word and its replacement in the formulas of parts.
         among: the parts in which `times` and `each` are replaced; all by default.
     """
@@ -346,7 +346,7 @@ SIZES = {
 
 @cache
 def cached_account(model: str) -> Account:
-    """A model's formulas, once for all answers."""
+    """Return the account of a model, cached for all answers."""
     subject = resolve_subject({"llama": Llama, "grouped": "decoder"}.get(model, model), SIZES.get(model))
     return account_for(subject, ("parameters",), DEFAULT_CONVENTIONS)
 
@@ -399,7 +399,7 @@ def test_textbook_formulas_are_right() -> None:
 
 
 def test_no_part_is_explained_twice() -> None:
-    """A tensor that is left out by itself is not left out with its module too."""
+    """A tensor that is reported missing is not reported again with its module."""
     [diagnosis] = check_formula("decoder", "parameters", "d(V+T+2) + L(4d^2 + 4d + 4d^2 + 3d + 4d)").diagnosis
     assert diagnosis == "Your formula has 2*d where the model has d_ff = 4*d."
 

@@ -1,4 +1,4 @@
-"""The language: what it reads, what it refuses and where, and the values it gives."""
+"""The expression language: syntax, errors with positions, and values."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The same marks in other tools' formats, read by the tools themselves where they are installed."""
+"""Marks in the formats of other tools, read by those tools if installed."""
 
 import ast
 import json
@@ -77,7 +77,7 @@ def test_gradescope_results_have_a_test_per_question() -> None:
         gradescope_result["status"]
         for gradescope_result in gradescope_results(mark_answers(SHEET, STUDENTS[0]))["tests"]
     ] == ["passed"] * 4
-    assert "base" not in json.dumps(result) and "repair" not in json.dumps(result)  # nothing that the sheet keeps
+    assert "base" not in json.dumps(result) and "repair" not in json.dumps(result)  # nothing that the sheet hides
 
 
 def test_lti_scores_have_a_score_per_student(tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_sheet_text_is_never_written_as_code() -> None:
     assert all(name.removesuffix(".py").isidentifier() for name in files) and len(files) == 3
 
 
-def released(notebook: dict[str, Any]) -> str:
-    """Return what is left of a source notebook when nbgrader has cleared solutions and hidden tests."""
+def release_notebook(notebook: dict[str, Any]) -> str:
+    """Return a source notebook after nbgrader has cleared solutions and hidden tests."""
     saved: list[str] = []
     for cell in notebook["cells"]:
         hidden = False
@@ -164,7 +164,7 @@ def test_released_notebook_hides_answers_credits_and_values() -> None:
         {"id": "Q3", "kind": "formula", "value": "7*Q1", "builds_on": ["Q1"], "follow_through": 0.375},
         {"id": "Q4", "kind": "gradient", "cell": "rnn", "lines": ["dz2"]},
     ]
-    rendered = released(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
+    rendered = release_notebook(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
     assert "How many?" in rendered and "Q4" in rendered
     for secret in ("W_in", "0.25", "16*Q1", "12345", "7*Q1", "0.375", "credit", "value", "sheet =", "R*"):
         assert secret not in rendered, secret
@@ -177,7 +177,7 @@ def test_graded_notebook_cells_return_the_points() -> None:
         for cell in nbgrader_notebook(read_sheet(SHEET))["cells"]:
             if cell["cell_type"] == "code" and cell["metadata"]["nbgrader"]["grade"]:
                 *body, last = ast.parse("".join(cell["source"])).body
-                assert isinstance(last, ast.Expr)  # what nbgrader reads is the value of the last line
+                assert isinstance(last, ast.Expr)  # nbgrader reads the value of the last line
                 exec(compile(ast.Module(body, []), "cell", "exec"), space)
                 result.append(eval(compile(ast.Expression(last.value), "cell", "eval"), space))
         assert result == expected
@@ -194,7 +194,7 @@ def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
     assert json.loads(write(answers, format="lti", out=tmp_path / "scores.json").read_text())[0]["userId"] == "Ada"
     tests = write(format="otter", out=tmp_path / "tests")
     assert {path.stem for path in tests.iterdir()} == set(VARIABLES.values())
-    write(format="otter", out=tests)  # again: they are replaced
+    write(format="otter", out=tests)  # writing again replaces the files
     (tests / "mine.py").write_text("")
     for given, named, message in [
         ((), {"format": "otter", "out": tests}, "holds mine.py"),
@@ -229,7 +229,7 @@ def test_otter_awards_the_same_points(number: int, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_nbgrader_awards_the_same_points(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the sheet to the gradebook: the assignment generated, two notebooks handed in, executed and graded."""
+    """Generate the assignment, submit, execute and grade two notebooks, and read the gradebook."""
     pytest.importorskip("nbgrader", reason="needs nbgrader: pip install 'lemma-lm[grading]'")
     import nbformat
     from nbgrader.apps import NbGraderAPI
@@ -259,7 +259,7 @@ def test_nbgrader_awards_the_same_points(tmp_path: Path, monkeypatch: pytest.Mon
         assert api.autograde("week4", f"s{number}")["success"]
     with api.gradebook as book:
         result = [[grade.auto_score for grade in _in_order(book, f"s{number}")] for number in (0, 1)]
-    assert result == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error is no points
+    assert result == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error earns no points
 
 
 def _in_order(book: Any, student: str) -> list[Any]:

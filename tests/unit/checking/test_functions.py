@@ -1,4 +1,4 @@
-"""Functions that come with Lemma and functions of your own: right gradients are right, typical slips are named."""
+"""Built-in and custom functions: right gradients are accepted, typical mistakes are diagnosed."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A class: the same marks as for each student alone, whatever one of them hands in; each answer judged once."""
+"""Marks of a class: equal to those of each student alone; broken submissions are isolated; answers are checked once."""
 
 import csv
 import json
@@ -196,7 +196,7 @@ def test_marks_are_complete_when_diagnosis_time_runs_out(marks: ClassMarks, shee
 
 def test_mistakes_are_sorted_by_frequency_with_students(marks: ClassMarks) -> None:
     first = marks.mistakes[0]
-    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # written differently, the same mistake
+    assert (first.question, first.students) == ("Q1", ("Cy", "Di"))  # the same mistake, written differently
     assert "W_in*W_out" in first.text and "base" in first.text
     assert ("Q3", "db2 is missing", ("Bo", "Cy")) in [
         (item.question, item.text, item.students) for item in marks.mistakes

@@ -1,4 +1,4 @@
-"""Numbers as people write them: rounded, in per cent, with commas; judged by the digits written."""
+"""Numbers in common notations: rounded, in percent, with separators; compared to the written digits."""
 
 from fractions import Fraction
 

@@ -1,4 +1,4 @@
-"""Formulas as people write them, read exactly."""
+"""Parsing of formulas in common notations."""
 
 from fractions import Fraction
 
@@ -80,7 +80,7 @@ PRINTED = {
     "(Ld)^2": (19 * 3) ** 2,
     "{Ld}^2": (19 * 3) ** 2,
 }
-"""Symbols written together, with the value at `VALUES` that a reader of a paper gives them."""
+"""Symbols written together, with their conventional value at `VALUES`."""
 
 
 @pytest.mark.parametrize("text", PRINTED)
@@ -127,7 +127,7 @@ AROUND = {
     "E: V d\nA: 4 L d^2\ntotal: 7": as_polynomial(7),
     "E = V d; A = 4 d^2; P = E + L A": V * d + 4 * L * d**2,
 }
-"""What people write around a formula."""
+"""Formulas with surrounding words."""
 
 
 @pytest.mark.parametrize("text", AROUND)

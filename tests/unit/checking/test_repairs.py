@@ -1,4 +1,4 @@
-"""Wrong lines of a derivation, as people write them and made on purpose, are explained and repaired."""
+"""Repairs of wrong lines of a derivation: common mistakes and generated ones."""
 
 import pytest
 
@@ -113,7 +113,7 @@ def test_numeric_error_is_reported_without_a_simple_repair() -> None:
 
 def test_repair_uses_no_later_gradients() -> None:
     (verdict,) = check_gradients("lstm", ["dpre_u = dG_u"]).lines
-    assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # and not db_u, which is the same number
+    assert verdict.repair == "dpre_u = dG_u * G_u * (1 - G_u)"  # not db_u, which has the same value
 
 
 def test_mistake_in_a_helper_is_repaired_at_its_use() -> None:

@@ -1,4 +1,4 @@
-"""Shapes, parts and what learns: the other things that a number or a formula may be about."""
+"""Checks of shapes, parts of a model and trainable parameters."""
 
 import pytest
 from typer.testing import CliRunner
@@ -108,7 +108,7 @@ def test_module_paths_match_those_of_count() -> None:
 
 def test_decoder_cache_holds_keys_and_values() -> None:
     assert check_number("decoder", "cache", str(2 * 4 * 64 * 128 * 4)).equal
-    assert check_number("feed-forward", "cache", str(8 * 7)).equal  # whose state is the last tokens
+    assert check_number("feed-forward", "cache", str(8 * 7)).equal  # its state is the last tokens
     assert lemma.count("encoder-decoder", quantities=["cache"]).cache.formula == "8*L_dec*d_h*B*(T + S)"
 
 

@@ -1,4 +1,4 @@
-"""Teacher mode: sheets read and refused, answers marked, and nothing given away that the sheet keeps."""
+"""Teacher mode: reading sheets, marking answers, and hiding what the sheet does not show."""
 
 import json
 import re
@@ -76,7 +76,7 @@ def write_answers(**answers: str) -> str:
     return "student = 'Ada'\n[answers]\n" + "\n".join(f"{name} = {json.dumps(text)}" for name, text in answers.items())
 
 
-def one(folder: Path, name: str, answer: str, show: bool = False) -> Mark:
+def mark_single(folder: Path, name: str, answer: str, show: bool = False) -> Mark:
     return next(
         mark for mark in mark_submission(folder, write_answers(**{name: answer}), show).marks if mark.id == name
     )
@@ -103,9 +103,9 @@ def test_missing_or_unreadable_answers_earn_zero_points(tmp_path: Path) -> None:
 
 def test_each_right_gradient_earns_partial_credit(tmp_path: Path) -> None:
     wrong = GRADIENTS.replace("dU = h.T @ d2", "dU = d2.T @ h")
-    result = one(tmp_path, "Q2", wrong)
+    result = mark_single(tmp_path, "Q2", wrong)
     assert (result.verdict, result.points) == ("partly right", 3)
-    result = one(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
+    result = mark_single(tmp_path, "Q2", wrong.replace("dH = h_prev.T @ d1", ""))
     assert (result.points, result.reason) == (2, "dU wrong, db2 right, dI right, dH missing.")
 
 
@@ -126,29 +126,29 @@ def test_crashing_checker_does_not_stop_the_marking(tmp_path: Path, monkeypatch)
 
 
 def test_underived_gradients_are_reported_as_taken(tmp_path: Path) -> None:
-    result = one(tmp_path, "Q2", "db2 = dz2")
+    result = mark_single(tmp_path, "Q2", "db2 = dz2")
     assert result.reason == "dU missing, db2 right, dI missing, dH missing. Taken as given: dz2."
 
 
 def test_claimed_65_percent_is_wrong(tmp_path: Path) -> None:
-    assert one(tmp_path, "Q3", "65 %").verdict == "wrong"
+    assert mark_single(tmp_path, "Q3", "65 %").verdict == "wrong"
     for right in ("54", "54.1 %", "54.1 percent", "54.1 % increase from 2 to 4 layers"):
-        assert one(tmp_path, "Q3", right).verdict == "right", right
+        assert mark_single(tmp_path, "Q3", right).verdict == "right", right
 
 
 @pytest.mark.parametrize("answer", ["0 % increase from 2 to 2 layers", "0 % from L=3 to L=3"])
 def test_student_answers_cannot_set_sizes(tmp_path: Path, answer: str) -> None:
-    assert one(tmp_path, "Q3", answer).points == 0
-    assert one(tmp_path, "Q4", answer).verdict == "unreadable"
+    assert mark_single(tmp_path, "Q3", answer).points == 0
+    assert mark_single(tmp_path, "Q4", answer).verdict == "unreadable"
 
 
 @pytest.mark.parametrize("answer", ["0e30", "1e7", "20 million"])
 def test_number_rounded_to_zero_is_wrong(tmp_path: Path, answer: str) -> None:
-    assert one(tmp_path, "Q4", answer).points == 0
+    assert mark_single(tmp_path, "Q4", answer).points == 0
 
 
 def test_rounded_number_is_right(tmp_path: Path) -> None:
-    assert one(tmp_path, "Q4", "15.0 million").verdict == "right"
+    assert mark_single(tmp_path, "Q4", "15.0 million").verdict == "right"
 
 
 def test_right_answer_is_shown_only_if_allowed(tmp_path: Path) -> None:
@@ -471,7 +471,8 @@ STEPS = [{"id": "A", **GRADIENT, "lines": ["dz2"]}, {"id": "B", **GRADIENT, "lin
 def test_gradients_follow_through_from_earlier_gradients() -> None:
     custom = "dU = h.T @ (2*(y - y_hat))\ndz1 = ((2*(y - y_hat)) @ U.T) * h * (1 - h)"
     assert verdicts(STEPS, A="dz2 = 2*(y - y_hat)", B=custom) == ["wrong", "follow-through"]
-    assert verdicts(STEPS, A="dz2 = y - y_hat", B=custom) == ["wrong", "wrong"]  # twice is not what was derived
+    # Twice the gradient does not follow from the derived value.
+    assert verdicts(STEPS, A="dz2 = y - y_hat", B=custom) == ["wrong", "wrong"]
     assert verdicts(STEPS, B=custom) == ["not answered", "wrong"]
     partly = [STEPS[0], {**STEPS[1], "partial": True, "follow_through": 0.5}]
     result = marks(partly, A="dz2 = 2*(y - y_hat)", B=custom.replace("h * (1 - h)", "(1 - h)"))["B"]
@@ -494,7 +495,7 @@ def test_gradient_that_uses_a_later_one_earns_nothing() -> None:
 
 
 def test_backpropagation_continues_from_the_students_gradient() -> None:
-    """Against the chain rule written out, on a cell where two paths meet."""
+    """Compare with the explicit chain rule on a cell where two paths meet."""
     for truth, custom in zip(
         find_cell("lstm").samples,
         follow_through_samples(find_cell("lstm"), ["da = 3 * da_next", "dz = y"]),
@@ -506,7 +507,7 @@ def test_backpropagation_continues_from_the_students_gradient() -> None:
         torch.testing.assert_close(custom.values["dc"], dc)
         torch.testing.assert_close(custom.values["dW_y"], v["y"] @ v["a"].T)
         torch.testing.assert_close(custom.values["dpre_c"], dc * v["G_u"] * (1 - v["c_tilde"] ** 2))
-    assert follow_through_samples(find_cell("lstm"), ["dz = y_hat - y"]) == ()  # what is right changes nothing
+    assert follow_through_samples(find_cell("lstm"), ["dz = y_hat - y"]) == ()  # right lines change nothing
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""One scanner for two languages: the same signs, and errors that show the place."""
+"""The scanner shared by two languages: normalized characters, errors with positions."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Every path from a text to a verdict draws from a budget of work: it ends soon, with a verdict or a sentence."""
+"""Work budgets: every check of a text ends in bounded time, with a verdict or an error."""
 
 import random
 import time

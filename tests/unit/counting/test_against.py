@@ -1,4 +1,4 @@
-"""Other tools' numbers next to the exact ones: of tools made up here, and of the tools themselves if installed."""
+"""Comparison with other counting tools: fake tools defined here, and real tools if installed."""
 
 import sys
 from collections import OrderedDict
@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from lemma.counting import against as comparing
-from lemma.counting.against import TOOLS, ToolCount, compare_tools, exact_counts
+from lemma.counting.against import TOOLS, ToolCount, compare_tools, count_exactly
 from lemma.counting.subject import resolve_subject
 from lemma.errors import InputError
 
@@ -33,7 +33,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
 
 
 def test_exact_figures_add_up_to_pytorch_totals(decoder) -> None:
-    exact, values = exact_counts(decoder), decoder.sizes(True)
+    exact, values = count_exactly(decoder), decoder.sizes(True)
     with FlopCounterMode(display=False) as counter:
         decoder.build(values)(*decoder.build_inputs(values).args)
     assert exact.total_flops == counter.get_total_flops()
@@ -43,14 +43,14 @@ def test_exact_figures_add_up_to_pytorch_totals(decoder) -> None:
 
 
 def test_correct_tool_has_no_reasons(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     made_up(monkeypatch, lambda base: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
 
 def test_omitted_module_is_reported_with_its_function(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     saved = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS - 512, sum(saved.values()), "no attention", saved))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -63,7 +63,7 @@ def test_omitted_module_is_reported_with_its_function(decoder, monkeypatch) -> N
 
 
 def test_overcounted_and_unattributed_flops_are_reported(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
     made_up(monkeypatch, lambda base: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -75,7 +75,7 @@ def test_overcounted_and_unattributed_flops_are_reported(decoder, monkeypatch) -
 
 
 def test_parameters_missing_in_many_modules_have_no_reason(decoder, monkeypatch) -> None:
-    exact = exact_counts(decoder)
+    exact = count_exactly(decoder)
     reserved = sum(count for path, count in exact.parameters.items() if "layers" not in path)
     made_up(monkeypatch, lambda base: ToolCount(reserved, exact.total_flops, "", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
@@ -191,7 +191,7 @@ def test_tool_comparison_renders_in_every_format(decoder, monkeypatch) -> None:
     result = compare_tools(decoder, ["made-up"])
     lines = str(result).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]
-    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # what each of them counts
+    assert lines[3].split()[0] == "matrix" and lines[5].split() == ["<half>"]  # the conventions of each tool
     assert lines[4].split() == ["made-up", "35,584", "1.000", "579,584", "0.500"]
     assert lines[1].index("forward FLOPs") + len("forward FLOPs") == lines[2].index("1,159,168") + len("1,159,168")
     assert "&lt;half&gt;" in result._repr_html_() and "<half>" not in result._repr_html_()

@@ -1,4 +1,4 @@
-"""Accounts against the real thing: the built module, PyTorch's own counter, what autograd saved, the real state."""
+"""Accounts compared with the built module, PyTorch's FLOP counter, tensors saved by autograd, and the actual state."""
 
 import csv
 import json
@@ -37,7 +37,7 @@ VARIANTS = [
 
 
 def held_out_sizes(subject: Subject, seed: int) -> dict[str, int]:
-    """Sizes that are no probe sizes: odd widths, which heads divide where there are any."""
+    """Return sizes that differ from the probe sizes: odd widths, divisible by the heads."""
     source, sizes = random.Random(seed), {}
     heads = source.choice([3, 5])
     for name in subject.sizes(with_inputs=True):
@@ -76,7 +76,7 @@ def test_encoder_decoder_formulas_match_the_built_module() -> None:
 
 
 def test_encoder_decoder_cache_holds_source_and_target_keys_values() -> None:
-    """The tokens and the mask of the source, which the state holds too, are left out."""
+    """The tokens and the mask of the source, which the state also holds, are excluded."""
     subject = resolve_subject("encoder-decoder", {"d_h": 24, "L_dec": 2, "B": 3, "S": 5, "T": 7})
     values = subject.sizes(with_inputs=True)
     saved = _sum(state_bytes(subject.build(values), subject.build_inputs(values)))
@@ -84,7 +84,7 @@ def test_encoder_decoder_cache_holds_source_and_target_keys_values() -> None:
 
 
 def pytorch_flops(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
-    """The operations that torch.utils.flop_counter counts on the meta device."""
+    """Return the FLOPs that torch.utils.flop_counter counts on the meta device."""
     module, inputs = subject.build(values), subject.build_inputs(values)
     with FlopCounterMode(display=False) as counter:
         logits = module(*inputs.args, **inputs.kwargs)[0]
@@ -94,7 +94,7 @@ def pytorch_flops(subject: Subject, values: dict[str, int]) -> tuple[int, int]:
 
 
 def autograd_saved_bytes(subject: Subject, values: dict[str, int]) -> int:
-    """The storages that autograd holds after a forward pass, found by walking the graph it built."""
+    """Return the bytes of the storages that autograd holds after a forward pass, by walking its graph."""
     module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
     custom = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
     saved: dict[int, int] = {}
@@ -157,7 +157,7 @@ def test_nonpolynomial_dimension_gets_its_own_symbol() -> None:
     account = lemma.count(odd, width=5, depth=2, quantities=["parameters", "optimizer"])
     assert account.optimizer.total == 8 * (2**5 * 2 + 2) + 8
     assert account.parameters.polynomial == symbol("depth") * (symbol("m") + 1)
-    assert account.parameters.total == 2**5 * 2 + 2  # as it was built, at the sizes asked for
+    assert account.parameters.total == 2**5 * 2 + 2  # of the module built at the requested sizes
     assert "m = 32 at these sizes; it follows no formula of the others" in str(account)
 
 
@@ -267,7 +267,7 @@ def test_settings_reach_classifier_body_and_head() -> None:
     assert account.parameters.total == count_spec_parameters(
         Classifier(body=Gru(tied=True, width=8, hidden=8), classes=5)
     )
-    assert account.symbols["K"] == 5 and "D" not in account.symbols  # tied, D is d by another name
+    assert account.symbols["K"] == 5 and "D" not in account.symbols  # tied: D equals d
     with pytest.raises(SpecError, match="Did you mean 'hidden'"):
         lemma.count(Classifier(), hiden=8)
 
@@ -286,7 +286,7 @@ def test_repeated_layers_are_factored_into_one_bracket() -> None:
 
 
 class Blocks(nn.Module):
-    """A list of sequences, whose inner numbers stand for different layers."""
+    """A list of sequences, whose inner indices are different layers."""
 
     def __init__(self, width: int, depth: int) -> None:
         super().__init__()
@@ -347,7 +347,7 @@ def test_unbuildable_subjects_are_explained() -> None:
 
 
 def rounded_far_away(d: int = 64) -> nn.Module:
-    """As Llama's feed-forward part is: a multiple of 256, which small sizes do not tell from a constant."""
+    """Build a width rounded up to 256, as in Llama's feed-forward layer: constant at small sizes."""
     return nn.Linear(d, 256 * -(-8 * d // 3 // 256), bias=False)
 
 
@@ -388,7 +388,7 @@ def test_cache_distinguishes_factories_by_closure_values() -> None:
     ],
 )
 def test_activations_at_batch_size_one_match_autograd(name: str, sizes: dict[str, int]) -> None:
-    """With one row a view is contiguous, so that less is saved than the formula of larger batches says."""
+    """With one row a view is contiguous, so less is saved than by the formula for larger batches."""
     subject = resolve_subject(name, sizes)
     counted = lemma.count(name, quantities=["activations"], **sizes).activations
     assert counted.total == autograd_saved_bytes(subject, subject.sizes(with_inputs=True))
@@ -479,7 +479,7 @@ def test_count_cache_depends_on_modules_imported_by_factory(tmp_path: Path, monk
 
 
 class Filters(nn.Module):
-    """Convolutions of several lengths over a text, which no text may be shorter than."""
+    """Convolutions of several kernel sizes, which are the minimum length of a text."""
 
     def __init__(self, width: int, channels: int) -> None:
         super().__init__()
@@ -503,7 +503,7 @@ def test_probe_sizes_are_restricted_to_runnable_sizes() -> None:
 
 
 class Experts(nn.Module):
-    """Tokens choose k of the experts, in a loop that only real numbers can decide."""
+    """Top-k experts in a data-dependent loop, which fake tensors cannot run."""
 
     def __init__(self, width: int, experts: int, chosen: int) -> None:
         super().__init__()
@@ -574,7 +574,7 @@ def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
 
     mixtral.inputs = lambda T, B=1: {"input_ids": torch.zeros(B, T, dtype=torch.long)}  # pyright: ignore[reportFunctionMemberAccess]
     account = lemma.count(mixtral, quantities=["flops", "backward"])
-    choice = 2 * 3 * 16 * 24  # numbers of the two experts of a token
+    choice = 2 * 3 * 16 * 24  # indices of the two experts of a token
     dense = 4 * 16 * 16 + 16 * 4 + 30 * 16
     assert account.flops.total == 2 * 8 * (choice + dense) + 4 * 8 * 8 * 16
     assert account.backward.total == 2 * account.flops.total
@@ -619,11 +619,11 @@ def test_floor_division_and_alternating_layers_have_formulas() -> None:
     for d, L in ((64, 6), (63, 5), (2, 1)):
         assert counted.at({"d": d, "L": L}) == sum(p.numel() for p in halves(d, L).parameters())
     even = lemma.check.parameters(halves, "Ld^2 + Ld/4")
-    assert even.equal  # as it is written where both are even, as here
+    assert even.equal  # equal where both are even, as here
 
 
 def measure_every_quantity(factory, **sizes: int) -> dict[str, int]:
-    """Return what the module really does: PyTorch's counter, what autograd saves, the tensors next to the output."""
+    """Return measured quantities of the module: FLOPs by PyTorch, bytes saved by autograd, bytes of outputs."""
     subject = resolve_subject(factory, sizes)
     values = subject.sizes(with_inputs=True)
     module, inputs = subject.build(values, "cpu"), subject.build_inputs(values, "cpu")
@@ -642,7 +642,7 @@ def measure_every_quantity(factory, **sizes: int) -> dict[str, int]:
 
 
 class OddLayers(nn.Module):
-    """Each layer attends to the last w positions, through a rounded width; every second one has a layer more."""
+    """Layers over the last w positions with a rounded width; every second one has an additional layer."""
 
     def __init__(self, d: int, L: int, w: int) -> None:
         super().__init__()
@@ -693,7 +693,7 @@ def test_module_defined_dimension_is_a_symbol_in_every_quantity() -> None:
     assert account.parameters.polynomial == 2 * d * m and account.activations.polynomial == 4 * B * (d + m)
     assert account.optimizer.total == 8 * 2 * 20 * 41 + 8
     assert account.quantities["flops"].evaluate({"d": 21, "B": 3}) is None  # m is not known there
-    assert account.quantities["flops"].at({"d": 21, "B": 3}) == 4 * 21 * 43 * 3  # it is read off the module
+    assert account.quantities["flops"].at({"d": 21, "B": 3}) == 4 * 21 * 43 * 3  # measured on the module
 
 
 def test_first_bend_in_sequence_length_becomes_a_minimum() -> None:
@@ -708,7 +708,7 @@ def test_first_bend_in_sequence_length_becomes_a_minimum() -> None:
 
 
 class RoutedExperts(nn.Module):
-    """Each token goes to the k experts of E that a router likes best."""
+    """Each token is sent to the top k of E experts."""
 
     def __init__(self, d: int, E: int, k: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The account of a dual encoder: formulas in its own letters, equal to what is built and to sums by hand."""
+"""The account of a dual encoder: formulas equal to the built module and to sums by hand."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_image_tower_parameters_match_hand_calculation(account) -> None:
 
 
 def rnn_parameters(sizes: dict[str, int]) -> int:
-    """Return each layer: what comes in and what was there before, and a bias."""
+    """Return the parameters of an RNN: input and recurrent weights and a bias per layer."""
     inner = [sizes["d"], *[sizes["D"]] * (sizes["L"] - 1)]
     return sum((width + sizes["D"] + 1) * sizes["D"] for width in inner)
 

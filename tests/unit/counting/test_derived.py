@@ -1,4 +1,4 @@
-"""Rounded sizes, bends and fits with named sizes, against functions whose rule is known."""
+"""Rounded sizes, bends and fits with derived sizes, compared with known functions."""
 
 import random
 from fractions import Fraction

@@ -1,4 +1,4 @@
-"""Formulas and their domain: at other sizes the module is read again; no form of output drops a term; limits hold."""
+"""Domains of formulas: evaluation at other sizes, complete output in every format, limits of time and memory."""
 
 import json
 import time

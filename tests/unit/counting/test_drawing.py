@@ -1,4 +1,4 @@
-"""Drawings: their shapes against real runs, their images against their own boxes, their example against torch."""
+"""Drawings: shapes compared with real runs, layout, and the self-attention example compared with torch."""
 
 import math
 import re
@@ -23,7 +23,7 @@ from lemma.counting.subject import Subject, factory_subject, resolve_subject
 from lemma.errors import CountingError, InputError
 
 MODELS = ["self-attention", "feed-forward", "attentive", "lstm", "decoder", "torch-transformer", "table-a5"]
-HELD_OUT = {  # sizes that are no probe sizes, and T apart from what the shapes may be mistaken for
+HELD_OUT = {  # differ from the probe sizes, and T from all other sizes
     "feed-forward": {"V": 31, "d": 11, "d_h": 13, "N": 10, "B": 10, "T": 23},
     "attentive": {"V": 31, "d": 11, "d_k": 13, "d_v": 17, "d_h": 19, "N": 10, "B": 10, "T": 23},
     "lstm": {"V": 31, "d": 11, "D": 13, "L": 10, "B": 14, "T": 17},
@@ -45,7 +45,7 @@ def shape_at(shape: tuple[Polynomial, ...], values: dict[str, int]) -> tuple[int
 
 
 def reference_attention(module: nn.Module, X: Tensor) -> dict[str, Tensor]:
-    """Multi-head self-attention, one head after the other, in two-dimensional products."""
+    """Return multi-head self-attention, computed head by head with matrix products."""
     W = dict(module.named_parameters())
     Q, K, V = ([X @ w for w in W[name]] for name in ("W_Q", "W_K", "W_V"))
     scores = [q @ k.T for q, k in zip(Q, K, strict=True)]
@@ -145,7 +145,7 @@ def _first(output: Any) -> Tensor:
 
 
 def _is_drawn(part: nn.Module, path: str) -> bool:
-    """Of equal layers the first is drawn."""
+    """Return whether a module is drawn: of equal layers only the first is."""
     return isinstance(part, (nn.Linear, nn.LSTM)) and not any(
         word.isdigit() and word != "0" for word in path.split(".")
     )
@@ -187,7 +187,7 @@ def test_boxes_do_not_overlap_or_cross_lines(name: str) -> None:
     for number, item in enumerate(boxes):
         assert not any(_overlap(item, other) for other in boxes[:number])
     for line in (shape for shape in drawing(name).shapes if isinstance(shape, FlowLine) and not shape.is_horizontal):
-        for (x, y), (a, b) in pairwise(line.points):  # a bow between two points stays between them
+        for (x, y), (a, b) in pairwise(line.points):  # a curve between two points stays between them
             left, right = min(x, a) - 0.1, max(x, a) + 0.1
             inner = Box("result", left, y + 1, right - left, b - y - 2)
             assert b - y <= 2 or not any(_overlap(inner, box) for box in boxes)
@@ -273,9 +273,9 @@ def test_unused_parameters_are_listed() -> None:
 
 
 def test_layers_read_elsewhere_are_not_folded() -> None:
-    """The mean over all layers cannot be drawn with one layer standing for them."""
+    """A mean over all layers cannot be drawn with one layer representing them."""
 
-    class All(nn.Module):
+    class SumOfLayers(nn.Module):
         def __init__(self, d: int) -> None:
             super().__init__()
             self.layers = nn.ModuleList(nn.Linear(d, d) for _ in range(2))
@@ -285,7 +285,7 @@ def test_layers_read_elsewhere_are_not_folded() -> None:
             return first + self.layers[1](first)
 
     def both(d: int = 4) -> nn.Module:
-        return All(d)
+        return SumOfLayers(d)
 
     both.inputs = lambda d, T=3: torch.zeros(T, d)  # pyright: ignore[reportFunctionMemberAccess]
     assert [node.step for node in draw(factory_subject(both, {})).nodes if node.step] == ["linear", "linear", "add"]
@@ -336,7 +336,7 @@ def test_drawing_to_dict_holds_shapes_and_steps() -> None:
 
 
 def test_text_width_is_not_underestimated() -> None:
-    """Against the advances of a common wide sans-serif font, in thousandths of its size."""
+    """Compare with the advance widths of a common wide sans-serif font, in thousandths of its size."""
     advances = {"M": 863, "e": 615, "i": 278, "S": 635, "×": 838, " ": 318, "W": 989, "0": 636, "√": 637, "H": 752}
     text = "W × H  MMSS 0 ieee √"
     assert text_width(text) >= 14 * sum(advances[letter] for letter in text) / 1000 * 0.95

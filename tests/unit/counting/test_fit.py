@@ -1,4 +1,4 @@
-"""Fitting: polynomials of any few symbols are found again, whatever is no polynomial is refused, paths are grouped."""
+"""Fitting: polynomials are recovered, other functions are refused, paths are grouped."""
 
 import doctest
 from importlib import import_module

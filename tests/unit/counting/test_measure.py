@@ -1,4 +1,4 @@
-"""What is read off a run: FLOPs of every product, backward from every output, remarks on what has no rule."""
+"""Measurements of a run: FLOPs of every product, backward from every output, operators without a rule."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ ROWS, WIDTH, OUT = 2, 4, 5
 
 
 class Applies(nn.Module):
-    """A matrix, two heads, and a forward pass to be tried."""
+    """A matrix, two heads, and a forward pass to test."""
 
     def __init__(self, apply: Callable[["Applies", Tensor], Any]) -> None:
         super().__init__()
@@ -87,13 +87,13 @@ def test_backward_flops_cover_every_output_container(wrap: Any) -> None:
 
 
 def test_backward_covers_all_heads_but_not_the_cache() -> None:
-    def two(m: Applies, x: Tensor) -> Any:
+    def forward_two_heads(m: Applies, x: Tensor) -> Any:
         hidden = x @ m.W.T
         return Output(m.head(hidden), hidden, m.other(hidden))
 
-    module = Applies(two)
+    module = Applies(forward_two_heads)
     outputs = module(torch.zeros(ROWS, WIDTH))
-    assert differentiable_outputs(outputs) == [outputs.logits]  # the hidden states lie before the logits
+    assert differentiable_outputs(outputs) == [outputs.logits]  # the hidden states are upstream of the logits
     cached = forward_backward_flops(module, torch.zeros(ROWS, WIDTH))
     module.apply_to = lambda m, x: (m.head(x @ m.W.T), m.other(x @ m.W.T))
     forward = ROWS * (2 * PRODUCT + 2 * 3 * OUT + 2 * 2 * OUT)
@@ -143,11 +143,11 @@ def test_frozen_encoder_layers_skip_the_fast_path() -> None:
     def frozen(d: int = 8, d_ff: int = 16) -> nn.Module:
         return nn.TransformerEncoderLayer(d, 2, d_ff, batch_first=True).eval().requires_grad_(False)
 
-    def learned(d: int = 8, d_ff: int = 16) -> nn.Module:
+    def trainable(d: int = 8, d_ff: int = 16) -> nn.Module:
         return nn.TransformerEncoderLayer(d, 2, d_ff, dropout=0.0, batch_first=True)
 
     totals = []
-    for factory in (frozen, learned):
+    for factory in (frozen, trainable):
         factory.inputs = lambda d, B=2, T=3: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
         totals.append(lemma.count(factory, quantities=["flops"], d=8).flops.total)
     assert totals[0] == totals[1] > 0

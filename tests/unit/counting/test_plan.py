@@ -1,4 +1,4 @@
-"""Plans: planned memory is what the allocator gives out in the trainer's own steps; roots, rooflines, bounds."""
+"""Plans: memory compared with PyTorch's allocator, largest sizes, rooflines, bounds."""
 
 import json
 import re
@@ -30,7 +30,7 @@ RUNNER = CliRunner()
 
 
 def allocated_bytes(subject: Subject, recompute: bool = False, accumulate: int = 1) -> int:
-    """The most that PyTorch's allocator has given out during a second training step, by its profiler."""
+    """Return the peak of bytes allocated by PyTorch during a second training step, by its profiler."""
     values, recipe = subject.sizes(True), Recipe(accumulate=accumulate, batch=accumulate)
     model: Any = subject.build(values, "cpu").train()
     loss = task_for(model.spec).loss(model, recipe)
@@ -111,7 +111,7 @@ def test_step_flops_match_its_matrix_products() -> None:
         for recompute in (False, True)
     )
     assert step.flops == 3 * (2 * layer + output)
-    assert again.flops == step.flops + 2 * (layer - last)  # what comes out of a layer is known already
+    assert again.flops == step.flops + 2 * (layer - last)  # the output of a layer is not recomputed
 
 
 def both_directions(d: int = 8) -> torch.nn.LSTM:
@@ -178,7 +178,7 @@ def test_largest_batch_and_context_fit_exactly() -> None:
 
 
 def test_largest_sizes_are_exact_for_nonpolynomial_memory() -> None:
-    # the fused output layer takes 8192 rows at a time, so that memory has a bend at B·T = 8192
+    # the fused output layer processes 8192 rows at a time, so memory has a bend at B·T = 8192
     subject = resolve_subject("decoder", {"V": 9000, "d": 16, "L": 1, "h": 1, "T": 2048})
     plan = Planner(subject, PlanSettings(get_device(None, memory=2e9), batch=2))
     for name, start in (("B", 2), ("T", 2048)):

@@ -1,4 +1,4 @@
-"""What is counted: live modules and factories, which counting never changes and never remembers."""
+"""Subjects of counting: live modules and factories are never modified or cached."""
 
 import os
 import random
@@ -20,7 +20,7 @@ from lemma.errors import CountingError, InputError
 
 
 class Live(nn.Module):
-    """A module with all that a run may change: batch statistics, dropout, gradients, a count of its calls."""
+    """A module with all state that a run may change: batch statistics, dropout, gradients, a count of its calls."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Formulas written as a person would write them, and read back."""
+"""Writing of formulas in conventional notation, and parsing them back."""
 
 from fractions import Fraction
 from time import perf_counter

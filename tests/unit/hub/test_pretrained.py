@@ -16,6 +16,7 @@ from tokenizers import processors
 
 import lemma
 from lemma.errors import InputError, RunError
+from lemma.hub.architectures import spec_from_config
 from lemma.report.progress import SilentObserver
 from lemma.runs.folder import PretrainedRun, RunFolder, is_run
 from lemma.spec.models import Decoder
@@ -72,6 +73,14 @@ def test_tied_matrices_stay_tied(tmp_path: Path) -> None:
     llama(tmp_path, tie_word_embeddings=True)
     model = lemma.load(tmp_path, device="cpu").module
     assert model.get_parameter("output.weight") is model.get_parameter("embedding.weight")
+
+
+@pytest.mark.parametrize("former", [None, "gelu", "swiglu"])
+def test_the_activation_of_gemma_is_that_of_its_newer_option(former: str | None) -> None:
+    sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
+    config = {"model_type": "gemma", **sizes, "intermediate_size": 8, "max_position_embeddings": 9}
+    spec = spec_from_config({**config, "hidden_act": former, "hidden_activation": "relu"})
+    assert isinstance(spec, Decoder) and spec.activation == "relu"
 
 
 def test_config_alone_can_be_counted_but_not_loaded(folder: Path, tmp_path: Path) -> None:

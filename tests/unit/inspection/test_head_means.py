@@ -1,4 +1,4 @@
-"""Entropy and distance of every head over a whole text: those of the weights themselves, window by window."""
+"""Mean entropy and distance of every head over a text, compared with the weights of each window."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_uniform_entropy_respects_the_sliding_window(tmp_path: Path) -> None:
     loaded = lemma.load(tmp_path / "run")
     with torch.no_grad():
         for layer in loaded.model.layers:
-            layer.attention.query_key_value.weight.zero_()  # every head is uniform over what it sees
+            layer.attention.query_key_value.weight.zero_()  # every head is uniform over its visible keys
             layer.attention.query_key_value.bias.zero_()
     result = lemma.look.corpus(loaded, str(tmp_path / "text.txt"))
     assert result.length == 12

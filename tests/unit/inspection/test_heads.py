@@ -1,4 +1,4 @@
-"""Heads of our models, of torch.nn's and of Hugging Face's, against attention worked out another way."""
+"""Heads of our models, of torch.nn and of Hugging Face, compared with reference attention."""
 
 import csv
 import io
@@ -16,7 +16,7 @@ from torch import nn
 
 from lemma.data.tokenizers import train_tokenizer
 from lemma.errors import DataError, InputError
-from lemma.inspection.drawing import COLOURS, png, text_colour
+from lemma.inspection.drawing import COLOURS, encode_png, text_colour
 from lemma.inspection.heads import Heads, look_at, look_at_run, repeated_tokens
 from lemma.inspection.page import render_page
 from lemma.layers.recording import record_attention
@@ -61,7 +61,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_attention_weights_match_transformers(kind: str) -> None:
-    """Return its own `output_attentions`, which only its slow path can give."""
+    """Compare with `output_attentions`, which only the eager path of transformers returns."""
     model = hugging_face(kind, **FAMILIES[kind])
     with torch.no_grad():
         attentions = model(IDS[None], output_attentions=True).attentions
@@ -78,7 +78,8 @@ def test_attention_sink_fraction_is_reported() -> None:
         expected = model(IDS[None]).last_hidden_state
         with record_attention(model):
             seen_by_recorder = model(IDS[None]).last_hidden_state
-    torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)  # later layers see the same states
+    # Later layers have the same hidden states.
+    torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)
     seen = look_at(model, IDS, list(TEXT))
     for head in seen.heads:
         assert head.sink is not None and head.sink_fraction is not None
@@ -300,7 +301,7 @@ def test_svg_is_well_formed_with_hostile_tokens(tmp_path: Path) -> None:
         assert not [node for node in tree.iter() if node.tag.endswith("script")]
     assert "<script>" in "".join(tree.getroot().itertext())
     cells = [node for node in tree.iter() if node.tag.endswith("rect")]
-    assert len(cells) == 1 + 8 * 9 // 2  # the paper, and the cells up to the diagonal
+    assert len(cells) == 1 + 8 * 9 // 2  # the background, and the cells up to the diagonal
 
 
 def test_unknown_file_suffix_error_lists_known_ones(tmp_path: Path) -> None:
@@ -311,7 +312,7 @@ def test_unknown_file_suffix_error_lists_known_ones(tmp_path: Path) -> None:
 def test_matrix_image_has_expected_colors_and_empty_cells() -> None:
     image = pytest.importorskip("PIL.Image")
     weights, allowed = np.array([[1.0, 0.0], [0.25, 0.0]]), np.array([[True, False], [True, True]])
-    pixels = image.open(io.BytesIO(png(weights, allowed))).convert("RGBA")
+    pixels = image.open(io.BytesIO(encode_png(weights, allowed))).convert("RGBA")
     actual = [pixels.getpixel(index) for index in ((0, 0), (1, 0), (0, 1), (1, 1))]
     expected = [tuple(bytes.fromhex(COLOURS[level][1:])) for level in (254, 127, 0)]
     assert [actual[0][:3], actual[2][:3], actual[3][:3]] == expected
@@ -319,13 +320,13 @@ def test_matrix_image_has_expected_colors_and_empty_cells() -> None:
 
 
 def luminance(colour: np.ndarray) -> float:
-    """WCAG's relative luminance of a colour from 0 to 1."""
+    """Return the relative luminance of a color from 0 to 1 (WCAG)."""
     linear = np.where(colour <= 0.04045, colour / 12.92, ((colour + 0.055) / 1.055) ** 2.4)
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
 def test_colormap_darkens_monotonically_for_color_blindness() -> None:
-    """Also as a person without red or green cones sees them (Viénot, Brettel and Mollon 1999)."""
+    """Includes simulated protanopia and deuteranopia (Viénot, Brettel and Mollon 1999)."""
     colours = np.array([list(bytes.fromhex(colour[1:])) for colour in COLOURS]) / 255
     without_red = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
     without_green = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
@@ -346,10 +347,11 @@ def test_look_at_returns_heads() -> None:
 
 
 def induction_model(tokens: int) -> nn.Module:
-    """Two layers put together by hand: a head that writes down the token before, and one that looks it up.
+    """Build a two-layer induction circuit: a previous-token head and an induction head.
 
-    The stream is (token, position, token before), each one-hot. Head 0.0 attends from p to p − 1 and copies that token;
-    head 1.0 attends from a token to where it was the token before. Norms and feed-forward parts are left out.
+    The residual is (token, position, previous token), each one-hot. Head 0.0 attends from p to p − 1 and copies that
+    token; head 1.0 attends from a token to positions whose previous token it is. Norms and feed-forward layers are
+    omitted.
     """
     size = 2 * tokens
     model = build(Decoder(V=tokens, d=4 * tokens, L=2, h=1, T=size, positions="learned"))
@@ -363,12 +365,12 @@ def induction_model(tokens: int) -> nn.Module:
         model.embedding.weight[:, :tokens] = item
         model.positions.weight[:, tokens : 3 * tokens] = torch.eye(size)
         first, second = (layer.attention.query_key_value.weight for layer in model.layers)
-        first[tokens + torch.arange(size - 1), tokens + torch.arange(1, size)] = sharp  # queries: p asks for p − 1
+        first[tokens + torch.arange(size - 1), tokens + torch.arange(1, size)] = sharp  # queries: p matches p − 1
         first[width + torch.arange(tokens, 3 * tokens), torch.arange(tokens, 3 * tokens)] = 1.0  # keys: positions
         first[2 * width + torch.arange(tokens), torch.arange(tokens)] = 1.0  # values: tokens
         model.layers[0].attention.output.weight[before, :tokens] = item
         second[torch.arange(tokens), torch.arange(tokens)] = sharp  # queries: the token
-        second[width + torch.arange(tokens), torch.arange(3 * tokens, width)] = 1.0  # keys: the token before
+        second[width + torch.arange(tokens), torch.arange(3 * tokens, width)] = 1.0  # keys: the previous token
     return model
 
 
@@ -381,7 +383,7 @@ def test_handmade_induction_head_is_detected() -> None:
     previous, induction = seen.heads_by_pattern()["previous"][0], seen.heads_by_pattern()["induction"][0]
     assert (previous[0].layer, induction[0].layer) == (0, 1)
     assert previous[1].score == pytest.approx(1.0, abs=1e-4)
-    # the first token takes itself for the one before it, so that its second occurrence finds two places
+    # the first token is its own previous token, so its second occurrence matches two positions
     assert induction[1].score == pytest.approx((7 + 1 / 2) / 8, abs=1e-4)
     assert [head.pattern for head in seen.heads] == ["previous", "induction"]
 

@@ -1,4 +1,4 @@
-"""The page of heads as a file: whole, offline, escaped, and within its budget."""
+"""The HTML page of heads: self-contained, escaped, and within its size budget."""
 
 import base64
 import json
@@ -19,7 +19,7 @@ HOSTILE = ["<script>alert(1)</script>", "</script>", '"><img src=x onerror=alert
 
 
 class PageParser(HTMLParser):
-    """Collects tags, what they point to, and the text outside scripts and styles."""
+    """HTML parser that collects tags, link targets, and text outside scripts and styles."""
 
     def __init__(self) -> None:
         super().__init__()

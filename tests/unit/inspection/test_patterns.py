@@ -1,4 +1,4 @@
-"""Patterns of attention against loops over rows and keys, and against heads made to show them."""
+"""Attention patterns compared with loops over rows and keys, and on handmade heads."""
 
 import random
 
@@ -9,10 +9,10 @@ from lemma.inspection.patterns import (
     MIN_GAIN,
     PatternMatch,
     match_pattern,
+    measure_weights,
     nearest_pattern,
     pattern_masks,
     pattern_name,
-    statistics,
 )
 from lemma.report.numbers import make_visible, number_tokens
 
@@ -20,7 +20,7 @@ TEXT = list("abracadabra!")
 
 
 def expected_positions(pattern: str, tokens: list[str], i: int) -> set[int]:
-    """Return what the pattern's words say, one key at a time."""
+    """Return the positions of each pattern by its definition, one key at a time."""
     earlier = [j for j in range(i) if tokens[j] == tokens[i]]
     return {
         "previous": {i - 1},
@@ -32,7 +32,9 @@ def expected_positions(pattern: str, tokens: list[str], i: int) -> set[int]:
     }[pattern] & set(range(len(tokens)))
 
 
-def by_loops(pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray) -> tuple[float, float, int]:
+def reference_score(
+    pattern: str, tokens: list[str], weights: np.ndarray, allowed: np.ndarray
+) -> tuple[float, float, int]:
     scores, uniforms = [], []
     for i in range(len(tokens)):
         seen = {j for j in range(len(tokens)) if allowed[i, j]}
@@ -57,7 +59,7 @@ def test_pattern_score_is_mean_attention_on_its_positions(pattern: str, causal: 
         weights, allowed = random_attention(len(tokens), causal, seed)
         words = number_tokens(tokens)
         result = match_pattern(pattern, weights, allowed, pattern_masks(words, words, cross=False)[pattern])
-        score, uniform, rows = by_loops(pattern, tokens, weights, allowed)
+        score, uniform, rows = reference_score(pattern, tokens, weights, allowed)
         assert result.rows == rows
         assert result.score == pytest.approx(score) and result.uniform == pytest.approx(uniform)
 
@@ -88,7 +90,7 @@ def test_uniform_attention_has_no_gain_and_is_broad() -> None:
         for name, location in pattern_masks(words, words, cross=False).items()
     ]
     assert all(match.gain == pytest.approx(0, abs=1e-12) for match in matches)
-    breadth = statistics(weights, allowed, None).breadth
+    breadth = measure_weights(weights, allowed, None).breadth
     assert breadth == pytest.approx(1) and pattern_name(nearest_pattern(matches), breadth) == "broad"
 
 
@@ -128,7 +130,7 @@ def test_windows_use_positions_of_the_full_text() -> None:
 def test_head_statistics_match_explicit_sums() -> None:
     weights, allowed = random_attention(7, True, 3)
     distances = np.abs(np.subtract.outer(np.arange(7), np.arange(7)))
-    result = statistics(weights, allowed, distances)
+    result = measure_weights(weights, allowed, distances)
     cells = [(i, j) for i in range(7) for j in range(i + 1)]
     entropy = -sum(weights[i, j] * np.log(weights[i, j]) for i, j in cells if weights[i, j] > 0) / 7
     assert result.entropy == pytest.approx(entropy)
@@ -140,9 +142,9 @@ def test_head_statistics_match_explicit_sums() -> None:
 def test_fully_masked_row_is_ignored() -> None:
     allowed = np.array([[False, False], [True, True]])
     weights = np.array([[0.0, 0.0], [0.5, 0.5]])
-    result = statistics(weights, allowed, np.ones((2, 2)))
+    result = measure_weights(weights, allowed, np.ones((2, 2)))
     assert result.entropy == pytest.approx(np.log(2)) and result.first == 0.5 and result.distance == 1.0
-    assert statistics(weights[:1], allowed[:1], None).entropy == 0.0
+    assert measure_weights(weights[:1], allowed[:1], None).entropy == 0.0
 
 
 @pytest.mark.parametrize("hostile", ["\x1b[31m", "\u202e", "\x00", "\u2028", "\ufeff", "\ue000"])

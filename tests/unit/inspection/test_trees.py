@@ -1,4 +1,4 @@
-"""Trees out of attention, words aligned with tokens, and how trees are drawn."""
+"""Trees from attention, alignment of words with tokens, and drawings of trees."""
 
 import xml.etree.ElementTree as xml
 from pathlib import Path
@@ -14,12 +14,12 @@ from lemma.inspection.trees import (
     ParsedSentence,
     ParsedText,
     RelationHead,
-    align,
     arc_levels,
     attention_tree,
     check_heads,
     draw_arcs,
     draw_svg_arcs,
+    encode_words,
     measure_word_attention,
     merge_token_attention,
     most_attended,
@@ -39,7 +39,7 @@ TOKENIZERS = {spec.kind: train_tokenizer(spec, [TEXT]) for spec in (Characters()
 @pytest.mark.parametrize("kind", TOKENIZERS)
 def test_words_align_with_tokens_of_the_sentence(kind: str) -> None:
     tokenizer = TOKENIZERS[kind]
-    aligned = align(B1.words, tokenizer)
+    aligned = encode_words(B1.words, tokenizer)
     assert aligned.ids.tolist() == tokenizer.encode(" ".join(B1.words)).tolist()
     assert aligned.spans[0][0] == 0 and aligned.spans[-1][1] == len(aligned.ids)
     assert all(before[1] == after[0] for before, after in zip(aligned.spans, aligned.spans[1:], strict=False))
@@ -48,7 +48,7 @@ def test_words_align_with_tokens_of_the_sentence(kind: str) -> None:
 
 
 def test_characters_without_tokens_are_skipped() -> None:
-    assert align(["I", "日本"], TOKENIZERS["characters"]).spans == ((0, 1), (1, 2))
+    assert encode_words(["I", "日本"], TOKENIZERS["characters"]).spans == ((0, 1), (1, 2))
 
 
 def test_word_attention_sums_over_keys_and_averages_queries() -> None:
@@ -147,7 +147,7 @@ def test_terminal_drawing_of_b1_matches_expected_text() -> None:
 
 
 def fan_tree(size: int) -> ParsedSentence:
-    """Every word hangs on the last one: as many columns of arcs as words."""
+    """Return a tree in which the last word is the head of every other word."""
     words = tuple(f"w{index}日" for index in range(1, size + 1))
     return ParsedSentence(Sentence(words, (*(size,) * (size - 1), 0), (*("dep",) * (size - 1), "root")))
 

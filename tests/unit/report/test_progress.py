@@ -1,4 +1,4 @@
-"""A bar for a terminal, a few lines for a log, and never thousands of either."""
+"""Progress: a bar for a terminal, a few lines for a log, bounded output."""
 
 import io
 import re
@@ -22,7 +22,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def a_run(watcher, steps: int = 5000) -> None:
+def report_run(watcher, steps: int = 5000) -> None:
     watcher.start("training", steps, "steps")
     for step in range(1, steps + 1):
         watcher.advance(step)
@@ -41,7 +41,7 @@ def test_observer_type_depends_on_the_stream() -> None:
 
 def test_log_has_one_plain_line_per_validation() -> None:
     log = io.StringIO()
-    a_run(LineObserver(log))
+    report_run(LineObserver(log))
     lines = log.getvalue().splitlines()
     assert len(lines) == 12 and "\r" not in log.getvalue() and "\x1b" not in log.getvalue()
     assert lines[0] == "training: 5,000 steps" and lines[-1] == "Nothing [is] learned"
@@ -66,7 +66,7 @@ def test_terminal_bar_shows_all_figures_and_redraws_rarely() -> None:
     terminal = Terminal()
     bar = BarObserver(terminal)
     bar.console.width = 160
-    a_run(bar)
+    report_run(bar)
     rendered = terminal.getvalue()
     for word in (
         "training",
@@ -86,7 +86,7 @@ def test_advancing_the_bar_has_negligible_cost() -> None:
     start = time.perf_counter()
     for step in range(20_000):
         bar.advance(step)
-    assert time.perf_counter() - start < 1.0  # 50 µs a step would be felt; measured: under 1 µs
+    assert time.perf_counter() - start < 1.0  # 50 µs per step would be noticeable; measured: below 1 µs
     bar.finish()
 
 
@@ -130,7 +130,7 @@ def test_every_reported_loss_term_is_shown() -> None:
             for term in re.findall(r'"(\w+)"', line)
         }
     assert {"entropy", "distance", "objective", "attention", "next_sentence"} <= reported
-    reported -= {"both"}  # an objective in the same line
+    reported -= {"both"}  # the objective on the same line
     assert [term for term in reported if not describe_metrics({term: 1.0})] == []
     assert describe_metrics({"loss": 1.0, "entropy": 0.5, "distance": 3.25}) == (
         "loss 1.000 · attention entropy 0.500 · attention distance 3.25"

@@ -1,4 +1,4 @@
-"""Written numbers are the numbers, rounded as asked."""
+"""Formatted numbers are correctly rounded."""
 
 from hypothesis import given
 from hypothesis import strategies as st

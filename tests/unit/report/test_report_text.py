@@ -1,4 +1,4 @@
-"""Long texts without spaces are set in time that grows with their length, to the same lines as ever."""
+"""Text wrapping: linear time for text without spaces, display width, grapheme clusters."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""A result is printed, shown and saved in every form, and nothing that a person wrote means anything in any of them."""
+"""Results are printed, shown and saved in every format, with user text escaped in each."""
 
 import csv
 import html
@@ -81,7 +81,7 @@ EXAMPLE_RESULT = ExampleResult(f"all {EVIL}", tuple(EVERY))
 
 
 class PageParser(HTMLParser):
-    """Collects the tags, the text and whether every tag is closed."""
+    """HTML parser that collects tags and text and checks that every tag is closed."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from lemma.report.statistics import (
 
 
 def integrate_density(t: float, freedom: float) -> float:
-    """Student's density integrated between −t and t as it stands in the textbook."""
+    """Integrate Student's density between −t and t by the trapezoidal rule."""
     positions = np.linspace(-t, t, 400_001)
     scale = math.gamma((freedom + 1) / 2) / (math.sqrt(freedom * math.pi) * math.gamma(freedom / 2))
     density = scale * (1 + positions**2 / freedom) ** (-(freedom + 1) / 2)
@@ -86,7 +86,7 @@ def test_constant_differences_have_p_zero_or_one() -> None:
 
 
 def test_identical_seeds_do_not_reduce_item_uncertainty() -> None:
-    """Ten points on twenty nodes are two nodes, whatever the seeds say; on two thousand they are two hundred."""
+    """Ten percentage points are two of twenty nodes, which is noise, but two hundred of two thousand."""
     for count, significant in ((20, False), (2000, True)):
         gaps = [1.0] * (count // 10) + [0.0] * (count - count // 10)
         test = paired_test([0.9] * 3, [0.8] * 3, log=False, min_error=item_standard_error(gaps))
@@ -100,7 +100,7 @@ def test_identical_seeds_do_not_reduce_item_uncertainty() -> None:
 def test_item_level_interval_covers_the_true_difference() -> None:
     chance = np.random.default_rng(4)
     covered = []
-    for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %: only the sixty items are drawn
+    for _ in range(600):  # two fixed classifiers, right on 70 % and on 60 %; only the sixty items are sampled
         ones, remaining = chance.random(60) < 0.7, chance.random(60) < 0.6
         floor = item_standard_error([float(item) - float(other) for item, other in zip(ones, remaining, strict=True)])
         gap = paired_test([ones.mean()] * 10, [remaining.mean()] * 10, log=False, min_error=floor).difference

@@ -1,4 +1,4 @@
-"""The index on disk: only new images are read, and nothing is lost, whatever interrupts an update or damages it."""
+"""The index on disk: incremental updates, and recovery from interruption and damage."""
 
 import json
 import multiprocessing
@@ -33,15 +33,15 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """The names of the images that are decoded."""
+    """Record the names of the decoded images."""
     seen: list[str] = []
     real = indexing.read_entries
 
-    def noted(images, entries, side):
+    def record_reads(images, entries, side):
         seen.extend(entry.name for entry in entries)
         return real(images, entries, side)
 
-    monkeypatch.setattr(indexing, "read_entries", noted)
+    monkeypatch.setattr(indexing, "read_entries", record_reads)
     yield seen
 
 
@@ -50,12 +50,12 @@ def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -
 
 
 def check_complete(index: Index, embedder: Embedder, folder: Path) -> None:
-    """Every readable image is there once, with the vector that it has when embedded by itself."""
+    """Check that every readable image is indexed once, with its vector when embedded alone."""
     files = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.png"))
     invalid = {entry.name for entry in index.unreadable}
     assert sorted(entry.name for entry in index.entries) == [name for name in files if name not in invalid]
     for entry, vector in zip(index.entries, index.vectors, strict=True):
-        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.side)[None])[0]
+        single = embedder.image_vectors(decode_image(folder / entry.name, embedder.image_side)[None])[0]
         np.testing.assert_allclose(vector, single, atol=1e-5)
         assert np.linalg.norm(vector) == pytest.approx(1, abs=1e-5)
 
@@ -142,7 +142,7 @@ def test_damaged_index_fails_on_read_and_is_rebuilt_on_update(embedder: Embedder
 
 
 def update_until_killed(folder: Path, run: Path, blow: str, count: int) -> None:
-    """Bring an index up to date in blocks of three, and be killed just before the given step of indexing."""
+    """Update an index in blocks of three, and be killed just before the given step of indexing."""
     indexing.BLOCK = 3
     steps = 0
 
@@ -194,7 +194,7 @@ def test_killed_removal_leaves_the_old_or_new_index(embedder: Embedder, folder: 
         assert len(Index.open(folder.parent / "index")) == 12
     done = update(embedder, folder)
     assert len(done.index) == 11
-    assert len(list(done.index.folder.glob("*-*"))) == 2  # what the killed ones left is gone
+    assert len(list(done.index.folder.glob("*-*"))) == 2  # leftovers of killed processes are removed
     check_complete(done.index, embedder, folder)
 
 

@@ -46,8 +46,8 @@ def search(run: Run | Path, **words: Any) -> SearchResult:
 
 
 def cosines(run: Run, folder: Path, text: str) -> dict[str, float]:
-    """Return what the model itself says of a text and every image, one at a time."""
-    inner = run.tokenizer.encode(normalise_caption(text))[:6]  # the context has room for eight, marks included
+    """Return the model's cosines of a text and every image, computed one at a time."""
+    inner = run.tokenizer.encode(normalise_caption(text))[:6]  # the context holds eight tokens, special tokens included
     tokens = torch.tensor([[run.tokenizer.vocabulary, *inner, run.tokenizer.vocabulary + 1]])
     with torch.no_grad():
         sought = run.require(DualEncoderModel, "a dual encoder").text_vectors(tokens)

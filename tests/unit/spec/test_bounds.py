@@ -1,4 +1,4 @@
-"""Settings and files that no machine can do anything with are refused in a sentence, quickly."""
+"""Out-of-range settings and hostile files are refused quickly with one sentence."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What other packages bring is found by name, and a package that is broken breaks nothing else."""
+"""Plugins of other packages: lookup by name, and isolation of broken packages."""
 
 import warnings
 from pathlib import Path
@@ -34,7 +34,7 @@ class Added({base}):
 
 
 class PluginInstaller:
-    """Installs packages of one module each, by hand: nothing but their metadata is needed."""
+    """Installs single-module packages by writing the module and its metadata."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

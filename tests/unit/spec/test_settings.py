@@ -23,7 +23,7 @@ NOT_SETTINGS = {"family", "kind"}  # chosen by name
 
 
 def plain(annotation: Any) -> Any:
-    """A type without its constraints; Any for a choice between specs, and where other values are read too."""
+    """Return a type without its constraints; Any for a choice between specs and for coerced values."""
     origin = get_origin(annotation)
     if origin is Annotated:
         kind, *description = get_args(annotation)
@@ -37,7 +37,7 @@ def plain(annotation: Any) -> Any:
 
 
 def fields(kinds: Kinds) -> dict[str, Any]:
-    """The type of every field of some specs; Any where they differ."""
+    """Return the type of every field of some specs; Any where they differ."""
     result: dict[str, Any] = {}
     for kind in kinds:
         hints = get_type_hints(kind, include_extras=True)
@@ -57,7 +57,9 @@ def test_typed_settings_match_spec_fields(case: str) -> None:
     declared, kinds = CASES[case]
     output = {name: plain(hint) for name, hint in get_type_hints(declared).items()}
     expected = fields(kinds) | (letters(kinds) if case == "model" else {})
-    custom = Recipe.model_fields.keys() if case == "model" else ()  # an encoder's objective is the recipe's word too
+    custom = (
+        Recipe.model_fields.keys() if case == "model" else ()
+    )  # an encoder's objective is also a setting of the recipe
     assert output == {name: hint for name, hint in expected.items() if name not in custom}
 
 

@@ -1,4 +1,4 @@
-"""A tiny study that really runs."""
+"""Fixtures of a tiny study that runs."""
 
 import sys
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def study_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def tiny_study(study_home: Path) -> Callable[..., GridStudy]:
-    """Make a study of tiny models on a tiny text, some of its words changed."""
+    """Return a function that makes a study of tiny models on a tiny text, with changed settings."""
 
     def make(**changes: Any) -> GridStudy:
         words: dict[str, Any] = {

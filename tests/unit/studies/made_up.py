@@ -1,4 +1,4 @@
-"""Outcomes of studies made up, where only their numbers matter."""
+"""Fake outcomes of studies for tests of statistics and reports."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -35,7 +35,7 @@ def measured(perplexity: float, **changes: Any) -> LanguageMeasures:
 def made_up(
     condition: str, perplexities: list[float | str | None], point: Mapping[str, Any] | None = None, **changes: Any
 ) -> list[CellOutcome[LanguageMeasures]]:
-    """Return one outcome a seed: a perplexity, a reason for failure, or None if it was not run."""
+    """Return an outcome per seed from a perplexity, a reason for failure, or None for a pending run."""
     outcomes = []
     for seed, value in enumerate(perplexities, start=1):
         cell = StudyCell(condition, point or {}, seed, Rnn(), Recipe(seed=seed))

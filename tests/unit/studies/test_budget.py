@@ -23,13 +23,13 @@ def half_up(size: float) -> int:
 
 
 def feed_forward(factor: float) -> int:
-    """A1's formula at V = 65, N = 8."""
+    """Return the parameters of A1 at V = 65, N = 8."""
     width, hidden = half_up(64 * factor), half_up(256 * factor)
     return 65 * (width + hidden) + (7 * width + 1) * hidden
 
 
 def attentive(factor: float) -> int:
-    """A4's formula at V = 65."""
+    """Return the parameters of A4 at V = 65."""
     width, key, value, hidden = (half_up(size * factor) for size in (64, 64, 128, 256))
     return 65 * (width + hidden) + 2 * key * width + value * width + (value + 1) * hidden
 
@@ -43,7 +43,7 @@ def gated(gates: int) -> Callable[[float], int]:
 
 
 def table_a5(factor: float) -> int:
-    """A5's formula at V = 65 and two layers, for any feed-forward size."""
+    """Return the parameters of A5 at V = 65 and two layers."""
     embedding, width, inner = half_up(64 * factor), 8 * half_up(64 * factor), half_up(512 * factor)
     layer = 8 * width**2 + 8 * width + 2 * width * inner + width + inner + 6 * width
     return 65 * embedding + (embedding + 1) * width + 2 * layer + (width + 1) * 65
@@ -162,10 +162,10 @@ def test_warm_up_is_short_compared_with_the_run(steps: int, warm_up: int, given:
 
 
 def test_validations_take_no_longer_than_training() -> None:
-    short, output = fit_schedule(Recipe(steps=19), (), 5, tokens=1024, validation=111_000)
+    short, output = fit_schedule(Recipe(steps=19), (), 5, step_tokens=1024, validation_tokens=111_000)
     assert short.evaluate_every == 19
     assert output == ["validated once, not 5: more would take longer than 19 steps"]
-    long, output = fit_schedule(Recipe(steps=1000), (), 5, tokens=1024, validation=111_000)
+    long, output = fit_schedule(Recipe(steps=1000), (), 5, step_tokens=1024, validation_tokens=111_000)
     assert long.evaluate_every == 200 and not output
     assert fit_schedule(Recipe(steps=19, evaluate_every=2), (), 5, 1024, 111_000)[0].evaluate_every == 2
 

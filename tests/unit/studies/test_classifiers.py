@@ -1,4 +1,4 @@
-"""Studies of classifiers: words, verdicts on invented outcomes, statistics, and small studies that really run."""
+"""Studies of classifiers: settings, verdicts on fake outcomes, statistics, and small studies that run."""
 
 import csv
 import json
@@ -61,7 +61,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def timeless_measures(result: StudyResult) -> list[Any]:
-    """Return all that a run measures but its time."""
+    """Return the measures of a run without its times."""
     timeless = []
     for run in result.runs:
         assert run.measures, run.reason
@@ -95,7 +95,7 @@ def held_out_of(run: Any) -> list[tuple[str, str]]:
 
 def test_interrupted_study_resumes_to_equal_results(small: Make, tmp_path: Path) -> None:
     class Interrupting(SilentObserver):
-        """Presses Ctrl-C in the middle of the third run."""
+        """Observer that sends SIGINT in the middle of the third run."""
 
         def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
             self.third = phase.startswith("run 3")
@@ -220,7 +220,7 @@ def test_layer_parameters_match_torch_nn() -> None:
         assert count_parameters(model) == count_layer_parameters(model) + 30 * 6 + 3 * (8 + 1)
 
 
-# The verdict on invented outcomes
+# Verdicts on fake outcomes
 
 
 @pytest.mark.parametrize(
@@ -294,7 +294,7 @@ def test_claim_needs_more_than_one_seed() -> None:
     assert "was not measured" in compared(["no room"], [0.8], (2.0, 1.0), (0.3, 0.2)).sentences()[0]
 
 
-# Statistics against others' and against closed forms
+# Statistics compared with SciPy and closed forms
 
 
 def test_differences_use_a_t_test_paired_by_seed() -> None:
@@ -343,7 +343,7 @@ def test_training_time_ratio_is_a_geometric_mean() -> None:
     assert (ratio.low, ratio.high) == pytest.approx((math.exp(low), math.exp(high)), rel=1e-6)
 
 
-# Words and tables
+# Settings and tables
 
 
 @pytest.mark.parametrize("name", ["lstm-gru", "pretraining"])

@@ -1,4 +1,4 @@
-"""The studies that train nothing: formulas against the module, files, words."""
+"""Studies without training: formulas compared with the module, files, settings."""
 
 import csv
 import json
@@ -139,7 +139,7 @@ def test_formulas_are_printed_without_code_operators(results: dict[str, StudyRes
 
 
 @pytest.mark.parametrize("name", TINY)
-def test_failed_timing_is_reported_and_interruption_keeps_finished_rows(
+def test_failed_and_interrupted_timings_keep_finished_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))

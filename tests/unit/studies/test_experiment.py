@@ -31,7 +31,7 @@ MakeStudy = Callable[..., GridStudy]
 
 
 def timeless_measures(result: StudyResult) -> list[dict[str, Any]]:
-    """Return what was measured, less what no two runs have alike: their times."""
+    """Return the measures of all runs without their times, which differ between runs."""
     timeless = {"seconds": 0.0, "tokens_per_second": 0.0}
     base = [asdict(replace(run.measures, **timeless)) for run in result.runs if run.measures]
     return [{**item, "curve": [[tokens, loss] for tokens, _, loss in item["curve"]]} for item in base]
@@ -113,13 +113,13 @@ def test_failed_runs_record_the_error_and_are_retried(
 
 
 def stored_outcomes(spec: GridStudy, out: Path) -> list[CellOutcome[Any]]:
-    """Return what an earlier call stored of each cell."""
+    """Return the outcomes of each cell that an earlier call stored."""
     study = experiment.open_experiment(spec, out, SilentObserver())
     return [study.load_outcome(cell) for cell in study.cells()]
 
 
 class Interrupting(SilentObserver):
-    """Presses Ctrl-C when the second run has taken its fourth step."""
+    """Observer that sends SIGINT after the fourth step of the second run."""
 
     def __init__(self) -> None:
         self.phases: list[str] = []

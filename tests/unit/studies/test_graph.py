@@ -1,4 +1,4 @@
-"""The study of graph models: every model with every seed, kept, gone on with, and shown."""
+"""The study of graph models: running, resuming and reporting."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ def small(**words) -> GraphStudy:
 
 
 class Interrupting(SilentObserver):
-    """Presses Ctrl-C in the middle of the third run."""
+    """Observer that sends SIGINT in the middle of the third run."""
 
     third = False
 

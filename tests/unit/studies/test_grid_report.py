@@ -1,4 +1,4 @@
-"""What a grid of language models shows: the table, verdicts on claims, the conclusion and the page."""
+"""Reports of grid studies: the table, verdicts on claims, the conclusion and the page."""
 
 import csv
 import io
@@ -326,7 +326,7 @@ VOID = {"meta", "br", "hr", "img", "link", "input"}
 
 
 class Checker(HTMLParser):
-    """Reads a page strictly: every tag closed in its order, ids once each, texts collected."""
+    """Strict HTML parser: checks that tags are closed in order and collects ids and text."""
 
     def __init__(self) -> None:
         super().__init__()

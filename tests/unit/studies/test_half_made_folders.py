@@ -1,4 +1,4 @@
-"""A study goes on after a death at any moment in which the folder of a run was being made."""
+"""Studies resume after a kill at any stage of the creation of a run folder."""
 
 import io
 import os
@@ -18,18 +18,18 @@ from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 
 MakeStudy = Callable[..., GridStudy]
-GONE = 2**22 + 1  # more than any process has for a number
+UNUSED_PID = 2**22 + 1  # larger than any process id
 TOUCHES = ((os, "mkdir"), (os, "rename"), (os, "replace"), (os, "fsync"), (os, "unlink"), (io, "open"))
 SEED = (7,)
 
 
 class ProcessKilled(BaseException):
-    """The process is killed here."""
+    """Stands for SIGKILL: nothing may catch it or clean up."""
 
 
 @contextmanager
 def kill_after(after: int) -> Iterator[list[str]]:
-    """Kill whoever touches files below `runs` more often than that; nothing is tidied up, as after SIGKILL."""
+    """Raise ProcessKilled at file operation number `after` below `runs`, without cleanup, as after SIGKILL."""
     touched: list[str] = []
 
     def killing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -52,7 +52,7 @@ def kill_after(after: int) -> Iterator[list[str]]:
         for module, name in TOUCHES:
             patch.setattr(module, name, killing(name, getattr(module, name)))
         patch.setattr(shutil, "rmtree", rmtree_before_kill)
-        patch.setattr(os, "getpid", lambda: GONE)
+        patch.setattr(os, "getpid", lambda: UNUSED_PID)
         yield touched
 
 
@@ -83,13 +83,13 @@ def test_study_resumes_after_kill_at_every_stage_of_folder_creation(tiny_study: 
         except ProcessKilled:
             left.add("nothing" if not path.exists() else "a run" if (path / "recipe.toml").exists() else "a folder")
             present = tuple(sorted(f"{item.relative_to(out)} {item.stat().st_size}" for item in out.rglob("*")))
-            if present not in seen:  # many deaths leave the same files
+            if present not in seen:  # many kills leave the same files
                 seen.add(present)
                 assert score(run_study(spec, out)) == expected
                 assert not list(out.rglob("*.partial"))
         else:
             break
-    assert left == {"nothing", "a run"} and stage > 10, "the deaths came at other moments than thought"
+    assert left == {"nothing", "a run"} and stage > 10, "the kills came at other stages than expected"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a study measures next to the score: loss against position, and what heads do."""
+"""Additional measures of studies: loss by position and statistics of attention heads."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The runner on an experiment that trains nothing: what it keeps, repeats, tolerates and shows."""
+"""The runner on an experiment without training: storing, retrying, locking and reporting."""
 
 import json
 import os
@@ -26,7 +26,7 @@ class Square:
 
 
 class Phases(SilentObserver):
-    """Notes what is announced."""
+    """Observer that records phases and messages."""
 
     def __init__(self) -> None:
         self.messages: list[str] = []
@@ -39,7 +39,7 @@ class Phases(SilentObserver):
 
 
 class Squares(Experiment[Square]):
-    """Squares two numbers with two seeds; `broken` cells fail, and Ctrl-C comes in the cell `stop`."""
+    """Experiment that squares two numbers with two seeds; `broken` cells fail, `stop` is interrupted."""
 
     measures_type = Square
     spec = None

@@ -22,7 +22,7 @@ from lemma.studies.measures import steps_to, view_steps
 
 
 def lengths(name: str, losses: dict[int, list[float]]) -> list:
-    """Runs of several lengths, whose losses over the seeds are made up."""
+    """Return fake runs of several lengths with given losses per seed."""
     return [
         outcome
         for steps, subset in losses.items()
@@ -55,7 +55,7 @@ def test_muon_step_fraction_is_tested_on_log_scale() -> None:
 def test_unbracketed_loss_is_reported_as_a_bound(losses: list[float], bound: str) -> None:
     view = view_steps(group_rows([*lengths("adamw", {200: [2.0, 2.1, 2.06]}), *lengths("muon", {100: losses})]))
     assert view.rows[0][1] == f"{bound}100" and f"muon needs {bound}50 %" in view.sentences[0]
-    # all three shares are 50 % by construction, and a t-test of them would be certain
+    # all three fractions are 50 % by construction, so a t-test would have p = 0
     assert view.rows[0][3] == "no test" and view.values["muon"]["p"] is None
     assert "p <" not in view.sentences[0] and "in 3 of 3 seeds" in view.sentences[0]
 
@@ -124,4 +124,4 @@ def test_built_in_search_accepts_the_documented_space(search: TuneStudy, tmp_pat
     words = dict(re.findall(r"'(space\.\w+)=(\[[^]]*\])'", page))
     study = read_study("tune", {word: json.loads(values) for word, values in words.items()} | {"data": search.data})
     assert isinstance(study, TuneStudy) and set(study.space) == {"learning_rate", "hidden"}
-    TuneExperiment(study, tmp_path / "out", SilentObserver())  # refuses what has no place in the budget
+    TuneExperiment(study, tmp_path / "out", SilentObserver())  # raises if the budget cannot hold it

@@ -28,7 +28,7 @@ MakeStudy = Callable[..., GridStudy]
 RATES = (1e-6, 3e-3)
 
 
-def tuned(tiny_study: MakeStudy, **changes: object) -> GridStudy:
+def tuned_study(tiny_study: MakeStudy, **changes: object) -> GridStudy:
     words = {**tiny_study().settings, "steps": 20, "evaluate_every": 10}
     return tiny_study(settings=words, tune=StudyTuning(learning_rate=RATES, share=0.5), **changes)
 
@@ -39,7 +39,7 @@ def scores(result: StudyResult) -> dict[str, float]:
 
 def test_failed_trial_is_not_chosen(tiny_study: MakeStudy, tmp_path: Path) -> None:
     model = ComparedModel(model="rnn", settings={"clip": 0, "activation": "relu"})
-    spec = tuned(tiny_study, models=(model,), seeds=(1,))
+    spec = tuned_study(tiny_study, models=(model,), seeds=(1,))
     invalid = spec.replace(tune={"learning_rate": (1e30, 1e-3), "share": 0.5})
     [run] = run_study(invalid, tmp_path / "some").runs
     assert run.measures and run.measures.recipe["learning_rate"] == 1e-3
@@ -53,7 +53,7 @@ def test_damaged_files_are_listed_and_damaged_trials_repeated(
     monkeypatch.setattr(grid, "time_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
     monkeypatch.setattr(grid_report, "can_draw", lambda: False)
     out = tmp_path / "out"
-    spec = tuned(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
+    spec = tuned_study(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
     full = scores(run_study(spec, out))
     assert verify_folder(out).right
     trial = out / "trials" / "rnn-learning_rate-0.003-seed-2"
@@ -68,7 +68,7 @@ def test_damaged_files_are_listed_and_damaged_trials_repeated(
     with pytest.raises(RunError, match=r"recipe\.toml"):
         run_study(spec, out)
     assert not (out / "manifest.json").exists(), "what is not finished has no manifest"
-    shutil.rmtree(trial)  # it is tried again
+    shutil.rmtree(trial)  # the trial is repeated
     assert scores(run_study(spec, out)) == full and verify_folder(out).right
 
 
@@ -76,7 +76,7 @@ def test_trials_validate_on_first_tokens_and_scores_on_all(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "VALIDATION_TOKENS", 20)
-    result = run_study(tuned(tiny_study, seeds=(1,)), tmp_path / "out")
+    result = run_study(tuned_study(tiny_study, seeds=(1,)), tmp_path / "out")
     text = prepare_text(result.spec.data).item("validation")
     for run in result.runs:
         model, results = load(tmp_path / "out" / "runs" / run.cell.name, "cpu").model, run.measures
@@ -89,7 +89,7 @@ def test_trials_validate_on_first_tokens_and_scores_on_all(
     first_result = run_study(
         tiny_study(validations=1, seeds=(1,), settings={"steps": 4, "batch": 4}), tmp_path / "once"
     )
-    for run in first_result.runs:  # validated at its end alone: on all of the text, and not twice
+    for run in first_result.runs:  # validated only at its end, once, on the entire text
         assert run.measures and [point.loss for point in run.measures.curve] == [run.measures.loss]
 
 
@@ -131,17 +131,17 @@ class RecordingObserver(SilentObserver):
 
 
 @pytest.fixture(scope="module")
-def quick() -> pytest.MonkeyPatch:
-    """Look more often than in a study of hours."""
+def fast_polling() -> pytest.MonkeyPatch:
+    """Poll more often than in a study of hours."""
     patch = pytest.MonkeyPatch()
     patch.setattr(workers, "POLL_SECONDS", 0.05)
     yield patch
     patch.undo()
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_best_learning_rate_does_not_depend_on_process_count(tiny_study: MakeStudy, tmp_path: Path) -> None:
-    spec, observer = tuned(tiny_study), RecordingObserver()
+    spec, observer = tuned_study(tiny_study), RecordingObserver()
     result = run_study(spec, tmp_path / "two", observer, jobs=2)
     trials = {path.stem: json.loads(path.read_text())["measures"] for path in (tmp_path / "two/trials").glob("*.json")}
     assert len(trials) == 4 and all(name.endswith("-seed-3") for name in trials), "a seed that no run has"
@@ -160,7 +160,7 @@ def test_best_learning_rate_does_not_depend_on_process_count(tiny_study: MakeStu
     assert not list((tmp_path / "two").glob(".workers*"))
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_stopped_worker_saves_a_checkpoint_and_study_resumes(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,18 +174,18 @@ def test_stopped_worker_saves_a_checkpoint_and_study_resumes(
     messages = {"failed": {}, "folder": str(Path.cwd()), "threads": 1, "parent": None}
     experiment.write_json(order, messages)
 
-    def then(stop: Callable[[], object], known: int) -> None:
+    def stop_after_progress(stop: Callable[[], object], known: int) -> None:
         while not metrics.exists() or metrics.stat().st_size == known:
             time.sleep(0.01)
         stop()
 
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR2)}
-    monkeypatch.setattr(os, "kill", lambda process, number: None)  # Ray's workers block SIGINT: it would not arrive
+    monkeypatch.setattr(os, "kill", lambda process, number: None)  # Ray's workers block SIGINT, which would not arrive
     saved = 0
     try:
         for stop in (lambda: signal.raise_signal(signal.SIGUSR2), order.unlink):
             known = metrics.stat().st_size if metrics.exists() else 0
-            threading.Thread(target=then, args=(stop, known), daemon=True).start()
+            threading.Thread(target=stop_after_progress, args=(stop, known), daemon=True).start()
             workers.run_worker(str(order))
             step = max(int(path.name.removeprefix("step-")) for path in (metrics.parent / "checkpoints").iterdir())
             assert saved < step < 200
@@ -194,14 +194,14 @@ def test_stopped_worker_saves_a_checkpoint_and_study_resumes(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert scores(run_study(spec, out)) == full
-    workers.run_worker(str(order))  # there is no such order any more: nothing to do
+    workers.run_worker(str(order))  # the order no longer exists: nothing to do
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_interruption_cancels_workers_and_shows_finished_runs(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Patient(workers.LocalWorkers):
+    class IdleWorkers(workers.LocalWorkers):
         def start(self, order: Path, count: int, threads: int) -> None:
             self.order, self.processes = order, []
             threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
@@ -209,8 +209,8 @@ def test_interruption_cancels_workers_and_shows_finished_runs(
         def count_running(self) -> int:
             return int(self.order.exists())
 
-    monkeypatch.setattr(workers, "WORKERS", {None: Patient})
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
+    monkeypatch.setattr(workers, "WORKERS", {None: IdleWorkers})
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore SIGINT
     try:
         stopped = run_study(tiny_study(), tmp_path / "out", jobs=2)
     finally:
@@ -218,7 +218,7 @@ def test_interruption_cancels_workers_and_shows_finished_runs(
     assert stopped.interrupted and not scores(stopped) and not stopped.failed
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_worker_failures_are_reported_as_run_failures(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,7 +241,7 @@ def test_inapplicable_parallel_options_are_refused(tiny_study: MakeStudy, tmp_pa
         run_study(read_study("heads", {"d": 8, "T": 4, "heads": [1, 2]}), tmp_path / "b", jobs=2)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_slurm_jobs_run_the_cells_through_submitit(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,7 +269,7 @@ def test_missing_sbatch_is_explained(tiny_study: MakeStudy, tmp_path: Path, monk
         run_study(tiny_study(), tmp_path / "out", on="slurm")
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("fast_polling")
 def test_ray_tasks_run_the_cells(tiny_study: MakeStudy, tmp_path: Path) -> None:
     ray = pytest.importorskip("ray", reason="ray is not installed: pip install 'lemma-lm[ray]'")
     spec = tiny_study(seeds=(1,))
@@ -285,13 +285,13 @@ def test_threads_are_divided_between_processes(
 ) -> None:
     orders = []
 
-    class Noted(workers.LocalWorkers):
+    class RecordingWorkers(workers.LocalWorkers):
         def start(self, order: Path, count: int, threads: int) -> None:
             orders.append((count, threads, json.loads(order.read_text())["threads"]))
             super().start(order, 0, threads)
 
     monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 8)
-    monkeypatch.setattr(workers, "WORKERS", {None: Noted})
+    monkeypatch.setattr(workers, "WORKERS", {None: RecordingWorkers})
     run_study(tiny_study(), tmp_path / "out", jobs=3)
     run_study(tiny_study(), tmp_path / "out", jobs=16)
     assert orders == [(3, 2, 2), (4, 2, 2)]
@@ -313,7 +313,7 @@ def test_each_process_gets_one_visible_gpu(tmp_path: Path, monkeypatch: pytest.M
         ("3, GPU-8932f937", 2, ["3", "GPU-8932f937", "3"]),
         ("5", 1, ["5"] * 3),
         ("", 0, [""] * 3),
-        ("1,9", 1, ["1"] * 3),  # CUDA ignores what follows a GPU that does not exist
+        ("1,9", 1, ["1"] * 3),  # CUDA ignores the GPUs after one that does not exist
     ):
         started.clear()
         monkeypatch.setattr(workers.torch.cuda, "device_count", lambda count=count: count)
@@ -329,13 +329,13 @@ def test_cluster_tasks_use_their_allocated_cores(
 ) -> None:
     orders = []
 
-    class Noted(workers.LocalWorkers):
+    class RecordingWorkers(workers.LocalWorkers):
         def start(self, order: Path, count: int, threads: int) -> None:
             orders.append((count, json.loads(order.read_text())["threads"]))
             super().start(order, 0, threads)
 
-    monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 1)  # of the machine that submits
-    monkeypatch.setattr(workers, "WORKERS", {"slurm": Noted})
+    monkeypatch.setattr(workers.torch, "get_num_threads", lambda: 1)  # threads of the submitting machine
+    monkeypatch.setattr(workers, "WORKERS", {"slurm": RecordingWorkers})
     run_study(tiny_study(), tmp_path / "out", on="slurm")
     assert orders == [(4, None)]
     monkeypatch.setattr(workers.os, "sched_getaffinity", lambda process: set(range(16)))

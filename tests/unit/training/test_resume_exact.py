@@ -171,6 +171,20 @@ def test_the_same_threads_or_a_checkpoint_that_does_not_say_are_no_news(tmp_path
     assert same_bits(tmp_path / "same", tmp_path / "old")
 
 
+def test_a_checkpoint_of_version_0_1_keeps_its_carried_states(tmp_path: Path, spec_and_data) -> None:
+    for name in ("new", "old"):
+        train_small(tmp_path / name, "lstm", spec_and_data, observer=StopAt(3))
+    saved = read_latest_checkpoint(tmp_path / "old" / "checkpoints")
+    assert saved
+    reading = dict(saved.state["reading"])
+    reading["stretch"] = reading.pop("sequence_length")
+    state = {**saved.state, "reading": reading}
+    save_checkpoint(tmp_path / "old" / "checkpoints", Checkpoint(saved.step, saved.tensors, state))
+    for name in ("new", "old"):
+        assert resume_small(tmp_path / name, spec_and_data[1]).stopped == "done"
+    assert same_bits(tmp_path / "new", tmp_path / "old")
+
+
 @pytest.mark.parametrize(("before", "after"), [("muon", "adamw"), ("adamw", "muon")])
 def test_a_run_goes_on_with_another_optimizer_whose_memory_begins_empty(
     before: str, after: str, tmp_path: Path, spec_and_data

@@ -53,7 +53,7 @@ def arrange(
 def assign_rows(
     blocks: Mapping[Name, LayoutBlock], edges: Sequence[Edge], limit: float, last: Sequence[Name] = ()
 ) -> dict[Name, int]:
-    """Assign each block to a row: the first with enough width below all blocks that have an edge to it.
+    """Assign each block to a row: the first below all blocks with an edge to it in which `limit` pixels suffice.
 
     Blocks without incoming edges move down as far as possible; those in `last` get a final row. Returns row indices by
     name.

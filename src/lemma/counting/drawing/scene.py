@@ -73,18 +73,21 @@ class Drawing(Result):
         return self.model
 
     def blocks(self) -> Iterator[Block]:
-        rows = [(node.name, f"({', '.join(self._sizes(node))})", node.formula) for node in self.nodes]
+        """Yield a table of name, shape and formula of each tensor, for the terminal."""
+        rows = [(node.name, f"({', '.join(self._format_shape(node))})", node.formula) for node in self.nodes]
         yield Pre([("\n".join(format_table(rows, left=(0, 1, 2), breakable=(0, 2), has_header=False)), "")])
 
     def details(self) -> Iterator[Block]:
+        """Yield the SVG drawing."""
         yield Figure(self.svg)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return a JSON-ready dictionary of model, sizes and tensors."""
         order = tuple(self.symbols)
         nodes = [
             {
                 **vars(node),
-                "shape": self._sizes(node),
+                "shape": self._format_shape(node),
                 "reads": list(node.reads),
                 "repeats": write_formula(node.repeats, order),
             }
@@ -93,6 +96,7 @@ class Drawing(Result):
         return {"model": self.model, "symbols": dict(self.symbols), "nodes": nodes}
 
     def _repr_html_(self) -> str:
+        """Return the SVG drawing, for notebooks."""
         return self.svg
 
     def save(self, path: str | Path) -> Path:
@@ -111,8 +115,8 @@ class Drawing(Result):
             raise InputError(f"{path}: a drawing is saved as .svg or .png, not as '{path.suffix}'.")
         return path
 
-    def _sizes(self, node: TensorNode) -> list[str]:
-        """Return the formula of each dimension of a tensor."""
+    def _format_shape(self, node: TensorNode) -> list[str]:
+        """Return the formula of each dimension of a tensor as text."""
         return [write_formula(size, tuple(self.symbols)) for size in node.shape]
 
 
@@ -151,7 +155,7 @@ EM = {letter: em for em, letters in WIDTHS.items() for letter in letters}  # at 
 
 
 def _split_subscripts(text: str) -> list[tuple[str, bool]]:
-    """Split text into pieces, each with a flag for subscripts: in d_h the h is one; attention_norm has none.
+    """Split text into (piece, is_subscript) pairs: the h of d_h is a subscript; attention_norm has none.
 
     >>> _split_subscripts("H·M_QK")
     [('H·M', False), ('QK', True)]
@@ -248,12 +252,15 @@ class Element(LayoutBlock):
     exits: Mapping[int, tuple[float, float]] = field(default_factory=dict)
 
     def exit_point(self, number: int) -> tuple[float, float]:
-        """Return the point at which the line of signal `number` leaves this element."""
+        """Return the point (x, y) at which the line of tensor `number` leaves this element."""
         return self.exits.get(number, (self.anchor, self.bottom))
 
 
 def _make_box(kind: BoxKind, lines: Sequence[tuple[str, str]], least: float = 0) -> Element:
-    """Draw a box around lines of text, each a (bold, regular) pair; the box is at least `least` pixels wide."""
+    """Draw a box of this kind (which selects its colour) around lines of text, each a (bold, regular) pair.
+
+    It is at least `least` pixels wide.
+    """
     width = max([least, *(TextLine(0, 0, *words).width + 2 * PAD for words in lines)])
     height, first = len(lines) * LINE + PAD, PAD / 2 + (LINE + SIZE * 0.7) / 2
     texts = [TextLine(width / 2, first + LINE * number, *words) for number, words in enumerate(lines)]
@@ -337,7 +344,7 @@ class _Scene:
         return Element(width, height, width / 2, tuple(shapes), height, width, ports["in"], ports["out"])
 
     def _incoming_signals(self, steps: Sequence[Step]) -> list[int]:
-        """Return the numbers of the signals that steps read, without parameters, buffers and constants."""
+        """Return the numbers of the tensors that steps read, without parameters, buffers and constants."""
         read = [number for step in steps for number in step.operands]
         return [n for n in dict.fromkeys(read) if self.flow.signals[n].kind in ("input", "result")]
 
@@ -422,7 +429,7 @@ class _Scene:
         return Element(width, height, anchor, shapes, height, width, entries, exits)
 
     def _make_label(self, number: int, step: Step | None = None) -> Label:
-        """Return the label of signal `number`; parameters are labelled next to `step`, relative to its frame."""
+        """Return the label of tensor `number`; a parameter read by `step` is named relative to the frame around it."""
         signal, frames = self.flow.signals[number], self.frames_around[id(step)] if step else ()
         shape = self.formulas.write_shape(signal.shape)
         if signal.kind not in STORED:
@@ -468,7 +475,7 @@ def _route_line(
 def _compose_page(
     name: str, symbols: Sizes, element: Element, unused: Sequence[Signal[Polynomial]]
 ) -> tuple[list[Shape], float, float]:
-    """Compose a page of title, drawing, legend and unused parameters; return its shapes, width and height."""
+    """Compose a page of title `name`, sizes, drawing, legend and unused parameters; return shapes, width, height."""
     page = max(PAGE, element.width + 2 * MARGIN)
     heading = _wrap_text(",  ".join(f"{symbol} = {value:,}" for symbol, value in symbols.items()), page - 2 * MARGIN)
     shapes: list[Shape] = [TextLine(page / 2, 30, name)]
@@ -495,7 +502,7 @@ FONTS = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 def _write_svg(shapes: Sequence[Shape], width: float, height: float, title: str) -> str:
-    """Write shapes as an SVG document of this size in pixels; it has a background for dark surroundings."""
+    """Write shapes as an SVG document of this size in pixels, with an accessible `title` and a background."""
     order = sorted(shapes, key=lambda shape: (getattr(shape, "kind", "") != "frame", not isinstance(shape, FlowLine)))
     body = "\n".join(map(_write_shape, order))
     return (

@@ -40,9 +40,9 @@ SIGNS = {"add": "+", "sub": "−", "mul": "∗", "div": "/", "rsub": "−", "rtr
 
 
 def name_signals(flow: DataFlow[Polynomial]) -> dict[int, str]:
-    """Return a name for every signal, by its number: its variable's name, or one after its step.
+    """Return a name for every tensor of the flow, by its number: that of its variable, else one after its step.
 
-    Signals of the same name are distinguished by small digits: x, x₂.
+    Tensors of the same name are distinguished by small digits: x, x₂.
     """
     names: dict[int, str] = {}
     seen: Counter[str] = Counter()
@@ -86,7 +86,7 @@ class StepFormulas:
         return [f"{left} = {self._write_right_side(step)}"]
 
     def write_size(self, size: Polynomial) -> str:
-        """Write a dimension as text: a sum in brackets."""
+        """Write a dimension as text, such as 3·d; a sum is put in brackets: (N-1)."""
         text = write_formula(size, self.order, "unicode")
         return f"({text.replace(' ', '')})" if " " in text else text
 
@@ -95,7 +95,7 @@ class StepFormulas:
         return " × ".join(map(self.write_size, shape)) or "1"
 
     def _write_operand(self, value: Any) -> str:
-        """Write an operand: the name of a signal (W or b for a parameter), or a number."""
+        """Write an operand `value`: the name of a tensor (W or b for a parameter), or a number."""
         if not isinstance(value, Ref):
             return f"{value:.4g}" if isinstance(value, float) else str(value)
         name = self.names[value.signal]
@@ -157,7 +157,7 @@ class StepFormulas:
         return f"{left} {SIGNS[step.operation]} {right}"
 
     def _write_rearrangement(self, step: Step, name: str) -> str:
-        """Describe a step that reshapes, permutes or indexes the signal called `name`."""
+        """Describe in words a step that reshapes, permutes or indexes the tensor `name`."""
         if "unfold" in step.merged_from:
             return f"windows of {name}"
         before, after = (list(self.flow.signals[n].shape) for n in (step.operands[0], step.results[0]))

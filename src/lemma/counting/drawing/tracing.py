@@ -70,12 +70,12 @@ class Step:
 
     @property
     def refs(self) -> tuple[Ref, ...]:
-        """Return the references to signals among the step's arguments, nested lists included, in order."""
+        """Return the references to tensors among the step's arguments, nested lists included, in order."""
         return tuple(leaf for leaf in tree_leaves([self.args, self.kwargs]) if isinstance(leaf, Ref))
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """Return the numbers of the signals among the step's arguments, in order."""
+        """Return the numbers of the tensors among the step's arguments, in order."""
         return tuple(ref.signal for ref in self.refs)
 
     @property
@@ -85,7 +85,7 @@ class Step:
         return tuple(x for x in leaves if isinstance(x, (int, float)) and not isinstance(x, bool))
 
     def with_refs(self, replace_ref: Callable[[Ref], Ref]) -> "Step":
-        """Return this step with each reference to a signal replaced by `replace_ref` of it."""
+        """Return a copy of this step in which `replace_ref` has mapped every reference to a tensor."""
         arguments, kwargs = tree_map_only(Ref, replace_ref, (self.args, self.kwargs))
         return replace(self, args=arguments, kwargs=kwargs)
 
@@ -111,11 +111,11 @@ class DataFlow(Generic[Size]):
     frames: tuple[Frame, ...] = ()
 
     def count_uses(self) -> Counter[int]:
-        """Count the steps that read each signal, by its number; the result counts one more."""
+        """Count the steps that read each tensor, by its number; the result counts one more."""
         return Counter([self.result, *(operand for step in self.steps for operand in step.operands)])
 
     def renumber(self) -> "DataFlow[Size]":
-        """Return the flow with signals numbered in order of use, parameters and buffers after all others."""
+        """Return the flow with tensors numbered in order of use, parameters and buffers after all others."""
         seen = dict.fromkeys(n for step in self.steps for n in (*step.operands, *step.results))
         order = sorted(seen, key=lambda number: self.signals[number].kind in STORED)
         new = {number: index for index, number in enumerate(order)}
@@ -137,7 +137,7 @@ class DataFlow(Generic[Size]):
         return replace(self, steps=tuple(reversed(steps)))
 
     def with_steps(self, replace_ref: Callable[[Ref], Ref], steps: Iterable[Step]) -> "DataFlow[Size]":
-        """Return the flow with these steps, each reference in them and the result replaced by `replace_ref` of it."""
+        """Return the flow with these steps; `replace_ref` maps every reference in them and the result."""
         return replace(
             self,
             steps=tuple(step.with_refs(replace_ref) for step in steps),
@@ -150,9 +150,9 @@ CANONICAL_NAMES |= {"itruediv": "div", "truediv": "div", "isub": "sub"}
 
 
 def record_flow(module: nn.Module, inputs: Inputs) -> DataFlow[int]:
-    """Run a module once in eval mode; return the steps that lead to the first tensor it returns.
+    """Run a module once in eval mode; return the calls of PyTorch functions that lead to its first output tensor.
 
-    Steps are PyTorch functions; signals are called as the variables of the module's methods.
+    Tensors are named after the variables of the module's methods.
     """
     module.eval()
     with torch.no_grad(), track_paths(module) as path_now, CallRecorder(module, inputs, path_now) as recorder:
@@ -173,13 +173,13 @@ class CallRecorder(TorchFunctionMode):
         self._frames: dict[FrameType, int] = {}
         self._modules: dict[int, str] = {}
         for name, parameter in module.named_parameters():
-            self._add(parameter, "parameter", name)
+            self._add_signal(parameter, "parameter", name)
         for name, buffer in module.named_buffers():
-            self._add(buffer, "buffer", name)
+            self._add_signal(buffer, "buffer", name)
         bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs)
         for name, value in bound.arguments.items():
             for tensor in iter_tensors(value):
-                self._add(tensor, "input", name)
+                self._add_signal(tensor, "input", name)
         self._handles = [
             part.register_forward_hook(lambda *given, path=path: self._name_output(path, given[2]))
             for path, part in module.named_modules()
@@ -206,8 +206,8 @@ class CallRecorder(TorchFunctionMode):
             # one name, whether it was written as a function, a method, an operator or an attribute
             name = getattr(func, "__name__", str(func))
             name = (func.__self__.__name__ if name == "__get__" else name).strip("_")
-            arguments, keywords = tree_map_only(Tensor, self._ref, (tuple(args), kwargs or {}))
-            numbers = tuple(self._add(out, "result") for out in results)
+            arguments, keywords = tree_map_only(Tensor, self._make_ref, (tuple(args), kwargs or {}))
+            numbers = tuple(self._add_signal(out, "result") for out in results)
             self.steps.append(Step(CANONICAL_NAMES.get(name, name), self.tracker.current, arguments, keywords, numbers))
         return returned
 
@@ -225,30 +225,30 @@ class CallRecorder(TorchFunctionMode):
         self._frames.clear()
         return DataFlow(self.signals, tuple(self.steps), result).prune()
 
-    def _add(self, tensor: Tensor, kind: Kind, name: str = "") -> int:
-        """Number a tensor as a new signal of this kind and return the number.
+    def _add_signal(self, tensor: Tensor, kind: Kind, name: str = "") -> int:
+        """Number a tensor of this kind and return the number; `name` is the parameter's or argument's, "" if unknown.
 
-        A tensor changed in place gets a new one.
+        A tensor changed in place gets a new number.
         """
         number = self._numbers[id(tensor)] = len(self.signals)
         self.signals[number] = Signal(kind, tuple(tensor.shape), name)
         self._alive.append(tensor)
         return number
 
-    def _ref(self, tensor: Tensor) -> Ref:
-        """Return a reference to a tensor's signal; a tensor not seen before is a constant."""
+    def _make_ref(self, tensor: Tensor) -> Ref:
+        """Return a reference to a tensor's number; a tensor not seen before is numbered as a constant."""
         number = self._numbers.get(id(tensor))
-        return Ref(self._add(tensor, "constant") if number is None else number)
+        return Ref(self._add_signal(tensor, "constant") if number is None else number)
 
     def _read_names(self, frame: FrameType) -> None:
-        """Name signals after the local variables of a running method that hold them, if made since the method began."""
+        """Name tensors after the local variables of a running method that hold them, if made since it began."""
         for name, value in frame.f_locals.items():
             number = self._numbers.get(id(value), -1) if isinstance(value, Tensor) else -1
             if number >= self._frames[frame]:
                 self._set_name(number, name)
 
     def _set_name(self, number: int, name: str) -> None:
-        """Name signal `number` unless it has a name."""
+        """Set the name of tensor `number` unless it has a name."""
         if number in self.signals and not self.signals[number].name:
             self.signals[number] = replace(self.signals[number], name=name)
 
@@ -330,7 +330,10 @@ def _match_chain(flow: DataFlow[int], layers: Sequence[list[Step]]) -> LayerChai
 
 
 def _match_layers(flow: DataFlow[int], first: Sequence[Step], layer: Sequence[Step]) -> LayerMatch | None:
-    """Pair the signals of two layers; return None if their steps differ in more than the parameters they read."""
+    """Pair the tensors of two layers; return None if their steps differ in more than the parameters they read.
+
+    `first` and `layer` are the steps of the first and of another layer.
+    """
     if [step.operation for step in first] != [step.operation for step in layer]:
         return None
     results: dict[int, int] = {}
@@ -406,7 +409,7 @@ def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[
             sizes = format_sizes(values).replace(" ", ", ")
             raise CountingError(f"{subject.name} cannot be run at {sizes}: {error}") from error
         first_flow = first_flow or flow
-        expected, actual = _structure(first_flow), _structure(flow)
+        expected, actual = _size_independent_parts(first_flow), _size_independent_parts(flow)
         if expected != actual:
             same = [*(left == right for left, right in zip(expected, actual, strict=False)), False]
             raise CountingError(
@@ -425,8 +428,8 @@ def trace_formulas(subject: Subject) -> tuple[DataFlow[Polynomial], list[Signal[
     return _apply_formulas(subject.name, first_flow, probed)
 
 
-def _structure(flow: DataFlow[int]) -> list[Hashable]:
-    """Return what must be equal at all sizes: operations, paths and signals; parameters by their pattern."""
+def _size_independent_parts(flow: DataFlow[int]) -> list[Hashable]:
+    """Return operations, paths and tensor numbers of a flow, which must be equal at all sizes."""
     structure: list[Hashable] = []
     for step in flow.steps:
         stored = [n for n in step.operands if flow.signals[n].kind in STORED]

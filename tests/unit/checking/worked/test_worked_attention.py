@@ -1,4 +1,4 @@
-"""Attention worked by hand equals PyTorch's, and says clearly what does not fit."""
+"""Worked attention matches PyTorch and explains invalid cases."""
 
 import json
 from pathlib import Path
@@ -196,7 +196,7 @@ def test_settings_below_a_table_heading_are_explained(tmp_path: Path) -> None:
         f"{path}: {name} is inside the table [vectors]; move it above the tables." for name in ("W_Q", "W_K", "W_V")
     ]
     path.write_text(f'sentences = "mask it"\n{rows}[vectors]\nmask = [1]\nit = [2]\n', encoding="utf-8")
-    assert work_attention(path).sentences[0].words == ("mask", "it")  # a word may be called like a setting
+    assert work_attention(path).sentences[0].words == ("mask", "it")  # a word may have the name of a setting
 
 
 def test_each_case_error_is_reported_once_and_briefly() -> None:

@@ -1,4 +1,4 @@
-"""The trace of byte-pair encoding makes the merges of the tokenizers library; its counts are those of brute force."""
+"""Traces of byte-pair encoding match the tokenizers library and brute-force counts."""
 
 import json
 import time
@@ -62,7 +62,7 @@ def test_pair_counts_match_a_recount_at_every_step(text: str) -> None:
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real text: the documentation strings of Python's own library."""
+    """Return real text: the docstrings of Python's standard library."""
     import argparse
     import decimal
     import typing

@@ -1,4 +1,4 @@
-"""`lemma check worked`: numbers by the rounding rule, entries by label, mistakes by the value that they give."""
+"""`lemma check worked`: rounding of numbers, entries by label, mistakes recognized by their value."""
 
 import json
 import random
@@ -84,7 +84,7 @@ def test_right_lines_are_accepted(case: str, line: str) -> None:
         ("e1", "alpha2[they, Ajax] = 0"),  # a whole number must be exact
         ("e1", "alpha2[they, Ajax] < alpha2[they, Juventus]"),
         ("e7", "best[image 1] = sentence 1"),
-        ("e9", "c_t = [0.5, -0.34]"),  # a list is taken to the decimals of its longest number
+        ("e9", "c_t = [0.5, -0.34]"),  # a list is rounded to the decimals of its longest number
         ("d4", "sum_A_hat = [1, 1, 1, 1, 1, 1]"),
         (BPE, r"merges = [ab, bb, c\w, B\w]"),
         (BPE, "steps = 3"),
@@ -103,7 +103,7 @@ def test_ties_merge_in_any_order_consistent_across_lines() -> None:
 
 
 SENNRICH = "bpe:" + "low " * 5 + "lower " * 2 + "newest " * 6 + "widest " * 3
-"""The dictionary of the paper, and the merges that its program prints."""
+"""The dictionary of the paper (Sennrich et al.) and the merges that its program prints."""
 OF_THE_PAPER = ["e s", "es t", "est </w>", "l o", "lo w", "n e", "ne w", "new est</w>", "low </w>", "w i"]
 
 
@@ -217,7 +217,7 @@ def test_mistakes_in_attention_are_distinguished() -> None:
     assert "not normalised" in mistake("e8", f"output = {numbers(steps.exponentials @ steps.values)}")
 
 
-def test_mistakes_in_an_lstm_step_a_graph_and_a_search_are_named() -> None:
+def test_mistakes_in_lstm_graph_and_search_are_diagnosed() -> None:
     built, options = work_lstm("e9").forward, work_lstm("e9").case_values
     assert "tanh is left out" in mistake("e9", f"h_t = {numbers(options['gamma_o'] * built['c_t'])}")
     exchanged = options["gamma_u"] * options["c_prev"] + options["gamma_f"] * options["candidate"]
@@ -231,7 +231,7 @@ def test_mistakes_in_an_lstm_step_a_graph_and_a_search_are_named() -> None:
     assert "rounded on the way" in mistake("e8", "alpha[image 1, sentence 1] = 0.4256")
 
 
-def test_wrong_line_reports_differing_entries_and_rounded_expected_value() -> None:
+def test_wrong_line_reports_differences_and_expected_value() -> None:
     (checked,) = check_worked("e7", ["P = [[-1.23, 0.51, 0.89], [0.03, -0.07, -0.05]]"]).lines
     assert checked.differences == ("[image 1, 2]: 0.51 given, −0.15 is right",)
     assert checked.expected == "P = [[−1.23, −0.15, 0.89], [0.03, −0.07, −0.05]]"

@@ -1,4 +1,4 @@
-"""`lemma look attention|bpe|cross` as a person meets them."""
+"""`lemma look attention|bpe|cross` on the command line."""
 
 import json
 from pathlib import Path

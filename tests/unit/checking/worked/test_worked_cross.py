@@ -1,4 +1,4 @@
-"""Cross-attention worked by hand equals PyTorch's, and its comparison is that of brute force."""
+"""Worked cross-attention matches PyTorch and a brute-force comparison."""
 
 import json
 from typing import Any

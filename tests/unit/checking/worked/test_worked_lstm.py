@@ -1,4 +1,4 @@
-"""An LSTM step worked by hand equals PyTorch's, forward and backward, and what does not fit is named."""
+"""A worked LSTM step matches PyTorch, forward and backward; invalid cases are explained."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A cross-modal search by hand: cases of your own, mistakes in them, and the files it is saved as."""
+"""Worked cross-modal search: custom cases, their errors, and saved files."""
 
 import json
 import re
