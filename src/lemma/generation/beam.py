@@ -91,7 +91,7 @@ class BeamSearch:
         self.best: dict[int, Translation] = {}
 
     def run(self) -> list[Translation]:
-        """Search until every source has its best translation."""
+        """Return the best translation of each source, after searching until all are complete."""
         length = 0
         while self.source_ids:
             length += 1
@@ -99,7 +99,7 @@ class BeamSearch:
         return [self.best[source] for source in sorted(self.best)]
 
     def _extend(self) -> tuple[BeamScores, BeamIndices, BeamIndices]:
-        """Return the most likely extensions: their scores, the beams they come from, their new tokens."""
+        """Return the most likely extensions: their scores, the indices of the beams they extend, their new tokens."""
         logits, self.state = self.step(self.tokens[:, :, -1].reshape(-1, 1), self.state)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         logprobs = logits[:, -1].log_softmax(-1, dtype=dtype).index_fill(-1, self.forbidden, -torch.inf)
@@ -111,7 +111,7 @@ class BeamSearch:
         return sums.gather(1, best), best // self.vocabulary, best % self.vocabulary
 
     def _select(self, scores: BeamScores, parents: BeamIndices, new_tokens: BeamIndices, length: int) -> None:
-        """Fill the open beams, record what is complete, and continue with the sources that are not done."""
+        """Continue the open beams with the best extensions; record complete ones, and drop sources that are done."""
         ranks = torch.arange(scores.shape[1], device=scores.device)
         open_beams = torch.tensor(self.open_beams, device=scores.device)
         scores = scores.masked_fill(ranks >= open_beams[:, None], -torch.inf)
@@ -127,7 +127,10 @@ class BeamSearch:
         self._keep_sources(rows, scores, parents, tokens)
 
     def _record_complete(self, mask: Tensor, scores: BeamScores, tokens: BeamTokens, finished: bool) -> None:
-        """Keep the best of the complete hypotheses; each closes one beam of its source."""
+        """Store the best complete hypothesis of each source.
+
+        Each one, marked by `mask`, closes a beam of its source.
+        """
         rows = mask.nonzero()[:, 0].tolist()
         for row, score, ids in zip(rows, scores[mask].tolist(), tokens[mask].tolist(), strict=True):
             source, output = self.source_ids[row], ids[1:-1] if finished else ids[1:]
@@ -144,7 +147,7 @@ class BeamSearch:
         return best_open > -torch.inf and (best is None or best_open / self.max_tokens**self.penalty > best.normalised)
 
     def _keep_sources(self, rows: list[int], scores: BeamScores, parents: BeamIndices, tokens: BeamTokens) -> None:
-        """Drop all other sources, and give every beam the state of its parent."""
+        """Continue with the sources at `rows` only; each beam gets the decoding state of the beam it extends."""
         index, beams = torch.tensor(rows, dtype=torch.long, device=scores.device), self.scores.shape[1]
         state_rows = (index[:, None] * beams + parents[index]).flatten()
         if len(rows) < len(scores) or parents.shape[1] != beams:
@@ -157,6 +160,7 @@ class BeamSearch:
 
 
 def _better(first: Translation, second: Translation) -> Translation:
+    """Return the translation with the higher normalised score; of equals the first."""
     return max(first, second, key=lambda translation: translation.normalised)
 
 
@@ -164,7 +168,7 @@ def _better(first: Translation, second: Translation) -> Translation:
 def translate(
     model: EncoderDecoderModel, sources: Sequence[Sequence[int] | np.ndarray], settings: Beam | None = None
 ) -> list[Translation]:
-    """Translate sources, given as ids without special tokens, each on its own whatever else is in the batch.
+    """Return the translation of each source, given as token ids without special tokens, independent of the others.
 
     A beam may lose the greedy translation on its way and end with a worse one. So that it never does, the greedy one
     competes too: the normalised score of a wider beam is at least that of a beam of 1.
@@ -179,11 +183,12 @@ def translate(
 
 
 def max_source_length(model: EncoderDecoderModel) -> int:
-    """Return how many tokens a source may have: the context includes <end>."""
+    """Return the largest number of tokens of a source: the context without <end>."""
     return model.spec.context - 1
 
 
 def _check_source(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray, index: int) -> list[int]:
+    """Return a source as a list of ints; raise InputError with its index if it is too long or has unknown tokens."""
     num_added = 0 if model.spec.special_tokens else len(SPECIAL_TOKENS)  # they come after the tokenizer's own tokens
     ids, num_tokens = [int(token) for token in source], model.spec.vocabulary - num_added
     unknown = next((token for token in ids if not 0 <= token < num_tokens), None)
@@ -201,7 +206,7 @@ def _check_source(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray
 
 
 def _search(model: EncoderDecoderModel, rows: Sequence[list[int]], settings: Beam, beam: int) -> list[Translation]:
-    """Return the best translation of every source; those of similar length are in one batch."""
+    """Return the best translation of every source with `beam` beams; sources of similar length share a batch."""
     max_tokens = min(settings.tokens or model.spec.context, model.spec.context)
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     size = max(1, min(MAX_SCORES // (beam * model.spec.vocabulary), MAX_BEAMS // beam))
@@ -234,7 +239,7 @@ class TranslatedText(Result):
 
     @property
     def note(self) -> str:
-        """A line about what was left out or cut off; empty if nothing was."""
+        """A sentence about characters or tokens that were left out or cut off; empty if none were."""
         notes: list[str] = []
         if self.left_out:
             characters = "character" if self.left_out == 1 else "characters"
@@ -263,7 +268,10 @@ class TranslatedText(Result):
 def translate_texts(
     model: EncoderDecoderModel, tokenizer: Tokenizer, texts: Sequence[str], settings: Beam | None = None
 ) -> list[TranslatedText]:
-    """Translate texts; a note says what the tokenizer does not know or the context cannot hold, which is left out."""
+    """Return the translation of each text.
+
+    Characters that the tokenizer lacks and tokens past the context are left out.
+    """
     if not model.spec.special_tokens and tokenizer.vocabulary + len(SPECIAL_TOKENS) != model.spec.vocabulary:
         raise InputError(
             f"the tokenizer has {tokenizer.vocabulary} tokens and the model {model.spec.vocabulary}, of which "

@@ -58,7 +58,7 @@ class FusedDecoder:
 
     @staticmethod
     def supports(model: DecoderModel, rows: int) -> bool:
-        """Return whether the kernels cover a model: bfloat16, plain linear layers, known activations and positions."""
+        """Return whether the kernels can run a model on so many rows: bfloat16, plain layers, known activations."""
         parameter = next(model.parameters())
         return (
             rows <= MAX_ROWS
@@ -78,7 +78,7 @@ class FusedDecoder:
     def step(
         self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlotCache, take_most_likely: bool = False
     ) -> Float[Tensor, "batch 1 vocabulary"]:
-        """Append the next token of each sequence to its slot, which must not be full, and predict the one after it.
+        """Append the next token of each sequence to its slot, which must have room; return the logits of the next.
 
         With `take_most_likely`, the most likely tokens are written into `tokens` and into the slots.
         """
@@ -116,7 +116,7 @@ class FusedDecoder:
 
 
 def supports_attention(attention: Attention) -> bool:
-    """Return whether `attend_slot_cache` covers an attention: self-attention with heads of one width."""
+    """Return whether `attend_slot_cache` can compute an attention module: self-attention with heads of one width."""
     shape = attention.shape
     return (
         not attention.is_cross
@@ -171,7 +171,10 @@ class CudaGraphStep:
         self._capture(slots)
 
     def try_reuse(self, cache: DecoderCache, max_length: int, fallback: Step, settings: Sampling) -> bool:
-        """Start with other sequences if the graph is idle and fits them; return whether it does."""
+        """Load other sequences (`cache`) if the graph is idle and has room for `max_length` tokens.
+
+        Return whether it did.
+        """
         is_same = all(getattr(self.settings, name) == getattr(settings, name) for name in GRAPH_SETTINGS)
         is_same = is_same and self.slots.max_length == max_length and len(self.slots.tokens) == len(cache.tokens)
         if not self.is_idle or not is_same:
@@ -206,20 +209,26 @@ class CudaGraphStep:
         return self.logits, state
 
     def pop_tokens(self) -> Int[Tensor, " batch"] | None:
-        """Return the tokens that the graph sampled after those read last, or `NO_TOKEN`; None if the caller samples."""
+        """Return the next tokens, if the graph has sampled them (`NO_TOKEN` for NaN logits).
+
+        None if the caller samples.
+        """
         return torch.tensor(self.ready_tokens.popleft()) if self.ready_tokens else None
 
     @property
     def has_tokens_ahead(self) -> bool:
+        """True if the graph has sampled tokens that the caller has not taken yet, or is sampling them."""
         return bool(self.ready_tokens) or self.in_flight is not None
 
     def _reset(self, fallback: Step, settings: Sampling) -> None:
+        """Set the step for full slots and the sampling settings; drop tokens sampled for earlier sequences."""
         self.fallback, self.settings = fallback, settings
         self.samples_on_gpu = not (settings.depends_on_history or settings.logit_bias or settings.logprobs is not None)
         self.ready_tokens: deque[list[int]] = deque()
         self.in_flight: tuple[Tensor, torch.cuda.Event] | None = None
 
     def _capture(self, slots: DecoderSlotCache) -> None:
+        """Warm up the kernels of a step on these slots, and record them as a CUDA graph."""
         batch, device = len(slots.tokens), slots.tokens.device
         self.slots, self.next_tokens = slots, slots.tokens.new_zeros(batch, 1)
         self.num_launched = slots.length
@@ -238,7 +247,7 @@ class CudaGraphStep:
         self._rewind(lengths)
 
     def _step(self) -> Tensor:
-        """Read `next_tokens`; sample those after them if the graph samples. This is what the graph replays."""
+        """Return the logits after `next_tokens`, and sample the tokens after them if sampling is in the graph."""
         takes_most_likely = self.samples_on_gpu and self.settings.is_greedy
         if takes_most_likely and self.fused is not None:
             return self.fused.step(self.next_tokens, self.slots, take_most_likely=True)
@@ -253,11 +262,15 @@ class CudaGraphStep:
         return logits
 
     def _rewind(self, lengths: Tensor) -> None:
+        """Set the slots back to these lengths after a trial step."""
         self.slots.lengths.copy_(lengths)
         self.draw_index.zero_()
 
     def _launch(self, sequences: list[TokenSequence]) -> tuple[Tensor, torch.cuda.Event] | None:
-        """Start sampling the next tokens of all sequences, as many as fit; return None if none are needed."""
+        """Start sampling the next tokens of all sequences.
+
+        Return their tensor and its CUDA event, None if no tokens are needed.
+        """
         unread = self.num_launched - self.slots.length
         needed = max(self.settings.tokens - len(sequence.tokens) for sequence in sequences) - unread
         count = min(TOKENS_AHEAD, self.slots.max_length - self.num_launched, needed)
@@ -293,7 +306,7 @@ REUSE_LOCK = threading.Lock()  # an idle step must not be taken by two threads
 
 
 def cast_copy(model: DecoderModel, dtype: torch.dtype) -> CastCopy:
-    """Copy a model into another dtype; the copy is kept as long as the model lives and its weights do not change."""
+    """Return a model's copy in another dtype, reused as long as the model lives and its weights do not change."""
     versions = (dtype, *weight_versions(model))
     copy = COPIES.get(model)
     if copy is None or copy.versions != versions:
@@ -304,7 +317,7 @@ def cast_copy(model: DecoderModel, dtype: torch.dtype) -> CastCopy:
 def make_graph_step(
     model: LanguageModel, state: State, fallback: Step, settings: Sampling, dtype: torch.dtype | None = None
 ) -> tuple[CudaGraphStep | None, State]:
-    """Return a step that replays a CUDA graph, and the state in the form it reads; None where it does not pay.
+    """Return a step that replays a CUDA graph, and the state as slots; (None, state) where a graph would not be faster.
 
     `fallback` is the model's own step. In bfloat16 the model's weights are copied, and the cache is converted.
     """
@@ -351,7 +364,7 @@ class CudnnSwitch:
 
 @contextmanager
 def without_cudnn_attention() -> Iterator[None]:
-    """Disable cuDNN's attention for a while: it makes a plan for every length, and so for every token.
+    """Disable cuDNN's attention inside the context: it compiles a plan for every length, so for every token.
 
     Contexts of several threads may overlap: the last to end restores the setting.
     """

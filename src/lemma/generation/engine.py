@@ -97,7 +97,7 @@ class SequenceGroup:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Key of groups whose states can be joined."""
+        """Key that is equal for groups whose states can be joined into one."""
         return tuple((name, *tensor.shape[1:]) for name, tensor in self.state.tensors().items())
 
     def drop_finished(self) -> "SequenceGroup":
@@ -116,7 +116,7 @@ class SequenceGroup:
 
     @staticmethod
     def merge(groups: Sequence["SequenceGroup"]) -> "list[SequenceGroup]":
-        """Join groups of one shape."""
+        """Return groups in which those of equal `shape` are joined."""
         by_shape: dict[tuple[Any, ...], list[SequenceGroup]] = {}
         for group in groups:
             by_shape.setdefault(group.shape, []).append(group)
@@ -193,19 +193,20 @@ class BatchEngine:
 
     @cached_property
     def step_single(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        """Fastest step of a single sequence."""
+        """The fastest function (token, state) → (logits, state) for a single sequence."""
         if supports_numpy(self.model) and not has_hooks(self.model):
             return partial(step_in_numpy, self.model, self.step_model)
         return self.step_model
 
     @property
     def num_running(self) -> int:
-        """Number of sequences that have a row, or will have one as soon as their prompt is read."""
+        """Number of sequences that have a row of the batch, or get one when their prompt has been read."""
         in_slots = self.slots.num_active if self.slots else 0
         return in_slots + sum(len(batch.sequences) for batch in (*self.groups, *self.prefilling))
 
     @property
     def is_busy(self) -> bool:
+        """True if any sequence is waiting, being read or being continued."""
         return bool(self.waiting or self.groups or self.prefilling or (self.slots and self.slots.num_active))
 
     def add(self, request: TextRequest) -> list[TokenSequence]:
@@ -226,7 +227,7 @@ class BatchEngine:
         return sequences
 
     def cancel(self, owner: Hashable) -> None:
-        """Drop all that an owner asked for; its rows are free at the next step."""
+        """Drop all requests of an owner; their rows are free at the next step."""
         self.waiting.pop(owner, None)
         self.prefilling = deque(prompt for prompt in self.prefilling if prompt.request.owner != owner)
         in_slots = self.slots.sequences if self.slots else []
@@ -241,7 +242,7 @@ class BatchEngine:
                 group.graph_step.is_idle = True
 
     def run(self) -> Iterator[TextEvent]:
-        """Yield the events of all steps until nothing is left; raise the error of a sequence."""
+        """Yield the events of all steps until no sequence is left; raise the error of a sequence that failed."""
         while self.is_busy:
             for event in self.step():
                 if event.error:
@@ -249,7 +250,7 @@ class BatchEngine:
                 yield event
 
     def step(self) -> list[TextEvent]:
-        """Read one token of every sequence and a chunk of the prompts, then sample the next token of every sequence."""
+        """Extend every sequence by a token and read a chunk of waiting prompts; return the events of this step."""
         events: list[TextEvent] = []
         inference = nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
         with self._step_context(), inference:
@@ -266,7 +267,7 @@ class BatchEngine:
         return events
 
     def _decode(self, events: list[TextEvent]) -> StepLogits:
-        """Read one token of every running sequence."""
+        """Read the last token of every running sequence; return the sequences with their logits."""
         if self.same_length and (self.waiting or self.prefilling):
             return []  # sequences that stay together start together
         groups = [group for group in map(SequenceGroup.drop_finished, self.groups) if group.sequences]
@@ -298,6 +299,7 @@ class BatchEngine:
         return outputs
 
     def _step_group(self, group: SequenceGroup) -> Logits:
+        """Return the logits after the last token of each sequence of a group, and update the group's state."""
         is_first_step = len(group.sequences[0].tokens) == 1
         if self.same_length and self.device.type == "cuda" and is_first_step and not group.graph_step:
             from lemma.generation import cuda_graphs  # needed on a GPU only
@@ -317,7 +319,7 @@ class BatchEngine:
         return logits.select(1, -1)
 
     def _admit_requests(self) -> None:
-        """Move requests from the queues to prefilling as rows are free, owner by owner."""
+        """Start reading prompts of queued requests as rows become free, in turn for each owner."""
         running = self.num_running
         while self.waiting:
             owner, queue = next(iter(self.waiting.items()))
@@ -331,7 +333,7 @@ class BatchEngine:
             self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
 
     def _take_chunks(self) -> list[list[PromptChunk]]:
-        """Take the prompt tokens to read in this step, grouped by what can be read in one call."""
+        """Return the prompt tokens to read in this step, in lists that can each be read in one call."""
         groups: dict[Hashable, list[PromptChunk]] = {}
         widths: dict[int, int] = {}  # of groups with padding, by length bucket
         budget = self.chunk
@@ -353,7 +355,7 @@ class BatchEngine:
         return list(groups.values())
 
     def _prefill(self, chunks: list[PromptChunk], events: list[TextEvent]) -> StepLogits:
-        """Read chunks of prompts, equal ones once; start the sequences whose prompts are complete."""
+        """Read chunks of prompts, equal ones once; start the sequences of complete prompts and return their logits."""
         row_of = {tokens: row for row, tokens in enumerate(dict.fromkeys(tokens for _, tokens in chunks))}
         longest = max(map(len, row_of))  # padding after a shorter one changes nothing before it
         rows = [(*tokens, *[0] * (longest - len(tokens))) for tokens in row_of]
@@ -387,7 +389,7 @@ class BatchEngine:
         return [(sequences, logits[state_rows, [-1 - padded for padded in padding]])]
 
     def _score_prompt(self, prompt: PromptPrefill, logits: Float[Tensor, "time vocabulary"], size: int) -> None:
-        """Append the log-probabilities of the tokens that follow the `size` tokens just read."""
+        """Append to a prompt's log-probabilities those of the tokens after each of the `size` tokens just read."""
         following = prompt.tokens[prompt.position + 1 : prompt.position + size + 1]
         targets = torch.tensor(following, dtype=torch.long, device=self.device)
         logprobs = token_logprobs(logits[: len(following)], targets, prompt.request.settings.logprobs or 0)
@@ -404,7 +406,14 @@ class BatchEngine:
         padding: list[int],
         events: list[TextEvent],
     ) -> None:
-        """Give sequences whose prompts have been read their rows, each with its row of a state."""
+        """Give each sequence, whose prompt has been read, a row of the batch.
+
+        Args:
+            state: state after the prompts.
+            state_rows: row of each sequence in it.
+            padding: number of padding tokens at the end of each row.
+            events: list to which the sequences' events are appended.
+        """
         count = len(next(iter(state.tensors().values())))
         is_single = len(sequences) == count == 1 and self.num_running == 0 and not self.waiting
         steps_in_numpy = self.device.type == "cpu" and is_single
@@ -417,7 +426,7 @@ class BatchEngine:
     def _check_loops(
         self, sequences: list[TokenSequence], state: State, events: list[TextEvent], rows: Sequence[int] = ()
     ) -> None:
-        """Look for loops at temperature 0; finish the sequences that are to stop there."""
+        """Search for loops of sequences at temperature 0, and finish those that are to stop at a loop."""
         for index, sequence in enumerate(sequences):
             if sequence.is_greedy and not sequence.stop_reason:
                 sequence.check_loop(state, rows[index] if rows else index, self.model)
@@ -425,7 +434,7 @@ class BatchEngine:
                     events.append(sequence.finish())
 
     def _sample(self, sequences: list[TokenSequence], logits: Logits, events: list[TextEvent]) -> None:
-        """Sample the next token of every sequence by its own settings and random numbers, in batches of one setting."""
+        """Sample the next token of every sequence from its logits, and append the resulting events to `events`."""
         graph_tokens = None
         if self.groups and self.groups[0].graph_step:
             graph_tokens = self.groups[0].graph_step.pop_tokens()
@@ -465,6 +474,7 @@ class BatchEngine:
                     events.append(event)
 
     def _sample_batch(self, batch: list[TokenSequence], settings: Sampling, logits: Logits) -> Int[Tensor, " rows"]:
+        """Return the sampled next token of sequences with equal settings, each by its own random numbers."""
         if settings.logit_bias or settings.depends_on_history:
             tokens = torch.stack([sequence.all_tokens(self.device) for sequence in batch])
             logits = adjust_logits(logits, settings, tokens, len(batch[0].tokens))
@@ -473,6 +483,7 @@ class BatchEngine:
 
     @staticmethod
     def _fail(sequence: TokenSequence, error: InputError, events: list[TextEvent]) -> None:
+        """Stop a sequence and append an event with its error to `events`."""
         sequence.stop("told")
         events.append(TextEvent(sequence.request, sequence.index, error=error))
 
@@ -538,7 +549,7 @@ def generate_text(
 def stream_text(
     model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
 ) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield each text's index and its next piece, complete characters only; True sent back ends that text there."""
+    """Yield (index of a text, its next piece of complete characters); a True sent to the generator ends that text."""
     return (yield from _stream_pieces(model, tokenizer, prompts, settings))
 
 
@@ -550,7 +561,7 @@ def _stream_pieces(
     decodes_pieces: bool = True,
     max_prompt_tokens: int | None = None,
 ) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield the pieces of all texts as they come, or none: then each text is decoded at its end."""
+    """Yield (index of a text, its next piece); without `decodes_pieces` each text is decoded at its end only."""
     for prompt in prompts:
         check_type("prompt", prompt, str, "a text")
     start = -max_prompt_tokens if max_prompt_tokens else 0
@@ -592,7 +603,7 @@ def _start_engine(
     decode_text: bool = False,
     stream: bool = True,
 ) -> Iterator[tuple[BatchEngine, list[TokenSequence]]]:
-    """Provide an engine to which all prompts are added, and their sequences."""
+    """Yield a new engine to which all prompts are added, and their sequences; close the engine afterwards."""
     count, same_length = settings.samples, len({len(prompt) or 1 for prompt in prompts}) == 1
     rows, device = max(1, count * len(prompts)), next(model.parameters()).device
     if device.type == "cuda":

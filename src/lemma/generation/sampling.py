@@ -103,7 +103,7 @@ class Sampling:
             )
 
     def _check_types(self) -> None:
-        """Check the type of every setting, and turn lists into tuples."""
+        """Raise an error for a setting of a wrong type, and turn lists into tuples."""
         for names, kind, expected in ((INTEGERS, Integral, "a whole number"), (NUMBERS, Real, "a number")):
             for name in names:
                 if getattr(self, name) is not None:
@@ -125,7 +125,10 @@ class Sampling:
             raise SpecError(describe_unknown("precision", str(self.precision), PRECISIONS))
 
     def dtype(self, device: torch.device) -> torch.dtype | None:
-        """Return the dtype in which a decoder computes on a device; None for that of its weights."""
+        """Return the dtype of a decoder's computation on a device, by `precision`.
+
+        None for the dtype of its weights.
+        """
         if self.precision == "bfloat16" and device.type != "cuda":
             raise InputError(
                 "precision = 'bfloat16': only a decoder on a GPU changes its type to generate. Leave it out."
@@ -135,11 +138,12 @@ class Sampling:
 
     @property
     def is_greedy(self) -> bool:
+        """True at temperature 0: the most likely token is always taken."""
         return self.temperature == 0
 
     @cached_property
     def history_setting(self) -> str:
-        """Name of a setting that depends on all tokens so far, so that no state ever recurs; empty without one."""
+        """Name of a setting by which logits depend on all tokens so far, so that no state recurs; "" if none does."""
         return "no_repeat_ngram" if self.no_repeat_ngram else "frequency_penalty" if self.frequency_penalty else ""
 
     @cached_property
@@ -149,7 +153,7 @@ class Sampling:
 
 
 def check_type(name: str, value: Any, kind: type, expected: str) -> None:
-    """Refuse a value that is not of a type; True and False are not numbers.
+    """Raise an error that names the setting unless its value is of type `kind`; True and False are not numbers.
 
     >>> check_type("temperature", "hot", float, "a number from 0 up")
     Traceback (most recent call last):
@@ -160,7 +164,7 @@ def check_type(name: str, value: Any, kind: type, expected: str) -> None:
 
 
 def check_tokens(source: str, tokens: Iterable[int], vocabulary: int) -> None:
-    """Refuse tokens that a model does not have."""
+    """Raise an error that names the `source` if a token id is not in 0 … vocabulary − 1."""
     unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise InputError(
@@ -170,7 +174,7 @@ def check_tokens(source: str, tokens: Iterable[int], vocabulary: int) -> None:
 
 
 def adjust_logits(logits: Logits, settings: Sampling, tokens: Int[Tensor, "rows read"], num_generated: int) -> Logits:
-    """Apply bias and penalties, in the order of `Sampling`; temperature 0 takes the highest of what this returns.
+    """Return logits with bias and penalties applied, in the order of the fields of `Sampling`.
 
     Args:
         logits: the model's own.
@@ -238,14 +242,14 @@ def probabilities(
 
 
 def top_k_mask(logits: Logits, count: int) -> Bool[Tensor, "rows vocabulary"]:
-    """Mark the `count` highest logits of each row, of equal ones those with the lowest ids."""
+    """Return True for the `count` highest logits of each row; of equal ones those with the lowest ids."""
     lowest = logits.topk(count, sorted=True).values[:, -1:]
     higher, tied = logits > lowest, logits == lowest
     return higher | (tied & (tied.cumsum(-1) <= count - higher.sum(-1, keepdim=True)))
 
 
 def top_p_mask(probs: Float[Tensor, "rows vocabulary"], fraction: float) -> Bool[Tensor, "rows vocabulary"]:
-    """Mark the fewest most likely tokens of each row that together have at least this fraction of the probability."""
+    """Return True for the fewest most likely tokens of each row with a total probability of at least `fraction`."""
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     return torch.zeros_like(probs, dtype=torch.bool).scatter_(-1, order, before < fraction)

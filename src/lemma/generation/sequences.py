@@ -69,14 +69,17 @@ class StateHistory:
         self._first_steps: dict[bytes, int] = {}
 
     def find_earlier(self, signature: bytes, step: int) -> int | None:
-        """Return the step at which this state occurred before; None if it is new, and then store it."""
+        """Return the step at which an equal state (by its bytes) occurred.
+
+        If there is none, store it and return None.
+        """
         key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
         first = self._first_steps.setdefault(key, step)
         return None if first == step else first
 
 
 def make_proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
-    """Describe the loop that is proved when the states before tokens `first` and `step` are the same.
+    """Return the loop of a text whose state before token `first` equals that before token `step`; `state` describes it.
 
     >>> make_proved_loop([5, 1, 2, 1, 2], first=1, step=5, state="the last token")
     TextLoop(onset=1, period=2, proved=True, state='the last token')
@@ -86,7 +89,7 @@ def make_proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -
 
 
 def find_observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
-    """Describe the shortest loop that the end of the text has gone through three times; None without one.
+    """Return the shortest loop that the end of a text has gone through three times, not proved; None without one.
 
     >>> find_observed_loop([9, 1, 2, 1, 2, 1, 2], "the hidden vectors")
     TextLoop(onset=1, period=2, proved=False, state='the hidden vectors')
@@ -109,7 +112,7 @@ def smallest_period(word: Sequence[int]) -> int:
 
 
 def _find_onset(tokens: Sequence[int], start: int, period: int) -> int:
-    """Walk back from an index in the loop to where it begins."""
+    """Return the smallest index from which all tokens up to `start` repeat with this period."""
     while start and tokens[start - 1] == tokens[start - 1 + period]:
         start -= 1
     return start
@@ -129,7 +132,7 @@ class Detokenizer:
         self._has_started = False
 
     def add(self, token: int) -> str:
-        """Take a token and return the text that is complete by now."""
+        """Append a token; return the text that is complete now and was not returned before."""
         self._tokens.append(token)
         text = self._tokenizer.decode(self._tokens)
         pending = min(3, len(text) - len(text.rstrip(INCOMPLETE)))  # later tokens can change no more than these
@@ -143,21 +146,21 @@ class Detokenizer:
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """Tokens on which the next piece depends."""
+        """Tokens that are not decoded yet, on which the next piece depends."""
         return tuple(self._tokens)
 
     def flush(self) -> str:
-        """Return what is left at the end, complete or not."""
+        """Return the remaining text at the end, even with an incomplete character."""
         return self._strip_start(self._tokenizer.decode(self._tokens)[len(self._emitted) :])
 
     def _strip_start(self, piece: str) -> str:
-        """Drop half a character at the start of the full text, which nothing before can complete."""
+        """Return a piece without an incomplete character at the start of the full text."""
         had_started, self._has_started = self._has_started, self._has_started or bool(piece)
         return piece if had_started else strip_partial_character(self._tokenizer, piece)
 
 
 def strip_partial_character(tokenizer: Tokenizer, text: str) -> str:
-    """Drop bytes at the start of a text, three at most, that are the end of a character."""
+    """Return a text without the bytes at its start, three at most, that only end a character."""
     return PARTIAL_CHARACTER.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
 
 
@@ -176,7 +179,7 @@ class StopStringFilter:
         self._stops, self.pending, self.has_stopped = tuple(stops), "", False
 
     def add(self, piece: str) -> str:
-        """Take a piece and return what can be emitted by now; nothing after the stop."""
+        """Append a piece of text; return what can be emitted now, nothing from a stop string on."""
         if self.has_stopped:
             return ""
         text = self.pending + piece
@@ -187,11 +190,11 @@ class StopStringFilter:
         return text[:end]
 
     def flush(self) -> str:
-        """Return what is still held back at the end."""
+        """Return the text that is still held back at the end."""
         return self.pending
 
     def _partial_length(self, text: str) -> int:
-        """Count the characters at the end that are the beginning of a stop string."""
+        """Return how many characters at the end of a text are the beginning of a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         lengths = range(min(longest, len(text)), 0, -1)
         return next((size for size in lengths if any(stop.startswith(text[-size:]) for stop in self._stops)), 0)
@@ -249,7 +252,7 @@ class TextEvent:
 
     @property
     def row(self) -> int:
-        """Index of the text among those of all prompts."""
+        """Index of the sequence among the sequences of all prompts."""
         return self.request.first_row + self.index
 
 
@@ -299,11 +302,14 @@ class TokenSequence:
         return self._token_tensor
 
     def stop(self, reason: StopReason) -> None:
-        """End here, and stop the clock."""
+        """Mark the sequence as ended for a reason, and record the time."""
         self.stop_reason, self.finished_at = reason, time.perf_counter()
 
     def append(self, token: int, logprob: TokenLogprob | None) -> TextEvent | None:
-        """Take the next token; return what can be emitted by now. `<eos>` and stop tokens do not belong to the text."""
+        """Append the sampled token; return an event if text can be emitted now, else None.
+
+        `<eos>` and stop tokens end the sequence and do not belong to the text.
+        """
         settings = self.settings
         if token == self._eos:
             ending = "eos" if settings.stop_at_eos else None
@@ -330,6 +336,10 @@ class TokenSequence:
         return self._make_event(piece, token) if self.request.stream and (piece or not self.detokenizer) else None
 
     def _add_logprob(self, logprob: TokenLogprob, is_last: bool) -> None:
+        """Record a token's log-probability for the result and for the next event.
+
+        `is_last` for the token that ends the text.
+        """
         if self._tokenizer:
             logprob = logprob.with_text(self._tokenizer, self.tokens[-1:] or self.request.prompt[-1:])
         if not is_last:
@@ -339,7 +349,7 @@ class TokenSequence:
             self._unsent_logprobs.append(logprob)
 
     def finish(self, piece: str = "", token: int | None = None) -> TextEvent:
-        """Return the last event: the text that was held back, and the result."""
+        """Return the last event, with the text that was held back and the result."""
         if self.detokenizer:
             piece += self.stop_filter.add(self.detokenizer.flush()) + self.stop_filter.flush()
             self.stop_reason = "stop" if self.stop_filter.has_stopped else self.stop_reason
@@ -348,6 +358,7 @@ class TokenSequence:
         return event
 
     def _make_event(self, piece: str, token: int | None) -> TextEvent:
+        """Return an event with a piece of text, the last token and the log-probabilities not sent yet."""
         if not self._unsent_logprobs:
             return TextEvent(self.request, self.index, piece, token)
         is_stop_string = self.stop_filter.has_stopped and not piece  # its tokens are not emitted
@@ -355,7 +366,7 @@ class TokenSequence:
         return TextEvent(self.request, self.index, piece, token, logprobs)
 
     def check_loop(self, state: State, row: int, model: LanguageModel) -> None:
-        """Look for an earlier state equal to that of this row of a batch, with all else the next token depends on.
+        """Set the loop if an earlier state equals row `row` of this one, with all else the next token depends on.
 
         While a bounded window is not full, and where the state is all that was read, no state recurs.
         """
@@ -377,6 +388,7 @@ class TokenSequence:
                 self.stop("loop")
 
     def _describe_state(self, state: State) -> str:
+        """Return the words for all that the next token depends on, for the message about a loop."""
         settings = self.settings
         if settings.history_setting:
             return f"the text so far, on which {settings.history_setting} depends,"
@@ -385,7 +397,7 @@ class TokenSequence:
         return " and ".join([state.about, *extra])
 
     def _extra_signature(self) -> bytes:
-        """Return what the next token depends on besides the model's state."""
+        """Return as bytes all that the next token depends on besides the model's state, such as tokens used."""
         extra = ""
         if self.settings.depends_on_history:
             extra = f"{len(self._used_tokens)},{len(self._generated_tokens)};"
@@ -423,17 +435,18 @@ class Generation(Result):
 
     @property
     def note(self) -> str:
-        """A line about the loop, and one about the seed that was drawn; empty without both."""
+        """A line about the loop, and one about the drawn seed; empty without both."""
         lines = [f"loop: {self.loop}" if self.loop else "", "" if self.seed is None else f"seed: {self.seed}"]
         return "\n".join(line for line in lines if line)
 
     @property
     def notes(self) -> str:
-        """Text below the generated one: the loop, the seed, and the log-probabilities."""
+        """Text printed below the generated text: the loop, the seed, and the log-probabilities."""
         tables = as_text(self._tables())
         return "\n".join(([wrap_lines(self.note)] if self.note else []) + (["", tables] if tables else []))
 
     def _tables(self) -> list[Block]:
+        """Return a table of the tokens with their log-probabilities; empty if none were requested."""
         if self.logprobs is None:
             return []
         rows: list[tuple[str, ...]] = []

@@ -40,14 +40,21 @@ class SlotBatch:
 
     @property
     def num_active(self) -> int:
+        """Number of rows with a sequence."""
         return len(self.sequences) - self.sequences.count(None)
 
     def admit(
         self, sequences: Sequence[TokenSequence], cache: State, cache_rows: Sequence[int], padding: Sequence[int] = ()
     ) -> bool:
-        """Give each sequence a row, with its row of a cache; return False if the cache is full or not a decoder's.
+        """Give each sequence a row with a copy of its KV cache.
 
-        The last tokens of a cache row, as many as its padding, are not the sequence's own and will be overwritten.
+        Args:
+            cache: state with the sequences' prompts.
+            cache_rows: row of each sequence in it.
+            padding: number of tokens at the end of each row that are padding, to be overwritten.
+
+        Returns:
+            False if the cache is full or not a decoder's, so that nothing was admitted.
         """
         cache = cache.to_cache() if isinstance(cache, DecoderSlotCache) else cache  # of a sequence that was alone
         if not isinstance(cache, DecoderCache) or not cache.layers or cache.tokens.shape[1] == cache.window:
@@ -64,7 +71,7 @@ class SlotBatch:
         return True
 
     def drop_finished(self) -> None:
-        """Free the rows of stopped sequences; shrink where a quarter of the rows or of the capacity would do."""
+        """Free the rows of stopped sequences; shrink where a quarter of the rows or of the capacity is enough."""
         for row, sequence in enumerate(self.sequences):
             if sequence and sequence.stop_reason:
                 self.sequences[row], self.lengths[row] = None, 0
@@ -79,7 +86,9 @@ class SlotBatch:
             self._resize()
 
     def step(self) -> tuple[list[TokenSequence], Logits, dict[TokenSequence, DecoderCache]]:
-        """Read one token of each sequence; return the sequences, their logits, and the windows that are now full."""
+        """Return the running sequences, the logits after the last token of each, and the caches of those whose
+        window is now full.
+        """
         assert self.slots is not None
         if max(self.lengths) >= self.slots.capacity:
             self._resize()
@@ -101,7 +110,7 @@ class SlotBatch:
         return [sequence for _, sequence in active], logits, windows
 
     def _resize(self, num_new: int = 0, length: int = 0) -> None:
-        """Move the sequences into as many rows, of as much capacity, as they need, and make the step for that shape."""
+        """Move the sequences to slots with `num_new` more rows and a capacity of `length` tokens, with a new step."""
         assert self.slots is not None
         rows = [row for row, sequence in enumerate(self.sequences) if sequence]
         batch = max(self.min_rows, 1 << (max(1, len(rows) + num_new) - 1).bit_length())
@@ -116,10 +125,12 @@ class SlotBatch:
         self.step_model = self._capture_step(self.slots) if self.has_fixed_shape else self._torch_step()
 
     def _torch_step(self) -> Callable[[Tensor, DecoderSlotCache], Logits]:
+        """Return a function (tokens, slots) → logits that runs the model by PyTorch."""
         step = fast_copy(self.model).step
         return lambda tokens, slots: step(tokens, slots)[:, -1]
 
     def _capture_step(self, slots: DecoderSlotCache) -> Callable[[Tensor, DecoderSlotCache], Logits]:
+        """Return a function (tokens, slots) → logits that replays a CUDA graph."""
         from lemma.generation.cuda_graphs import MIN_TRITON_TOKENS, CudaGraphStep  # needed on a GPU only
 
         logits_only = Sampling(tokens=MIN_TRITON_TOKENS, logprobs=0)  # each sequence has settings of its own

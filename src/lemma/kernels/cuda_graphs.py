@@ -12,7 +12,10 @@ CAPTURE_LOCK = threading.Lock()  # PyTorch captures on one stream of the process
 
 @contextmanager
 def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Record the kernels launched inside into a graph; kernels and allocations of other threads do not break it."""
+    """Record the CUDA kernels that are launched inside the context into `graph`.
+
+    Other threads do not break the recording.
+    """
     with CAPTURE_LOCK, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         yield
 

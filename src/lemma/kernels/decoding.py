@@ -35,7 +35,7 @@ def embed_tokens(
     positions: Float[Tensor, "context width"] | None,
     scale: float,
 ) -> Float[Tensor, "batch width"]:
-    """Embed the next token of each sequence at its position, `lengths`, and write it into `history`."""
+    """Return the scaled embedding of each next token at position `lengths`, and write the token into `history`."""
     batch, width = len(tokens), table.shape[1]
     out = torch.empty(batch, width, dtype=table.dtype, device=table.device)
     _embed_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
@@ -51,7 +51,7 @@ def take_argmax(
     lengths: Int[Tensor, " batch"],
     history: Int[Tensor, "batch capacity_and_one"],
 ) -> None:
-    """Append the most likely token of each sequence, of equals the first: it is written to `tokens` and `history`."""
+    """Write each sequence's most likely token, of equals the first, to `tokens` and to the end of `history`."""
     batch, classes = logits.shape
     _argmax_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
         logits, tokens, lengths, history, classes, history.shape[1], N=8192, num_warps=16
@@ -67,7 +67,15 @@ def fused_linear(
     residual: Float[Tensor, "rows outputs"] | None = None,
     dtype: torch.dtype | None = None,
 ) -> Float[Tensor, "rows outputs"]:
-    """Return act(norm(x) Wᵀ + b) + residual of a few rows; gated, act(first half) ⊙ second half of the outputs."""
+    """Return act(norm(vectors) Wᵀ + b) + residual for a few rows, in one kernel.
+
+    Args:
+        linear: W and b.
+        norm: norm of the inputs, if any.
+        activation: name of the activation, if any.
+        gated: return act(first half) ⊙ second half of the outputs.
+        dtype: dtype of the result.
+    """
     rows, inputs = vectors.shape
     outputs = len(linear.weight) // (2 if gated else 1)
     out = torch.empty(rows, outputs, dtype=dtype or vectors.dtype, device=vectors.device)

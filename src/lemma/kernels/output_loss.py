@@ -22,7 +22,10 @@ COLUMN_ALIGNMENT = 64  # columns: matrix products are slow where rows are not al
 def output_loss(
     vectors: Float[Tensor, "rows width"], weight: Float[Tensor, "classes width"], targets: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy of the classes W x, for vectors in bfloat16; differentiable once."""
+    """Return the mean cross-entropy of logits W x against `targets`, without storing logits.
+
+    For bfloat16, differentiable once.
+    """
     operator = _output_loss if support.COST_RECORDER is None else _CostOnly.apply
     return operator(vectors.contiguous(), weight, targets)[0]
 
@@ -83,10 +86,12 @@ def _(vectors, weight, targets):
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keep the gradients that the forward pass computed."""
     ctx.save_for_backward(output[1], output[2])
 
 
 def _compute_gradients(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:
+    """Return the gradients of vectors and weight, scaled by the incoming gradient of the loss."""
     vectors, weight = ctx.saved_tensors
     return vectors * gradient.to(vectors.dtype), weight * gradient, None
 
@@ -99,6 +104,7 @@ class _CostOnly(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return empty tensors of the operator's output shapes, with the same memory and FLOPs counted."""
         (classes, width), rows = weight.shape, len(vectors)
         padded = -(-classes // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
         matrix, losses = vectors.new_empty(padded, width), vectors.new_empty(rows, dtype=torch.float32)
@@ -123,4 +129,5 @@ class _CostOnly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradients of vectors and weight."""
         return _compute_gradients(ctx, gradient)

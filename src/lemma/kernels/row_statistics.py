@@ -32,9 +32,12 @@ def attend_with_row_statistics(
     slopes: Float[Tensor, " heads"] | None = None,
     lengths: Int[Tensor, " batch"] | None = None,
 ) -> tuple[Float[Tensor, "batch heads time width"], RowStatistics, RowStatistics]:
-    """Return Σ_j p_ij v_j, and each row's entropy in nats and expected squared distance, all differentiable.
+    """Return the attention output, and each row's entropy in nats and expected squared distance, all differentiable.
 
-    `slopes` are ALiBi's; only the first `lengths` keys of each sequence are visible.
+    Args:
+        scale: factor of q·k.
+        slopes: slope of each head's ALiBi bias, if any.
+        lengths: number of visible keys of each sequence, from the first; all if None.
     """
     mixed, _, entropy, distance = _forward(queries, keys, values, scale, causal, slopes, lengths)
     return mixed, entropy, distance
@@ -276,10 +279,12 @@ TILES = {
 
 
 def _tiles(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
+    """Return block sizes (queries, keys), warps and pipeline stages of a kernel, by dtype and width of the queries."""
     return TILES[kernel][0 if queries.dtype == torch.float32 else 64 if queries.shape[-1] <= 64 else 128]
 
 
 def _kernel_options(queries: Tensor, causal: bool, slopes: Tensor | None, lengths: Tensor | None) -> dict[str, Any]:
+    """Return the compile-time constants of the Triton kernels by name."""
     width = queries.shape[-1]
     return {
         "WIDTH": width,
@@ -298,7 +303,7 @@ def _make_readable(tensor: Tensor) -> Tensor:
 
 
 def _empty_output(queries: Tensor) -> Tensor:
-    """Allocate the output, in the order in which the next layer reads it where offsets allow that."""
+    """Return an uninitialised attention output, in the memory order in which the next layer reads it where possible."""
     batch, heads, time, width = queries.shape
     if heads * time * width < 2**31:
         return queries.new_empty(batch, time, heads, width).transpose(1, 2)
@@ -306,6 +311,7 @@ def _empty_output(queries: Tensor) -> Tensor:
 
 
 def _strides(*tensors: Tensor) -> list[int]:
+    """Return the first three strides of each tensor, in one list."""
     return [stride for tensor in tensors for stride in tensor.stride()[:3]]
 
 
@@ -319,6 +325,7 @@ def _forward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return the attention output, and each row's log-sum-exp, entropy and expected squared distance."""
     queries, keys, values = map(_make_readable, (queries, keys, values))
     batch, heads, time, _ = queries.shape
     mixed = _empty_output(queries)
@@ -355,6 +362,7 @@ def _backward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the gradients of queries, keys and values, from those of output, entropy and distance (`d_…`)."""
     queries, keys, values, d_mixed = map(_make_readable, (queries, keys, values, d_mixed))
     batch, heads, time, width = queries.shape
     groups, options = keys.shape[1], _kernel_options(queries, causal, slopes, lengths)
@@ -390,6 +398,7 @@ def _(queries, keys, values, *others):
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Keep the inputs and outputs of the forward pass for its gradient."""
     queries, keys, values, ctx.scale, ctx.causal, slopes, lengths = inputs
     ctx.save_for_backward(queries, keys, values, *output, slopes, lengths)
 
@@ -397,6 +406,7 @@ def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, 
 def _compute_gradients(
     ctx: Any, d_mixed: Tensor, _: Any, d_entropy: Tensor, d_distance: Tensor
 ) -> tuple[Tensor | None, ...]:
+    """Return the gradients of queries, keys and values from those of output, entropy and distance."""
     *saved, slopes, lengths = ctx.saved_tensors
     gradients = _backward(*saved, d_mixed, d_entropy, d_distance, ctx.scale, ctx.causal, slopes, lengths)
     return *gradients, None, None, None, None

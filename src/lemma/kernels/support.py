@@ -12,7 +12,7 @@ COST_RECORDER: Callable[[int, int], None] | None = None
 
 
 def is_available(device: torch.device) -> bool:
-    """Return whether the kernels run on a device: a GPU of compute capability 8.0 or later, with Triton installed."""
+    """Return whether the Triton kernels run on a device: compute capability 8.0 or later, and Triton installed."""
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
@@ -22,6 +22,9 @@ def runs_on_gpu(tensor: Tensor) -> bool:
 
 
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype that autocast lowers to on a tensor's device; the tensor's own where autocast is off."""
+    """Return the dtype of matrix products under autocast on a tensor's device.
+
+    The tensor's own where autocast is off.
+    """
     kind = "cuda" if tensor.is_cuda else "cpu"
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype

@@ -67,7 +67,10 @@ def _attend(
     position_bias: PositionBias | None,
     dropout: float,
 ) -> AttentionOutput:
-    """Call PyTorch's kernel, which takes one bias, one width and one number of heads for keys and values."""
+    """Return the attention output from PyTorch's kernel.
+
+    Arguments are those of `attend`, with one width and as many key as value heads.
+    """
     (heads, new), (kv_heads, num_keys), width = queries.shape[1:3], keys.shape[1:3], values.shape[-1]
     bias = mask
     if position_bias is not None:
@@ -120,14 +123,14 @@ def expand_position_bias(
 
 
 def relative_distances(num_queries: int, num_keys: int, device: torch.device) -> Int[Tensor, " distances"]:
-    """Return all distances of queries to keys, 1 − num_queries … num_keys − 1; the last of both share a position."""
+    """Return the possible distances query position − key position, in order: 1 − num_queries … num_keys − 1."""
     return torch.arange(1 - num_queries, num_keys, device=device)
 
 
 def sliding_window_mask(
     num_queries: int, num_keys: int, window: int, device: torch.device, mask: Tensor | None
 ) -> Bool[Tensor, "... new known"]:
-    """Hide keys that are `window` or more positions before their query, and those that `mask` hides.
+    """Return a mask, True at visible keys: less than `window` positions before their query, and visible in `mask`.
 
     >>> sliding_window_mask(2, 3, 2, torch.device("cpu"), None).tolist()  # later keys are left to the causal mask
     [[True, True, True], [False, True, True]]
@@ -150,7 +153,10 @@ class SlotCache:
     lengths: Int[Tensor, " batch"]  # tokens cached so far: the index of the next one
 
     def append(self, entries: KVCache) -> KVCache:
-        """Write the next token of each sequence; return the full cache."""
+        """Write keys and values of the next token of each sequence into the cache.
+
+        Return the full cache of all tokens.
+        """
         for cache, token in zip(self.tensors, entries, strict=True):
             cache.movedim(-2, 1)[self.rows, self.lengths] = token.squeeze(-2)
         return self.tensors
@@ -208,26 +214,27 @@ class AttentionShape:
 
     @property
     def head_width(self) -> int:
-        """Width of one head's queries and keys before any merging: I in √I."""
+        """Width of one head's queries and keys before any merging of matrices: I in √I."""
         return (self.attention_width or self.width) // self.heads
 
     @property
     def head_value_width(self) -> int:
-        """Width of one head's values before any merging."""
+        """Width of one head's values before any merging of matrices."""
         return (self.value_width or self.attention_width or self.width) // self.heads
 
     @property
     def kv_heads(self) -> int:
+        """Number of key and value heads; fewer than query heads if groups of these share them."""
         return self.key_value_heads or self.heads
 
     @property
     def input_width(self) -> int:
-        """Width of the vectors that are attended to."""
+        """Width of the vectors from which keys and values are computed."""
         return self.source_width or self.width
 
     @property
     def projection_widths(self) -> dict[str, int]:
-        """Output widths of the "query", "key" and "value" projections; merged ones are left out."""
+        """Output width of each projection by its name: "query", "key", "value"; merged ones are left out."""
         merged = self.key_query == "merged"
         widths = {"query": self.heads * (self.input_width if merged else self.head_width)}
         if not merged:
@@ -335,7 +342,7 @@ class Attention(nn.Module):
         )
 
     def _project(self, hidden: HiddenStates, start: StartPosition) -> tuple[Queries, KVCache]:
-        """Return the queries of new tokens at positions start, start + 1, …, and their cache entry."""
+        """Return the queries of new tokens at positions start, start + 1, …, and their keys and values."""
         if not self.has_uniform_heads:
             parts = self._project_parts(self.projection, hidden)
             if self.query_norm is not None and self.key_norm is not None:
@@ -355,7 +362,7 @@ class Attention(nn.Module):
     def _project_cross(
         self, hidden: HiddenStates, cache: KVCache | SlotCache | None, source: Tensor | None
     ) -> tuple[Queries, KVCache]:
-        """Return the queries, and the keys and values of the source, projected once."""
+        """Return the queries, and the keys and values of `source`, which later calls take from the cache."""
         if source is not None:
             cache = _cache_entry(self._project_parts(self.source_projection, source), source)
         if not isinstance(cache, tuple):
@@ -363,7 +370,7 @@ class Attention(nn.Module):
         return self._project_parts(self.projection, hidden)["query"], cache
 
     def _project_parts(self, name: str, vectors: Tensor) -> dict[str, Float[Tensor, "batch heads time head_width"]]:
-        """Apply the projection of this name, such as "key_value", and split the result into its parts and heads."""
+        """Return the heads of each part of a joint projection; the name "key_value" has the parts "key" and "value"."""
         if not name:
             return {}
         kinds, widths = name.split("_"), self.shape.projection_widths
@@ -383,6 +390,7 @@ class Attention(nn.Module):
         position_bias: PositionBias | None,
         is_first: bool,
     ) -> AttentionOutput:
+        """Return the attention output of new queries over all keys, with position bias and sliding window."""
         new, known = queries.shape[2], keys.shape[2]
         if self.biases is not None:
             position_bias = self.biases(relative_distances(new, known, keys.device))
@@ -399,7 +407,10 @@ class Attention(nn.Module):
         return attend(queries, keys, values, self.scale, self.causal, mask, position_bias, dropout)
 
     def _trim_cache(self, tensors: KVCache) -> KVCache:
-        """Drop what no later query sees: the next token is part of its own sliding window."""
+        """Return a cache without the tokens that no later query sees.
+
+        The next token is part of its own sliding window.
+        """
         if self.window is not None and (length := tensors[0].shape[-2]) >= self.window:
             tensors = tuple(tensor.narrow(-2, length - self.window + 1, self.window - 1) for tensor in tensors)
         if torch.compiler.is_compiling() and self.training:  # or the cache would get gradients of zeros
@@ -408,7 +419,7 @@ class Attention(nn.Module):
 
 
 def _cache_entry(parts: dict[str, Tensor], inputs: Tensor) -> KVCache:
-    """Return keys and values; the inputs replace a merged one, once if both are merged."""
+    """Return the keys and values to cache; the layer's inputs stand in for a merged one, once if both are merged."""
     keys, values = parts.get("key"), parts.get("value")
     if keys is None and values is None:
         return (inputs[:, None],)
@@ -416,7 +427,7 @@ def _cache_entry(parts: dict[str, Tensor], inputs: Tensor) -> KVCache:
 
 
 def _extend_cache(cache: KVCache | SlotCache | None, entry: KVCache) -> KVCache:
-    """Append the entry of new tokens to a cache."""
+    """Return the cache with the keys and values of new tokens (`entry`) appended; only these if there is no cache."""
     if cache is None:
         return entry
     if isinstance(cache, SlotCache):

@@ -37,6 +37,7 @@ class _SigmoidGelu(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor) -> Tensor:
+        """Return x·sigmoid(z), and save x for the gradient."""
         gate = torch.addcmul(values.new_tensor(A), values, values, value=B).mul_(values).sigmoid_()
         ctx.save_for_backward(values, gate)
         return values * gate
@@ -78,7 +79,7 @@ class FeedForwardLayer(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Apply the layer to every vector."""
+        """Return the feed-forward output of every vector."""
         if self.gated:
             gate, widened = self.gate_widen(hidden).chunk(2, -1)
             return self.narrow(self.activation(gate) * widened)
@@ -86,5 +87,5 @@ class FeedForwardLayer(nn.Module):
 
 
 def build_norm(kind: Literal["layer", "rms"], width: int, bias: bool, epsilon: float = 1e-5) -> nn.Module:
-    """Build a layer norm (Ba et al. 2016), or an RMS norm, which has no bias (Zhang & Sennrich 2019)."""
+    """Return a new layer norm (Ba et al. 2016), or an RMS norm, which has no bias (Zhang & Sennrich 2019)."""
     return nn.LayerNorm(width, epsilon, bias=bias) if kind == "layer" else nn.RMSNorm(width, eps=epsilon)

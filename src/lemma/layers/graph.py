@@ -16,16 +16,18 @@ class _SparseProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: "SparseMatrix", dense: Tensor) -> Tensor:
+        """Return sparse matrix × dense matrix."""
         ctx.matrix, ctx.dtype = matrix, dense.dtype
         return _multiply(matrix.csr, dense)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[None, Tensor]:
+        """Return the gradient of the dense matrix: transposed sparse matrix × incoming gradient."""
         return None, _multiply(ctx.matrix.transposed_csr, gradients[0]).to(ctx.dtype)
 
 
 def _multiply(matrix: Tensor, dense: Tensor) -> Tensor:
-    """Multiply in the precision of the matrix: autocast does not support sparse ones."""
+    """Return `matrix` (sparse) × `dense` in the dtype of the matrix, since autocast does not support sparse ones."""
     with torch.autocast(dense.device.type, enabled=False):
         return matrix @ dense.to(matrix.dtype)
 
@@ -44,10 +46,12 @@ class SparseMatrix:
 
     @property
     def csr(self) -> Tensor:
+        """The matrix as a torch tensor in compressed sparse rows."""
         return csr_tensor(self.row_offsets, self.columns, self.values, self.shape)
 
     @property
     def transposed_csr(self) -> Tensor:
+        """The transposed matrix as a torch tensor in compressed sparse rows."""
         if self.order is None:
             return self.csr
         values = self.values[self.order]
@@ -57,11 +61,11 @@ class SparseMatrix:
         return _SparseProduct.apply(self, dense)  # pyright: ignore[reportReturnType]
 
     def to_dense(self) -> Float[Tensor, "rows columns"]:
-        """Return the full matrix, for a small one."""
+        """Return all entries as a dense tensor, zeros included."""
         return self.csr.to_dense()
 
     def to(self, device: torch.device | str, dtype: torch.dtype | None = None) -> Self:
-        """Return the matrix on another device, or in another dtype."""
+        """Return a copy on another device, or in another dtype."""
         values = self.values.to(device, dtype or self.values.dtype)
         order = None if self.order is None else self.order.to(device)
         indices = (self.row_offsets, self.columns, self.transposed_offsets, self.transposed_columns)
@@ -69,7 +73,7 @@ class SparseMatrix:
         return type(self)(self.shape, offsets, columns, values, transposed_offsets, transposed_columns, order)
 
     def with_values(self, values: Float[Tensor, " entries"]) -> Self:
-        """Return a matrix with the same indices; the values of a symmetric matrix must be symmetric too."""
+        """Return a matrix with the same row and column indices but other values; symmetric if this matrix is."""
         return replace(self, values=values)
 
     @classmethod
@@ -80,7 +84,7 @@ class SparseMatrix:
         shape: tuple[int, int],
         symmetric: bool = False,
     ) -> Self:
-        """Build a matrix from the row and column of every entry, in the order of the rows.
+        """Build a matrix from (row, column) indices, sorted by row, and the value of each entry.
 
         >>> indices, values = torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0])
         >>> SparseMatrix.from_entries(indices, values, (2, 2)).to_dense().tolist()
@@ -96,13 +100,14 @@ class SparseMatrix:
 
 
 def _row_offsets(rows: Int[Tensor, " entries"], count: int, dtype: torch.dtype) -> Int[Tensor, " rows_and_one"]:
+    """Return where the entries of each of `count` rows begin in compressed sparse rows, and where the last one ends."""
     offsets = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
     offsets[1:] = torch.bincount(rows, minlength=count).cumsum(0)
     return offsets.to(dtype)
 
 
 def csr_tensor(row_offsets: Tensor, columns: Tensor, values: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Make a sparse CSR tensor, without torch's warning that it is in beta."""
+    """Return a sparse CSR tensor, without torch's warning that these are in beta."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CSR tensor support")
         return torch.sparse_csr_tensor(row_offsets, columns, values, tuple(shape), check_invariants=False)
@@ -126,7 +131,7 @@ def build_adjacency(
     normalisation: Normalisation = "symmetric",
     weights: Float[Tensor, " edges"] | None = None,
 ) -> Adjacency:
-    """Normalise a graph given by its edges: each between two nodes, in either direction, once or twice.
+    """Return the normalised adjacency matrix of a graph, with self-loops, from the pairs of nodes that edges connect.
 
     Edges count for both ends; doubles count once (of weighted ones the largest), loops as the one that every node gets.
 
@@ -143,7 +148,7 @@ def build_adjacency(
 def add_self_loops(
     edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, " edges"] | None = None
 ) -> tuple[Int[Tensor, "two entries"], Float[Tensor, " entries"]]:
-    """Return the indices of the entries of Ã = A + I, in the order of rows, and their values."""
+    """Return (row, column) indices and values of the entries of Ã = A + I, sorted by row."""
     values = torch.ones(edges.shape[1], device=edges.device) if weights is None else weights
     is_edge = edges[0] != edges[1]
     edges, values = edges[:, is_edge], values[is_edge]
@@ -159,7 +164,7 @@ def add_self_loops(
 def normalise_entries(
     indices: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, normalisation: Normalisation
 ) -> Float[Tensor, " entries"]:
-    """Divide the entries of Ã by degrees: by the root of both ends' (symmetric), by the row's, or not at all."""
+    """Return the entries of Ã divided by √(degree of row · degree of column), by the row's degree, or by 1."""
     if normalisation not in ("symmetric", "rows"):
         return values
     doubles = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
@@ -177,7 +182,7 @@ class GraphConvolution(nn.Module):
         self.bias = nn.Parameter(torch.zeros(output_width)) if bias else None
 
     def forward(self, features: Tensor | SparseMatrix, adjacency: Adjacency | Tensor) -> Tensor:
-        """Multiply features by W and sum them along the edges; `adjacency` is sparse, or dense matrices."""
+        """Return Â (X W) + b of node features X; `adjacency` is Â, sparse or dense."""
         if isinstance(features, SparseMatrix):
             sums = adjacency @ (features @ self.map.weight.T)
         elif isinstance(adjacency, SparseMatrix) and self.map.in_features < self.map.out_features:

@@ -37,7 +37,7 @@ def row_statistics(
     num_layers: int | None = None,
     row_mask: Bool[Tensor, "batch time"] | None = None,
 ) -> RowMeans:
-    """Measure entropy (B2) and squared distance (B3) of attention's rows from each layer's records, differentiably.
+    """Return the mean entropy (B2) and mean squared distance (B3) of all attention rows, differentiably.
 
     L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]) and L_near = 1/(K·T·(L−1)) Σ_{ℓ<L−1} min(L_max, Σ_{t₂} α (t₁−t₂)²), averaged
     over the batch too. Rows without visible keys do not count, nor those that `row_mask` leaves out.
@@ -53,7 +53,7 @@ def row_statistics(
 
 
 def _mean(sums: Sequence[tuple[Tensor, Tensor, Tensor]], index: int) -> Float[Tensor, ""]:
-    """Return the mean over all rows of all heads; zero without rows."""
+    """Return the `index`-th sum (entropy or distance) over the number of rows, over all layers; 0 without rows."""
     if not sums:
         return torch.zeros(())
     rows = torch.cat([counts for _, _, counts in sums]).sum()
@@ -69,13 +69,13 @@ class AttentionRows:
     row_mask: Bool[Tensor, "batch time"] | None = None  # the rows that count; all with visible keys if unset
 
     def blocks(self) -> Iterator[slice]:
-        """Yield the rows, as many at a time as fit."""
+        """Yield slices of query positions that together cover all rows; the scores of each fit in memory."""
         batch, heads, new, _ = self.record.queries.shape
         step = max(1, BLOCK_SCORES // (batch * heads * self.record.keys.shape[-2]))
         return (slice(start, min(start + step, new)) for start in range(0, new, step))
 
     def scores(self, queries: Tensor, keys: Tensor, rows: slice) -> tuple[Scores, Float[Tensor, "rows keys"]]:
-        """Return scores, `MASKED_SCORE` where a key is not visible, and distances; keys after the rows are left out."""
+        """Return the scores of the query positions `rows` over the keys up to the last of them, and the distances."""
         record = self.record
         new, known = record.queries.shape[-2], record.keys.shape[-2]
         num_visible = known - new + rows.stop if record.causal else known
@@ -92,14 +92,14 @@ class AttentionRows:
         return scores.clamp_(min=MASKED_SCORE), distances
 
     def counted_rows(self, scores: Scores, rows: slice) -> Bool[Tensor, "batch heads rows"]:
-        """Mark the rows that count: those with visible keys that are not left out."""
+        """Return True for the rows of a block that count: with visible keys, and not excluded by `row_mask`."""
         is_counted, unmasked = scores.amax(-1) > MASKED_SCORE, self.record.unmasked_rows()
         is_counted = is_counted if unmasked is None else is_counted & unmasked[..., rows]
         return is_counted if self.row_mask is None else is_counted & self.row_mask[:, None, rows]
 
 
 def row_sums(rows: AttentionRows) -> tuple[HeadSums, HeadSums, HeadSums]:
-    """Return the sums of entropies and of cut-off squared distances of each head's rows, and the number of rows."""
+    """Return each head's sum of row entropies, sum of cut-off squared distances, and number of rows."""
     record = rows.record
     if record.position_bias is not None and record.position_bias.requires_grad:
         raise SpecError(
@@ -116,6 +116,7 @@ class _RowSums(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: AttentionRows) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the three sums of `row_sums`."""
         ctx.save_for_backward(queries, keys)
         ctx.rows = rows
         sums = torch.zeros(3, queries.shape[1], dtype=torch.float64, device=queries.device)
@@ -132,7 +133,7 @@ class _RowSums(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of queries and keys.
+        """Return the gradients of the sums with respect to queries and keys.
 
         With respect to the scores they are α(−g(s − E[s]) + g'(δ² − E[δ²])), g' zero beyond the cut-off.
         """
@@ -158,7 +159,7 @@ class _RowSums(torch.autograd.Function):
 
 
 def _moments(scores: Scores, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Scores]:
-    """Return each row's lse(s), E[s] and E[δ²], and its weights."""
+    """Return each row's lse(s), E[s] and E[δ²], and its attention weights, for scores s and distances δ."""
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp_()
     return lse, torch.linalg.vecdot(weights, scores), torch.einsum("bhrk,rk->bhr", weights, squares), weights

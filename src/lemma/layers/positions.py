@@ -44,7 +44,7 @@ GROW_LOCK = threading.Lock()  # two threads that use one model must not replace 
 
 
 def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, time: int) -> Float[Tensor, "..."]:
-    """Return the rows of positions start, start+1, …, or the row of each position in `start`."""
+    """Return the table's rows start, …, start + time − 1; if `start` is a tensor, the row of each of its positions."""
     return table[start][:, None] if isinstance(start, Tensor) else table.narrow(0, start, time)
 
 
@@ -68,7 +68,7 @@ class LearnedEmbedding(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "batch time width"]:
-        """Add the vectors of positions start, start+1, …."""
+        """Return vectors plus the trained vectors of positions start, start + 1, …."""
         return vectors + _select_rows(self.weight, start, vectors.shape[1])
 
 
@@ -84,7 +84,7 @@ class SinusoidalEmbedding(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "batch time width"]:
-        """Add the table's rows of positions start, start+1, …."""
+        """Return vectors plus the sines and cosines of positions start, start + 1, …."""
         return vectors + _select_rows(self.table, start, vectors.shape[1])
 
 
@@ -115,7 +115,7 @@ class RotaryEmbedding(nn.Module):
     def forward(
         self, vectors: Float[Tensor, "*batch time width"], start: StartPosition = 0
     ) -> Float[Tensor, "*batch time width"]:
-        """Rotate vectors at positions start, start+1, …, past the table's end too; or each row at its own position.
+        """Return queries or keys rotated by the angles of positions start, start + 1, …, or of a position per row.
 
         The table grows as needed, except in compiled code, which computes what it lacks. Positions by row must be in
         it: `ensure_length` makes it long enough.
@@ -139,7 +139,7 @@ class RotaryEmbedding(nn.Module):
         return torch.cat([rotate_vectors(rotary_part, rows.to(vectors.dtype)), rest], dim=-1)
 
     def ensure_length(self, length: int) -> None:
-        """Make the table long enough for this many positions."""
+        """Extend the table of sines and cosines to at least `length` positions."""
         if len(self.table) >= length:
             return
         with GROW_LOCK, torch.inference_mode(False):  # a tensor of inference mode could not be trained with later
@@ -149,7 +149,7 @@ class RotaryEmbedding(nn.Module):
     def _compute_rows(
         self, start: int, stop: int, device: torch.device | None = None, dtype: torch.dtype | None = None
     ) -> Float[Tensor, "time ..."]:
-        """Compute rows of the table for `rotate`, or for `rotate_halves`."""
+        """Return the sines and cosines of positions `start` … `stop` − 1, in the layout that `forward` needs."""
         frequencies, factor = rotary_frequencies(self.rotary_dim, self.base, self.scaling, device)
         first = start + self.first
         positions = torch.arange(first, first + stop - start, dtype=torch.float64, device=device)[:, None]
@@ -164,7 +164,7 @@ class RotaryEmbedding(nn.Module):
 def rotary_frequencies(
     width: int, base: float, scaling: Scaling, device: torch.device | None = None
 ) -> tuple[Float[Tensor, " pairs"], float]:
-    """Return the scaled angles θ_i = base^(−2(i−1)/width) of the pairs per position, and the factor of the vectors.
+    """Return the angle per position of each pair, scaled (θ_i = base^(−2(i−1)/width) before), and a factor for vectors.
 
     >>> from lemma.spec.positions import LinearScaling
     >>> rotary_frequencies(4, 10_000.0, LinearScaling(factor=2))[0].tolist()
@@ -198,7 +198,9 @@ def rotary_frequencies(
 def rotate(
     vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time pairs two"]
 ) -> Float[Tensor, "*batch time width"]:
-    """Rotate each pair (a, b) by the angle whose (sine, cosine) is in the table: (a cos − b sin, a sin + b cos).
+    """Return vectors with each adjacent pair (a, b) rotated to (a cos − b sin, a sin + b cos).
+
+    The table has (sine, cosine).
 
     >>> quarter = torch.tensor([[[1.0, 0.0]]])  # the sine and cosine of 90°
     >>> rotate(torch.tensor([[2.0, 3.0]]), quarter).tolist()
@@ -233,7 +235,7 @@ class AlibiBias(nn.Module):
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return −m·|distance|."""
+        """Return −m·|distance| for every head, with its slope m."""
         return -self.slopes[:, None] * distances.abs()
 
 
@@ -256,14 +258,14 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return the biases of these distances."""
+        """Return every head's trained bias at these distances."""
         return self.weight[relative_buckets(distances, self.buckets, self.max_distance, self.causal)].T
 
 
 def relative_buckets(
     distances: Int[Tensor, " distances"], buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, " distances"]:
-    """Return the buckets of distances: one each for small ones, then growing like the logarithm (Raffel et al. 2020).
+    """Return the bucket index of each distance: one bucket per small distance, then logarithmic (Raffel et al. 2020).
 
     >>> relative_buckets(torch.tensor([-1, 0, 1, 2, 3, 5, 7, 100]), 8, 16, causal=True).tolist()
     [0, 0, 1, 2, 3, 4, 5, 7]
@@ -298,7 +300,13 @@ def sinusoids(
 
 
 def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
-    """Build the module of a kind of positions for one of the three hooks; None if it has none."""
+    """Return the module with which a kind of positions acts at one point of the model; None if it does not act there.
+
+    Args:
+        hook: the point: "adds" (to embeddings), "rotates" (queries and keys) or "biases" (attention scores).
+        context: number of positions.
+        size: width of the vectors, or number of heads for a bias.
+    """
     match hook, spec:
         case "adds", Learned():
             return LearnedEmbedding(context, size)
@@ -323,5 +331,5 @@ def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: boo
 
 
 def build_positions(spec: Positions, context: int, width: int) -> nn.Module:
-    """Build the position embedding of a spec; rotations and biases act inside attention."""
+    """Return the module that adds a spec's position embeddings to token embeddings; the identity without any."""
     return build_hook(spec, "adds", context, width) or NoEmbedding()

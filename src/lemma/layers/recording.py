@@ -37,45 +37,45 @@ class AttentionRecord:
     """Score of each head's attention sink, a key without a value, which takes a part of every row (gpt-oss)."""
 
     def scores(self) -> Float[Tensor, "batch heads new known"]:
-        """Return the scaled scores with bias, −∞ where a key is not visible."""
+        """Return the scaled scores q·k plus bias; −∞ where a key is not visible."""
         scores = self.queries @ self.keys.mT * self.scale
         scores = scores if self.position_bias is None else scores + self.position_bias_at(self.integer_distances())
         scores = scores if self.bias is None else scores + self.bias
         return scores.masked_fill(~self.causal_mask(), -torch.inf) if self.causal else scores
 
     def weights(self) -> Float[Tensor, "batch heads new known"]:
-        """Return the attention weights; a row without visible keys is zero."""
+        """Return the attention weights, the softmax of the scores; a row without visible keys is zero."""
         scores = self.scores()
         weights = scores.softmax(-1).masked_fill((scores == -torch.inf).all(-1, keepdim=True), 0.0)
         return weights if self.sinks is None else weights * self.non_sink_fraction()
 
     def non_sink_fraction(self) -> Float[Tensor, "batch heads new 1"]:
-        """Return the fraction of each row that its sink leaves: Σ exp(score) / (Σ exp(score) + exp(sink))."""
+        """Return the total weight of the keys beside the sink: Σ exp(score) / (Σ exp(score) + exp(sink))."""
         assert self.sinks is not None
         sums = self.scores().logsumexp(-1, keepdim=True)
         return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])
 
     def distances(self) -> Float[Tensor, "new known"]:
-        """Return how far each key lies before each query, in the queries' dtype."""
+        """Return query position − key position for all pairs, in the dtype of the queries."""
         return self.integer_distances().to(self.queries.dtype)
 
     def integer_distances(self) -> Int[Tensor, "new known"]:
-        """Return the distances as integers; half precision rounds them from 257 on."""
+        """Return query position − key position for all pairs as integers; half precision rounds them from 257 on."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return rows[:, None] - torch.arange(known, device=self.keys.device)
 
     def position_bias_at(self, distances: Real[Tensor, "rows known"]) -> Float[Tensor, "heads rows known"]:
-        """Return the position bias of keys at these distances before some of the queries."""
+        """Return the bias of the scores at these distances (query position − key position) for each head."""
         assert self.position_bias is not None
         return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
 
     def causal_mask(self) -> Bool[Tensor, "new known"]:
-        """Mark the keys that the causal order lets each query see."""
+        """Return True where a key is not after its query."""
         return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
 
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
-        """Mark the rows of positions that are not masked themselves, as padding is; None for all.
+        """Return False for queries at positions of padding, True for others; None if no padding is known.
 
         Padding is known only from a mask of keys that is the same for every row, with as many rows as keys.
         """
@@ -98,11 +98,14 @@ class AttentionListener(TorchFunctionMode):
         self._inside = False
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Handle a call of our own attention."""
+        """Handle a call of Lemma's own attention; subclasses override this."""
         raise NotImplementedError
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `attend(*args, **kwargs)` and record it."""
+        """Call `attend(*args, **kwargs)`, PyTorch's fused attention, and return its output.
+
+        Subclasses record the call.
+        """
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -123,7 +126,7 @@ class AttentionListener(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def dispatch(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Pass a call to `on_sdpa`, unless it comes from there."""
+        """Call `on_sdpa`, or `attend` itself while `on_sdpa` is running already."""
         if self._inside:
             return attend(*args, **kwargs)
         self._inside = True
@@ -143,7 +146,7 @@ class ListenerRegistry(threading.local):
         self.active: list[AttentionListener] = []
 
     def add(self, listener: AttentionListener) -> None:
-        """Add a listener of this thread; the first of all replaces the function."""
+        """Add a listener for this thread; the first of all threads patches `scaled_dot_product_attention`."""
         self.active.append(listener)
         with ListenerRegistry.lock:
             if not ListenerRegistry.count:
@@ -152,7 +155,7 @@ class ListenerRegistry(threading.local):
             ListenerRegistry.count += 1
 
     def remove(self, listener: AttentionListener) -> None:
-        """Remove a listener; the last of all restores the function."""
+        """Remove a listener; the last of all threads restores `scaled_dot_product_attention`."""
         self.active.remove(listener)
         with ListenerRegistry.lock:
             ListenerRegistry.count -= 1
@@ -164,11 +167,12 @@ LISTENERS = ListenerRegistry()
 
 
 def _patched_sdpa(*args: Any, **kwargs: Any) -> Tensor:
+    """Compute `scaled_dot_product_attention` through this thread's listeners; the arguments are PyTorch's."""
     return _dispatch_sdpa(LISTENERS.active, *args, **kwargs)
 
 
 def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
-    """Pass a call to the innermost listener, which passes it on to the next."""
+    """Call `scaled_dot_product_attention` through the last listener, which calls the one before it, and so on."""
     if not listeners or torch.compiler.is_compiling():
         return ListenerRegistry.original_sdpa(*args, **kwargs)
     *outer, inner = listeners
@@ -177,7 +181,7 @@ def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs:
 
 @contextmanager
 def notify_listeners(record: AttentionRecord) -> Iterator[None]:
-    """Notify the listeners of a call of attention; the kernel call inside is not recorded a second time."""
+    """Call `on_attention` of this thread's listeners; inside, their `on_sdpa` does not record the kernel call again."""
     for listener in LISTENERS.active:
         listener.on_attention(record)
         listener.is_announced = True
@@ -197,11 +201,14 @@ class AttentionRecorder(AttentionListener):
         self.path: list[tuple[str, nn.Module]] = []  # modules being called, the innermost last
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Append a record."""
+        """Append a record of a call of Lemma's own attention."""
         self.records.append(replace(record, name=self.path[-1][0] if self.path else ""))
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Record a call that was not announced; the sinks of its module, which the kernel lacks, act on the output."""
+        """Call PyTorch's fused attention and record it.
+
+        If the module has attention sinks, scale the output for them.
+        """
         outputs = attend(*args, **kwargs)
         if self.is_announced:
             return outputs
@@ -257,7 +264,7 @@ def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionR
 
 @contextmanager
 def _force_sdpa(model: nn.Module) -> Iterator[None]:
-    """Disable the implementations of attention that skip PyTorch's fused kernel."""
+    """Make a model use PyTorch's fused attention inside the context, so that listeners see its calls."""
     configs: dict[int, Any] = {
         id(config): config for config in (getattr(module, "config", None) for module in model.modules())
     }
@@ -285,7 +292,7 @@ def record_from_sdpa(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> AttentionRecord:
-    """Turn the arguments of PyTorch's fused attention into a record; the names are PyTorch's."""
+    """Return the record of a call of `scaled_dot_product_attention`; the arguments have PyTorch's names."""
     # Three dimensions get a batch of one; dimensions beyond four are flattened.
     queries, keys, values = (t[None] if t.dim() == 3 else t.flatten(0, -4) for t in (query, key, value))
     heads = queries.shape[1]
@@ -302,7 +309,10 @@ def record_from_sdpa(
 
 
 def mask_to_bias(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Turn a boolean mask into a bias of the scores, in the dtype of `like`: −∞ where it is False."""
+    """Return a boolean mask as a bias of the scores in the dtype of `like`: −∞ where it is False.
+
+    A float mask as it is.
+    """
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
@@ -311,7 +321,7 @@ def mask_to_bias(mask: Tensor | None, like: Tensor) -> Tensor | None:
 def expand_kv_heads(
     tensor: Float[Tensor, "batch groups time width"], heads: int
 ) -> Float[Tensor, "batch heads time width"]:
-    """Repeat keys or values for each query head of their group; one group for all is not copied."""
+    """Return keys or values repeated for each query head of their group; those of a single group are not copied."""
     groups = tensor.shape[1]
     if groups == heads:
         return tensor

@@ -24,23 +24,23 @@ class State(ABC):
 
     @property
     def can_recur(self) -> bool:
-        """True if a text that continues may reach the same state again."""
+        """True if a text that continues may reach a state again that equals an earlier one."""
         return True
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Return its tensors by name, with the batch as first dimension."""
+        """Return the state's tensors by name, with the batch as first dimension."""
 
     @abstractmethod
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Return a state of the same kind that holds these tensors."""
+        """Return a state of the same class that holds these tensors, named as in `tensors`."""
 
     def detach(self) -> Self:
-        """Return the same state, detached from the graph that made it."""
+        """Return the state with tensors detached from the autograd graph."""
         return self.with_tensors({name: tensor.detach() for name, tensor in self.tensors().items()})
 
     def select_rows(self, index: Tensor) -> Self:
-        """Return the state of some rows of the batch."""
+        """Return the state of the batch rows at `index`."""
         return self.with_tensors({name: tensor[index] for name, tensor in self.tensors().items()})
 
     def signature(self, row: int = 0) -> bytes:
@@ -63,7 +63,7 @@ class TokenWindow(State):
 
     @classmethod
     def empty(cls, tokens: Int[Tensor, "batch time"], span: int) -> "TokenWindow":
-        """Return the state before the first of `tokens`."""
+        """Return a window of no tokens yet, for as many rows and on the same device as `tokens`."""
         return cls(tokens[:, :0], span)
 
     @property
@@ -77,11 +77,11 @@ class TokenWindow(State):
         return replace(self, tokens=tensors["seen"])
 
     def append(self, tokens: Int[Tensor, "batch time"]) -> "TokenWindow":
-        """Return the state after more tokens."""
+        """Return the window after `tokens`: the last `span` of old and new tokens."""
         return replace(self, tokens=self.with_context(tokens)[:, -self.span :])
 
     def with_context(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
-        """Prepend the earlier tokens that the windows of new tokens contain."""
+        """Return the window's tokens followed by `tokens`."""
         earlier = self.tokens[:, max(0, self.tokens.shape[1] - self.span + 1) :]
         return torch.cat([earlier, tokens], dim=1) if earlier.shape[1] else tokens
 
@@ -89,7 +89,7 @@ class TokenWindow(State):
 def sliding_windows(
     vectors: Float[Tensor, "batch joined width"], time: int, span: int
 ) -> Float[Tensor, "batch time span width"]:
-    """Cut the windows that end at each of the last `time` vectors; zeros where the text had not begun.
+    """Return, for each of the last `time` vectors, the `span` vectors up to it; zeros before the text starts.
 
     >>> sliding_windows(torch.tensor([[[1.0], [2.0], [3.0]]]), time=3, span=2).flatten(2).tolist()
     [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
@@ -102,7 +102,7 @@ def sliding_windows(
 
 
 def window_mask(num_tokens: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
-    """Mark the positions of each window that hold a token; None if all do."""
+    """Return True where a position of a window holds a token, not the zeros before the text; None if all do."""
     missing = time + span - 1 - num_tokens
     if not missing:
         return None

@@ -33,7 +33,10 @@ def _as_tuple(value: Any) -> Any:
     """Convert a value, or a list without its duplicates, to a tuple; any other type is returned as it is."""
     if isinstance(value, (int, float, str)):
         return (value,)
-    return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
+    try:
+        return tuple(dict.fromkeys(value)) if isinstance(value, (list, tuple)) else value
+    except TypeError:  # a list or a table among the values: pydantic says what is expected
+        return value
 
 
 def _read_models(value: Any) -> Any:

@@ -238,6 +238,12 @@ def test_arbitrary_settings_raise_only_lemma_errors(data: st.DataObject, model: 
         assert str(error)
 
 
+@pytest.mark.parametrize("value", [[[]], [{}]])
+def test_lists_and_tables_in_lists_of_a_study_are_refused(value: list) -> None:
+    with pytest.raises(SpecError, match=r"lengths\.0 = .*a valid integer"):
+        read_study("length", {"lengths": value})
+
+
 @given(st.sampled_from(sorted(STUDIES)), st.data())
 def test_arbitrary_study_settings_raise_only_lemma_errors(name: str, data: st.DataObject) -> None:
     names = [
