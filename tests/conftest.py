@@ -43,7 +43,7 @@ def _fixed_seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_registered() -> Iterator[None]:
+def _reset_registrations() -> Iterator[None]:
     """Undo registrations after each test or page example."""
     yield
     for group in (PLUGIN_FAMILIES, PLUGIN_POSITIONS, PLUGIN_OBJECTIVES):

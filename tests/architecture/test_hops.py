@@ -68,7 +68,7 @@ def test_counting_a_decoder_executes_few_modules(tmp_path: Path) -> None:
     assert len(executed) <= 23, executed
 
 
-def test_a_study_of_families_executes_few_modules(tmp_path: Path, text: Path) -> None:
+def test_study_of_families_executes_few_modules(tmp_path: Path, text: Path) -> None:
     study = f"""
 name = "small"
 models = ["feed-forward", "lstm", "decoder"]

@@ -33,7 +33,7 @@ def base(home: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolated_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(home / "cache"))
 
 

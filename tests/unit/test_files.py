@@ -64,7 +64,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.txt").read_text() == "old" and names(tmp_path) == ["a.txt"]
 
 
-def test_a_folder_that_is_not_empty_is_replaced(tmp_path: Path) -> None:
+def test_non_empty_folder_is_replaced(tmp_path: Path) -> None:
     for content in ("old", "new"):
         with atomic_replace(tmp_path / "folder") as temporary:
             temporary.mkdir()
@@ -72,7 +72,7 @@ def test_a_folder_that_is_not_empty_is_replaced(tmp_path: Path) -> None:
     assert names(tmp_path / "folder") == ["new"] and names(tmp_path) == ["folder"]
 
 
-def test_a_failed_replacement_keeps_the_old_folder(tmp_path: Path) -> None:
+def test_failed_replacement_keeps_the_old_folder(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "old").touch()
     with pytest.raises(FileNotFoundError), atomic_replace(tmp_path / "folder"):
@@ -226,7 +226,7 @@ def test_non_utf8_names_and_symlink_loops_are_handled(tmp_path: Path) -> None:
         matches_checksum(tmp_path / "loop", "", lambda: "")
 
 
-def test_the_next_writer_removes_the_files_of_a_killed_process(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed_by_the_next_writer(tmp_path: Path) -> None:
     killed_while_writing(tmp_path / "step-1")
     assert len(names(tmp_path)) == 1 and not (tmp_path / "step-1").exists()
     write_atomically(tmp_path / "other.txt", "")
@@ -274,7 +274,7 @@ def test_content_is_synced_before_it_is_renamed_and_the_folder_afterwards(
     assert events[1:] == ["rename", tmp_path.name]
 
 
-def test_the_target_of_a_link_is_replaced_not_the_link(tmp_path: Path) -> None:
+def test_symlink_target_is_replaced_not_the_symlink(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     for name, leads_to in (("folder", tmp_path / "real" / "run"), ("a.txt", tmp_path / "real" / "a.txt")):
         (tmp_path / name).symlink_to(leads_to)

@@ -79,7 +79,7 @@ def test_only_the_files_of_the_corpus_are_unpacked(tmp_path: Path) -> None:
     assert (tmp_path / "into" / "a.raw").read_bytes() == b"text"
 
 
-def test_a_corpus_is_fetched_once_and_then_listed_as_cached(toy: Corpus, home: Path, tmp_path: Path) -> None:
+def test_corpus_is_downloaded_once_and_listed_as_cached(toy: Corpus, home: Path, tmp_path: Path) -> None:
     messages: list[tuple[str, int, int]] = []
     assert not row_of("toy").cached
     files = fetch_corpus(toy, lambda *what: messages.append(what))
@@ -136,7 +136,7 @@ def test_listing_corpora_needs_no_network(monkeypatch: pytest.MonkeyPatch, home:
     assert not home.exists()
 
 
-def test_a_corpus_can_combine_two_packages(
+def test_corpus_can_combine_two_packages(
     index: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheels = {}

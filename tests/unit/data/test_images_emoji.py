@@ -67,7 +67,7 @@ def test_both_styles_have_the_same_names_in_the_same_splits(styles: dict[str, Sp
 
 
 @pytest.mark.usefixtures("usual_home")
-def test_the_stored_files_have_the_documented_sizes_and_counts(styles: dict[str, Splits[CaptionedImages]]) -> None:
+def test_stored_emoji_have_the_documented_sizes_and_counts(styles: dict[str, Splits[CaptionedImages]]) -> None:
     for name, data in styles.items():
         assert sum(path.stat().st_size for path in fetch_corpus(IMAGES[name])) == IMAGES[name].size
         assert data.hash == IMAGES[name].stored_hash

@@ -19,7 +19,7 @@ def test_unknown_split_error_lists_the_splits() -> None:
         select_split({"train": 1, "test": 2}, "tset", "toy")
 
 
-def test_a_selected_split_is_named_in_the_description() -> None:
+def test_selected_split_is_named_in_the_description() -> None:
     data = splits_of(train=[1], test=[2]).select("test")
     assert (data.split_names, data.item("test"), data.description) == (("test",), [2], "toy (test)")
     assert select_split({"train": 1, "test": 2}, None, "toy") == ({"test": 2}, "toy (test)")

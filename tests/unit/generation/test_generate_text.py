@@ -77,7 +77,7 @@ def test_unknown_prompt_words_are_accepted() -> None:
     ],
     ids=["words", "byte-pairs", "characters", "no newline"],
 )
-def test_an_empty_prompt_starts_from_eos_or_a_newline_or_token_0(tokenizer: Tokenizer, start: int) -> None:
+def test_empty_prompt_starts_from_eos_newline_or_token_0(tokenizer: Tokenizer, start: int) -> None:
     read: list[list[int]] = []
     model = Script(tokenizer.vocabulary, [1])
     model.register_forward_pre_hook(lambda module, options: read.append(options[0][0].tolist()))

@@ -60,7 +60,7 @@ def test_temperature_zero_breaks_ties_by_lowest_id() -> None:
 
 
 @pytest.mark.parametrize("temperature", [1e-3, 1e-40, 5e-324])
-def test_a_temperature_near_zero_does_not_overflow(temperature: float) -> None:
+def test_temperature_near_zero_does_not_overflow(temperature: float) -> None:
     assert probabilities(torch.tensor([[3e4, 1.0, -3e4]]), temperature).tolist() == [[1, 0, 0]]
 
 

@@ -76,7 +76,7 @@ def test_tied_matrices_stay_tied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("former", [None, "gelu", "swiglu"])
-def test_the_activation_of_gemma_is_that_of_its_newer_option(former: str | None) -> None:
+def test_gemma_activation_comes_from_its_newer_option(former: str | None) -> None:
     sizes = {"vocab_size": 9, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "head_dim": 4}
     config = {"model_type": "gemma", **sizes, "intermediate_size": 8, "max_position_embeddings": 9}
     spec = spec_from_config({**config, "hidden_act": former, "hidden_activation": "relu"})

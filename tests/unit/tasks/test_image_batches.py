@@ -106,7 +106,7 @@ def test_integer_translation_shifts_pixels_and_fills_white() -> None:
     assert (moved[..., -3:] == 1).all()
 
 
-def test_a_quarter_turn_is_rot90() -> None:
+def test_quarter_turn_equals_rot90() -> None:
     positions = np.tile(np.array([[[0.0, -1.0, 0.0], [1.0, 0.0, 0.0]]]), (4, 1, 1))
     rotated = augment(random_images(), replace(STILL, affine=positions))
     candidates = [torch.rot90(random_images() / 255, times, (2, 3)) for times in (1, 3)]

@@ -98,7 +98,7 @@ def test_head_accuracies_are_counted_in_both_directions() -> None:
     assert table["dobj", "to the head word"].tolist() == [100, 0, 0]
 
 
-def test_the_best_offset_is_the_most_frequent_distance() -> None:
+def test_best_offset_is_the_most_frequent_distance() -> None:
     offsets = best_offsets([B1])
     assert offsets["nsubj", "to the head word"] == (1, 100.0) and offsets["nsubj", "to the dependent"] == (-1, 100.0)
     assert offsets["nmod", "to the head word"] == (1, 50.0)  # morning → flight, Denver → flight

@@ -96,7 +96,7 @@ def assert_resumes(tmp_path: Path, make: Any) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _isolated_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
 
 
@@ -171,7 +171,7 @@ def test_equal_or_unrecorded_thread_count_does_not_warn(tmp_path: Path, spec_and
     assert same_bits(tmp_path / "same", tmp_path / "old")
 
 
-def test_a_checkpoint_of_version_0_1_keeps_its_carried_states(tmp_path: Path, spec_and_data) -> None:
+def test_checkpoint_of_version_0_1_restores_carried_states(tmp_path: Path, spec_and_data) -> None:
     for name in ("new", "old"):
         train_small(tmp_path / name, "lstm", spec_and_data, observer=StopAt(3))
     saved = read_latest_checkpoint(tmp_path / "old" / "checkpoints")
