@@ -321,7 +321,6 @@ def differentiable_outputs(outputs: Any) -> list[Tensor]:
 # the result of a pointwise operation, a softmax or a norm.
 
 PRODUCTS, CAUSAL, ELEMENTS = 0, 1, 2  # what is counted in one pass; causal products are among the products
-COLUMNS = 2  # of a reading of products, for one pass
 ROW_OPERATORS = (
     "_softmax",
     "_log_softmax",
