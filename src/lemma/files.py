@@ -146,7 +146,7 @@ def remove_stale_temp_files(folder: Path) -> None:
 
 
 def _finish_replacement(aside: Path, original: Path) -> None:
-    """Restore a folder that was moved aside, or remove it if its replacement is in place."""
+    """Rename a folder that was moved aside to its original path, or remove it if a new one is there."""
     partial = aside.with_suffix(PARTIAL_SUFFIX)
     if partial.exists() and original.is_dir() and not original.is_symlink():
         original.rmdir()  # an empty folder that somebody made meanwhile; any other stays, and so does `aside`
@@ -214,7 +214,7 @@ def explain_storage_errors(path: Path, temporary: Path | None = None) -> Iterato
 
 
 def unreadable_error(path: Path, error: OSError) -> StorageError:
-    """Return a StorageError for a file that exists but cannot be read now; it need not be damaged."""
+    """Return a StorageError that says why an existing file cannot be read; it need not be damaged."""
     refused = error.errno in (errno.EACCES, errno.EPERM)
     step = "Check its permissions." if refused else NEXT_STEPS.get(error.errno or 0, "")
     return StorageError(f"{path} cannot be read: {error.strerror or error}. {step}".rstrip())
@@ -314,7 +314,7 @@ def _remove(path: Path) -> None:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process with this number runs on this machine."""
+    """Return whether the process with this number runs on this machine; True if unknown."""
     if os.name == "nt":  # signal 0 is Ctrl-C there
         return True
     try:

@@ -24,8 +24,6 @@ def python_command(*arguments: str) -> list[str]:
 def child_environment(**overrides: str) -> dict[str, str]:
     """Return the environment variables for a child that imports what this process imports, and `overrides`.
 
-    `overrides` are further variables.
-
     The current folder stays on the path only if the user put it on PYTHONPATH by its absolute path.
     """
     requested = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if Path(entry).is_absolute()]

@@ -169,7 +169,7 @@ def test_c11_torch_attention_is_equivariant_under_all_permutations() -> None:
     assert masked[0] < 1e-12 and min(masked[1:]) > 1e-3, "under a causal mask only the order itself is kept"
 
 
-def test_rotary_scores_are_relative_and_sinusoidal_ones_are_not() -> None:
+def test_rotary_scores_are_relative_and_sinusoidal_are_not() -> None:
     report = check_identity("rotary", {"N": 9, "D": 4, "shift": 57})
     assert report.holds
     theta = np.array([1.0, 10_000 ** (-0.5)])

@@ -139,7 +139,7 @@ def split_device_name(name: str) -> frozenset[str]:
 
 
 def match_device(name: str) -> Device | None:
-    """Return the device in the table that a driver or a user calls `name`; None if there is none.
+    """Return the device in the table that is meant by `name`, as a driver or a user writes it; None if there is none.
 
     All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
     one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.
@@ -269,7 +269,7 @@ class PlanSettings:
         return int(self.device.memory * (1 - self.reserve))
 
     def step_settings(self) -> StepSettings:
-        """Return the settings with which a training step is traced."""
+        """Return device, precision and recipe with which a training step is traced."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
         return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
 
@@ -318,7 +318,7 @@ class Planner:
             self.sizes[BATCH] = settings.rows
 
     def trace(self, **sizes: int) -> StepTrace:
-        """Trace a training step at the planned sizes with these changes; cached.
+        """Trace a training step at the planned sizes, changed by `sizes`; each is traced once.
 
         If the source is planned as long as the target, a changed T changes S, too.
         """
@@ -609,7 +609,7 @@ class Plan(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows of the CSV file."""
+        """Return a row of CSV per part of memory ("weights", "activations", …) with its bytes at the peak."""
         return [{"part": part, "bytes": size} for part, size in self.parts.items()]
 
 
@@ -668,9 +668,9 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
 
 
 def _part_formulas(planner: Planner) -> dict[str, str]:
-    """Return formulas of the bytes at the peak, by part ("weights", "activations", …), of B or the parameters P.
+    """Return a formula, as text, of the bytes of each part at the peak: in B, or in the number of parameters P.
 
-    A formula in B goes through two batch sizes and is proved at a third; a part that is no such formula is left out.
+    A formula in B goes through two batch sizes and is proved at a third; a part without such a formula is left out.
     """
     settings, rows = planner.settings, planner.settings.rows
     over = f"/{settings.shards}" if settings.shards > 1 else ""

@@ -57,7 +57,11 @@ def work_limit(steps: int | None) -> Iterator[None]:
 
 
 def spend(steps: int) -> None:
-    """Subtract steps from the current work limit, if there is one."""
+    """Subtract steps from the work limit of the surrounding `work_limit` context, if there is one.
+
+    Raises:
+        FormulaTooLarge: nothing remains.
+    """
     budget = _BUDGET.get()
     if budget is not None:
         budget.remaining -= steps
@@ -167,7 +171,7 @@ class Polynomial:
         return None if self.symbols else self.terms.get((), Fraction(0))
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
-        """Return the value at these values of the symbols."""
+        """Evaluate the polynomial at `values`, numbers by symbol."""
         if _BUDGET.get() is not None:
             spend(2 * len(self.terms) * self.term_cost)
         return sum(
@@ -205,7 +209,7 @@ class Polynomial:
         return cls({tuple((name, power) for name, power in factors): Fraction(number) for factors, number in terms})
 
     def common_factor(self) -> tuple[Fraction, Monomial]:
-        """Return the greatest number and the greatest monomial that divide every term."""
+        """Return the greatest number and the greatest monomial (powers of symbols) that divide every term."""
         if not self.terms:
             return Fraction(0), ()
         spend(len(self.terms) * (1 + len(self.symbols)) // 4)
@@ -352,9 +356,10 @@ class Rational:
         return divide_exactly(self.numerator, self.denominator)
 
     def at(self, values: Mapping[str, Number]) -> Fraction:
-        """Return the value at these values of the symbols.
+        """Evaluate the quotient at `values`, numbers by symbol.
 
-        Raise InputError if one is missing or the denominator is 0.
+        Raises:
+            InputError: a symbol has no value, or the denominator is 0.
         """
         missing = sorted(self.symbols - set(values))
         if missing:

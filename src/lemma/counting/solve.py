@@ -484,7 +484,7 @@ def _check_question(
 
 
 def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[str, range]:
-    """Return the range of every unknown: the requested one, or a default for its name."""
+    """Return the values to search for each unknown: those in `ranges`, else a default for its name."""
     chosen = {name: ranges.get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE)) for name in unknown}
     for name in ranges:
         if name not in chosen:
@@ -516,9 +516,9 @@ def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) 
 
 
 def unroundness(value: int) -> float:
-    """Return how far an integer is from being round: bits left after removing factors of 2, or trailing decimal zeros.
+    """Return how far an integer is from being round: 0 for a power of two, or for one times a power of ten.
 
-    The smaller of the two counts.
+    It is the smaller of the bits without factors of two and the bits without trailing zeros.
 
     >>> unroundness(512), unroundness(768) == unroundness(3), unroundness(30_000) == unroundness(3)
     (0.0, True, True)
@@ -527,7 +527,7 @@ def unroundness(value: int) -> float:
 
 
 def to_equation(left: Polynomial, unknown: Sequence[str]) -> Equation:
-    """Convert `left` = 0 to integer coefficients by the exponents of the unknowns, none of them negative.
+    """Convert `left` = 0 to integer coefficients by the exponents of the unknowns; no exponent is negative.
 
     >>> from lemma.counting.polynomial import symbol
     >>> to_equation(symbol("d") / symbol("h") / 2 - 3, ["d", "h"])
@@ -645,7 +645,10 @@ def _substitute(equation: Equation, index: int, value: int) -> Equation:
 
 
 def _narrow_ranges(equation: Equation, ranges: Ranges) -> Ranges:
-    """Remove values for which no values of the other unknowns solve a monotone equation; return the ranges."""
+    """Return the ranges of the unknowns without values at which the equation cannot hold.
+
+    Values are removed only where the equation rises, or falls, in all unknowns.
+    """
     if not all(ranges):
         return ranges
     lows, highs = [values[0] for values in ranges], [values[-1] for values in ranges]

@@ -120,7 +120,10 @@ class Subject:
 
     @cached_property
     def _shares_tensors(self) -> bool:
-        """Return whether two modules of equal sizes share tensors, which the user then holds: copies must be used."""
+        """Return whether two modules of equal sizes share tensors.
+
+        Then the user holds them, and copies must be used.
+        """
         if self.builds_fresh:
             return False
         with suppress(Exception), torch.device("meta"), SkipInitialization():
@@ -213,7 +216,7 @@ def import_model(model: Any) -> Any:
 
 
 def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> Subject:
-    """Return the subject of a model.
+    """Return what is counted for a model: a `Subject`, which can build it at any sizes.
 
     Args:
         model: the name of a preset, spec file, run folder or example; or a spec or a factory.
@@ -261,7 +264,7 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
 
 
 def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
-    """Return the subject of a run; for an adapted run the full model with its frozen parts."""
+    """Return the family of modules of a run, with other sizes in `settings`; adapted runs include frozen parts."""
     if folder.adaptation is None:
         return spec_subject(folder.spec, settings, str(folder.path))
     method = folder.adaptation.method
@@ -272,7 +275,7 @@ def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
 
 
 def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None = None) -> Subject:
-    """Return the subject of a callable that takes integers by name and returns a module.
+    """Return the family of modules that a callable builds; it takes integers by name and returns a module.
 
     Arguments that are integers are symbols; others are passed on. The factory's attribute `inputs` is a function of the
     same numbers, and of more (such as B and T), that returns the module's inputs. Its attribute `probe_sizes` may list
@@ -328,7 +331,10 @@ def factory_subject(factory: Any, settings: Mapping[str, Any], name: str | None 
 
 
 def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any], name: str | None = None) -> Subject:
-    """Return the family of models that differ from one spec only in their sizes."""
+    """Return the family of models that differ from one spec only in their sizes; `settings` change the spec first.
+
+    `name` is for titles.
+    """
     base = choose(model).model
     input_sizes: dict[str, Any] = {BATCH: settings.pop(BATCH, 1)}
     if isinstance(base, specs.Graph):
@@ -534,7 +540,7 @@ def _head_multiple(spec: ModelSpec) -> int:
 
 
 def _spec_probe_sizes(spec: ModelSpec) -> dict[str, list[int]]:
-    """Return probe sizes of the symbols of a spec that cannot take all values, such as heads and widths."""
+    """Return values at which to try those sizes of a spec that cannot take all values, such as heads and widths."""
     body = body_spec(spec)
     if isinstance(body, specs.Graph):
         return {"L": [3, 4, 5, 6]}  # a first layer, a last one, and those between

@@ -238,7 +238,7 @@ def _download_npm(requirement: str, into: Path) -> Path:
 
 
 def _last_lines(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last three lines of a finished process's errors, or of its output, indented for a message."""
+    """Return the last three lines that a finished process `done` wrote to stderr, or else to stdout, for a message."""
     return "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
 
 
@@ -289,14 +289,14 @@ def _iter_members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tu
 
 
 def _split_shakespeare(files: Sequence[Path]) -> TextSplits:
-    """Split the text at the usual position: the first nine tenths of its ASCII characters are for training."""
+    """Split the text of the only file at the usual position: its first nine tenths are for training."""
     text = open_text(files[0])
     cut = text.size * 9 // 10
     return {"train": [TextSpan(text.path, 0, cut)], "validation": [TextSpan(text.path, cut, text.stop)]}
 
 
 def _split_speeches(files: Sequence[Path]) -> TextSplits:
-    """Split the speeches by year: of every ten years, one is for validation (from 1791) and one for test (1796).
+    """Split the files, one per speech, by year: of every ten years, one is validation (1791) and one test (1796).
 
     Years stay whole, since a year's written and spoken messages have passages in common. These years are chosen since
     presidents quote earlier messages: of the runs of 20 words in validation and test, 0.1 % and 0.6 % are in training.
@@ -318,7 +318,7 @@ def _split_wikitext(files: Sequence[Path]) -> TextSplits:
 
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Sequence[object]], separator: str = ",") -> None:
-    """Write a CSV file with a header of `columns`; its bytes are the same on every machine."""
+    """Write a CSV file at `path` with a header of `columns`, then the rows; its bytes are the same on every machine."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, delimiter=separator, lineterminator="\n")
         writer.writerow(columns)
@@ -329,7 +329,10 @@ CLEAR_RATING = 0.5  # people rated each text from −4 to 4; a mean closer to 0 
 
 
 def convert_ratings(files: Sequence[Path], into: Path) -> None:
-    """Convert lines of id, mean rating and text to `labelled.csv` and, for unclear ratings, `unlabelled.csv`."""
+    """Convert a file of lines with id, mean rating and text to `labelled.csv` and `unlabelled.csv` in `into`.
+
+    A text without a clear rating is unlabelled.
+    """
     labelled: list[tuple[str, str]] = []
     unlabelled: list[tuple[str]] = []
     for line in files[0].read_text(encoding="utf-8").splitlines():
@@ -343,7 +346,7 @@ def convert_ratings(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_reviews(files: Sequence[Path], into: Path) -> None:
-    """Convert a CSV file of film reviews to `labelled.csv`, without duplicates and without `<br />` tags."""
+    """Convert a CSV file of film reviews to `labelled.csv` in the folder `into`, without duplicates and `<br />`."""
     labels = {"0": "negative", "1": "positive"}
     with files[0].open(encoding="utf-8", newline="") as file:
         rows = [
@@ -353,14 +356,14 @@ def convert_reviews(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_pairs(files: Sequence[Path], into: Path) -> None:
-    """Convert tab-separated lines, in which quotes are plain characters, to `pairs.tsv` with a header and quoting."""
+    """Convert a tab-separated file, in which quotes are plain characters, to the quoted table `into/pairs.tsv`."""
     lines = files[0].read_text(encoding="utf-8").splitlines()
     columns = ("source", "target", "attribution")
     write_rows(into / "pairs.tsv", columns, (line.split("\t") for line in lines), "\t")
 
 
 def convert_cora(files: Sequence[Path], into: Path) -> None:
-    """Convert the Parquet files of Cora's nodes and citations to `nodes.csv` and `edges.csv`."""
+    """Convert the Parquet files of Cora's nodes and citations to `nodes.csv` and `edges.csv` in the folder `into`."""
     from pyarrow import parquet
 
     nodes, citations = (parquet.read_table(path).to_pydict() for path in files)
@@ -382,7 +385,7 @@ def convert_cora(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_graphs(files: Sequence[Path], into: Path) -> None:
-    """Convert each JSON file of dependency graphs to `SPLIT.conllu`."""
+    """Convert each JSON file of dependency graphs to a file `SPLIT.conllu` in the folder `into`."""
     from lemma.data.treebanks import format_conllu  # which imports this module
 
     splits = ("train", "dev", "test")
@@ -438,7 +441,7 @@ def read_emoji_names(path: Path) -> dict[str, str]:
 
 
 def convert_images(files: Sequence[Path], into: Path) -> None:
-    """Copy the PNG image of each named emoji into a folder, and write the captions next to them."""
+    """Copy the PNG of each emoji that the JSON file names into the folder `into`, with a table of captions."""
     images = {path.stem: path for path in files if path.suffix == ".png"}
     rows: list[tuple[str, str]] = []
     for points, name in read_emoji_names(next(path for path in files if path.suffix == ".json")).items():
@@ -451,7 +454,7 @@ def convert_images(files: Sequence[Path], into: Path) -> None:
 
 
 def convert_font(files: Sequence[Path], into: Path) -> None:
-    """Copy the emoji font into a folder and write the captions of all emoji, whether the font draws them or not."""
+    """Copy the emoji font into the folder `into`, with a table of captions of all emoji that the JSON file names."""
     names, font = (next(path for path in files if path.suffix == suffix) for suffix in (".json", ".ttf"))
     shutil.copyfile(font, into / font.name)
     rows = ((f"{points}.png", name) for points, name in read_emoji_names(names).items())

@@ -25,7 +25,7 @@ Worker = subprocess.Popen[bytes]
 
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[EncodedText]:
-    """Encode batches of pieces in child processes; yield one result per batch, in order.
+    """Encode batches of pieces with a tokenizer in child processes; yield one result per batch, in order.
 
     At most two batches per process are held in memory.
     """
@@ -35,6 +35,7 @@ def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], process
         idle.put(worker)
 
     def encode(batch: list[Piece]) -> EncodedText:
+        """Encode a batch with the next idle worker."""
         worker = idle.get()
         try:
             return _request(worker, batch)

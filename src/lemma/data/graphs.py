@@ -319,7 +319,7 @@ FINITE = "a finite number is expected, no larger than 3.4e38 (what 32 bits hold)
 
 
 def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> RawGraph:
-    """Read a graph from a table of nodes and a table of edges.
+    """Read a graph from a table of nodes and a table of edges; `description` is its name for people.
 
     An edge to an unknown node is an error that names its line.
     """
@@ -438,6 +438,7 @@ def _open_table(path: Path, aliases: Sequence[str]) -> tuple[Sequence[str] | Non
     """
 
     def is_header(first_row: Sequence[str]) -> bool:
+        """Return whether any cell of a table's first row is a usual name."""
         return bool({cell.strip().casefold() for cell in first_row} & set(aliases))
 
     titles, _, rows = read_header(path, is_header, "the table is empty.")
@@ -628,7 +629,9 @@ def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
 
 
 def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
-    """Return the value of `key` in a JSON object as a node's name; it must not be missing or nested."""
+    """Return the value of `key` in a JSON object as a node's name; if it is missing or nested, raise an error at
+    `location`.
+    """
     if key not in item or isinstance(item[key], dict | list):
         raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
     return str(item[key])

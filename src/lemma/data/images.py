@@ -120,7 +120,7 @@ def make_thumbnail(path: Path, side: int) -> bytes:
 
 
 def _decode(path: Path, side: int, crop_margins: bool) -> Pixels:
-    """Do the work of `decode_image`; warnings of Pillow are not silenced."""
+    """Return the pixels of an image as `decode_image` does, but do not silence Pillow's warnings."""
     Image = import_pillow()
     with _open_image(path, side) as image:
         image = _on_white(_crop_margins(image) if crop_margins else image)
@@ -373,6 +373,7 @@ def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
     """Return the SHA-256 of each image file; for one that cannot be read, a hash of its path."""
 
     def hash_image(path: Path) -> str:
+        """Return the SHA-256 of an image file, or of its path if it cannot be read."""
         try:
             return file_hash(path)
         except OSError:  # which is reported when it is decoded
@@ -437,7 +438,8 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
 
 
 def _format_count(names: Iterable[str], plural: str, singular: str) -> list[str]:
-    """Return a list with a sentence that counts names and lists the first few; an empty list without names.
+    """Return a list with a sentence of the number of names, `plural` or `singular`, and the first names; empty without
+    names.
 
     >>> _format_count(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
     ['4 images have no caption: a.png, b.png, c.png and 1 more']
@@ -654,7 +656,7 @@ def _decode_cached(
 
 
 def _load_pixels(folder: Path, side: int, num_images: int) -> tuple[np.ndarray, dict[int, str]]:
-    """Load a cache of pixels; return the readable images' pixels, and reasons by index for the others.
+    """Load the pixels cached in a folder: those of the readable images, and reasons by index for the others.
 
     A damaged cache, or one that does not fit `num_images` images, is a DataError.
     """

@@ -95,7 +95,7 @@ class LabelFile(ExampleFile[LabelledText]):
 
 
 def has_trees(name: str) -> bool:
-    """Return whether a file of labelled texts is in CoNLL-U by its suffix, and so holds dependency trees."""
+    """Return whether the file name of labelled texts has a suffix of CoNLL-U, so that it holds dependency trees."""
     return Path(name).suffix.lower() in CONLLU_SUFFIXES
 
 

@@ -186,7 +186,7 @@ def describe_overlaps(splits: Mapping[str, Iterable[Hashable]], noun: str) -> tu
 
 
 def describe_overlap(count: int, total: int, noun: str, later: str, earlier: str) -> list[str]:
-    """Return a list with the sentence that `count` of a split's `total` items are in an earlier one; empty if 0."""
+    """Return [sentence] that `count` of the `total` items of the `later` split are in the `earlier` one; [] for 0."""
     verb = "is" if count == 1 else "are"
     note = f"{count:,} of the {total:,} {noun} of the {later} split {verb} in the {earlier} split too"
     return [note] if count else []

@@ -164,7 +164,7 @@ def prepare_text(
 
 
 def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress | None = None) -> Splits[TokenArray]:
-    """Tokenize other text, as one split called `text`.
+    """Tokenize other text (corpora by name, and files) with a trained tokenizer, as a single split called `text`.
 
     Of a corpus its test split is read, or its validation split if it has no other; the description says which.
     """
@@ -292,7 +292,7 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
 def _train_on_text(
     source: TextFiles, spec: TokenizerSpec, data_hash: str, progress: Progress | None
 ) -> tuple[Tokenizer, str]:
-    """Return a tokenizer trained on the training split, cached by `data_hash`, and a note on the sample used."""
+    """Return a tokenizer of a spec, trained on the training split and cached, and a note on the sample used."""
     spans = source.splits["train"]
     total = total_size(spans)
     is_sample = spec.kind == "byte-pairs" and total > SAMPLE
@@ -406,7 +406,7 @@ def batch_pieces(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
 
 
 def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress: Progress | None = None) -> Tokenizer:
-    """Return a tokenizer trained on texts, from the cache if the same texts were used before.
+    """Return a tokenizer of a spec, trained on texts, from the cache if these texts were used before.
 
     Byte-pairs are trained on the first texts only, up to a limit; the texts come in a shuffled order.
     """

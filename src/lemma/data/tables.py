@@ -81,6 +81,7 @@ def read_table(
     """
 
     def has_header(first_row: Sequence[str]) -> bool:
+        """Return whether a table's first row is a header."""
         requested = [column.requested for column in column_specs if column.requested is not None]
         aliases = {name for column in column_specs for name in (column.role, *column.aliases)}
         has_names = is_header(first_row) if is_header else bool({c.strip().casefold() for c in first_row} & aliases)
@@ -245,7 +246,10 @@ def _separated_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, separator: str, quoted: bool = True) -> Iterator[Row]:
-    """Yield the rows of a file with this separator, each with its first line; a broken quote is a csv.Error."""
+    """Yield the rows of a file with this separator, each with its first line; a broken quote is a csv.Error.
+
+    If not `quoted`, quotes are plain characters.
+    """
     quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
     reader = csv.reader(_decoded_lines(path), delimiter=separator, quoting=quoting, strict=True)
     first_line = 1

@@ -142,7 +142,10 @@ def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
 
 
 def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path) -> Sentence:
-    """Build a sentence from its rows; add the rows that are not words to the counts in `skipped`."""
+    """Build a sentence from its numbered rows; add the rows that are not words to the counts in `skipped`.
+
+    `path` is the file, for errors.
+    """
     comments = {"sent_id": "", "label": ""}
     lines: list[int] = []
     words: list[list[str]] = []

@@ -421,7 +421,7 @@ def _read_activation(name: Any) -> str:
 
 
 def _read_size(config: Config, key: str) -> int:
-    """Return a positive integer of config.json; another value is a RunError."""
+    """Return the positive integer `key` of config.json; another value is a RunError."""
     value = config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 2**31:
         problem = f"says {key} = {value!r}; expected a positive whole number"
@@ -431,7 +431,7 @@ def _read_size(config: Config, key: str) -> int:
 
 
 def _read_flag(config: Config, key: str, default: bool) -> bool:
-    """Return a boolean of config.json; `default` if it is missing or null."""
+    """Return the boolean `key` of config.json; `default` if it is missing or null."""
     value = config.get(key)
     return default if value is None else bool(value)
 
@@ -696,7 +696,9 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
 def _decoder_architecture(
     model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
 ) -> Architecture:
-    """Build the architecture of a decoder; the names of its classes in transformers are made from `title`."""
+    """Return the architecture of a decoder; its class names in transformers are made from `title`, the rest is passed
+    on.
+    """
     class_name = title.replace("-", "")
     options = {"classes": (f"{class_name}ForCausalLM", f"{class_name}Model"), **options}
     return Architecture(model_type, title, Decoder, names, entries=entries, settings=settings, **options)

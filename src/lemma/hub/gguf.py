@@ -277,7 +277,10 @@ def huggingface_name(name: str) -> str:
 
 
 def pairs_to_halves(tensor: Tensor, heads: int) -> Tensor:
-    """Reorder rows of queries or keys from adjacent pairs to halves: the first of each pair, then the second."""
+    """Reorder the rows of a query or key matrix, in each head, from adjacent pairs to halves.
+
+    A half holds the first row of each pair, the other half the second.
+    """
     return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
@@ -296,8 +299,9 @@ def permuted_heads(config: Mapping[str, Any]) -> dict[str, int]:
 def write_gguf(
     path: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, name: str
 ) -> dict[str, Tensor]:
-    """Write a decoder of Llama's kind and its tokenizer to a GGUF file in float32; return the tensors by their GGUF
-    names.
+    """Write a decoder with Llama's layout and its tokenizer to a new GGUF file; return the tensors by GGUF name.
+
+    The numbers are float32; `name` is the model's name in the metadata.
     """
     require_gguf()
     from gguf import GGUFValueType, GGUFWriter
@@ -345,7 +349,7 @@ def write_gguf(
 def _gguf_tensors(
     spec: ModelSpec, weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (GGUF name, tensor in float32) for all weights of a model; `config` is its config.json."""
+    """Yield (GGUF name, tensor in float32) for the weights of a model; `config` is its config.json."""
     model_names = {hf_name: name for name, hf_name in MODEL_TENSORS.items()}
     layer_names = {hf_name: name for name, hf_name in LAYER_TENSORS.items()}
     heads = permuted_heads(config)
@@ -365,7 +369,7 @@ def _gguf_tensors(
 
 
 def _write_scaling(writer: Any, spec: ModelSpec, rope: Mapping[str, Any]) -> None:
-    """Write the scaling of rotary positions: as settings, or Llama 3's as the divisor of each angle.
+    """Write the scaling of rotary positions with a GGUFWriter: as settings, or Llama 3's as the divisor of each angle.
 
     `rope` are the `rope_parameters` of config.json.
     """

@@ -111,6 +111,15 @@ def sentencepiece_pipeline(
 
     A merge is any split of a piece into two others; it comes as early as its piece's score is high. All splits of all
     pieces are tried, so very long pieces, which no real vocabulary has, are refused.
+
+    Args:
+        tokens: pieces in the order of their ids.
+        scores: of the pieces.
+        unknown: token for unknown characters.
+        special: tokens that are no text, such as the end of a text.
+        bos: special token that begins every text.
+        added: tokens that are looked for in the text before all others.
+        has_space: whether a space is put before every text.
     """
     if sum(len(piece) ** 2 for piece in tokens) > MAX_SPLIT_CHARACTERS:
         max_length = max(map(len, tokens))

@@ -162,7 +162,7 @@ class FolderTensors(StoredTensors):
 
     @contextmanager
     def _open(self, name: str) -> Iterator[Any]:
-        """Open the safetensors file that holds a tensor; damage is a RunError."""
+        """Open the safetensors file that holds the tensor `name`; damage is a RunError."""
         path = self.entries[name]
         try:
             with safe_open(path, framework="pt") as file:
@@ -176,7 +176,7 @@ class FolderTensors(StoredTensors):
 def write_folder(
     folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, labels: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Write a model into a folder that transformers can load; return the tensors by their names in transformers.
+    """Write a model and its tokenizer into a folder that transformers can load; return the tensors by name there.
 
     `labels` are the names of a classifier's classes.
     """

@@ -107,8 +107,9 @@ class Llama2cTensors(StoredTensors):
 
 
 def _read_tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokenizer:
-    """Build the tokenizer from a file's bytes from `start` on: a maximum length, then score, length and bytes of each
-    token.
+    """Build a tokenizer from the tokens and scores in a file, from the offset `start` on.
+
+    `vocabulary` is the number of tokens, and `context` the maximum length of a text.
     """
     if not path.is_file():
         raise RunError(f"{path} is missing: a model of llama2.c has its tokenizer there. Put it next to the model.")

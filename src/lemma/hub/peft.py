@@ -155,7 +155,7 @@ def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
 
 
 def _check_exportable(path: str, wrapper: Any) -> None:
-    """Raise a SpecError for an updated module that peft's format cannot express."""
+    """Raise a SpecError if peft's format cannot express the update of a wrapped module at a path."""
     base = wrapper.base
     if isinstance(wrapper, LoraMatrices) or isinstance(base, NonDynamicallyQuantizableLinear):
         parameters = wrapper.updates if isinstance(wrapper, LoraMatrices) else ["weight"]
@@ -280,7 +280,10 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
 
 
 def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path) -> "PeftTensors":
-    """Return the tensors of a peft folder by Lemma's module paths, with joined updates of joint matrices."""
+    """Return the stored tensors with Lemma's module paths for those of transformers; join updates of joint matrices.
+
+    `folder` is the peft folder, for errors.
+    """
     updates: dict[str, tuple[Tensor, Tensor]] = {}
     remaining = dict(stored.updates)
     full_tensors: dict[str, Tensor] = {}
@@ -374,7 +377,10 @@ class PeftOptions(ForeignFields):
 
     @classmethod
     def read(cls, values: Mapping[str, Any], source: Path | str) -> Self:
-        """Validate the content of adapter_config.json; an option that is not supported is a RunError that names it."""
+        """Validate the content of adapter_config.json, whose path is `source`.
+
+        An option that is not supported is a RunError that names it.
+        """
         if values.get("peft_type") != "LORA":
             raise RunError(f"{source}: peft_type = {values.get('peft_type')!r}; only LORA can be read.")
         supported = READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT
@@ -401,9 +407,9 @@ class PeftOptions(ForeignFields):
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def rescale(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
-        """Return (A, B) of an update with B multiplied by the ratio of its scale to the common scale.
+        """Return (A, B) of the update of the module at `path`, with B multiplied by its scale / the common scale.
 
-        Its rank must be the one that the options say.
+        A rank that is not the one in the options is a RunError about `folder`.
         """
         rank = _select_by_pattern(self.rank_pattern, path, self.r)
         if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
@@ -471,7 +477,7 @@ class PeftTensors:
 
 
 def _find_matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
-    """Return the linear or embedding matrix of each module path; an unknown path is a RunError."""
+    """Return the linear or embedding matrix at each module path of a model; an unknown path is a RunError."""
     matrices = {
         location.path: matrix
         for matrix in find_matrices(model)
@@ -487,9 +493,15 @@ def _find_matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Pat
 def _build_updates(
     targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora, folder: Path
 ) -> dict[int, LowRankUpdate]:
-    """Build the updates of the model's matrices, by the `id` of their weights.
+    """Build the LoRA updates of a model's matrices; return them by the `id` of their weights.
 
     All locations of a tied matrix must have the same update.
+
+    Args:
+        targets: the matrices by module path.
+        stored: tensors of the peft folder.
+        method: with the rank and scale of all updates.
+        folder: the peft folder, for errors.
     """
     updates: dict[int, LowRankUpdate] = {}
     for path, matrix in targets.items():
@@ -519,7 +531,10 @@ def _build_updates(
 def _pair_full_tensors(
     model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix], folder: Path
 ) -> list[tuple[Tensor, Tensor]]:
-    """Pair each parameter that was saved in full with its saved value; check copies of frozen matrices."""
+    """Return (parameter of the model, saved value) pairs for what was saved in full; check frozen copies.
+
+    Copies of frozen matrices must equal those of the model.
+    """
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for name, value in stored.full_tensors.items():
         tensor = tensors.get(name)

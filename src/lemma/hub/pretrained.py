@@ -197,7 +197,7 @@ def forget_opened(path: Path) -> None:
 
 
 def _read_record(real: Path) -> dict[str, Any] | None:
-    """Return the record of a file that was opened before (path, time, hash); None without a readable one."""
+    """Return the record of a file that was opened before (path, time, hash), by its real path; None without it."""
     try:
         return read_checked_json(_record_path(real))
     except (RunError, StorageError):

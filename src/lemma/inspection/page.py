@@ -62,7 +62,7 @@ class Payload:
 
 
 def build_payload(heads: "Heads") -> Payload:
-    """Pack tokens and weights of the heads for the page's script, cut to the number of tokens that fits."""
+    """Pack tokens and attention weights for the page's script, cut to as many tokens as fit into its size limit."""
     numbers: dict[str, int] = {}  # of arrays in base64, each kept only once
     spent = 0
 

@@ -190,6 +190,8 @@ def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
 def label_line(name: str, value: str, width: int, break_anywhere: bool = False) -> str:
     """Return a name, padded to `width` columns, and its value, which continues in its own column if it is long.
 
+    `break_anywhere` allows breaks within words of the value.
+
     >>> print(label_line("loss", "1.5 nats", 6))
     loss   1.5 nats
     """

@@ -83,7 +83,7 @@ def load_merged_model(folder: RunFolder) -> nn.Module:
 
 
 def _export_merged(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
-    """Write an adapted run as a run without a base."""
+    """Write an adapted run as a run `out` without a base."""
     return _write_merged_run(folder, load_merged_model(folder), out, overwrite, f"merged from {folder.path}")
 
 
@@ -96,7 +96,7 @@ def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
 
 
 def _export_huggingface(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
-    """Write a run as a folder for transformers."""
+    """Write a run as a folder `out` for transformers."""
     weights, tokenizer = _load_text_model(folder)
     with export_folder(out, overwrite) as temporary:
         written = write_folder(temporary, folder.spec, weights, tokenizer, folder.labels())
@@ -104,7 +104,7 @@ def _export_huggingface(folder: RunFolder, out: Path, overwrite: bool) -> Export
 
 
 def _export_gguf(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
-    """Write a run as a GGUF file."""
+    """Write a run as a GGUF file `out`."""
     if out.suffix != ".gguf":
         raise SpecError(f"export: out = {out}: a file is written; its name must end in .gguf.")
     if out.exists():
@@ -121,7 +121,7 @@ def _export_gguf(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
 
 
 def _export_peft(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
-    """Write the LoRA updates of an adapted run as a folder for peft."""
+    """Write the LoRA updates of an adapted run as a folder `out` for peft."""
     model, base = load_model(folder), folder.base()
     tensor_maps, task, base_path = None, None, base.path
     if isinstance(base, PretrainedRun):
@@ -154,7 +154,10 @@ FORMATS = {
 def save_model(
     model: Any, tokenizer: Any, out: Path, labels: Sequence[str] = (), overwrite: bool = False
 ) -> ExportResult:
-    """Write a model that was trained elsewhere as a finished run with unknown data, into the folder `out`."""
+    """Write a model that was trained elsewhere, and its tokenizer, as a finished run `out` with unknown data.
+
+    `labels` are the names of a classifier's classes.
+    """
     model = unwrap_model(model)
     spec = getattr(model, "spec", None)
     if not isinstance(spec, ModelSpec):

@@ -410,7 +410,7 @@ def is_run(path: Path) -> bool:
 
 
 def _read_table(folder: Path, name: str) -> dict[str, Any]:
-    """Read a TOML file of a run folder, without the path of the base, which may change."""
+    """Read the TOML file `name` of a run folder, without the path of the base, which may change."""
     return {key: value for key, value in read_toml(folder / name).items() if (name, key) != (ADAPTATION, "base")}
 
 

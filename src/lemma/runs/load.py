@@ -275,9 +275,8 @@ class Run:
 def load(path: Path | str, device: str = "cpu") -> Run:
     """Load a run or a pretrained model onto a device, ready for use.
 
-    If the final weights are missing or damaged, those of the last good checkpoint are loaded, with a warning.
-
-    A Hugging Face folder, a `.gguf` file or the name of a pretrained model is loaded as a run is.
+    If the final weights are missing or damaged, those of the last good checkpoint are loaded, with a warning. `path` is
+    a run folder, a Hugging Face folder, a `.gguf` file or the name of a pretrained model.
     """
     folder = RunFolder.open(Path(path))
     if isinstance(folder, PretrainedRun):

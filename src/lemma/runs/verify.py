@@ -138,7 +138,7 @@ def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[Chec
 
 
 def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a run, and whether it can be opened; reported paths are relative to `root`."""
+    """Yield the check of each file of a run, and of whether it can be opened; reported paths are relative to `root`."""
     try:
         folder, message = RunFolder.open(run), ""
     except LemmaError as error:
@@ -154,7 +154,7 @@ def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
 
 
 def _pretrained_files(folder: PretrainedRun, root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a pretrained model, as far as checksums are known; paths are relative to `root`."""
+    """Yield the check of each file of a pretrained model, as far as checksums are known; paths relative to `root`."""
     files = [*folder.source.files, *folder.source.extra_files]
     if (files[0].parent / CHECKSUMS).exists():
         yield from _export_files(files[0].parent, files, root)
@@ -250,7 +250,7 @@ def check_files(paths: list[Path], root: Path, check: Callable[[], object], note
 
 
 def _checked_file(path: Path, root: Path, state: State, note: str = "") -> CheckedFile:
-    """Return the result for a file, with its path relative to `root` and its size in bytes."""
+    """Return the result `state` of a file, with its path relative to `root`, its size and the reason `note`."""
     name = str(path)
     if path == root:  # a model may be a single file
         name = path.name

@@ -215,7 +215,7 @@ def exists(path: Path) -> bool:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Read a TOML file as a dictionary; a mistake is a SpecError that names the file and the line."""
+    """Read the TOML file at a path as a dictionary; a mistake is a SpecError that names the file and the line."""
     try:
         if (size := path.stat().st_size) > MAX_TOML_BYTES:
             raise SpecError(f"{path} has {size:,} bytes; a file of settings has at most {MAX_TOML_BYTES:,}.")
@@ -353,7 +353,7 @@ def assign_settings(
 
 
 def _explain_unknown(name: str, value: Any, spec_classes: Sequence[type[Spec]], extra_names: Iterable[str]) -> str:
-    """Return the error message for a setting that none of the spec classes has."""
+    """Return the error message for the setting `name`, which none of the spec classes has."""
     for spec_class in spec_classes:
         if new_name := spec_class.renamed.get(name):
             return f"the setting '{name}' is called '{new_name}' now. Type {new_name}={str(value)[:64]}"

@@ -68,7 +68,7 @@ def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokeniz
 
 
 def _read_preset(name: str, table: Mapping[str, Any]) -> Preset:
-    """Build a preset from its table in presets.toml."""
+    """Build the preset `name` from its table in presets.toml."""
     model = read_model({"family": name, **table.get("model", {})}, name)
     tokenizer = read_tokenizer(table["tokenizer"], name, "byte-pairs") if "tokenizer" in table else None
     return Preset(model, table["description"], table.get("recipe", {}), tokenizer)

@@ -177,7 +177,7 @@ def compare_rows(
 
 
 def correct_tests(tests: Mapping[K, PairedTest | None]) -> dict[K, PairedTest]:
-    """Correct the p-values of tests for their number (Holm 1979); keys whose test is None are left out."""
+    """Return tests with p-values corrected for the number of tests (Holm 1979); keys with None are left out."""
     made = {name: test for name, test in tests.items() if test}
     return dict(zip(made, holm_correct(list(made.values())), strict=True))
 

@@ -61,7 +61,10 @@ class ClaimVerdict:
 
 
 def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) -> tuple[ClaimVerdict, ...]:
-    """Check claims by paired differences of log perplexity over seeds, p-values corrected for all comparisons."""
+    """Check claims about rows by paired differences of log perplexity over seeds; return a verdict for each claim.
+
+    p-values are corrected for all comparisons.
+    """
     points = [{"model": row.condition, **row.point} for row in rows]
     compared: list[tuple[int, str, str, str]] = []  # claim, rows, figures, expected
     tests: list[PairedTest | None] = []
@@ -95,7 +98,7 @@ def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) ->
 
 
 def judge_difference(test: PairedTest, expects: str) -> Verdict:
-    """Return the verdict of a test on the claim that a difference is below zero ("lower"), or that it is not.
+    """Return the verdict on a claim about a difference: that it is below zero (`expects` = "lower"), or that it is not.
 
     >>> from lemma.report.statistics import paired_test
     >>> judge_difference(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
@@ -109,9 +112,9 @@ def judge_difference(test: PairedTest, expects: str) -> Verdict:
 
 
 def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
-    """Return "held" if the interval of a difference is within ± `tolerance`, "not held" if outside, else "not decided".
+    """Return whether a difference is zero up to `tolerance`: "held", "not held" or "not decided" by its interval.
 
-    None means not measured.
+    The verdict is "not measured" for None, and "too few seeds" without an interval.
 
     >>> [judge_equivalence(Estimate(mean, 0.01, 3), 0.02) for mean in (0.005, 0.02, -0.04)]
     ['held', 'not decided', 'not held']

@@ -496,7 +496,7 @@ def make_table(rows: Sequence[LabelRow], seconds: Seconds) -> StudyTable:
 
 
 def plot_classifiers(rows: Sequence[LabelRow]) -> Iterator[Plot]:
-    """Plot the scores next to each other, and accuracy against steps and seconds."""
+    """Plot the scores of all bodies next to each other, and accuracy against steps and seconds."""
     if not rows:
         return
     curves = []
@@ -631,7 +631,7 @@ def compare_graph_models(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
 
 
 def plot_graph_models(rows: Sequence[LabelRow]) -> Iterator[Plot]:
-    """Plot the accuracies next to each other, and accuracy against steps; intervals are clipped to 0 and 100 %."""
+    """Plot the accuracies of all graph models, and accuracy against steps; intervals are clipped to 0 and 100 %."""
     if not rows:
         return
     scores = [(index, row.title, row.estimate("accuracy")) for index, row in enumerate(rows)]

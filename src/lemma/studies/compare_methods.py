@@ -197,7 +197,7 @@ SCENARIOS = (
 
 
 def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
-    """Return a sentence that names the cheapest method among those whose score is on par with the best."""
+    """Return a sentence on which method is cheapest for a scenario's cost, among those that score about the best."""
     best = max(rows, key=lambda row: row.headline.signed_value)
     good = [row for row in rows if row.headline.is_on_par_with(best.headline)]
     least = min(scenario.cost(row) for row in good)

@@ -67,7 +67,7 @@ class LayerCost:
 
     @property
     def ratio_text(self) -> str:
-        """Return the ratios of times to the baseline's as text."""
+        """Return the times as ratios to the baseline's: "forward 1.2 ×, forward and backward 1.3 ×"."""
         return f"forward {self.forward_ratio} ×, forward and backward {self.both_ratio} ×"
 
 
@@ -107,7 +107,7 @@ class CostExperiment(Experiment[RaceCosts]):
 
     @abstractmethod
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Yield sentences on the results."""
+        """Yield sentences that conclude from the counts and times of the layers."""
 
     @abstractmethod
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
@@ -329,7 +329,7 @@ def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
 
 
 def serial_steps(kind: str, length: int) -> int:
-    """Return the number of steps that must run one after the other: T for a recurrent layer, 1 for attention."""
+    """Return the number of sequential steps: `length` for a recurrent layer, 1 for attention."""
     return 1 if kind == ATTENTION else length
 
 

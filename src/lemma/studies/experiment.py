@@ -73,7 +73,7 @@ class Experiment(ABC, Generic[M]):
 
     @abstractmethod
     def report(self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool) -> StudyResult:
-        """Build the report on all outcomes; if the study was interrupted, some have no measures."""
+        """Build the report on the outcomes of all cells; if the study was interrupted, some have no measures."""
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
         """Make everything that these cells share, such as pretrained bases, before the first of them is run."""
@@ -88,7 +88,7 @@ class Experiment(ABC, Generic[M]):
     def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
         """Return values that are equal for two runs of a cell exactly if one can replace the other.
 
-        None if not known yet.
+        None means that they are not known yet.
         """
         return None
 

@@ -146,7 +146,10 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         ]
 
     def choose_rate(self, cell: StudyCell) -> ChosenRate | None:
-        """Return the learning rate whose trial has the lowest perplexity; None until all trials are over."""
+        """Return the learning rate whose trial has the lowest perplexity, and all results.
+
+        None until trials are over.
+        """
         outcomes = [self.load_outcome(trial) for trial in self.trials([cell])]
         if any(outcome.measures is None and outcome.reason is None for outcome in outcomes):
             return None
