@@ -38,7 +38,7 @@ def small_base(folder: Path, family: str = "decoder", **words: Any) -> Path:
 
 
 def small_table(folder: Path, texts: int = 120, name: str = "labels.csv") -> Path:
-    """A table of texts in which the letter a or the letter h abounds, and which of them it is."""
+    """Write a table of texts dominated by the letter a or h, labelled with that letter."""
     source = random.Random(3)
     rows = [("many a", "aaaabcd"), ("many h", "hhhhefg")]
     lines = [f"{''.join(source.choices(rows[i % 2][1], k=12))},{rows[i % 2][0]}" for i in range(texts)]
@@ -48,7 +48,7 @@ def small_table(folder: Path, texts: int = 120, name: str = "labels.csv") -> Pat
 
 
 class StopAt(SilentObserver):
-    """An observer that has the process told to stop once a step is done."""
+    """An observer that sends SIGTERM to this process after a step."""
 
     def __init__(self, step: int) -> None:
         self.step = step

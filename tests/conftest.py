@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Shared setup of all tests."""
 
 import gc
 import os
@@ -14,24 +14,24 @@ from lemma.spec.models import PLUGIN_FAMILIES
 from lemma.spec.positions import PLUGIN_POSITIONS
 from lemma.spec.recipe import PLUGIN_OBJECTIVES
 
-torch.set_num_threads(1)  # the tests' models are small: threads would only wait for each other
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # and so in the processes that tests start
+torch.set_num_threads(1)  # threads do not speed up the small models of the tests
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes started by tests
 sys.path.insert(0, str(Path(__file__).parent))
 
-# Every run tries the same examples; HYPOTHESIS_PROFILE=explore looks for new ones.
+# Every run uses the same examples; HYPOTHESIS_PROFILE=explore searches for new ones.
 settings.register_profile("same", derandomize=True)
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Modules with slow tests come first: with two processes, the one that has nothing left waits for a quick test."""
+    """Run modules with slow tests first, so that two worker processes finish together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
 def pytest_collection_finish() -> None:
-    """Return what was imported and collected stays: the garbage collector shall not look through it again and again."""
+    """Freeze imported and collected objects, so that the garbage collector skips them."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
@@ -44,7 +44,7 @@ def _fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_registered() -> Iterator[None]:
-    """Return what a test, or an example of a page, registers is known to it alone."""
+    """Undo registrations after each test or page example."""
     yield
     for group in (PLUGIN_FAMILIES, PLUGIN_POSITIONS, PLUGIN_OBJECTIVES):
         group.registered.clear()

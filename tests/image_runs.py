@@ -1,4 +1,4 @@
-"""Small coloured shapes with captions, and small dual encoders that learn them."""
+"""Small coloured shapes with captions, and small dual encoders trained on them."""
 
 import csv
 from pathlib import Path
@@ -31,7 +31,7 @@ QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "warm_up": 4, "device": "cpu",
 
 
 def drawn(colour: str, shape: str, move: int = 0, side: int = SIDE) -> Image.Image:
-    """A shape on white, moved a little."""
+    """Draw a shape on white, slightly shifted."""
     image = Image.new("RGB", (side, side), "white")
     draw, box = ImageDraw.Draw(image), (3 + move, 3, side - 4 + move, side - 4)
     if shape == "circle":
@@ -44,7 +44,7 @@ def drawn(colour: str, shape: str, move: int = 0, side: int = SIDE) -> Image.Ima
 
 
 def shapes(folder: Path, copies: int = 1) -> Path:
-    """A folder of the twelve shapes, each drawn some times, and captions.csv."""
+    """Write a folder with several drawings of the twelve shapes and captions.csv."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "captions.csv").open("w", newline="") as file:
         table = csv.writer(file)
@@ -59,14 +59,14 @@ def shapes(folder: Path, copies: int = 1) -> Path:
 
 
 def token_names(rows: TokenRows) -> np.ndarray:
-    """The numbers of captions that are the same where their tokens are."""
+    """Return ids of captions, equal for equal tokens."""
     seen: dict[bytes, int] = {}
     keys = (rows.pad([row]).tobytes() for row in range(len(rows.lengths)))
     return np.array([seen.setdefault(key, len(seen)) for key in keys])
 
 
 def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int = 0) -> CaptionedImages:
-    """Random images with random captions of two to five tokens."""
+    """Return random images with random captions of two to five tokens."""
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, size=(count, 3, SIDE, SIDE)).astype(np.uint8)
     lengths = random.integers(2, 6, size=count * captions)
@@ -76,7 +76,7 @@ def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int 
 
 
 def train_shapes(out: Path, **words: Any) -> TrainingResult:
-    """Train the small dual encoder on shapes that lie in the data home."""
+    """Train the small dual encoder on shapes in the data home."""
     folder = data_home() / "shapes"
     if not folder.exists():
         shapes(folder, 3)

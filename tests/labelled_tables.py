@@ -1,4 +1,4 @@
-"""Small tables of labelled texts, and outcomes of classifiers made up."""
+"""Small tables of labelled texts, and synthetic outcomes of classifiers."""
 
 import csv
 import random
@@ -16,7 +16,7 @@ OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")
 
 
 def made_texts(number: int, seed: int = 0) -> list[tuple[str, str]]:
-    """Texts with a word or two that tell their label."""
+    """Return texts with one or two words that determine the label."""
     rng = random.Random(seed)
     rows = []
     for index in range(number):
@@ -54,7 +54,7 @@ def measured(accuracy: float, **changes: Any) -> ClassifierMeasures:
 def outcomes(
     condition: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> list[LabelOutcome]:
-    """Return one outcome a seed: an accuracy, a reason for failure, or None if it was not run."""
+    """Return one outcome per seed: an accuracy, a reason for failure, or None if it was not run."""
     point = {} if labels is None else {"labels": labels}
     cells = [
         StudyCell(condition, point, seed, Classifier(), Recipe(seed=seed)) for seed in range(1, len(accuracies) + 1)

@@ -25,7 +25,7 @@ SIZES: dict[str, Any] = {
 def byte_level(
     special: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), begin: bool = False
 ) -> Tokenizer:
-    """Byte-level byte-pairs with special tokens; with `begin` each text begins with the first."""
+    """Return byte-level BPE with special tokens; with `begin` each text starts with the first."""
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
@@ -39,13 +39,13 @@ def byte_level(
 
 
 def pieces() -> Tokenizer:
-    """SentencePiece's way: spaces as ▁, one added in front, single bytes for what is unknown."""
+    """Return SentencePiece-style BPE: spaces as ▁, a prefix space, byte fallback."""
     from tokenizers import normalizers
 
     engine = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
     special = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
     trainer: Any = trainers.BpeTrainer(vocab_size=340, special_tokens=special)
-    engine.pre_tokenizer = pre_tokenizers.Metaspace()  # no piece holds two words
+    engine.pre_tokenizer = pre_tokenizers.Metaspace()  # pieces do not span words
     engine.train_from_iterator([TEXT], trainer)
     plan = {**json.loads(engine.to_str()), "pre_tokenizer": None}
     plan["added_tokens"] = plan["added_tokens"][:3]
@@ -59,7 +59,7 @@ def pieces() -> Tokenizer:
 
 
 def wordpiece() -> Tokenizer:
-    """BERT's way: words cut into pieces, between [CLS] and [SEP]."""
+    """Return BERT-style WordPiece between [CLS] and [SEP]."""
     from tokenizers import normalizers
 
     engine = Tokenizer(models.WordPiece(unk_token="[UNK]"))

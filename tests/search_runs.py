@@ -1,4 +1,4 @@
-"""An untrained dual encoder as a finished run, for the tests of search: what it finds is fixed by its seed."""
+"""An untrained dual encoder as a finished run for the tests of search, determined by its seed."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ WORDS = [f"a {colour} {shape}" for colour in COLOURS for shape in SHAPES]
 
 
 def untrained_run(out: Path, seed: int = 1, *, spec: ModelSpec = SPEC, words: bool = False) -> Path:
-    """Write a run whose weights are those it would begin with."""
+    """Write a run with its initial weights."""
     tokenizer: Tokenizer = train_tokenizer(Words() if words else Characters(), WORDS)
     sized = spec.with_data_sizes({"vocabulary": tokenizer.vocabulary + 3})
     torch.manual_seed(seed)
@@ -27,12 +27,12 @@ def untrained_run(out: Path, seed: int = 1, *, spec: ModelSpec = SPEC, words: bo
 
 
 def untrained_reranker(out: Path, candidates: int = 4) -> Path:
-    """The same with a re-ranker whose score is not 0."""
+    """Write a re-ranker run with nonzero scores."""
     return untrained_run(out, spec=CrossAttention(towers=SPEC, candidates=candidates))
 
 
 def image_folder(folder: Path, count: int = 12) -> Path:
-    """Images of different content, some in folders within."""
+    """Write a folder of different images, some in subfolders."""
     folder.mkdir(parents=True, exist_ok=True)
     for index in range(count):
         colour, shape = list(COLOURS)[index % 4], SHAPES[index % 3]

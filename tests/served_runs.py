@@ -1,4 +1,4 @@
-"""Untrained runs of every kind that a server answers for: what they say is fixed by their seed."""
+"""Untrained runs of every kind that can be served, determined by their seed."""
 
 import threading
 import time
@@ -41,7 +41,7 @@ KINDS: dict[str, tuple[ModelSpec, Any, Any, tuple[str, ...]]] = {
 
 
 def untrained(folder: Path, kind: str) -> Path:
-    """Write such a run as a finished one; its weights are large, so that it has something to say."""
+    """Write such a run as finished, with large weights for non-uniform predictions."""
     spec, words, data, labels = KINDS[kind]
     tokenizer = train_tokenizer(words, LINES)
     sized = spec.with_data_sizes({"vocabulary": tokenizer.vocabulary + (3 if kind == "spanish" else 0)})
@@ -56,7 +56,7 @@ def untrained(folder: Path, kind: str) -> Path:
 
 @contextmanager
 def running(*runs: Any, **settings: Any) -> Iterator[str]:
-    """A real server in a thread, on a free port; its address. `running.server` is the last one."""
+    """Run a server in a thread on a free port and yield its address; `running.server` is the latest."""
     import uvicorn
 
     from lemma.api import application

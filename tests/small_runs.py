@@ -40,21 +40,21 @@ QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "sequence_length": 12, "warm_u
 
 @dataclass(frozen=True)
 class QuickScore:
-    """A loss and its exponential."""
+    """A loss and its perplexity."""
 
     loss: float
     perplexity: float
 
 
 def small_text() -> str:
-    """About 6000 characters of words that follow each other in a way that can be learned."""
+    """Return about 6000 characters of words with a learnable order."""
     source = random.Random(7)
     words = ["".join(source.choices("abcdefgh", k=source.randint(2, 5))) for _ in range(40)]
     return "\n".join(" ".join(source.choices(words, k=6)) for _ in range(250))
 
 
 def small_data(folder: Path) -> tuple[DataSpec, Splits[TokenArray]]:
-    """The text as characters, prepared in `folder`; set LEMMA_HOME before."""
+    """Prepare the text as characters in `folder`; set LEMMA_HOME before."""
     path = folder / "text.txt"
     if not path.exists():
         path.write_text(small_text())
@@ -63,7 +63,7 @@ def small_data(folder: Path) -> tuple[DataSpec, Splits[TokenArray]]:
 
 
 def quick_evaluation(dataset: Splits[TokenArray]):
-    """A validation on 400 tokens in rows of ten, none of it shared with the library's own."""
+    """Return an independent validation on 400 tokens in rows of ten."""
     tokens = torch.from_numpy(dataset.item("validation")[:401].astype("int64"))
     inputs, targets = tokens[:-1].view(-1, 10), tokens[1:].view(-1, 10)
 
@@ -76,12 +76,12 @@ def quick_evaluation(dataset: Splits[TokenArray]):
 
 
 def nothing_to_say(model: LanguageModel) -> list[str]:
-    """No samples."""
+    """Return no samples."""
     return []
 
 
 def train_small(out: Path, family: str = "decoder", spec_and_data=None, **words: Any) -> TrainingResult:
-    """Train one of the small models; words that are no recipe's go to `train`."""
+    """Train a small model; arguments that are not recipe settings go to `train`."""
     data_spec, dataset = spec_and_data
     kwargs = {name: words.pop(name) for name in ("evaluate", "sample", "observer", "overwrite") if name in words}
     kwargs = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **kwargs}
@@ -89,13 +89,13 @@ def train_small(out: Path, family: str = "decoder", spec_and_data=None, **words:
 
 
 def resume_small(out: Path, dataset: Splits[TokenArray], **given: Any) -> TrainingResult:
-    """Go on with a small run."""
+    """Resume a small run."""
     given = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **given}
     return resume(out, dataset, **given)
 
 
 class Watcher(LineObserver):
-    """Plain lines, and a SIGTERM to this process once a step is done."""
+    """An observer with plain lines that sends SIGTERM to this process after a step."""
 
     def __init__(self, stop_at: int | None) -> None:
         super().__init__(sys.stderr)
@@ -108,7 +108,7 @@ class Watcher(LineObserver):
 
 
 def main(order: dict[str, Any]) -> None:
-    """Do what an argument of the program says."""
+    """Train, resume or run a command according to an argument of the program."""
     torch.set_num_threads(1)
     if "command" in order:
         return command_line(order["command"])

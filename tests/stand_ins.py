@@ -1,4 +1,4 @@
-"""Models whose every next token is known beforehand."""
+"""Models with predetermined next tokens."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,19 +12,19 @@ from lemma.spec.models import FeedForward
 
 
 class Known(LanguageModel):
-    """A model of `vocabulary` tokens without anything learned."""
+    """A model of `vocabulary` tokens without trained parameters."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__(FeedForward(V=vocabulary))
         self.place = torch.nn.Parameter(torch.zeros(()))
 
     def certain(self, tokens: Tensor) -> Tensor:
-        """Logits that leave no doubt about the next tokens."""
+        """Return logits with near-certain next tokens."""
         return torch.nn.functional.one_hot(tokens, self.spec.vocabulary).double() * 50
 
 
 class Table(Known):
-    """The next token is looked up by the last `span` tokens."""
+    """A model that looks up the next token by the last `span` tokens."""
 
     def __init__(self, vocabulary: int, span: int, follow: Callable[[tuple[int, ...]], int]) -> None:
         super().__init__(vocabulary)
@@ -45,7 +45,7 @@ class Table(Known):
 
 @dataclass(frozen=True)
 class Count(State):
-    """How many tokens have been read: a state that never comes back, unless it is counted modulo something."""
+    """State that counts the tokens read, optionally modulo a period."""
 
     read: Tensor
 
@@ -61,7 +61,7 @@ class Count(State):
 
 
 class Script(Known):
-    """After n tokens comes the script's token n − 1, whatever the tokens were; the script starts again at its end."""
+    """A model that generates a fixed script, repeated at its end, regardless of its input tokens."""
 
     def __init__(self, vocabulary: int, script: Sequence[int], modulo: int = 2**40) -> None:
         super().__init__(vocabulary)

@@ -1,4 +1,4 @@
-"""A tiny treebank for the tests of parsing: problem B1's sentence and some that are made like it."""
+"""A tiny treebank for the tests of parsing: problem B1's sentence and variations of it."""
 
 from lemma.data.treebanks import Sentence
 
@@ -12,7 +12,7 @@ B1 = Sentence(
 
 
 def tiny() -> list[Sentence]:
-    """B1's sentence, and fifteen with other words, some without the last three or the first noun."""
+    """Return B1's sentence and fifteen with other words, some without the last three or the first noun."""
     result = [B1]
     for subject in ("I", "you", "they"):
         for verb in ("prefer", "book", "want"):

@@ -1,4 +1,4 @@
-"""Images of two coloured halves, "red left of blue" and "blue left of red", for the tests of looking twice."""
+"""Images of two coloured halves, "red left of blue" and "blue left of red", for the tests of re-ranking."""
 
 import csv
 from itertools import permutations
@@ -19,14 +19,14 @@ SIDE = 8
 
 
 def halves(left: str, right: str, random: np.random.Generator) -> np.ndarray:
-    """Two colours side by side, with a little noise."""
+    """Draw two colours side by side with a little noise."""
     image = np.zeros((SIDE, SIDE, 3))
     image[:, : SIDE // 2], image[:, SIDE // 2 :] = COLOURS[left], COLOURS[right]
     return np.clip(image + random.normal(0, 20, image.shape), 0, 255).astype(np.uint8)
 
 
 def folder_of_halves(folder: Path, times: int = 4, seed: int = 0) -> Path:
-    """A folder with every pair of colours `times` times, and the table of their captions."""
+    """Write a folder with every pair of colours `times` times and a table of captions."""
     folder.mkdir(parents=True)
     random = np.random.default_rng(seed)
     rows = []

@@ -16,12 +16,12 @@ def paths_in(text: str) -> set[str]:
     return paths | set(re.findall(r"\b[a-z_]+(?:/[a-z_]+)*/[a-z_0-9]+\.py\b", text))
 
 
-def test_every_file_that_the_page_names_exists() -> None:
+def test_files_named_on_the_architecture_page_exist() -> None:
     missing = {path for path in paths_in(PAGE) if not (SOURCE / path).is_file() and not (ROOT / path).is_file()}
     assert not missing
 
 
-def test_every_package_is_in_the_table() -> None:
+def test_every_package_is_in_the_architecture_table() -> None:
     table = PAGE.split("## Flows")[0]
     packages = {path.stem for path in SOURCE.iterdir() if path.is_dir() or path.suffix == ".py"} - {"__pycache__"}
     assert not {name for name in packages if not name.startswith("__") and f"`{name}`" not in table}

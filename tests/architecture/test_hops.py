@@ -1,4 +1,4 @@
-"""How many modules and functions of the package a reader passes through, counted by tracing real calls."""
+"""Number of modules and functions that real calls execute, counted by tracing."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def text(tmp_path: Path) -> Path:
 
 
 def traced(tmp_path: Path, **call: Any) -> tuple[list[str], list[str]]:
-    """The modules of the package that a call of the Python API executes, and those that it loads."""
+    """Return the modules of the package that a call of the Python API executes, and those that it loads."""
     environment = {**os.environ, "LEMMA_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", TRACED, json.dumps(call)], env=environment, cwd=tmp_path, capture_output=True, text=True
@@ -54,7 +54,7 @@ def traced(tmp_path: Path, **call: Any) -> tuple[list[str], list[str]]:
     return executed, loaded
 
 
-def test_training_an_lstm_executes_few_modules_and_loads_few(tmp_path: Path, text: Path) -> None:
+def test_training_an_lstm_executes_and_loads_few_modules(tmp_path: Path, text: Path) -> None:
     small = {"steps": 4, "width": 8, "hidden": 8, "batch": 4}
     executed, loaded = traced(tmp_path, verb="train", model="lstm", text=str(text), out="run", **small)
     assert "models/recurrent.py" in executed and "training/loop.py" in executed
@@ -138,5 +138,5 @@ def test_few_hops_lead_to_the_first_weight_update(tmp_path: Path, text: Path) ->
     assert len(hops) <= 25, hops
     assert sum(first != second for first, second in pairwise(packages)) <= 12, packages
     called = [callee for _, callee in calls]
-    assert called.count("tasks/registry.py:task_for") == 1  # the task is chosen once, and carried on
+    assert called.count("tasks/registry.py:task_for") == 1  # the task is chosen once and passed on
     assert called.count("spec/choose.py:choose") == 1

@@ -1,4 +1,4 @@
-"""Help and lists without torch: what a person waits for is only what they asked for."""
+"""Help and lists do not import torch."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def run_python(code: str) -> str:
 
 
 @pytest.mark.parametrize("words", TORCHLESS, ids=" ".join)
-def test_a_light_command_does_not_import_torch(words: list[str]) -> None:
+def test_light_commands_do_not_import_torch(words: list[str]) -> None:
     code = (
         "import sys\nfrom lemma.cli.main import main\n"
         f"try:\n    main({words!r})\nexcept SystemExit as exit:\n    assert not exit.code, exit.code\n"
@@ -38,13 +38,13 @@ def test_a_light_command_does_not_import_torch(words: list[str]) -> None:
     assert done.stdout.strip()
 
 
-def test_import_lemma_is_light() -> None:
+def test_importing_lemma_loads_no_heavy_libraries() -> None:
     code = "import sys, lemma; print([name in sys.modules for name in ('torch', 'pydantic', 'numpy', 'rich')])"
     assert run_python(code).strip() == "[False, False, False, False]"
 
 
-def test_help_comes_in_under_three_tenths_of_a_second() -> None:
-    """The best of several, in processor time: other work on the machine is not ours."""
+def test_help_takes_under_300_milliseconds() -> None:
+    """Take the minimum processor time of several runs, to exclude other load."""
     seconds = []
     for _ in range(5):
         before = os.times()
@@ -57,7 +57,7 @@ def test_help_comes_in_under_three_tenths_of_a_second() -> None:
     assert min(seconds) < 0.3
 
 
-def test_every_promised_name_is_there() -> None:
+def test_all_exported_names_resolve() -> None:
     names = json.loads(
         run_python("import json, lemma; print(json.dumps([n for n in lemma.__all__ if getattr(lemma, n)]))")
     )
@@ -78,8 +78,8 @@ def test_every_promised_name_is_there() -> None:
     }
 
 
-def test_a_verb_stays_a_verb_whatever_was_imported_before() -> None:
-    """A package that bears a verb's name would take its place in `lemma` as soon as anything imports it."""
+def test_importing_submodules_does_not_shadow_verbs() -> None:
+    """A subpackage with the name of a verb would replace it in `lemma` on its first import."""
     code = (
         "import importlib, pkgutil, lemma\n"
         "for room in pkgutil.iter_modules(lemma.__path__, 'lemma.'):\n"

@@ -1,4 +1,4 @@
-"""One name, one thing; and the words of the field."""
+"""Unique class names and banned words."""
 
 import ast
 import re
@@ -53,8 +53,8 @@ def test_class_names_are_unique_in_the_package() -> None:
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_the_words_are_those_of_the_field(path: Path) -> None:
-    """Words of the left column are rejected in names, comments, messages and docs."""
+def test_banned_words_do_not_appear(path: Path) -> None:
+    """Reject the words of `BANNED` in names, comments, messages and docs."""
     result = [
         f"line {number}: '{match[0]}', better: {better}"
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
@@ -64,6 +64,6 @@ def test_the_words_are_those_of_the_field(path: Path) -> None:
     assert not result
 
 
-def test_the_list_catches_what_it_bans() -> None:
+def test_banned_word_patterns_match_their_words() -> None:
     assert any(re.search(phrase, "the commonest class is told apart") for phrase in BANNED)
     assert not any(re.search(phrase, "if value is None: feed-forward, no runs") for phrase in BANNED)

@@ -1,4 +1,4 @@
-"""No file leads to an import of a module that it names: only a person may, on the command line or in Python.
+"""Files never cause the import of a module that they name; only command lines and Python calls may.
 
 Every kind of file that Lemma reads is written with the name of a module in each of its places, one after another, and
 read the way Lemma reads it. The module leaves a trace as soon as it is imported.
@@ -73,7 +73,7 @@ def factory(d=4, **others):
 
 @pytest.fixture
 def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A module that can be found, and the file that it writes when it is imported."""
+    """Create an importable module and return the file that it writes on import."""
     folder = tmp_path / "trace.txt"
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / f"{MODULE}.py").write_text(SOURCE.format(trace=str(folder)), encoding="utf-8")
@@ -85,41 +85,41 @@ def trace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def poisoned(document: Any) -> Iterator[Any]:
-    """The document with the name in the place of each of its values, and under each key that could mean code."""
-    for path in [(), *_places(document)]:
+    """Yield the document with the module name as each value in turn, and under each key that could mean code."""
+    for path in [(), *_paths_of(document)]:
         if path:
-            yield from (_with(document, path, name) for name in (FACTORY, MODULE, CODE))
-        if isinstance(_at(document, path), dict):
-            yield from (_with(document, (*path, key), FACTORY) for key in KEYS)
-            yield from (_with(document, (*path, key), {"kind": FACTORY, "family": FACTORY}) for key in KEYS)
+            yield from (_with_value(document, path, name) for name in (FACTORY, MODULE, CODE))
+        if isinstance(_value_at(document, path), dict):
+            yield from (_with_value(document, (*path, key), FACTORY) for key in KEYS)
+            yield from (_with_value(document, (*path, key), {"kind": FACTORY, "family": FACTORY}) for key in KEYS)
 
 
-def _places(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+def _paths_of(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if path:
         yield path
     inner = document.items() if isinstance(document, dict) else enumerate(document[:2]) if _listed(document) else ()
     for key, value in inner:
-        yield from _places(value, (*path, key))
+        yield from _paths_of(value, (*path, key))
 
 
 def _listed(value: Any) -> bool:
     return isinstance(value, list | tuple)
 
 
-def _at(document: Any, path: tuple[Any, ...]) -> Any:
+def _value_at(document: Any, path: tuple[Any, ...]) -> Any:
     for step in path:
         document = document[step]
     return document
 
 
-def _with(document: Any, path: tuple[Any, ...], value: Any) -> Any:
+def _with_value(document: Any, path: tuple[Any, ...], value: Any) -> Any:
     changed = json.loads(json.dumps(document))
-    _at(changed, path[:-1])[path[-1]] = value
+    _value_at(changed, path[:-1])[path[-1]] = value
     return changed
 
 
-def refused_or_read(read: Callable[..., Any], *given: Any) -> None:
-    """Read a file; that it is damaged, or that its words mean nothing, is not what is asked here."""
+def read_ignoring_errors(read: Callable[..., Any], *given: Any) -> None:
+    """Read a file, ignoring errors about its content."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with suppress(LemmaError, ValueError, TypeError, LookupError, AttributeError, OSError):
@@ -127,7 +127,7 @@ def refused_or_read(read: Callable[..., Any], *given: Any) -> None:
 
 
 def small_run(out: Path, family: str = "lstm") -> Path:
-    """A run as training leaves it, without the training."""
+    """Write an untrained run with all files of a trained one."""
     spec: Any = Lstm(vocabulary=4, width=3, hidden=4)
     data: Any = DataSpec(text=("text.txt",), tokenizer=Characters())
     if family == "classifier":
@@ -153,7 +153,7 @@ def adapted_run(out: Path) -> Path:
 
 
 def reads_of(path: Path) -> list[Callable[[], Any]]:
-    """Return all that is read of a run."""
+    """Return functions that read everything of a run."""
     return [
         lambda: load(path),
         lambda: lemma.count(path, quantities=["parameters"]),
@@ -256,7 +256,7 @@ def _other_tools(path: Path) -> None:
     sheet = read_sheet(path)
     assert otter_tests(sheet) and nbgrader_notebook(sheet)
     for question in read_toml(path)["questions"]:
-        refused_or_read(evaluation_function, "4 E", "", question)
+        read_ignoring_errors(evaluation_function, "4 E", "", question)
 
 
 def _answers(path: Path) -> None:
@@ -290,15 +290,15 @@ FORMATS: dict[str, tuple[Any, str, Callable[[Any, Path], Path], Callable[[Path],
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_no_file_imports_what_it_names(kind: str, trace: Path, tmp_path: Path) -> None:
+def test_values_in_files_are_never_imported(kind: str, trace: Path, tmp_path: Path) -> None:
     document, name, write, read = FORMATS[kind]
-    read(write(document, tmp_path / name))  # the file itself is good
+    read(write(document, tmp_path / name))  # the original file is valid
     for changed in poisoned(document):
-        refused_or_read(lambda changed=changed: read(write(changed, tmp_path / name)))
+        read_ignoring_errors(lambda changed=changed: read(write(changed, tmp_path / name)))
         assert not trace.exists(), changed
 
 
-def test_no_table_of_a_class_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+def test_values_in_class_tables_are_never_imported(trace: Path, tmp_path: Path) -> None:
     names = ("student", "user", "Q1", "Q2", "Q3", "Q4")
     rows = [["A", "", "4 E", "3", "dz = y_hat - y", "6"]]
     rows += [[*rows[0][:at], name, *rows[0][at + 1 :]] for at in range(6) for name in (FACTORY, MODULE, CODE)]
@@ -309,19 +309,19 @@ def test_no_table_of_a_class_imports_what_it_names(trace: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("case", WORKED)
-def test_no_worked_case_imports_what_it_names(case: str, trace: Path, tmp_path: Path) -> None:
+def test_values_in_worked_cases_are_never_imported(case: str, trace: Path, tmp_path: Path) -> None:
     shipped = Path(lemma.__file__).parent / "checking" / "worked" / "examples" / f"{case}.toml"
     assert describe_worked(str(shipped))
     for changed in poisoned(read_toml(shipped)):
-        refused_or_read(lambda changed=changed: describe_worked(str(_toml(changed, tmp_path / "case.toml"))))
+        read_ignoring_errors(lambda changed=changed: describe_worked(str(_toml(changed, tmp_path / "case.toml"))))
         assert not trace.exists(), changed
 
 
 @pytest.mark.parametrize("text", [FACTORY, CODE, f"dz = {FACTORY}", f"dz = {CODE}", f"dz = {CODE}.factory()"])
-def test_no_line_of_a_derivation_imports_what_it_names(text: str, trace: Path) -> None:
-    refused_or_read(check_gradients, "softmax-cross-entropy", [text])
-    refused_or_read(check_worked, "e9", [text])
-    refused_or_read(lemma.check, "parameters", "lora", text)
+def test_lines_of_derivations_are_never_imported(text: str, trace: Path) -> None:
+    read_ignoring_errors(check_gradients, "softmax-cross-entropy", [text])
+    read_ignoring_errors(check_worked, "e9", [text])
+    read_ignoring_errors(lemma.check, "parameters", "lora", text)
     assert not trace.exists()
 
 
@@ -340,24 +340,24 @@ RUN_FILES = [
 
 
 @pytest.mark.parametrize(("kind", "name"), RUN_FILES)
-def test_no_file_of_a_run_imports_what_it_names(kind: str, name: str, trace: Path, tmp_path: Path) -> None:
+def test_values_in_run_files_are_never_imported(kind: str, name: str, trace: Path, tmp_path: Path) -> None:
     out = adapted_run(tmp_path / "run") if kind == "adapted" else small_run(tmp_path / "run", kind)
     for read in reads_of(out):
-        read()  # the files themselves are good
-    (out / MANIFEST).unlink()  # so that what was changed is read
+        read()  # the original files are valid
+    (out / MANIFEST).unlink()  # otherwise the changed file is rejected unread
     path = out / name
     write, document = (_toml, read_toml(path)) if path.suffix == ".toml" else (_json, json.loads(path.read_text()))
     for changed in poisoned(document):
-        refused_or_read(write, changed, path)
-        if path.name == "state.json":  # as its sums say, so that it is read
+        read_ignoring_errors(write, changed, path)
+        if path.name == "state.json":  # update the checksum, otherwise the file is rejected unread
             sums = {**read_checksums(path.parent), path.name: file_checksum(path)}
             (path.parent / MANIFEST).write_text(json.dumps(sums))
         for read in reads_of(out):
-            refused_or_read(read)
+            read_ignoring_errors(read)
         assert not trace.exists(), changed
 
 
-def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+def test_values_in_search_indexes_are_never_imported(trace: Path, tmp_path: Path) -> None:
     folder = tmp_path / "index"
     folder.mkdir()
     append_entries(
@@ -374,41 +374,39 @@ def test_no_index_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
         _json(changed, entries)
         content = entries.read_bytes()
         write_checked_json(head, {**output, "size": len(content), "entries_sum": zlib.crc32(content)})
-        refused_or_read(lambda: Index.open(folder).read())
+        read_ignoring_errors(lambda: Index.open(folder).read())
         assert not trace.exists(), changed
     _json(listed, entries)
     for changed in poisoned(output):
         write_checked_json(head, changed) if isinstance(changed, dict) else _json(changed, head)
-        refused_or_read(lambda: Index.open(folder).read())
+        read_ignoring_errors(lambda: Index.open(folder).read())
         assert not trace.exists(), changed
 
 
-def test_no_peft_folder_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+def test_values_in_peft_folders_are_never_imported(trace: Path, tmp_path: Path) -> None:
     spec = Decoder(vocabulary=5, width=4, depth=1, heads=1, context=4)
     write_peft(adapt_model(build(spec), Lora(rank=1)).model, tmp_path / "peft")
     path = tmp_path / "peft" / "adapter_config.json"
     assert read_peft(path.parent, build(spec))
     for changed in poisoned(json.loads(path.read_text())):
         _json(changed, path)
-        refused_or_read(lambda: read_peft(path.parent, build(spec)))
+        read_ignoring_errors(lambda: read_peft(path.parent, build(spec)))
         assert not trace.exists(), changed
 
 
-def test_nothing_kept_of_a_count_imports_what_it_names(trace: Path, tmp_path: Path) -> None:
+def test_values_in_cached_counts_are_never_imported(trace: Path, tmp_path: Path) -> None:
     lemma.count("lora", quantities=["parameters"])
     (path,) = (tmp_path / "home" / "counts").glob("*.json")
     saved = json.loads(path.read_text())
     del saved["sha256"]
     for changed in poisoned(saved):
         write_checked_json(path, changed) if isinstance(changed, dict) else _json(changed, path)
-        refused_or_read(lambda: lemma.count("lora", quantities=["parameters"]))
+        read_ignoring_errors(lambda: lemma.count("lora", quantities=["parameters"]))
         assert not trace.exists(), changed
 
 
-def test_a_sheet_that_names_a_command_is_refused_and_says_what_to_type(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The sheet that ran a command: its words were the arguments of os.system."""
+def test_sheet_naming_python_code_is_rejected_with_advice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Regression: a sheet once passed its settings to os.system."""
     folder = tmp_path / "ran"
     words = {"command": f"touch {folder}"}
     sheet = {"questions": [{"id": "Q1", "kind": "parameters", "model": "os:system", "settings": words}]}
@@ -422,8 +420,8 @@ def test_a_sheet_that_names_a_command_is_refused_and_says_what_to_type(
     assert "Expected a preset" in output and "lemma count package.module:factory" in output
 
 
-def test_a_person_may_name_a_module(trace: Path) -> None:
-    """The canary would be heard: what is typed or passed is imported."""
+def test_user_supplied_factories_are_imported(trace: Path) -> None:
+    """The trace file appears for names typed or passed by the user, which shows that it detects imports."""
     with pytest.raises(SpecError, match="Python code"):
         resolve_subject(FACTORY)
     assert not trace.exists()
@@ -445,8 +443,8 @@ IMPORTERS = {
 }
 
 
-def test_modules_are_imported_by_name_in_these_places_alone() -> None:
-    """A new place must be looked at: can what it imports come from a file?"""
+def test_only_listed_modules_import_by_name() -> None:
+    """Review each addition: can the imported name come from a file?"""
     root = Path(lemma.__file__).parent
     result = {str(path.relative_to(root)) for path in root.rglob("*.py") if _imports_by_name(path)}
     assert result == set(IMPORTERS)

@@ -62,7 +62,7 @@ FILES = [path for path in sorted(SOURCE.rglob("*.py")) if package_of(path) not i
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_a_file_imports_only_earlier_packages(path: Path) -> None:
+def test_files_import_only_earlier_packages(path: Path) -> None:
     package = package_of(path)
     assert package in LEVEL, f"add the package of {path} to docs/architecture.md and to ORDER"
     assert not forbidden_imports(package, imported_packages(path))
@@ -73,7 +73,7 @@ def test_light_packages_do_not_import_torch(path: Path) -> None:
     assert not {name for name in imported_modules(path) if name.split(".")[0] in {"torch", "safetensors"}}
 
 
-def test_a_later_package_is_reported() -> None:
+def test_import_of_a_later_package_is_reported() -> None:
     assert forbidden_imports("data", {"layers", "spec"}) == {"layers"}
     assert forbidden_imports("training", {"studies", "runs"}) == {"studies"}
     assert forbidden_imports("cli", {"api", "training"}) == {"training"}
@@ -81,7 +81,7 @@ def test_a_later_package_is_reported() -> None:
     assert forbidden_imports("spec", {"errors", "spec"}) == set()
 
 
-def test_no_pickle_and_no_evaluation_anywhere() -> None:
+def test_source_uses_no_pickle_and_no_eval() -> None:
     forbidden = {"eval", "exec", "pickle", "torch.load", "yaml.load", "joblib"}
     for path in SOURCE.rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))

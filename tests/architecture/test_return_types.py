@@ -1,4 +1,4 @@
-"""What the public functions return is said: never Any, and one type or two."""
+"""Public functions are annotated with one or two return types, never Any."""
 
 import ast
 import inspect
@@ -12,7 +12,7 @@ import lemma
 
 
 def public_functions() -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The verbs and helpers; of a verb that is a namespace its call and its public methods."""
+    """Return the verbs and helpers; for a namespace its call and its public methods."""
     for name in (*lemma.__all__, *lemma.HELPERS):
         result = getattr(lemma, name)
         if inspect.isfunction(result):
@@ -42,14 +42,14 @@ def problems(annotation: str, names: dict[str, Any]) -> list[str]:
     return ["has Any in it"] * bool(unknown) + ["is a union of more than two types"] * (len(union) > 2)
 
 
-def test_the_namespaces_are_seen() -> None:
+def test_public_functions_include_namespaced_verbs() -> None:
     assert {"train", "look.__call__", "look.bpe", "count.solve", "check.parameters", "adapt.compare", "choose"} <= {
         *FUNCTIONS
     }
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_public_function_returns_one_type_or_two_and_never_any(name: str) -> None:
+def test_public_functions_return_at_most_two_types_without_any(name: str) -> None:
     for function in (FUNCTIONS[name], *get_overloads(FUNCTIONS[name])):
         output = inspect.signature(function).return_annotation
         text = output if isinstance(output, str) else inspect.formatannotation(output)
@@ -57,10 +57,10 @@ def test_a_public_function_returns_one_type_or_two_and_never_any(name: str) -> N
 
 
 @pytest.mark.parametrize("wrong", ["_empty", "Any", "list[Any]", "int | str | None", "Texts", "dict[str, Any] | None"])
-def test_what_says_too_little_is_found(wrong: str) -> None:
+def test_vague_return_types_are_rejected(wrong: str) -> None:
     assert problems(wrong, {"Texts": int | str | None})
 
 
 @pytest.mark.parametrize("right", ["int", "int | None", "list[int | str | None]", "Run"])
-def test_what_says_enough_is_not(right: str) -> None:
+def test_precise_return_types_are_accepted(right: str) -> None:
     assert not problems(right, {})

@@ -1,4 +1,4 @@
-"""A test that checks nothing is a defect."""
+"""Tests without assertions are rejected."""
 
 import ast
 from pathlib import Path
@@ -33,6 +33,6 @@ def test_every_test_checks_something(path: Path) -> None:
     assert not idle
 
 
-def test_the_check_itself_finds_an_idle_test() -> None:
+def test_check_detects_tests_without_assertions() -> None:
     tree = ast.parse("def test_idle():\n    print(1)\ndef test_busy():\n    assert 1 + 1 == 2\n")
     assert [checks_something(f, set()) for f in functions(tree)] == [False, True]

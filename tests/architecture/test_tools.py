@@ -25,7 +25,7 @@ def test_vague_names_and_clause_docstrings_are_reported(tmp_path: Path, monkeypa
     assert (names, docstrings) == (3, 2)
 
 
-def test_a_package_that_outgrows_its_budget_fails(
+def test_package_over_its_line_budget_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "data").mkdir()

@@ -1,4 +1,4 @@
-"""A real browser, one for each file of tests; without it they are skipped."""
+"""A real browser per test file; tests are skipped without it."""
 
 import shutil
 from collections.abc import Iterator

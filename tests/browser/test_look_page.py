@@ -1,4 +1,4 @@
-"""The page of heads in a real browser: numbers against the model, hands and keys, a phone, and no script at all."""
+"""The attention page in a real browser: numbers, mouse, keyboard, phone, and without JavaScript."""
 
 import re
 import xml.etree.ElementTree as ElementTree
@@ -27,7 +27,7 @@ def model(positions: str = "learned") -> nn.Module:
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A page of learned positions and one of ALiBi, with the heads they were made from."""
+    """Write a page with learned positions and one with ALiBi; return them with their heads."""
     folder, built = tmp_path_factory.mktemp("pages"), {}
     for positions in ("learned", "alibi"):
         seen = look_at(model(positions), torch.arange(12), WORDS, name="tiny")
@@ -37,7 +37,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.fixture
 def opened(browser: Any) -> Iterator[Any]:
-    """Opens a page at a width and watches for errors and for requests to anywhere."""
+    """Return a function that opens a page at a width and fails on errors and network requests."""
     troubles: list[str] = []
     contexts = []
 
@@ -73,7 +73,7 @@ def cell(tab: Any, i: int, j: int) -> Any:
 
 
 @pytest.mark.parametrize("positions", ["learned", "alibi"])
-def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: Any, files: dict[str, Any]) -> None:
+def test_clicked_cell_shows_the_model_arithmetic(positions: str, opened: Any, files: dict[str, Any]) -> None:
     path, seen = files[positions]
     tab = opened(path)
     for index, (i, j) in ((5, (7, 3)), (10, (11, 0)), (0, (4, 4))):
@@ -98,9 +98,7 @@ def test_the_arithmetic_of_a_clicked_cell_is_the_models(positions: str, opened: 
         assert rendered == pytest.approx((weight * head.values[j])[: len(rendered)].tolist(), abs=6e-4)
 
 
-def test_every_number_of_the_matrix_is_the_models_and_masked_cells_are_empty(
-    opened: Any, files: dict[str, Any]
-) -> None:
+def test_matrix_shows_model_weights_with_empty_masked_cells(opened: Any, files: dict[str, Any]) -> None:
     path, seen = files["learned"]
     tab = opened(path)
     tab.locator(".tile").nth(6).click()
@@ -113,7 +111,7 @@ def test_every_number_of_the_matrix_is_the_models_and_masked_cells_are_empty(
     assert "may not see" in part(tab, "mask") and "α = 0" in part(tab, "alpha")
 
 
-def test_terms_named_in_a_product_add_up_to_it(opened: Any, files: dict[str, Any]) -> None:
+def test_displayed_product_terms_sum_to_the_product(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0])
     cell(tab, 9, 2).hover()
     line, total = part(tab, "product").split("\n")
@@ -125,7 +123,7 @@ def test_terms_named_in_a_product_add_up_to_it(opened: Any, files: dict[str, Any
     assert result == pytest.approx(numbers(total)[0], abs=0.01)
 
 
-def test_pointing_previews_clicking_locks_and_a_button_unlocks(opened: Any, files: dict[str, Any]) -> None:
+def test_hover_previews_click_locks_and_button_unlocks(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0])
     title, unlock = tab.locator("#cell"), tab.get_by_role("button", name="Unlock")
     cell(tab, 3, 1).hover()
@@ -141,8 +139,8 @@ def test_pointing_previews_clicking_locks_and_a_button_unlocks(opened: Any, file
     assert tab.locator(".lines path.here").count() == 1
 
 
-def test_rows_cut_short_keep_the_weights_of_the_whole_text(opened: Any, tmp_path: Path) -> None:
-    """A head that sees all 150 tokens, of which the page shows fewer: weights must not be made to sum to 1 again."""
+def test_truncated_rows_show_weights_of_the_full_text(opened: Any, tmp_path: Path) -> None:
+    """The page shows fewer than the 150 attended tokens; weights must not be renormalized."""
     torch.manual_seed(2)
     layer = nn.TransformerEncoderLayer(8, 2, 8, batch_first=True)
     seen = look_at(layer, {"src": 2 * torch.randn(1, 150, 8)}, [f"w{index}" for index in range(150)])
@@ -154,7 +152,7 @@ def test_rows_cut_short_keep_the_weights_of_the_whole_text(opened: Any, tmp_path
     assert numbers(part(tab, "alpha"))[-1] == pytest.approx(float(seen.heads[1].weights[3, 30]), rel=1e-3)
 
 
-def test_pointing_at_a_head_shows_it_larger(opened: Any, files: dict[str, Any]) -> None:
+def test_hovering_a_head_shows_an_enlarged_preview(opened: Any, files: dict[str, Any]) -> None:
     path, seen = files["learned"]
     tab = opened(path)
     tab.locator(".tile").nth(4).hover()
@@ -164,7 +162,7 @@ def test_pointing_at_a_head_shows_it_larger(opened: Any, files: dict[str, Any]) 
     assert tab.locator("#one-title").inner_text() != "Layer 1, head 0"
 
 
-def test_everything_can_be_reached_with_keys(opened: Any, files: dict[str, Any]) -> None:
+def test_look_page_is_keyboard_accessible(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0])
     tab.locator(".tile").first.focus()
     for key in ("ArrowDown", "ArrowRight", "Enter"):
@@ -179,7 +177,7 @@ def test_everything_can_be_reached_with_keys(opened: Any, files: dict[str, Any])
     assert not unlock.is_visible()
 
 
-def test_hostile_tokens_stay_text(opened: Any, files: dict[str, Any]) -> None:
+def test_html_in_tokens_is_escaped(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0])
     cell(tab, 8, 7).click()
     assert "<script>window.harmed" in tab.locator("#cell").inner_text()
@@ -196,7 +194,7 @@ INSIDE = """([inner, outer]) => {
 
 @pytest.fixture(scope="module")
 def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A head of 64 tokens, whose last looks at one in the middle."""
+    """Write the page of a head of 64 tokens whose last token attends to one in the middle."""
     torch.manual_seed(3)
     layer = nn.TransformerEncoderLayer(8, 1, 8, batch_first=True)
     stream = 2 * torch.randn(1, 64, 8)
@@ -205,14 +203,14 @@ def long_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("width", [1200, 390])
-def test_the_cell_shown_first_is_in_sight_and_the_page_stays_at_its_top(width: int, opened: Any, long_page) -> None:
+def test_initial_cell_is_visible_without_scrolling_the_page(width: int, opened: Any, long_page) -> None:
     tab = opened(long_page, width)
     assert tab.evaluate(INSIDE, [".matrix td.at", ".scroller"])
     assert tab.evaluate(INSIDE, ['.lines text[data-side="query"].on', ".scroller"])
     assert tab.evaluate("window.scrollY") == 0
 
 
-def test_labels_stay_in_place_and_on_top_while_the_matrix_scrolls(opened: Any, long_page: Path) -> None:
+def test_matrix_labels_stay_sticky_while_scrolling(opened: Any, long_page: Path) -> None:
     tab = opened(long_page, 390, has_touch=True)
     cell(tab, 30, 20).tap()
     covering = tab.evaluate("""() => {
@@ -226,7 +224,7 @@ def test_labels_stay_in_place_and_on_top_while_the_matrix_scrolls(opened: Any, l
     assert covering == [True, True]
 
 
-def test_a_phone_scrolls_down_only(opened: Any, files: dict[str, Any]) -> None:
+def test_look_page_scrolls_only_vertically_on_a_phone(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0], 390, has_touch=True)
     for step in (lambda: None, lambda: tab.locator(".tile").nth(5).tap(), lambda: cell(tab, 9, 2).tap()):
         step()
@@ -252,7 +250,7 @@ def test_every_view_can_be_saved_as_svg(opened: Any, files: dict[str, Any], tmp_
     assert "α =" in "".join(saved["arithmetic"].itertext())
 
 
-def test_without_script_the_grid_one_head_and_the_table_are_there(opened: Any, files: dict[str, Any]) -> None:
+def test_look_page_works_without_javascript(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0], java_script_enabled=False)
     assert tab.locator(".tile img").count() == 12 and tab.locator(".numbers tbody tr").count() == 12
     assert tab.locator("figure svg").is_visible() and not tab.locator(".export").first.is_visible()
@@ -260,7 +258,7 @@ def test_without_script_the_grid_one_head_and_the_table_are_there(opened: Any, f
     assert tab.url.endswith("#row-1-3")
 
 
-def test_paper_gets_the_still_images(opened: Any, files: dict[str, Any]) -> None:
+def test_print_view_uses_static_images(opened: Any, files: dict[str, Any]) -> None:
     tab = opened(files["learned"][0])
     tab.emulate_media(media="print")
     assert tab.locator("figure svg").is_visible() and not tab.locator(".bar").first.is_visible()

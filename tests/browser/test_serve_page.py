@@ -1,4 +1,4 @@
-"""The page of `lemma serve` in a real browser, against a real server: what it shows is what `lemma.generate` writes."""
+"""The page of `lemma serve` in a real browser and server shows the output of `lemma.generate`."""
 
 import json
 import math
@@ -12,7 +12,7 @@ import lemma
 from served_runs import running, untrained
 
 pytest.importorskip("fastapi", reason="needs FastAPI")
-REFUSED = "status of 400"  # the browser notes a refusal, which the page then tells
+REFUSED = "status of 400"  # the browser logs a rejected request, which the page reports
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def address(runs: dict[str, Path]) -> Iterator[str]:
 
 @pytest.fixture
 def opened(browser: Any, address: str) -> Iterator[Any]:
-    """Opens the page at a width and watches for errors and for requests to anywhere else."""
+    """Return a function that opens the page at a width and fails on errors and external requests."""
     troubles: list[str] = []
     contexts = []
 
@@ -54,7 +54,7 @@ def opened(browser: Any, address: str) -> Iterator[Any]:
     assert not troubles
 
 
-def test_a_text_is_written_and_its_loop_told(opened: Any, runs: dict[str, Path]) -> None:
+def test_page_shows_generated_text_and_its_loop(opened: Any, runs: dict[str, Path]) -> None:
     tab = opened()
     tab.locator("#prompt").fill("the cat")
     for name, value in (("temperature", "0.9"), ("tokens", "80"), ("top-p", "0.8"), ("seed", "4")):
@@ -71,7 +71,7 @@ def test_a_text_is_written_and_its_loop_told(opened: Any, runs: dict[str, Path])
     assert greedy.loop and tab.locator("#loop").inner_text() == greedy.note
 
 
-def test_tokens_have_their_probabilities_and_one_can_write_on_from_any(opened: Any, runs: dict[str, Path]) -> None:
+def test_tokens_show_candidates_and_can_be_continued_from(opened: Any, runs: dict[str, Path]) -> None:
     tab = opened()
     tab.locator("#prompt").fill("the")
     tab.locator("#tokens").fill("12")
@@ -96,7 +96,7 @@ def test_tokens_have_their_probabilities_and_one_can_write_on_from_any(opened: A
     tab.wait_for_function("text => document.getElementById('prompt').value === text", arg=text + follows)
 
 
-def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dict[str, Path]) -> None:
+def test_two_runs_generate_side_by_side_with_marked_loops(opened: Any, runs: dict[str, Path]) -> None:
     tab = opened()
     tab.locator("#prompt").fill("the cat")
     tab.locator("#temperature").fill("0")
@@ -112,7 +112,7 @@ def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dic
         turns = [(index - first) // text.loop.period for index in range(first, 60)]
         assert marks[first:] == [("loops", "again")[turn % 2] for turn in turns] and set(marks[:first]) <= {"token"}
         assert tab.locator(f"#{side}loop").inner_text() == text.note
-    tab.evaluate("SIDES[0].write('\\n', null)")  # a loop of empty lines is to be seen too
+    tab.evaluate("SIDES[0].write('\\n', null)")  # a loop of empty lines is visible, too
     assert tab.locator("#after .token").last.evaluate("one => one.getClientRects()[0].width") > 5
     left, right = (tab.locator(f"#{side}text").bounding_box() for side in ("", "other-"))
     assert left["y"] == right["y"] and right["x"] > left["x"] + left["width"]
@@ -124,7 +124,7 @@ def test_two_runs_write_side_by_side_and_loops_are_marked(opened: Any, runs: dic
 CLASSES = "where => [...document.querySelectorAll(where)].map((one) => one.className)"
 
 
-def test_what_is_wrong_is_said_on_the_page(opened: Any) -> None:
+def test_errors_are_shown_on_the_page(opened: Any) -> None:
     tab = opened()
     tab.locator("#prompt").fill("Ω")
     tab.get_by_role("button", name="Generate").click()
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_said_on_the_page(opened: Any) -> None:
     assert tab.locator("#status").inner_text() == "<i>the server is stopping</i>"
 
 
-def test_the_end_of_a_text_may_come_next(opened: Any) -> None:
+def test_eos_is_listed_as_a_candidate(opened: Any) -> None:
     tab, request = opened(), []
 
     def answer(route: Any) -> None:
@@ -152,7 +152,7 @@ def test_the_end_of_a_text_may_come_next(opened: Any) -> None:
     assert request[0]["echo"] and request[0]["max_tokens"] == 1
 
 
-def test_arrows_pass_over_what_several_tokens_spell(opened: Any) -> None:
+def test_arrow_keys_skip_partial_character_tokens(opened: Any) -> None:
     tab = opened()
 
     def told(*tokens: str) -> dict[str, Any]:
@@ -172,7 +172,7 @@ def test_arrows_pass_over_what_several_tokens_spell(opened: Any) -> None:
     assert choice == [" I", "!", "!"]
 
 
-def test_the_keyboard_is_enough(opened: Any) -> None:
+def test_serve_page_is_keyboard_accessible(opened: Any) -> None:
     tab = opened()
     tab.locator("#run").focus()
     tab.keyboard.press("ArrowDown")
@@ -195,7 +195,7 @@ def test_the_keyboard_is_enough(opened: Any) -> None:
     assert 0 < len(tab.locator("#after").text_content()) < 4000 and tab.locator("#go").is_enabled()
 
 
-def test_tabs_are_what_the_run_can_show(opened: Any) -> None:
+def test_tabs_depend_on_the_kind_of_run(opened: Any) -> None:
     tab = opened()
     assert not tab.locator("#tab-look").is_visible()
     tab.locator("#tab-evaluate").click()
@@ -207,7 +207,7 @@ def test_tabs_are_what_the_run_can_show(opened: Any) -> None:
     tab.get_by_role("button", name="Look").click()
     frame = tab.frame_locator("#heads")
     frame.locator(".tile").nth(1).click()
-    assert frame.locator("#one-title").inner_text() == "Layer 0, head 1"  # its script runs inside its frame
+    assert frame.locator("#one-title").inner_text() == "Layer 0, head 1"  # its script runs inside the frame
     tab.locator("#run").select_option("mood")
     assert not tab.locator("#tab-look").is_visible()
     tab.locator("#tab-generate").click()
@@ -231,7 +231,7 @@ LUMINANCE = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_a_phone_scrolls_down_only_and_reads_in_light_and_dark(scheme: str, opened: Any) -> None:
+def test_serve_page_fits_a_phone_in_light_and_dark(scheme: str, opened: Any) -> None:
     tab = opened(390, color_scheme=scheme)
     tab.get_by_role("button", name="Generate").click()
     tab.get_by_text("tokens in").wait_for()

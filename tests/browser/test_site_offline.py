@@ -1,4 +1,4 @@
-"""The site opened from a disk: search answers, formulas are drawn, and nothing is asked of the network."""
+"""The site opened from disk: search and formulas work without network requests."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ FIRST = "# Home\n\nA word such as *perplexity*, and $\\sqrt{d_k}$.\n\n```console
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two pages, built with the site's own settings."""
+    """Build two pages with the settings of the site."""
     pytest.importorskip("material", reason="needs mkdocs-material: pip install 'lemma-lm[docs]'")
     pytest.importorskip("latex2mathml", reason="needs latex2mathml: pip install 'lemma-lm[docs]'")
     from mkdocs.commands.build import build
@@ -41,8 +41,8 @@ def tab(site: Path, browser: Any) -> Iterator[Any]:
     assert troubles == []
 
 
-def test_a_word_typed_is_found_on_another_page_and_leads_there(tab: Any) -> None:
-    tab.locator(".md-search__input").press_sequentially("greedy")  # key by key: the search listens to keys
+def test_offline_search_links_to_matching_pages(tab: Any) -> None:
+    tab.locator(".md-search__input").press_sequentially("greedy")  # type key by key: the search handles key events
     result = tab.locator(".md-search-result__item a")
     result.first.wait_for(timeout=10_000)
     assert result.count() == 1 and "Loops" in result.first.inner_text()
@@ -51,7 +51,7 @@ def test_a_word_typed_is_found_on_another_page_and_leads_there(tab: Any) -> None
     assert tab.locator("h1").inner_text().startswith("Loops")
 
 
-def test_formulas_are_drawn_without_a_script_and_commands_keep_their_dollar(tab: Any) -> None:
+def test_formulas_render_without_javascript_and_commands_keep_dollars(tab: Any) -> None:
     assert tab.locator("math msqrt").count() == 1
     assert tab.locator("math msqrt").bounding_box()["height"] > 5
     assert tab.locator("pre code").inner_text().startswith("$ lemma count rnn")

@@ -1,4 +1,4 @@
-"""Tables of formulas on a phone: rows are stacked, and nothing is cut at the right edge."""
+"""Tables of formulas on a phone: rows are stacked and nothing is cut off."""
 
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ def long_paths(width_of_stream: int = 64, width_inside: int = 4096) -> nn.Module
     return nn.ModuleDict({"a_module_with_a_long_name": nn.ModuleDict({"inside_of_it": layer})})
 
 
-def test_no_table_is_wider_than_a_phone(browser: Any, tmp_path: Path) -> None:
+def test_tables_fit_a_phone_screen(browser: Any, tmp_path: Path) -> None:
     page = lemma.count(long_paths, quantities=["parameters"]).save(tmp_path / "account.html")
     tab = browser.new_context(viewport={"width": 390, "height": 900}).new_page()
     tab.goto(page.as_uri())

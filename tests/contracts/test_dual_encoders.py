@@ -1,4 +1,4 @@
-"""What every dual encoder keeps to, whatever reads its texts."""
+"""The contract of dual encoders with every text tower."""
 
 import pytest
 import torch
@@ -31,14 +31,14 @@ def test_logits_are_cosines_over_the_temperature(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", READING)
-def test_a_pair_is_compared_the_same_whatever_is_next_to_it_or_padded(name: str) -> None:
+def test_pair_logit_does_not_depend_on_batch_or_padding(name: str) -> None:
     model = built(name)
     single = model(IMAGES[1:2], TOKENS[1:2, :2])
     torch.testing.assert_close(model(IMAGES, TOKENS)[1, 1], single[0, 0], atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", READING)
-def test_every_parameter_learns_and_is_counted(name: str) -> None:
+def test_every_dual_encoder_parameter_is_trained_and_counted(name: str) -> None:
     model = built(name)
     model(IMAGES, TOKENS).logsumexp(-1).square().sum().backward()
     idle = [name for name, custom in model.named_parameters() if custom.grad is None or not custom.grad.abs().max() > 0]
@@ -46,7 +46,7 @@ def test_every_parameter_learns_and_is_counted(name: str) -> None:
     assert count_spec_parameters(model.spec) == count_parameters(model)
 
 
-def test_bytes_and_shares_are_the_same_image() -> None:
+def test_uint8_and_float_images_give_equal_vectors() -> None:
     model = built(READING[0])
     full = (255 * IMAGES).round().byte()
     torch.testing.assert_close(model.image_vectors(full), model.image_vectors(full / 255))

@@ -1,4 +1,4 @@
-"""The batteries every family passes; those of language models are Lemma's own, for anyone's model to be tried by."""
+"""Contract checks of every family; those of language models are public in `lemma.testing`."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ LONG = 23  # past the context of every small model
 
 @pytest.fixture(params=TRANSLATORS)
 def translator(request: pytest.FixtureRequest) -> EncoderDecoderModel:
-    """A small encoder–decoder with lively weights."""
+    """Return a small encoder–decoder with large random weights."""
     return randomized_copy(build(TRANSLATORS[request.param]))
 
 
@@ -30,13 +30,13 @@ def tokens() -> Tensor:
 
 @pytest.mark.parametrize("promise", [promise.__name__ for promise in (*CHECKS, *VECTOR_CHECKS)])
 @pytest.mark.parametrize("name", SMALL)
-def test_a_language_model_keeps_its_promise(name: str, promise: str) -> None:
+def test_language_models_satisfy_the_contract(name: str, promise: str) -> None:
     model = build(SMALL[name])
     assert run_check(contract_checks(model)[promise], model) == ""
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_vectors_are_what_the_output_layer_of_an_encoder_reads(name: str, tokens: Tensor) -> None:
+def test_encoder_output_layer_reads_its_vectors(name: str, tokens: Tensor) -> None:
     model = randomized_copy(build(ENCODERS[name]))
     vectors, logits = model.vectors(tokens[:, :9]), model(tokens[:, :9])
     assert vectors.shape == (3, 9, model.vector_width)
@@ -44,7 +44,7 @@ def test_vectors_are_what_the_output_layer_of_an_encoder_reads(name: str, tokens
 
 
 @pytest.mark.parametrize("name", ["decoder", "encoder-learned-pre", "encoder-decoder-sinusoidal-post"])
-def test_more_tokens_than_the_context_are_refused_and_more_padding_is_not(name: str, tokens: Tensor) -> None:
+def test_tokens_past_the_context_are_rejected_but_padding_is_not(name: str, tokens: Tensor) -> None:
     model = randomized_copy(build(BODIES[name]))
     with pytest.raises(InputError, match=r"context = 9 .* got 23 tokens"):
         model.vectors(tokens)
@@ -52,7 +52,7 @@ def test_more_tokens_than_the_context_are_refused_and_more_padding_is_not(name: 
     assert torch.equal(model.vectors(padded)[:, :9], model.vectors(tokens[:, :9]))
 
 
-def test_an_encoder_says_only_what_it_has_learned(tokens: Tensor) -> None:
+def test_encoder_heads_require_their_training_objective(tokens: Tensor) -> None:
     masked, follows = (build(Encoder(vocabulary=11, objective=objective)) for objective in ("masked", "next-sentence"))
     assert follows.follows(tokens).shape == (3, 2)
     with pytest.raises(SpecError, match="objective=both"):
@@ -62,7 +62,7 @@ def test_an_encoder_says_only_what_it_has_learned(tokens: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", ENCODERS)
-def test_every_place_of_an_encoder_sees_every_other(name: str, tokens: Tensor) -> None:
+def test_encoder_positions_attend_to_all_positions(name: str, tokens: Tensor) -> None:
     model: EncoderModel = randomized_copy(build(ENCODERS[name]))
     embedded: list[Tensor] = []
     model.embedding.register_forward_hook(lambda *given: embedded.append(given[2]))
@@ -73,7 +73,7 @@ def test_every_place_of_an_encoder_sees_every_other(name: str, tokens: Tensor) -
 
 
 @pytest.mark.parametrize("sizes", [[1] * 8, [3, 1, 4], [7, 1]])
-def test_a_target_step_by_step_gives_the_logits_of_the_whole(
+def test_incremental_target_decoding_equals_full_forward(
     translator: EncoderDecoderModel, tokens: Tensor, sizes: list[int]
 ) -> None:
     source, target = tokens[:, 9:16].clone(), tokens[:, :8]
@@ -85,7 +85,7 @@ def test_a_target_step_by_step_gives_the_logits_of_the_whole(
     torch.testing.assert_close(torch.cat(pieces, dim=1), translator(source, target), rtol=0, atol=1e-10)
 
 
-def test_the_future_of_a_target_cannot_move_its_past(translator: EncoderDecoderModel, tokens: Tensor) -> None:
+def test_future_target_tokens_do_not_affect_earlier_logits(translator: EncoderDecoderModel, tokens: Tensor) -> None:
     source, target = tokens[:, 9:16], tokens[:, :8].clone()
     before = translator(source, target)
     target[:, 5:] = (target[:, 5:] + 1) % 11
@@ -94,9 +94,7 @@ def test_the_future_of_a_target_cannot_move_its_past(translator: EncoderDecoderM
     assert not torch.allclose(after[:, 5:], before[:, 5:])
 
 
-def test_every_token_of_the_source_moves_every_token_of_the_target(
-    translator: EncoderDecoderModel, tokens: Tensor
-) -> None:
+def test_every_source_token_affects_every_target_logit(translator: EncoderDecoderModel, tokens: Tensor) -> None:
     source, target = tokens[:, 9:16], tokens[:, :8]
     before = translator(source, target)
     for index in range(7):
@@ -105,10 +103,10 @@ def test_every_token_of_the_source_moves_every_token_of_the_target(
         assert ((translator(changed, target) - before).abs().amax(-1) > 1e-9).all()
 
 
-def test_the_state_of_a_translation_is_a_value(translator: EncoderDecoderModel, tokens: Tensor) -> None:
+def test_translation_state_is_immutable_and_serializable(translator: EncoderDecoderModel, tokens: Tensor) -> None:
     source, target = tokens[:, 9:16].clone(), tokens[:, :5]
     source[1, 4:] = -1
-    for text in (0, 3):  # before the first step the source is kept as vectors
+    for text in (0, 3):  # before the first step the state holds the source as vectors
         _, state = translator.step(target[:, :text], translator.begin(source)) if text else (0, None)
         state = state or translator.begin(source)
         first, _ = translator.step(target[:, 3:], state)
@@ -120,7 +118,7 @@ def test_the_state_of_a_translation_is_a_value(translator: EncoderDecoderModel, 
         torch.testing.assert_close(translator.step(target[choice, 3:], state.select_rows(choice))[0], first[choice])
 
 
-def test_a_translation_past_the_context_is_refused(tokens: Tensor) -> None:
+def test_translation_past_the_context_is_rejected(tokens: Tensor) -> None:
     model = build(TRANSLATORS["encoder-decoder-learned-pre"])
     _, state = model.step(tokens[:, :9], model.begin(tokens[:, :9]))
     with pytest.raises(InputError, match=r"encoder-decoder\.context = 9"):
@@ -128,7 +126,7 @@ def test_a_translation_past_the_context_is_refused(tokens: Tensor) -> None:
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS, *CLASSIFIERS])
-def test_counting_and_learning_of_the_other_families(name: str, tokens: Tensor) -> None:
+def test_other_families_train_all_counted_parameters(name: str, tokens: Tensor) -> None:
     spec = {**ENCODERS, **TRANSLATORS, **CLASSIFIERS}[name]
     model, source = randomized_copy(build(spec)), tokens[:, :7]
     if isinstance(model, EncoderDecoderModel):
@@ -138,12 +136,14 @@ def test_counting_and_learning_of_the_other_families(name: str, tokens: Tensor) 
     torch.stack([output.logsumexp(-1).square().sum() for output in outputs]).sum().backward()
     assert [name for name, parameter in model.named_parameters() if parameter.grad is None] == []
     first_only = isinstance(spec, Classifier) and spec.pool == "first" and spec.body in SMALL.values()
-    assert first_only or idle_parameters(model) == []  # the first token alone moves no weight of what comes after it
+    assert (
+        first_only or idle_parameters(model) == []
+    )  # pooling the first token leaves causal weights of later tokens untrained
     assert count_spec_parameters(spec) == count_parameters(model)
 
 
 @pytest.mark.parametrize("name", [*ENCODERS, *TRANSLATORS])
-def test_the_first_loss_of_a_transformer_is_near_that_of_chance(name: str, tokens: Tensor) -> None:
+def test_initial_transformer_loss_is_near_chance(name: str, tokens: Tensor) -> None:
     model = build(BODIES[name])
     source = tokens[:, :9]
     logits = model(source, source) if isinstance(model, EncoderDecoderModel) else model(source)
@@ -151,7 +151,7 @@ def test_the_first_loss_of_a_transformer_is_near_that_of_chance(name: str, token
     assert abs(loss.item() - torch.tensor(11.0).log().item()) < 0.5
 
 
-def test_a_classifier_has_nothing_of_its_body_beyond_the_vectors() -> None:
+def test_classifier_contains_only_the_backbone_of_its_body() -> None:
     for name, body in BODIES.items():
         names = build(Classifier(body=body)).state_dict()
         assert not any(part.split(".")[1] in ("output", "follow", "decoder") for part in names), name

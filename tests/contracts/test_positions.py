@@ -1,4 +1,4 @@
-"""What every kind of positions keeps to, Lemma's own and those of other packages: at each of the three hooks."""
+"""The contract of position encodings, built in and from plugins, at each of the three hooks."""
 
 from pathlib import Path
 
@@ -72,14 +72,14 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("kind", ["ramp", "louder", "near"])
 @pytest.mark.parametrize("more", [{}, {"key_value_heads": 1}])
-def test_a_decoder_with_positions_of_another_package_keeps_the_contract(kind: str, more: dict) -> None:
+def test_decoder_with_plugin_positions_satisfies_the_contract(kind: str, more: dict) -> None:
     model = build(Decoder(**SIZES, positions=kind, **more))
     assert contract_violations(model) == {}
     assert model.receptive_field == (None if kind == "near" else 9)
 
 
 @pytest.mark.parametrize("kind", ["ramp", "louder", "near"])
-def test_an_encoder_with_them_sees_the_order_and_no_padding(kind: str) -> None:
+def test_encoder_with_plugin_positions_sees_order_but_not_padding(kind: str) -> None:
     torch.manual_seed(0)
     model = build(Encoder(**SIZES, positions=kind)).double().eval()
     tokens = torch.tensor([[1, 2, 3, 4], [5, 6, -1, -1]])
@@ -88,7 +88,7 @@ def test_an_encoder_with_them_sees_the_order_and_no_padding(kind: str) -> None:
     assert not torch.allclose(model.vectors(tokens[:1]), rotated)
 
 
-def test_biases_are_what_is_heard_of_attention() -> None:
+def test_recorded_attention_includes_plugin_biases() -> None:
     model = build(Decoder(**SIZES, positions="near")).double()
     with torch.no_grad():
         for layer in model.layers:
@@ -100,7 +100,7 @@ def test_biases_are_what_is_heard_of_attention() -> None:
     torch.testing.assert_close(records[0].weights()[0, :, 3], first)
 
 
-def test_attention_is_not_shaped_past_a_bias_that_learns() -> None:
+def test_attention_penalties_reject_trainable_position_biases() -> None:
     model = build(Decoder(**SIZES, positions="near"))
     with record_attention() as records:
         model(torch.arange(4)[None])
@@ -108,7 +108,7 @@ def test_attention_is_not_shaped_past_a_bias_that_learns() -> None:
         row_statistics(records, 100.0)
 
 
-def test_what_turns_excludes_merged_keys_and_what_is_no_module_is_told() -> None:
+def test_invalid_plugin_positions_are_rejected() -> None:
     with pytest.raises(ValueError, match="'merged' is not possible with louder positions"):
         Decoder(**SIZES, positions="louder", key_query="merged")
     with pytest.raises(PackageError, match=r"'nothing'.*three-kinds 0\.3"):

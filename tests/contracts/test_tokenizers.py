@@ -1,4 +1,4 @@
-"""What every kind of tokenizer promises."""
+"""The contract of every kind of tokenizer."""
 
 import hashlib
 import os
@@ -33,14 +33,14 @@ def texts_for(tokenizer: Tokenizer) -> list[str]:
     return TEXTS if tokenizer.kind == "characters" else [*TEXTS, UNSEEN]
 
 
-def test_it_says_what_it_is(tokenizer: Tokenizer) -> None:
+def test_tokenizer_describes_its_kind_and_special_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.kind in SPECS
     assert tokenizer.description == f"{tokenizer.kind}, V = {tokenizer.vocabulary}"
     assert (tokenizer.eos is None) == (tokenizer.kind == "characters")
     assert (tokenizer.unk is None) == (tokenizer.kind != "words")
 
 
-def test_ids_are_int64_and_within_the_vocabulary(tokenizer: Tokenizer) -> None:
+def test_token_ids_are_int64_within_the_vocabulary(tokenizer: Tokenizer) -> None:
     for text in texts_for(tokenizer):
         ids = tokenizer.encode(text)
         assert ids.dtype == np.int64
@@ -48,7 +48,7 @@ def test_ids_are_int64_and_within_the_vocabulary(tokenizer: Tokenizer) -> None:
         assert ((ids >= 0) & (ids < tokenizer.vocabulary)).all()
 
 
-def test_the_library_and_transformers_load_it_and_give_the_same_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_tokenizers_and_transformers_load_it_with_equal_ids(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
     library = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     foreign = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
@@ -59,7 +59,7 @@ def test_the_library_and_transformers_load_it_and_give_the_same_ids(tokenizer: T
         assert library.decode(ids) == tokenizer.decode(ids)
 
 
-def test_saved_and_loaded_it_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_tokenizer_round_trips_through_its_file(tokenizer: Tokenizer, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     loaded = Tokenizer.load(path)
@@ -74,7 +74,7 @@ def test_saved_and_loaded_it_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_is_left_out_is_counted(tokenizer: Tokenizer) -> None:
+def test_skipped_characters_are_counted(tokenizer: Tokenizer) -> None:
     ids, left_out = tokenizer.encode_lossy(UNSEEN)
     if tokenizer.kind == "characters":
         saved = "".join(character for character in UNSEEN if character in "".join(TRAINING))
@@ -85,13 +85,13 @@ def test_what_is_left_out_is_counted(tokenizer: Tokenizer) -> None:
         assert ids.tolist() == tokenizer.encode(UNSEEN).tolist()
 
 
-def test_eos_is_never_read_out_of_running_text(tokenizer: Tokenizer) -> None:
+def test_eos_is_never_parsed_from_text(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a<eos>b").tolist()
     assert tokenizer.eos not in ids
     assert tokenizer.decode(ids) == "a<eos>b"
 
 
-def test_foreign_ids_are_refused(tokenizer: Tokenizer) -> None:
+def test_out_of_range_token_ids_are_rejected(tokenizer: Tokenizer) -> None:
     assert tokenizer.decode([]) == ""
     for wrong in (-1, tokenizer.vocabulary):
         with pytest.raises(DataError, match=f"token {wrong} is not one of 0 to {tokenizer.vocabulary - 1}"):
@@ -108,7 +108,7 @@ for spec in (Characters(), Words(minimum_count=2), BytePairs(vocabulary=320)):
 """
 
 
-def test_learning_is_the_same_in_every_process() -> None:
+def test_tokenizer_training_is_deterministic_across_processes() -> None:
     text = "".join(TRAINING) + " ".join(f"w{number * 7919 % 300}" for number in range(900))
     seen = {
         subprocess.run(

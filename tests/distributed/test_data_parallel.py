@@ -1,4 +1,4 @@
-"""Two processes under torchrun train as one does, at the same global batch: each with all weights, or with a share."""
+"""Two processes under torchrun match one process at the same global batch, replicated or sharded."""
 
 import json
 import os
@@ -26,7 +26,7 @@ DROPOUT = {"steps": 20, "dropout": 0.1}
 
 
 def under_torchrun(home: Path, *orders: dict[str, object]) -> tuple[str, str]:
-    """Run the orders, one after the other, in two gloo processes; return what they wrote to stdout and stderr."""
+    """Run the orders one after the other in two gloo processes; return their stdout and stderr."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     environment = {**os.environ, "LEMMA_HOME": str(home), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     command = [*torchrun, str(PROGRAM), *(json.dumps(order) for order in orders)]
@@ -69,7 +69,7 @@ def losses(path: Path) -> list[float]:
     return [row[name] for row in rows for name in ("loss", "validation_loss", "gradient_norm") if name in row]
 
 
-def test_two_processes_give_the_losses_of_one(home: Path, monkeypatch) -> None:
+def test_two_processes_match_single_process_losses(home: Path, monkeypatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(home))
     train_small(home / "one-decoder", "decoder", small_data(home), **DECODER)
     assert losses(home / "two-decoder") == pytest.approx(losses(home / "one-decoder"), abs=1e-6)
@@ -80,7 +80,7 @@ def test_two_processes_give_the_losses_of_one(home: Path, monkeypatch) -> None:
     assert losses(home / "two-sharded") == pytest.approx(losses(home / "one-decoder"), abs=1e-6)
 
 
-def test_a_command_under_torchrun_prints_one_json_document_and_leaves_a_run_without_shards(home: Path) -> None:
+def test_torchrun_command_prints_one_json_and_an_unsharded_run(home: Path) -> None:
     result = json.loads((home / "printed.json").read_text())
     assert result["steps"] == 6 and result["path"] == str(home / "by-command")
     run = load(home / "by-command")
@@ -91,31 +91,31 @@ def test_a_command_under_torchrun_prints_one_json_document_and_leaves_a_run_with
     assert kinds == {".toml", ".json", ".jsonl", ".safetensors"}
 
 
-def test_two_processes_compare_all_images_with_all_captions_as_one_does(home: Path) -> None:
+def test_two_processes_contrast_the_global_image_batch(home: Path) -> None:
     item, two = (losses(home / name) for name in ("one-dual-encoder", "two-dual-encoder"))
     assert len(item) > 10 and two == pytest.approx(item, rel=1e-5, abs=1e-5)
 
 
-def test_only_the_leader_talks(home: Path) -> None:
+def test_only_rank_zero_prints(home: Path) -> None:
     lines = [line for line in (home / "log.txt").read_text().splitlines() if line.startswith(("training:", "step"))]
     # begin and ten validations of the decoder, begin and one of the LSTM; of the sharded ones begin, five and six; of
     # those with dropout begin and ten, twice begin and five
     assert len(lines) == 13 + 6 + 7 + 11 + 12 and "Warning: FSDP" not in (home / "log.txt").read_text()
 
 
-def test_a_signal_to_one_process_stops_all_at_the_same_step(home: Path) -> None:
+def test_signal_to_one_process_stops_all_at_one_step(home: Path) -> None:
     checkpoint = read_latest_checkpoint(home / "two-lstm" / "checkpoints")
     assert checkpoint and checkpoint.step == 10
     assert checkpoint.tensors["carried"]["hidden"].shape == (8, 2, 12)  # all rows of the global batch
     assert len(checkpoint.tensors["random"]["cpu"]) == 2
 
 
-def test_two_processes_go_on_where_two_left_off_with_the_random_numbers_of_each(home: Path) -> None:
+def test_two_processes_resume_with_per_process_random_state(home: Path) -> None:
     assert len(losses(home / "two-again")) > 20
     assert losses(home / "two-again") == losses(home / "two-whole")
 
 
-def test_one_process_goes_on_where_two_left_off(home: Path, monkeypatch) -> None:
+def test_one_process_resumes_a_two_process_run(home: Path, monkeypatch) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(home))
     spec_and_data = small_data(home)
     resume_small(home / "two-lstm", spec_and_data[1])

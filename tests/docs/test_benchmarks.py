@@ -1,4 +1,4 @@
-"""Every table of benchmarks says when it was measured, on what, and by which command."""
+"""Benchmark tables state date, machine and command."""
 
 import re
 from pathlib import Path
@@ -21,15 +21,15 @@ def without_provenance(page: str) -> list[str]:
     return [part.splitlines()[0] for part in parts if "\n|" in part and not SAID.search(part)]
 
 
-def test_every_table_is_dated_and_names_its_machine_and_command() -> None:
+def test_benchmark_tables_name_date_machine_and_command() -> None:
     assert without_provenance(PAGE) == []
 
 
-def test_a_table_without_a_date_is_seen() -> None:
+def test_undated_benchmark_table_is_detected() -> None:
     assert without_provenance("# B\n\n## Speed\n\n| a |\n|---|\n| 5 ms |\n") == ["Speed"]
 
 
-def test_every_command_on_the_page_names_a_benchmark_that_exists() -> None:
+def test_benchmark_page_commands_name_existing_benchmarks() -> None:
     commands = re.findall(r"python -m benchmarks(\.\w+)?((?: [a-z]\S*)*)`", PAGE)
     assert len(commands) > 10
     existing = {"": {*ALL, *SEPARATE_PROGRAMS}, ".gpu": {"penalties", "decoding", "training", "shakespeare"}}
@@ -38,7 +38,7 @@ def test_every_command_on_the_page_names_a_benchmark_that_exists() -> None:
         assert not module or module[1:] in SEPARATE_PROGRAMS
 
 
-def test_a_wrong_name_ends_with_2_before_anything_is_measured(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_unknown_benchmark_exits_with_2_before_measuring(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     monkeypatch.setitem(SEPARATE_PROGRAMS, "graph", lambda: pytest.fail("it was measured"))
     for run in (lambda: main(["graph", "grpah"]), lambda: gpu.main(("decodng",))):
         with pytest.raises(SystemExit) as ended:
@@ -49,7 +49,7 @@ def test_a_wrong_name_ends_with_2_before_anything_is_measured(capsys: pytest.Cap
     assert ended.value.code == 0 and "decoder-bfloat16" in capsys.readouterr().out
 
 
-def test_a_missed_target_is_called_missed_and_ends_with_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+def test_missed_benchmark_target_exits_with_1(capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
     ratios = {"a peer": Quartiles(1.2, 1.0, 1.3)}
     for target, output in (({"a peer": 1.5}, "TARGET MISSED"), ({"a peer": 1.2}, "target met"), ({}, "")):
         result = Comparison("work", "tokens/s", {"Lemma": 12.0, "a peer": 10.0}, ratios, target)

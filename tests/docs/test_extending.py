@@ -1,4 +1,4 @@
-"""The pages on extending Lemma, followed literally: their files written, installed and tested, their commands run."""
+"""The pages on extending Lemma: files are written, installed and tested, commands executed."""
 
 import os
 import re
@@ -36,7 +36,7 @@ sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--rootdir", ".", "."]))
 
 
 @pytest.mark.parametrize("page", PACKAGES, ids=lambda page: page.stem)
-def test_packages_depend_on_the_name_that_lemma_has_on_the_index(page: Path) -> None:
+def test_packages_depend_on_the_published_name_of_lemma(page: Path) -> None:
     name = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
     files = {title: text for _, title, text in FILE.findall(page.read_text(encoding="utf-8"))}
     described = next(text for title, text in files.items() if title.endswith("pyproject.toml"))
@@ -49,7 +49,7 @@ def run(words: list[str], folder: Path, **more: str) -> subprocess.CompletedProc
 
 
 def write_files(page: Path, folder: Path) -> str:
-    """Write the files of a page; return its changes of other files as one patch."""
+    """Write the files of a page; return its changes to existing files as one patch."""
     patch = ""
     for kind, name, body in FILE.findall(page.read_text(encoding="utf-8")):
         if kind == "diff":
@@ -64,7 +64,7 @@ def write_files(page: Path, folder: Path) -> str:
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the packages of all pages, and a `site` where they are installed."""
+    """Install the packages of all pages into `site` of the returned folder."""
     folder = tmp_path_factory.mktemp("extending")
     for page in PACKAGES:
         assert not write_files(page, folder / "packages")
@@ -76,20 +76,20 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def search_path(packages: Path) -> str:
-    """The installed packages of the pages, and this tree before any other Lemma."""
+    """Return the search path: the installed packages, then this tree before any other Lemma."""
     return os.pathsep.join([str(packages / "site"), str(ROOT / "src"), str(ROOT)])
 
 
-def test_every_package_does_what_its_page_says_and_its_own_tests_pass(packages: Path) -> None:
+def test_extension_packages_match_their_pages_and_pass_their_tests(packages: Path) -> None:
     done = run(["-c", FOLLOW, *map(str, PACKAGES)], packages / "packages", PYTHONPATH=search_path(packages))
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"\b8 passed\b", done.stdout), done.stdout
 
 
-def test_a_kind_of_data_is_added_as_its_page_says_and_its_own_tests_pass(tmp_path: Path) -> None:
+def test_new_kind_of_data_works_as_documented(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
     patch = write_files(DATA, tmp_path)
-    single = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}  # as if in no repository
+    single = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path.parent)}  # git must not detect a parent repository
     done = subprocess.run(["git", "apply", "-"], cwd=tmp_path, env=single, input=patch, capture_output=True, text=True)
     assert done.returncode == 0, f"{DATA.name}: a diff does not fit src any more\n{done.stderr}"
     path = os.pathsep.join([str(tmp_path / "src"), str(ROOT)])
@@ -98,7 +98,7 @@ def test_a_kind_of_data_is_added_as_its_page_says_and_its_own_tests_pass(tmp_pat
     assert re.search(r"\b3 passed\b", done.stdout), done.stdout
 
 
-def test_the_settings_of_another_packages_family_are_listed_without_torch(packages: Path) -> None:
+def test_plugin_family_settings_are_listed_without_torch(packages: Path) -> None:
     code = (
         "import sys\nfrom lemma.cli.main import main\n"
         "try:\n    main(['train', 'bag', '--settings'])\nexcept SystemExit as left:\n    assert not left.code\n"
@@ -109,7 +109,7 @@ def test_the_settings_of_another_packages_family_are_listed_without_torch(packag
     assert re.search(r"hidden \(d_h\) = 128\s+Units of the hidden layer", done.stdout)
 
 
-def test_pages_link_only_to_what_is_there() -> None:
+def test_links_of_extension_pages_resolve() -> None:
     for page in PAGES:
         targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
         assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -1,4 +1,4 @@
-"""What builds the site: formulas drawn as MathML, and the eye that sees dead links."""
+"""Formulas rendered as MathML and detection of dead links."""
 
 from pathlib import Path
 from xml.etree import ElementTree
@@ -20,14 +20,14 @@ def drawn(latex: str, form: str = SPAN) -> str:
 @pytest.mark.parametrize(
     "latex", [r"\frac{a}{b} &lt; \sqrt{d_k}", r"\hat{y} - y", r"|V|\,(d + d_h)", r"\begin{matrix}a &amp; b\end{matrix}"]
 )
-def test_a_formula_becomes_well_formed_mathml_without_a_script(latex: str) -> None:
+def test_formulas_become_well_formed_mathml(latex: str) -> None:
     page = ElementTree.fromstring(drawn(latex))
     math = page.find("{http://www.w3.org/1998/Math/MathML}math")
     assert math is not None and math.get("display") == "inline" and "".join(math.itertext()).strip()
     assert math.get("alttext") is not None
 
 
-def test_a_displayed_formula_stands_on_its_own_and_dollars_in_code_stay() -> None:
+def test_displayed_formulas_are_blocks_and_code_keeps_dollars() -> None:
     assert '<div class="formula"><math' in drawn(r"x^2", DIV) and 'display="block"' in drawn(r"x^2", DIV)
     code = "<pre><code>$ lemma count rnn</code></pre><p>$LEMMA_HOME</p>"
     formulas = pytest.importorskip("pages.formulas")
@@ -47,7 +47,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_sound_site_has_no_troubles(site: Path) -> None:
+def test_valid_site_has_no_errors(site: Path) -> None:
     assert troubles(site) == []
     check_site(site)
 
@@ -65,14 +65,14 @@ def test_a_sound_site_has_no_troubles(site: Path) -> None:
         ('<link rel="stylesheet" href="//fonts.example.org/x.css">', "fetched from elsewhere"),
     ],
 )
-def test_each_kind_of_trouble_is_seen(site: Path, wrong: str, why: str) -> None:
+def test_each_kind_of_site_error_is_detected(site: Path, wrong: str, why: str) -> None:
     (site / "more" / "c.html").write_text(wrong.replace("index.html#", "../index.html#"))
     assert [why.replace("index.html#", "../index.html#") in trouble for trouble in troubles(site)] == [True]
     with pytest.raises(PageError, match=r"c\.html"):
         check_site(site)
 
 
-def test_a_style_that_fetches_and_a_site_that_was_not_built_are_seen(site: Path, tmp_path: Path) -> None:
+def test_external_styles_and_missing_builds_are_detected(site: Path, tmp_path: Path) -> None:
     (site / "b.css").write_text("@import 'https://fonts.example.org/x.css'; p { src: url(//cdn.example.org/f.woff) }")
     assert len(troubles(site)) == 2
     with pytest.raises(PageError, match="make docs"):

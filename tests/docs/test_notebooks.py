@@ -1,4 +1,4 @@
-"""Each page of the gallery is also a notebook, made from it and never by hand."""
+"""Each page of the gallery is also a notebook, generated from it."""
 
 import json
 import shlex
@@ -36,7 +36,7 @@ kept = "as text"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_the_committed_notebook_is_the_one_made_from_its_page(page: Path) -> None:
+def test_committed_notebook_matches_its_page(page: Path) -> None:
     """If this fails: python -m pages notebook docs/problems/PAGE.md."""
     nbformat = pytest.importorskip("nbformat", reason="needs nbformat: pip install 'lemma-lm[docs]'")
     text = page.with_suffix(".ipynb").read_text(encoding="utf-8")
@@ -45,11 +45,11 @@ def test_the_committed_notebook_is_the_one_made_from_its_page(page: Path) -> Non
     assert sum(cell["cell_type"] == "code" for cell in json.loads(text)["cells"]) > 0
 
 
-def test_no_notebook_is_left_over() -> None:
+def test_every_notebook_has_a_page() -> None:
     assert {path.stem for path in GALLERY.glob("*.ipynb")} == {page.stem for page in PAGES}
 
 
-def test_text_code_commands_and_outputs_become_cells_and_links_stay_relative() -> None:
+def test_page_blocks_become_notebook_cells() -> None:
     cells = notebook(PAGE)["cells"]
     assert ["".join(cell["source"]) for cell in cells] == [
         "# Sums\n\nSee [another](other.md) and $x^2$.",
@@ -64,14 +64,14 @@ def test_text_code_commands_and_outputs_become_cells_and_links_stay_relative() -
 @pytest.mark.parametrize(
     "said", ["'c_{t-1} + {sys}'", "'$x$ and $$y_1$$ at 5$'", "{}", "'$ {a}$b'", "'$d_h \\frac{a}{b}$'"]
 )
-def test_what_a_command_says_reaches_the_shell_as_it_is(said: str) -> None:
-    formatter = pytest.importorskip("IPython.utils.text").DollarFormatter()  # what IPython fills commands in with
+def test_notebook_commands_reach_the_shell_unchanged(said: str) -> None:
+    formatter = pytest.importorskip("IPython.utils.text").DollarFormatter()  # IPython formats commands with it
     [cell] = notebook(f"```console\n$ lemma check {said}\n```\n")["cells"]
     command = formatter.vformat("".join(cell["source"]).partition("!")[2], [], {"sys": sys})
     assert shlex.split(command) == [sys.executable, "-m", "lemma", "check", *shlex.split(said)]
 
 
-def test_a_notebook_runs_and_a_cell_that_prints_something_else_is_seen(tmp_path: Path) -> None:
+def test_notebook_execution_detects_changed_outputs(tmp_path: Path) -> None:
     pytest.importorskip("nbclient", reason="needs nbclient: pip install 'lemma-lm[docs]'")
     pytest.importorskip("ipykernel", reason="needs ipykernel: pip install 'lemma-lm[docs]'")
     page = tmp_path / "page.md"

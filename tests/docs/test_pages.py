@@ -59,7 +59,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("page", page_parameters([page for page in PAGES if blocks(page)]))
-def test_a_page_runs_and_prints_what_it_documents(
+def test_pages_run_and_print_their_documented_output(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -74,12 +74,12 @@ def test_a_page_runs_and_prints_what_it_documents(
 
 
 @pytest.mark.parametrize("page", page_parameters(GALLERY))
-def test_the_gallery_prints_what_it_documents(page: Path) -> None:
+def test_gallery_pages_print_their_documented_output(page: Path) -> None:
     check_page(page)
     assert blocks(page) or page.stem == "index"
 
 
-def test_a_wrong_figure_and_a_failing_command_are_reported_and_training_is_cut() -> None:
+def test_page_check_reports_wrong_figures_and_shortens_training() -> None:
     documented = "a  5\n\nb … 7\n"
     assert differences(documented, "a 5\n\nb 6 and 7\n") == []
     assert differences(documented, "a 50\n\nb 6 and 8\n") == ["a  5", "b … 7"]
@@ -93,7 +93,7 @@ def test_a_wrong_figure_and_a_failing_command_are_reported_and_training_is_cut()
     assert commands(block.body) == [["lemma", "train", "rnn", f"steps={STEPS}", f"evaluate_every={STEPS}"]]
 
 
-def test_write_page_fills_in_outputs_and_check_page_reports_a_changed_figure(tmp_path: Path) -> None:
+def test_write_page_fills_outputs_that_check_page_verifies(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("```python\nprint(6 * 7)\n```\n\n```text\n```\n", encoding="utf-8")
     with pytest.raises(PageError, match="empty"):
@@ -107,6 +107,6 @@ def test_write_page_fills_in_outputs_and_check_page_reports_a_changed_figure(tmp
 
 
 @pytest.mark.parametrize("page", [*PAGES, *GALLERY, *FOLLOWED], ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_relative_links_of_pages_resolve(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8"))
     assert [target for target in targets if not (page.parent / target).exists()] == []

@@ -1,4 +1,4 @@
-"""The gallery's table: each problem once, with a test of numbers, a command that its page runs, and a place in it."""
+"""The gallery's table: each problem once, with a numeric test, an executed command and an anchor."""
 
 import ast
 import re
@@ -47,7 +47,7 @@ def table() -> list[Row]:
 
 
 def read_test(test_id: str, root: Path = ROOT) -> tuple[ast.FunctionDef, ast.Module] | None:
-    """A test and the file it stands in, if it is there."""
+    """Return a test and its file, or None if it does not exist."""
     path, _, name = test_id.partition("::")
     if not (root / path).is_file():
         return None
@@ -60,7 +60,7 @@ def holds_a_number(node: ast.AST) -> bool:
 
 
 def assertions(function: ast.FunctionDef) -> list[ast.AST]:
-    """Return what is asserted: by `assert`, or by torch's and numpy's functions for that."""
+    """Return the asserted expressions of `assert` and of torch's and numpy's functions."""
     calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
     return [node.test for node in ast.walk(function) if isinstance(node, ast.Assert)] + [
         call for call in calls if ast.unparse(call.func).split(".")[-1].startswith("assert_")
@@ -68,14 +68,14 @@ def assertions(function: ast.FunctionDef) -> list[ast.AST]:
 
 
 def pairs(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
-    """Return what is assigned to what: of `a, b = 1, 2` each to its own."""
+    """Return pairs of target and value; `a, b = 1, 2` gives two."""
     if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         return list(zip(target.elts, value.elts, strict=True))
     return [(target, value)]
 
 
 def meanings(function: ast.FunctionDef, tree: ast.Module) -> dict[str, list[ast.AST]]:
-    """Return what each name of a test stands for: what is assigned to it, or handed to it by `parametrize`."""
+    """Return the values of each name of a test, by assignment or `parametrize`."""
     result: dict[str, list[ast.AST]] = {arg.arg: list(function.decorator_list) for arg in function.args.args}
     assigned = [node for node in [*tree.body, *ast.walk(function)] if isinstance(node, ast.Assign)]
     for target, value in (pair for node in assigned for arg in node.targets for pair in pairs(arg, node.value)):
@@ -85,7 +85,7 @@ def meanings(function: ast.FunctionDef, tree: ast.Module) -> dict[str, list[ast.
 
 
 def asserts_a_number(function: ast.FunctionDef, tree: ast.Module) -> bool:
-    """Return whether a number is in an assertion of a test, or in what a name in it stands for."""
+    """Return whether an assertion of a test contains a number, directly or through a name."""
     existing = meanings(function, tree)
     for asserted in assertions(function):
         names = [part.id for part in ast.walk(asserted) if isinstance(part, ast.Name)]
@@ -95,24 +95,24 @@ def asserts_a_number(function: ast.FunctionDef, tree: ast.Module) -> bool:
 
 
 def slug(title: str) -> str:
-    """A heading's anchor, as the site makes it."""
+    """Return a heading's anchor as the site generates it."""
     base = unicodedata.normalize("NFKD", title).encode("ascii", "ignore").decode("ascii")
     return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", base).strip().lower())
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors that headings, or the names they give themselves, make in a page."""
+    """Return the anchors of the headings of a page, generated or explicit."""
     headings = re.findall(r"^#+ (.+?)(?: \{#([\w-]+)\})?$", text, re.MULTILINE)
     return {labelled or slug(title) for title, labelled in headings}
 
 
 def section(row: str, text: str) -> str:
-    """Return what a page says of one problem."""
+    """Return the section of a page on one problem."""
     return next(part for part in re.split(r"^## ", text, flags=re.MULTILINE) if part.startswith(f"{row} "))
 
 
 def runs(command: str, text: str) -> bool:
-    """Return whether a command is in a block that is run; … in a Python call leaves out the rest of its arguments."""
+    """Return whether a command is in an executed block; … in a Python call stands for further arguments."""
     if command.startswith("lemma "):
         return shlex.split(command) in page_commands(text)
     begins = re.sub(r",? ?…\)$", "", command)
@@ -121,13 +121,13 @@ def runs(command: str, text: str) -> bool:
     return any(call.replace("'", '"').startswith(begins) for call in calls)
 
 
-def test_every_problem_stands_there_once_and_in_order() -> None:
+def test_problem_table_lists_each_problem_once_in_order() -> None:
     assert [row.row for row in table()] == EXPECTED
     assert len(EXPECTED) == 39
 
 
 @pytest.mark.parametrize("row", EXPECTED)
-def test_a_row_leads_to_a_test_of_numbers_a_command_that_its_page_runs_and_a_place(row: str) -> None:
+def test_problem_row_links_to_a_test_a_command_and_an_anchor(row: str) -> None:
     result = next(item for item in table() if item.row == row)
     tests = [read_test(test_id) for test_id in result.tested_by]
     assert tests and all(test is not None and asserts_a_number(*test) for test in tests), result.tests
@@ -154,7 +154,7 @@ def test_e(word):
 """
 
 
-def test_each_kind_of_broken_row_is_seen(tmp_path: Path) -> None:
+def test_broken_problem_rows_are_detected(tmp_path: Path) -> None:
     (tmp_path / "t.py").write_text(TESTS)
     asserted = {name: read_test(f"t.py::test_{name}", tmp_path) for name in "abcdef"}
     assert [name for name, test in asserted.items() if test and asserts_a_number(*test)] == ["a", "c", "d"]

@@ -1,4 +1,4 @@
-"""The README is short, its verbs are the program's, and its figures are checked or dated."""
+"""The README is short, lists the program's verbs, and its figures are checked or dated."""
 
 import re
 import subprocess
@@ -26,16 +26,16 @@ def commands_of_help() -> list[str]:
     return re.findall(r"^  (\w+)  +\S", output.split("Commands:")[1], re.MULTILINE)
 
 
-def test_it_is_short() -> None:
+def test_readme_is_short() -> None:
     lines = README.splitlines()
     assert len(lines) <= 120
     assert [line for line in lines if len(line) > 120] == []
 
 
-def test_its_verbs_are_those_of_the_command_line_of_python_and_of_the_docs() -> None:
+def test_readme_verbs_match_command_line_python_and_docs() -> None:
     assert verbs_of_a_table(README) == [*VERBS, "data"]
     assert sorted(commands_of_help()) == sorted([*VERBS, "data", "verify"])  # docs/faults.md has the last
-    assert set(lemma.__all__) == {*VERBS, "verify", "datasets"}  # `lemma data` in Python: lemma.data is a room
+    assert set(lemma.__all__) == {*VERBS, "verify", "datasets"}  # `lemma data` in Python; lemma.data is a package
     assert verbs_of_a_table((ROOT / "docs" / "index.md").read_text(encoding="utf-8")) == VERBS
     assert [verb for verb in [*VERBS, "data"] if not (ROOT / "docs" / f"{verb}.md").is_file()] == []
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").split("- Verbs:")[1].split("- Tasks:")[0]
@@ -43,27 +43,27 @@ def test_its_verbs_are_those_of_the_command_line_of_python_and_of_the_docs() -> 
 
 
 def figures(text: str) -> list[str]:
-    """The numbers of a text, outside its blocks (which are run), its links, its commands and its dated sentences."""
+    """Return the numbers of a text outside executed blocks, links, commands and dated sentences."""
     for away in (FENCE, re.compile(r"\]\([^)]*\)"), re.compile(r"`[^`]*`"), DATED):
         text = away.sub(" ", text)
     return re.findall(r"(?<![\w.])\d[\d.,]*(?<![.,])", text)
 
 
-def test_its_figures_are_checked_here_or_printed_by_a_block_or_dated_with_their_machine() -> None:
+def test_readme_figures_are_checked_executed_or_dated() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     rows = re.findall(r"^\| \[([A-E]\d+)\]", (ROOT / "docs/problems/index.md").read_text("utf-8"), re.MULTILINE)
     true = {project["requires-python"].removeprefix(">="), str(len(set(rows))), "1", "0"}  # F1, temperature 0
     assert set(figures(README.replace(project["license"], ""))) <= true
 
 
-def test_a_figure_without_a_date_is_seen() -> None:
+def test_undated_figures_are_detected() -> None:
     assert figures("It takes 3.5 s and 1,200 MB.") == ["3.5", "1,200"]
     assert figures("Written on 2026-11-15 on two cores of an AMD EPYC.") == []
     assert figures("Written on 2026-11-15.") != []
     assert figures("Run `make 12` or [this](a3.md).\n```text\n17\n```\n") == []
 
 
-def test_its_screenshot_is_there_and_the_command_that_takes_it_is_named() -> None:
+def test_readme_screenshot_exists_with_its_command() -> None:
     assert "](docs/families.png)" in README and (ROOT / "docs/families.png").stat().st_size > 10_000
     from pages.__main__ import __doc__ as acts
 

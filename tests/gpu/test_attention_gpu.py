@@ -1,4 +1,4 @@
-"""Attention, its tap and its shaping on a GPU: the numbers of the CPU."""
+"""Attention, recording and attention penalties on a GPU against the CPU."""
 
 import pytest
 import torch
@@ -16,11 +16,11 @@ from families import SMALL
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 ATTENDING = [name for name in SMALL if name.startswith(("decoder", "attentive", "table"))]
-ATTENDING.remove("decoder-parallel")  # its positions learn what they add to scores, which is not penalized
+ATTENDING.remove("decoder-parallel")  # its trainable position biases cannot be penalized
 
 
 @pytest.mark.parametrize("name", ATTENDING)
-def test_logits_weights_and_shaping_are_those_of_the_cpu(name: str) -> None:
+def test_gpu_logits_attention_and_statistics_match_cpu(name: str) -> None:
     model, tokens = build(SMALL[name]).double().eval(), torch.randint(11, (2, 30))
     result = []
     for device in ("cpu", "cuda"):
@@ -36,7 +36,7 @@ def test_logits_weights_and_shaping_are_those_of_the_cpu(name: str) -> None:
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_a_shaped_step_gives_the_gradients_of_the_cpu(positions: str, precision: torch.dtype) -> None:
+def test_penalized_gpu_gradients_match_cpu(positions: str, precision: torch.dtype) -> None:
     spec = Decoder(vocabulary=11, width=32, depth=2, heads=4, context=64, positions=positions)
     torch.manual_seed(0)
     model, tokens = build(spec), torch.randint(11, (2, 64))
@@ -57,13 +57,13 @@ def test_a_shaped_step_gives_the_gradients_of_the_cpu(positions: str, precision:
         assert error < (0.1 if precision == torch.bfloat16 else 1e-3), name
 
 
-def test_merged_equals_separate_there_too() -> None:
+def test_merged_attention_equals_separate_on_gpu() -> None:
     model = build(Decoder(vocabulary=11, width=16, depth=2, heads=2, positions="alibi")).double().cuda()
     tokens = torch.randint(11, (2, 40), device="cuda")
     torch.testing.assert_close(merge(model)(tokens)[0], model(tokens)[0], rtol=0, atol=1e-6)
 
 
-def test_long_texts_are_shaped_in_little_memory() -> None:
+def test_attention_penalties_use_bounded_memory_for_long_texts() -> None:
     time = 8192
     model = build(Decoder(vocabulary=64, width=64, depth=4, heads=4, context=time)).cuda()
     criterion, tokens = (
@@ -75,7 +75,7 @@ def test_long_texts_are_shaped_in_little_memory() -> None:
 
 
 def exact_rows(queries, keys, values, scale, causal, slopes, lengths):
-    """Attention and both statistics of its rows in float64, from all weights at once."""
+    """Compute attention and both row statistics in float64 from the full weight matrix."""
     queries, keys, values = (tensor.double() for tensor in (queries, keys, values))
     keys, values = (tensor.repeat_interleave(queries.shape[1] // keys.shape[1], 1) for tensor in (keys, values))
     positions = torch.arange(queries.shape[2], device=queries.device)
@@ -103,7 +103,7 @@ CASES = [  # heads, groups, time, width, causal, alibi, padding, size of the que
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(("heads", "groups", "time", "width", "causal", "alibi", "padding", "size"), CASES)
-def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
+def test_fused_statistics_kernel_matches_float64_rows_and_gradients(
     heads: int, groups: int, time: int, width: int, causal: bool, alibi: bool, padding: bool, size: float, precision
 ) -> None:
     torch.manual_seed(0)
@@ -129,7 +129,7 @@ def test_the_fused_kernel_gives_the_rows_and_gradients_of_float64(
 
 
 @pytest.mark.parametrize(("batch", "time"), [(1, 1), (3, 1), (9000, 8)])
-def test_one_token_and_more_texts_than_a_grid_has_rows_are_attended(batch: int, time: int) -> None:
+def test_fused_kernel_handles_single_tokens_and_huge_batches(batch: int, time: int) -> None:
     torch.manual_seed(0)
     settings = [torch.randn(batch, 8, time, 16, device="cuda") for _ in range(3)]  # 9,000 × 8 heads are over 65,535
     for causal in (True, False):
@@ -148,7 +148,7 @@ def test_one_token_and_more_texts_than_a_grid_has_rows_are_attended(batch: int, 
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary", "alibi"])
-def test_a_penalized_step_is_compiled_and_gives_the_same_gradients(positions: str) -> None:
+def test_compiled_penalized_step_has_equal_gradients(positions: str) -> None:
     spec = Decoder(vocabulary=11, width=64, depth=2, heads=2, context=128, positions=positions)
     torch.manual_seed(0)
     model, tokens = build(spec).cuda(), torch.randint(11, (2, 128), device="cuda")

@@ -1,4 +1,4 @@
-"""Continuous batching on a GPU: in float32 every text is the one that is written alone."""
+"""Continuous batching on a GPU: in float32 every sequence equals separate generation."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
-def test_texts_of_different_lengths_are_those_written_alone(positions: str) -> None:
+def test_batched_gpu_generation_equals_separate_generation(positions: str) -> None:
     tokenizer = train_tokenizer(Characters(), ["abcdefghij"])
     spec = Decoder(vocabulary=10, width=32, depth=2, heads=2, context=48, positions=positions)  # pyright: ignore
     torch.manual_seed(1)

@@ -22,7 +22,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm", "encoder", "feed-forward"])
-def test_every_method_trains_on_a_gpu_and_its_run_loads_on_a_cpu(family: str, tmp_path: Path) -> None:
+def test_every_adaptation_method_trains_on_gpu_and_loads_on_cpu(family: str, tmp_path: Path) -> None:
     base = small_base(tmp_path, family, device="cuda")
     for method in METHODS:
         out = tmp_path / method
@@ -33,7 +33,7 @@ def test_every_method_trains_on_a_gpu_and_its_run_loads_on_a_cpu(family: str, tm
 
 
 @pytest.mark.parametrize("body", [Lstm(width=8, hidden=12), Gru(width=8, hidden=12)])
-def test_recurrent_matrices_with_updates_run_in_cudnn_and_learn(body: Lstm | Gru) -> None:
+def test_recurrent_lora_trains_with_cudnn(body: Lstm | Gru) -> None:
     model = build(Classifier(body=body)).cuda()
     adapt_model(model, Lora(rank=2), ("head.*",))
     tokens = torch.randint(0, 256, (4, 9), device="cuda")
@@ -49,7 +49,7 @@ def test_recurrent_matrices_with_updates_run_in_cudnn_and_learn(body: Lstm | Gru
 
 
 @pytest.mark.parametrize("positions", ["learned", "sinusoidal", "rotary", "alibi"])
-def test_padding_changes_nothing_on_a_gpu(positions: str) -> None:
+def test_padding_does_not_change_gpu_outputs(positions: str) -> None:
     encoder = build(Encoder(width=16, heads=2, depth=2, context=20, positions=positions)).cuda().eval()
     both = build(EncoderDecoder(width=16, heads=2, context=20, positions=positions)).cuda().eval()
     source, target = (torch.randint(0, 253, (3, 7), device="cuda") for _ in range(2))
@@ -59,7 +59,7 @@ def test_padding_changes_nothing_on_a_gpu(positions: str) -> None:
         torch.testing.assert_close(both(longer, target), both(source, target), rtol=1e-4, atol=1e-4)
 
 
-def test_an_encoder_is_compiled_and_a_translator_learns_in_bfloat16(tmp_path: Path) -> None:
+def test_encoder_compiles_and_translator_trains_in_bfloat16(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"
     text.write_text("abcdefghij" * 600)
     words = {"tokenizer": "characters", "width": 32, "heads": 2, "context": 32, "progress": False, "batch": 16}

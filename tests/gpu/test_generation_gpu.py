@@ -1,4 +1,4 @@
-"""Generation on a GPU: the tokens of the CPU, and replayed steps that write those of the model's own cache."""
+"""Generation on a GPU: tokens equal those of the CPU, and CUDA graphs those of the KV cache."""
 
 from dataclasses import replace
 from typing import Any
@@ -29,7 +29,7 @@ SETTINGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("name", SMALL)
 @pytest.mark.parametrize("words", SETTINGS, ids=str)
-def test_tokens_are_those_of_the_cpu(name: str, words: dict[str, Any]) -> None:
+def test_gpu_tokens_equal_cpu_tokens(name: str, words: dict[str, Any]) -> None:
     model = build(SMALL[name]).double()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.8)
@@ -50,16 +50,14 @@ SHAPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_replayed_steps_write_the_tokens_of_the_cache(
-    name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cuda_graph_steps_equal_kv_cache_tokens(name: str, temperature: float, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     model = build(Decoder(vocabulary=31, width=64, depth=3, heads=4, context=64, **SHAPES[name])).cuda()
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     prompts = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
     settings = Sampling(tokens=80, temperature=temperature, precision="float32", stop_at_eos=True)
-    fast = generate(model, prompts, settings, eos=7)  # 80 tokens pass the context of 64, and rows end at token 7
+    fast = generate(model, prompts, settings, eos=7)  # 80 tokens exceed the context of 64, and rows end at token 7
     monkeypatch.setattr(cuda_graphs, "make_graph_step", lambda model, state, *_: (None, state))
     slow = generate(model, prompts, settings, eos=7)
     assert [row.tokens for row in fast] == [row.tokens for row in slow]
@@ -67,7 +65,7 @@ def test_replayed_steps_write_the_tokens_of_the_cache(
     assert [row.loop for row in fast] == [row.loop for row in slow]
 
 
-def test_bfloat16_is_the_default_and_leaves_the_model_as_it_was() -> None:
+def test_default_bfloat16_generation_does_not_modify_the_model() -> None:
     torch.manual_seed(0)
     model = build(Decoder(vocabulary=31, width=64, depth=2, heads=4, context=128, positions="rotary")).cuda()
     before = {name: item.clone() for name, item in model.state_dict().items()}
@@ -93,7 +91,7 @@ FUSED: dict[str, dict[str, Any]] = SHAPES | {
 
 @pytest.mark.parametrize("rows", [1, 3, 40])
 @pytest.mark.parametrize("name", FUSED)
-def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> None:
+def test_fused_decoder_step_matches_the_model(name: str, rows: int) -> None:
     torch.manual_seed(0)
     spec = Decoder(vocabulary=1000, width=192, depth=2, heads=4, context=1024, **FUSED[name])
     exact = build(spec).cuda().eval()
@@ -120,11 +118,11 @@ def test_fused_kernels_compute_the_step_of_the_model(name: str, rows: int) -> No
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
+def test_reused_cuda_graph_starts_from_a_clean_cache(temperature: float) -> None:
     torch.manual_seed(0)
     spec = Decoder(vocabulary=300, width=64, depth=2, heads=4, context=512, positions="rotary", tied=False)
     model = build(spec)
-    for parameter in model.parameters():  # so that greedy texts depend on their prompts
+    for parameter in model.parameters():  # makes greedy texts depend on their prompts
         torch.nn.init.normal_(parameter, std=0.5)
     model.cuda()
     settings = Sampling(tokens=150, temperature=temperature, samples=2, stop_at_eos=True)
@@ -134,7 +132,7 @@ def test_a_step_that_is_used_again_begins_anew(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2, 3]], [[1, 2, 3], [4]]], ids=["alone", "of two lengths"])
-def test_a_hook_is_called_for_every_token_also_where_steps_would_be_fused(prompts: list[list[int]]) -> None:
+def test_hooks_run_for_every_token_instead_of_fused_steps(prompts: list[list[int]]) -> None:
     model, seen = build(Decoder(vocabulary=11, width=32, depth=2, heads=2, context=256)).cuda(), []
     model.layers[1].register_forward_hook(lambda *given: seen.append(1))
     generate(model, prompts, Sampling(tokens=120, temperature=0, stop_at_eos=False))
@@ -143,7 +141,7 @@ def test_a_hook_is_called_for_every_token_also_where_steps_would_be_fused(prompt
 
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_logits_that_become_no_numbers_are_an_error(temperature: float, precision: Any) -> None:
+def test_nonfinite_gpu_logits_are_an_error(temperature: float, precision: Any) -> None:
     model = build(Decoder(vocabulary=31, width=64, depth=2, heads=4, context=128)).cuda()
     with torch.no_grad():
         model.positions.weight[40] = torch.nan
@@ -153,7 +151,7 @@ def test_logits_that_become_no_numbers_are_an_error(temperature: float, precisio
     assert len(generate(model, [[1, 2, 3]], replace(settings, tokens=30))[0].tokens) == 30
 
 
-def test_recording_many_steps_takes_one_workspace() -> None:
+def test_capturing_many_graphs_allocates_one_workspace() -> None:
     matrix = torch.randn(64, 64, device="cuda")
     with warmup_stream():
         _ = matrix @ matrix

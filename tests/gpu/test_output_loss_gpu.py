@@ -1,4 +1,4 @@
-"""The output layer and its loss in one operator: the loss and gradients of PyTorch's own in float64."""
+"""The fused output layer and loss against PyTorch in float64."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 
 @pytest.mark.parametrize(("rows", "classes"), [(9000, 1003), (70, 50_257)])
-def test_loss_and_gradients_are_those_of_float64(rows: int, classes: int) -> None:
+def test_fused_output_loss_matches_float64_loss_and_gradients(rows: int, classes: int) -> None:
     torch.manual_seed(0)
     vectors = torch.randn(rows, 64, device="cuda").bfloat16().requires_grad_()
     weight = (torch.randn(classes, 64, device="cuda") * 0.3).requires_grad_()

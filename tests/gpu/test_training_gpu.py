@@ -1,4 +1,4 @@
-"""Training on a GPU: batches cut there, compiled and in bfloat16, with the checks that need no waiting."""
+"""Training on a GPU: batches, compilation, bfloat16 and asynchronous checks."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def spec_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 @pytest.mark.parametrize("kind", [ResidentBatches, PrefetchingBatches])
 @pytest.mark.parametrize("dtype", [np.uint16, np.uint32])
-def test_a_gpu_s_batches_are_the_cpu_s(kind: type[TextBatches], dtype: type) -> None:
+def test_gpu_batches_equal_cpu_batches(kind: type[TextBatches], dtype: type) -> None:
     text = np.random.default_rng(0).integers(0, 60_000, 5000).astype(dtype)
     order = RandomWindows(5000, 12, 8, 3)
     expected = TextBatches(text, order, 12, Recipe(batch=8), Distributed(torch.device("cpu")))
@@ -48,8 +48,8 @@ def test_a_gpu_s_batches_are_the_cpu_s(kind: type[TextBatches], dtype: type) -> 
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
-def test_the_default_on_a_gpu_learns_what_the_cpu_learns(tmp_path: Path, spec_and_data, family: str) -> None:
-    """Compiled (unless recurrent) and in bfloat16: close to float32 on a CPU, and no warning."""
+def test_default_gpu_training_matches_cpu_loss(tmp_path: Path, spec_and_data, family: str) -> None:
+    """Compiled (unless recurrent) bfloat16 training is close to float32 on a CPU, without warnings."""
     result = train_small(tmp_path / "gpu", family, spec_and_data, **ON_GPU)
     expected = train_small(tmp_path / "cpu", family, spec_and_data, **{**ON_GPU, "device": "cpu"})
     assert result.warnings == () and result.validation_loss == pytest.approx(expected.validation_loss, abs=0.03)
@@ -57,19 +57,17 @@ def test_the_default_on_a_gpu_learns_what_the_cpu_learns(tmp_path: Path, spec_an
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm"])
-def test_a_resumed_run_is_the_uninterrupted_one_up_to_the_order_of_sums(
-    tmp_path: Path, spec_and_data, family: str
-) -> None:
+def test_resumed_gpu_run_matches_uninterrupted_losses(tmp_path: Path, spec_and_data, family: str) -> None:
     words = {**ON_GPU, "dropout": 0.2, "compile": False, "evaluate_every": 10}
     train_small(tmp_path / "run", family, spec_and_data, **words)
     folder = RunFolder.open(tmp_path / "run")
     full = [row["loss"] for row in folder.metrics.rows()]
-    (folder.checkpoints / "step-40" / "manifest.json").unlink()  # so that it goes on from step 30
+    (folder.checkpoints / "step-40" / "manifest.json").unlink()  # makes it resume from step 30
     resume_small(tmp_path / "run", spec_and_data[1])
     assert [row["loss"] for row in folder.metrics.rows()] == pytest.approx(full, abs=2e-3)
 
 
-def test_a_loss_that_is_no_number_is_found_before_a_checkpoint_is_saved(tmp_path: Path, spec_and_data) -> None:
+def test_nonfinite_loss_is_detected_before_saving_a_checkpoint(tmp_path: Path, spec_and_data) -> None:
     words = {
         **ON_GPU,
         "steps": 200,
@@ -85,14 +83,14 @@ def test_a_loss_that_is_no_number_is_found_before_a_checkpoint_is_saved(tmp_path
     assert checkpoint and all(tensor.isfinite().all() for tensor in checkpoint.tensors["model"].values())
 
 
-def test_the_settings_of_the_program_are_put_back(tmp_path: Path, spec_and_data) -> None:
+def test_gpu_training_restores_precision_and_random_state(tmp_path: Path, spec_and_data) -> None:
     before = torch.get_float32_matmul_precision(), torch.cuda.get_rng_state(), torch.get_rng_state()
     train_small(tmp_path / "run", "lstm", spec_and_data, **ON_GPU)
     assert torch.get_float32_matmul_precision() == before[0]
     assert torch.equal(torch.cuda.get_rng_state(), before[1]) and torch.equal(torch.get_rng_state(), before[2])
 
 
-def test_losses_collected_from_replayed_steps_stay_what_they_were(tmp_path: Path, spec_and_data) -> None:
+def test_losses_collected_from_cuda_graphs_are_copies(tmp_path: Path, spec_and_data) -> None:
     losses: list[torch.Tensor] = []
     custom = TrainingHooks(on_step=lambda session: losses.append(session.latest))
     data_spec, data = spec_and_data
@@ -103,7 +101,7 @@ def test_losses_collected_from_replayed_steps_stay_what_they_were(tmp_path: Path
     assert float(losses[rows[0]["step"] - 1]) == pytest.approx(rows[0]["loss"], rel=0.2)
 
 
-def test_one_rank_that_shards_by_nccl_gives_the_losses_of_a_plain_run(tmp_path: Path, spec_and_data) -> None:
+def test_nccl_sharding_on_one_rank_matches_plain_losses(tmp_path: Path, spec_and_data) -> None:
     words = {**ON_GPU, "precision": "float32", "compile": False}
     train_small(tmp_path / "plain", "decoder", spec_and_data, **words)
     order = {"out": str(tmp_path / "sharded"), "family": "decoder"}
@@ -116,10 +114,10 @@ def test_one_rank_that_shards_by_nccl_gives_the_losses_of_a_plain_run(tmp_path: 
     assert done.returncode == 0, done.stderr
     rows = {name: RunFolder.open(tmp_path / name).metrics.rows() for name in ("plain", "sharded")}
     base, sharded = ([row["loss"] for row in subset] for subset in rows.values())
-    assert sharded == pytest.approx(base, abs=1e-4)  # TF32, and sums in another order
+    assert sharded == pytest.approx(base, abs=1e-4)  # TF32 and another order of summation
 
 
-def test_recomputed_layers_take_less_memory_for_the_same_gradients() -> None:
+def test_recomputation_saves_memory_with_equal_gradients() -> None:
     tokens = torch.randint(0, 1000, (8, 512), device="cuda")
     result, peaks = [], []
     for again in (False, True):
@@ -129,7 +127,7 @@ def test_recomputed_layers_take_less_memory_for_the_same_gradients() -> None:
             recompute_layers(model)
         torch.manual_seed(2)
         torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()  # workspaces of earlier tests, too
+        before = torch.cuda.memory_allocated()  # includes workspaces of earlier tests
         causal_loss(model(tokens)[0], tokens).backward()
         peaks.append(torch.cuda.max_memory_allocated() - before)
         result.append([parameter.grad.clone() for parameter in model.parameters()])

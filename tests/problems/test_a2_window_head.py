@@ -85,5 +85,5 @@ def matvec(matrix: list[list[float]], vector: list[float]) -> list[float]:
     return [dot(row, vector) for row in matrix]
 
 
-def dot(one, other) -> float:
-    return sum(a * b for a, b in zip(one, other, strict=True))
+def dot(first, second) -> float:
+    return sum(a * b for a, b in zip(first, second, strict=True))

@@ -55,9 +55,9 @@ def echo_text(length: int) -> list[int]:
     return words
 
 
-def least_perplexity(words: list[int], places: tuple[int, ...]) -> float:
+def least_perplexity(words: list[int], offsets: tuple[int, ...]) -> float:
     """Return exp of the entropy of a word given those at some earlier offsets, by counting."""
-    rows = [(tuple(words[at - index] for index in places), words[at]) for at in range(4, len(words))]
+    rows = [(tuple(words[at - index] for index in offsets), words[at]) for at in range(4, len(words))]
     seen, pairs = Counter(context for context, _ in rows), Counter(rows)
     return exp(-sum(count * log(count / seen[context]) for (context, _), count in pairs.items()) / len(rows))
 

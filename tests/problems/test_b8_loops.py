@@ -72,7 +72,7 @@ def test_repeated_bigram_proves_a_loop() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "about"),
+    ("spec", "state"),
     [
         (FeedForward(V=6, d=4, d_h=8, N=2), "the last token"),
         (FeedForward(V=3, d=4, d_h=8, N=5), "the last 4 tokens"),
@@ -83,10 +83,10 @@ def test_repeated_bigram_proves_a_loop() -> None:
     ids=lambda value: getattr(value, "family", value),
 )
 @pytest.mark.parametrize("seed", range(3))
-def test_finite_context_models_always_loop(spec: ModelSpec, about: str, seed: int) -> None:
+def test_finite_context_models_always_loop(spec: ModelSpec, state: str, seed: int) -> None:
     model = random_model(spec, seed)
     result = greedy(model, spec.vocabulary ** (model.receptive_field or 0) + (model.receptive_field or 0) + 2)
-    assert proved_loop(result).state == about
+    assert proved_loop(result).state == state
     check_ten_more_periods(model, result)
 
 

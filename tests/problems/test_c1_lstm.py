@@ -7,7 +7,7 @@ from lemma.checking.cells import find_cell
 from lemma.checking.gradients import check_gradients
 from lemma.checking.worked.lstm import WorkedLstm, work_lstm
 
-GIVEN = ("a_prev", "c_prev", "x", "y", "da_next", "dc_next", *(f"{kind}_{gate}" for kind in "Wb" for gate in "ufocy"))
+INPUTS = ("a_prev", "c_prev", "x", "y", "da_next", "dc_next", *(f"{kind}_{gate}" for kind in "Wb" for gate in "ufocy"))
 NAMES = {"G_u": "gamma_u", "G_f": "gamma_f", "G_o": "gamma_o", "c_tilde": "candidate", "c": "c_t", "a": "a_t"}
 
 
@@ -19,7 +19,7 @@ def worked() -> WorkedLstm:
 def test_worked_values_and_gradients_match_the_checked_cell() -> None:
     for sample in find_cell("lstm").samples:
         values = sample.values
-        case = {name: (values[name] if name[0] == "W" else values[name].flatten()).tolist() for name in GIVEN}
+        case = {name: (values[name] if name[0] == "W" else values[name].flatten()).tolist() for name in INPUTS}
         built = work_lstm(case, backward=True)
         forward = {name: built.forward[NAMES.get(name, name)] for name in (*NAMES, "pre_u", "pre_c", "z", "y_hat")}
         base = {name: name for name in ("da", "dc", "dz", "dx", "da_prev", "dc_prev")}

@@ -24,7 +24,7 @@ def test_perplexity_is_exp_of_torch_cross_entropy(spec: ModelSpec) -> None:
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda spec: spec.family)
-def test_perplexity_is_the_geometric_mean_of_one_over_p(spec: ModelSpec) -> None:
+def test_perplexity_is_the_geometric_mean_of_inverse_probabilities(spec: ModelSpec) -> None:
     model = build(spec).double()
     logits, _ = model(torch.from_numpy(TOKENS)[None, :-1])
     chances = logits[0].softmax(-1)[torch.arange(59), torch.from_numpy(TOKENS)[1:]]

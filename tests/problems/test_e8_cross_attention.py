@@ -117,11 +117,11 @@ def test_dual_encoder_score_is_the_pooled_attention_score(
         torch.testing.assert_close(read / lengths, (images * texts).sum(-1))  # the cosine that the search compares
 
 
-def text_lengths(model: CrossAttentionModel, words: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+def text_lengths(model: CrossAttentionModel, words: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
     """Return the norm of W_t t̄, without the pooling of the model."""
     saved = [
         row[mask].mean(0) if model.towers.spec.pooling == "mean" else row[0]
-        for row, mask in zip(words, there, strict=True)
+        for row, mask in zip(words, present, strict=True)
     ]
     return model.towers.text_projection(torch.stack(saved)).norm(dim=-1)
 

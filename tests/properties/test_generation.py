@@ -28,7 +28,7 @@ BYTE_PAIRS = train_tokenizer(BytePairs(vocabulary=270), LINES)
 WORDS = train_tokenizer(Words(), LINES)
 VISIBLE = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]  # bytes that are written literally
 SPELLED = {byte: chr(byte) for byte in VISIBLE}
-SPELLED |= {byte: chr(256 + place) for place, byte in enumerate(sorted(set(range(256)) - set(VISIBLE)))}
+SPELLED |= {byte: chr(256 + offset) for offset, byte in enumerate(sorted(set(range(256)) - set(VISIBLE)))}
 NUMBERS = json.loads(BYTE_PAIRS.json)["model"]["vocab"]
 BYTES = {bytes([byte]): NUMBERS[character] for byte, character in SPELLED.items()}
 

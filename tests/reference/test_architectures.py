@@ -1,4 +1,4 @@
-"""Hugging Face's architectures as our models, against transformers itself: tiny random ones, nothing downloaded."""
+"""Hugging Face architectures as Lemma models against transformers: tiny random weights, nothing downloaded."""
 
 import json
 from collections.abc import Iterator
@@ -30,14 +30,14 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 class Loaded(dict[str, Tensor], StoredTensors):
-    """Tensors that are there already."""
+    """A mapping of tensors already in memory."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(dict.__getitem__(self, name).shape)
 
 
 def weights_from(config: Any, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """Our weights by name, their blocks joined."""
+    """Return Lemma's weights by name, with blocks concatenated."""
     stored = tensors if isinstance(tensors, StoredTensors) else Loaded(tensors)
     return ((name, torch.cat(list(blocks))) for name, blocks in blocks_from(config, stored))
 
@@ -119,8 +119,8 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def theirs(name: str) -> nn.Module:
-    """A model of transformers with random weights, norms and biases too."""
+def transformers_model(name: str) -> nn.Module:
+    """Return a transformers model with random weights, norms and biases."""
     kind, settings = DECODERS.get(name) or OTHERS[name]
     torch.manual_seed(7)
     if name in DECODERS:
@@ -131,15 +131,15 @@ def theirs(name: str) -> nn.Module:
         config._attn_implementation = "eager"
         model = getattr(transformers, kind)(config).eval()
     model.config.architectures = [type(model).__name__]
-    if name == "t5-v1.1":  # which has an output matrix of its own
+    if name == "t5-v1.1":  # with an untied output matrix
         model.lm_head.weight = nn.Parameter(torch.empty(37, 24))
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.2)
     return model
 
 
-def ours(model: Any) -> Any:
-    """The same model as one of ours."""
+def lemma_model(model: Any) -> Any:
+    """Return the same model as a Lemma model."""
     config = model.config.to_dict()
     built = build_uninitialized(spec_from_config(config)).eval()
     weights = dict(weights_from(config, model.state_dict()))
@@ -151,71 +151,73 @@ def ours(model: Any) -> Any:
     return built
 
 
-def near(one: Tensor, other: Tensor) -> None:
+def assert_near(one: Tensor, other: Tensor) -> None:
     assert one.shape == other.shape
     assert (one - other).abs().max().item() < 1e-5
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_logits_are_theirs_at_once_and_token_by_token(name: str) -> None:
-    model = theirs(name)
-    actual = ours(model)
+def test_decoder_logits_match_transformers_full_and_incremental(name: str) -> None:
+    model = transformers_model(name)
+    actual = lemma_model(model)
     with torch.no_grad():
         expected = model(TOKENS).logits
-        near(actual(TOKENS)[0], expected)
+        assert_near(actual(TOKENS)[0], expected)
         state, steps = None, []
         for step in TOKENS.split(1, dim=1):
             logits, state = actual(step, state)
             steps.append(logits)
-    near(torch.cat(steps, dim=1), expected)
+    assert_near(torch.cat(steps, dim=1), expected)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_greedy_text_is_theirs(name: str) -> None:
-    model: Any = theirs(name)
+def test_greedy_tokens_match_transformers(name: str) -> None:
+    model: Any = transformers_model(name)
     prompt = TOKENS[:1, :7]
     expected = model.generate(prompt, do_sample=False, max_new_tokens=25)[0, 7:].tolist()
-    [actual] = generate(ours(model), prompt.tolist(), Sampling(tokens=25, temperature=0))
+    [actual] = generate(lemma_model(model), prompt.tolist(), Sampling(tokens=25, temperature=0))
     assert list(actual.tokens) == expected
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_recorded_attention_is_theirs(name: str) -> None:
-    model = theirs(name)
-    actual = ours(model)
+def test_recorded_attention_matches_transformers(name: str) -> None:
+    model = transformers_model(name)
+    actual = lemma_model(model)
     with torch.no_grad():
         expected = model(TOKENS, output_attentions=True).attentions
         with record_attention(actual) as records:
             actual(TOKENS)
     assert [record.name for record in records] == [f"layers.{layer}.attention" for layer in range(3)]
     for record, weights in zip(records, expected, strict=True):
-        near(record.weights(), weights)
+        assert_near(record.weights(), weights)
 
 
 @pytest.mark.parametrize("name", DECODERS)
-def test_a_model_of_their_architecture_keeps_the_contract(name: str) -> None:
-    model: Any = theirs(name)
+def test_hugging_face_architectures_satisfy_the_contract(name: str) -> None:
+    model: Any = transformers_model(name)
     assert contract_violations(build(spec_from_config(model.config.to_dict()))) == {}
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
-def test_parameters_are_as_many_as_theirs(name: str) -> None:
-    model = theirs(name)
-    unused = {"bert": 37, "bert-relu-untied": 37, "bert-both": 37}.get(name, 0)  # a second bias that nothing reads
+def test_parameter_counts_match_transformers(name: str) -> None:
+    model = transformers_model(name)
+    unused = {"bert": 37, "bert-relu-untied": 37, "bert-both": 37}.get(name, 0)  # an unused second bias
     unused = unused if "cls.predictions.decoder.bias" in dict(model.named_parameters()) else 0
-    assert sum(p.numel() for p in ours(model).parameters()) == sum(p.numel() for p in model.parameters()) - unused
+    assert (
+        sum(p.numel() for p in lemma_model(model).parameters()) == sum(p.numel() for p in model.parameters()) - unused
+    )
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "qwen2", "qwen3", "neox", "gemma", "bert", "t5-v1.1"])
-def test_counting_proves_a_formula_of_their_parameters(name: str) -> None:
-    model: Any = theirs(name)
+def test_parameter_formulas_match_transformers(name: str) -> None:
+    model: Any = transformers_model(name)
     account = count(resolve_subject(spec_from_config(model.config.to_dict())), ["parameters"])
     assert not account.parameters.refused
     assert account.parameters.total == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_a_sliding_window_keeps_no_more_than_it_needs() -> None:
-    actual = ours(theirs("mistral"))
+def test_sliding_window_cache_has_minimal_size() -> None:
+    actual = lemma_model(transformers_model("mistral"))
     with torch.no_grad():
         _, state = actual(TOKENS)
         _, state = actual(TOKENS[:, :1], state)
@@ -223,8 +225,8 @@ def test_a_sliding_window_keeps_no_more_than_it_needs() -> None:
     assert actual.receptive_field == 3 * 4 + 1
 
 
-def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
-    model: Any = theirs("llama3")
+def test_checkpoints_of_earlier_transformers_versions_load() -> None:
+    model: Any = transformers_model("llama3")
     config = model.config.to_dict()
     messages = config.pop("rope_parameters")
     scaling = {
@@ -232,17 +234,17 @@ def test_a_checkpoint_of_earlier_versions_is_read_too() -> None:
     }
     old = {**config, "rope_theta": messages["rope_theta"], "rope_scaling": scaling}
     assert spec_from_config(old) == spec_from_config(model.config.to_dict())
-    gpt2: Any = theirs("gpt2")
+    gpt2: Any = transformers_model("gpt2")
     bare = {name.removeprefix("transformer."): tensor for name, tensor in gpt2.state_dict().items()}
     bare["h.0.attn.bias"] = torch.ones(1, 1, 64, 64)  # the causal mask, once stored next to the weights
     weights = dict(weights_from(gpt2.config.to_dict(), bare))
-    near(weights["layers.0.attention.output.weight"], bare["h.0.attn.c_proj.weight"].T)
+    assert_near(weights["layers.0.attention.output.weight"], bare["h.0.attn.c_proj.weight"].T)
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("bert")])
-def test_an_encoder_is_theirs_with_its_segments_and_padding(name: str) -> None:
-    model = theirs(name)
-    actual = ours(model)
+def test_encoder_matches_transformers_with_segments_and_padding(name: str) -> None:
+    model = transformers_model(name)
+    actual = lemma_model(model)
     ends = (actual.spec.special_ids[1] == TOKENS).long()
     padded = torch.nn.functional.pad(TOKENS, (0, 5), value=-1)
     seen = padded >= 0
@@ -251,45 +253,45 @@ def test_an_encoder_is_theirs_with_its_segments_and_padding(name: str) -> None:
     with torch.no_grad():
         expected = model(padded.clamp(min=0), attention_mask=seen.long(), token_type_ids=types, output_attentions=True)
         logits = expected.prediction_logits if name == "bert-both" else expected.logits
-        near(actual(padded)[:, :23], logits[:, :23])
+        assert_near(actual(padded)[:, :23], logits[:, :23])
         with record_attention(actual) as records:
             actual(TOKENS)
-        if name == "bert-both":  # where 0 is that it follows
-            near(actual.follows(padded), expected.seq_relationship_logits.flip(1))
+        if name == "bert-both":  # class 0 means that the segment follows
+            assert_near(actual.follows(padded), expected.seq_relationship_logits.flip(1))
     for record, weights in zip(records, expected.attentions, strict=True):
-        near(record.weights(), weights[:, :, :23, :23])
+        assert_near(record.weights(), weights[:, :, :23, :23])
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
-def test_an_encoder_decoder_is_theirs_at_once_and_token_by_token(name: str) -> None:
-    model = theirs(name)
-    actual = ours(model)
+def test_encoder_decoder_matches_transformers_full_and_incremental(name: str) -> None:
+    model = transformers_model(name)
+    actual = lemma_model(model)
     source, target = TOKENS.clone(), TOKENS[:, :17].flip(1)
     source[1, 19:] = -1
     seen = (source >= 0).long()
     with torch.no_grad():
         expected = model(source.clamp(min=0), seen, target, output_attentions=True)
-        near(actual(source, target), expected.logits)
+        assert_near(actual(source, target), expected.logits)
         state, steps = actual.begin(source), []
         for step in target.split(1, dim=1):
             logits, state = actual.step(step, state)
             steps.append(logits)
-        near(torch.cat(steps, dim=1), expected.logits)
+        assert_near(torch.cat(steps, dim=1), expected.logits)
         with record_attention(actual) as records:
             actual(source, target)
     by_name = {record.name: record.weights() for record in records}
     for side, weights in (("encoder", expected.encoder_attentions), ("decoder", expected.decoder_attentions)):
         for layer, item in enumerate(weights):
-            rows = slice(19) if side == "encoder" else slice(None)  # nothing reads the rows of padding
-            near(by_name[f"{side}.layers.{layer}.attention"][:, :, rows], item[:, :, rows])
+            rows = slice(19) if side == "encoder" else slice(None)  # padding rows are unused
+            assert_near(by_name[f"{side}.layers.{layer}.attention"][:, :, rows], item[:, :, rows])
     for layer, item in enumerate(expected.cross_attentions):
-        near(by_name[f"decoder.layers.{layer}.source_attention"], item)
+        assert_near(by_name[f"decoder.layers.{layer}.source_attention"], item)
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name.startswith("t5")])
-def test_what_an_encoder_decoder_writes_is_theirs(name: str) -> None:
-    model: Any = theirs(name)
-    actual = ours(model)
+def test_encoder_decoder_generation_matches_transformers(name: str) -> None:
+    model: Any = transformers_model(name)
+    actual = lemma_model(model)
     source = [int(token) for token in TOKENS[0] if token > 1]
     ids = torch.tensor([[*source, 1]])
     settings = {"do_sample": False, "max_new_tokens": 20, "bad_words_ids": [[0]], "use_cache": False}
@@ -298,8 +300,8 @@ def test_what_an_encoder_decoder_writes_is_theirs(name: str) -> None:
     assert [*got.tokens, *([1] if got.finished else [])] == expected
 
 
-def test_an_output_matrix_that_is_not_shared_though_the_configuration_says_so_is_refused() -> None:
-    model: Any = theirs("gpt2")
+def test_untied_output_contradicting_the_config_is_rejected() -> None:
+    model: Any = transformers_model("gpt2")
     tensors = model.state_dict() | {"lm_head.weight": torch.zeros(37, 24)}
     with pytest.raises(RunError, match="tie_word_embeddings"):
         list(weights_from(model.config.to_dict(), tensors))
@@ -329,14 +331,14 @@ LLAMA = {"model_type": "llama", **SIZES}
         ({"model_type": "gpt2", **GPT2, "scale_attn_by_inverse_layer_idx": True}, "one scale in all layers"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_the_reason(config: dict[str, Any], words: str) -> None:
+def test_unsupported_configs_are_rejected_with_the_reason(config: dict[str, Any], words: str) -> None:
     with pytest.raises(RunError, match=words.replace("(", r"\(")):
         spec_from_config(config)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama-yarn", "qwen2-window", "neox", "bert", "t5"])
-def test_a_wrong_value_anywhere_in_a_configuration_is_a_plain_error(name: str) -> None:
-    model: Any = theirs(name)
+def test_invalid_config_values_raise_run_errors(name: str) -> None:
+    model: Any = transformers_model(name)
     config = model.config.to_dict()
     ropes = config.get("rope_parameters") or {}
     wrong: list[Any] = [None, "x", -1, 0, 1.5, [], {}, ["x"], {"x": {}}, float("nan"), 10**400, True]
@@ -351,8 +353,8 @@ def test_a_wrong_value_anywhere_in_a_configuration_is_a_plain_error(name: str) -
     assert 0 < rejected < len(changed)
 
 
-def test_wrong_tensors_are_refused_by_name_and_shape() -> None:
-    model: Any = theirs("llama")
+def test_wrong_tensors_are_rejected_by_name_and_shape() -> None:
+    model: Any = transformers_model("llama")
     config, tensors = model.config.to_dict(), model.state_dict()
     name = "model.layers.1.self_attn.k_proj.weight"
     with pytest.raises(RunError, match=f"{name} is missing"):
@@ -363,8 +365,8 @@ def test_wrong_tensors_are_refused_by_name_and_shape() -> None:
         list(weights_from(config, tensors | {"model.extra.weight": torch.zeros(7, 2)}))
 
 
-def test_tensors_are_looked_up_one_at_a_time() -> None:
-    model: Any = theirs("llama")
+def test_tensors_are_loaded_one_at_a_time() -> None:
+    model: Any = transformers_model("llama")
     request: list[str] = []
 
     class Lazy(Loaded):
@@ -427,8 +429,8 @@ OURS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
-def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
-    """A native model of transformers read from a folder of ours; no weight may be missing or too many."""
+def load_in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
+    """Load an exported folder as a native transformers model without missing or unexpected weights."""
     config = config_from_spec(spec)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     save_file(dict(weights_to_hf(spec, weights)), folder / "model.safetensors", {"format": "pt"})
@@ -439,40 +441,40 @@ def in_transformers(spec: Any, weights: dict[str, Tensor], folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_a_model_of_ours_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
+def test_exported_model_matches_in_transformers(name: str, tmp_path: Path) -> None:
     kind, spec = OURS[name]
     torch.manual_seed(1)
     actual = build(spec).eval()
     for parameter in actual.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, named_weights(actual), tmp_path)
+    model = load_in_transformers(spec, named_weights(actual), tmp_path)
     assert model.config.model_type == kind
     pair = (TOKENS, TOKENS[:, :9]) if kind == "t5" else (TOKENS,)
     more = {"attention_mask": torch.ones_like(TOKENS), "decoder_input_ids": pair[1]} if kind == "t5" else {}
     with torch.no_grad():
         logits = actual(*pair)
-        near(model(TOKENS, **more).logits, logits[0] if isinstance(logits, tuple) else logits)
+        assert_near(model(TOKENS, **more).logits, logits[0] if isinstance(logits, tuple) else logits)
 
 
 FIRST = {spelled: name for name, (spelled, _) in reversed(DECODERS.items())}
 
 
 @pytest.mark.parametrize("name", FIRST.values())
-def test_a_classifier_computes_the_same_in_transformers(name: str, tmp_path: Path) -> None:
-    body = ours(theirs(name)).spec
+def test_exported_classifier_matches_in_transformers(name: str, tmp_path: Path) -> None:
+    body = lemma_model(transformers_model(name)).spec
     spec = Classifier(body=body, classes=3, head_bias=False)
     torch.manual_seed(1)
     actual = build(spec).eval()
     for parameter in actual.parameters():
         nn.init.normal_(parameter, std=0.3)
-    model = in_transformers(spec, named_weights(actual), tmp_path)
+    model = load_in_transformers(spec, named_weights(actual), tmp_path)
     assert type(model).__name__.endswith("ForSequenceClassification")
     assert spec_from_config(config_from_spec(spec)) == spec
     model.config.pad_token_id = 36
     padded = TOKENS.clamp(max=35)
     padded[1, 15:] = 36
     with torch.no_grad():
-        near(model(padded).logits, actual(padded.masked_fill(padded == 36, -1)))
+        assert_near(model(padded).logits, actual(padded.masked_fill(padded == 36, -1)))
 
 
 SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
@@ -481,9 +483,9 @@ SAME_BIASES: dict[str, dict[str, bool]] = {  # unset is as `bias`, which is off
 
 
 @pytest.mark.parametrize("name", [*DECODERS, *OTHERS])
-def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
-    model: Any = theirs(name)
-    actual = ours(model)
+def test_export_and_import_round_trip(name: str, tmp_path: Path) -> None:
+    model: Any = transformers_model(name)
+    actual = lemma_model(model)
     spec, weights = actual.spec, named_weights(actual)
     config = config_from_spec(spec)
     assert config["model_type"] == ("llama" if name == "mistral-whole" else model.config.model_type)
@@ -493,7 +495,7 @@ def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(again[path], weights[path]) for path in weights)
     more = {"decoder_input_ids": TOKENS[:, :9]} if name.startswith("t5") else {}
     with torch.no_grad():
-        near(in_transformers(spec, weights, tmp_path)(TOKENS, **more)[0], model(TOKENS, **more)[0])
+        assert_near(load_in_transformers(spec, weights, tmp_path)(TOKENS, **more)[0], model(TOKENS, **more)[0])
 
 
 @pytest.mark.parametrize(
@@ -512,6 +514,6 @@ def test_out_and_in_again_is_the_same(name: str, tmp_path: Path) -> None:
         (EncoderDecoder(norm="rms", bias=False, positions="relative"), "T5, which needs scaled_scores=false, scaled_o"),
     ],
 )
-def test_what_has_no_native_class_is_refused_with_the_nearest(spec: Any, words: str) -> None:
+def test_spec_without_native_class_names_the_nearest(spec: Any, words: str) -> None:
     with pytest.raises(RunError, match=words):
         config_from_spec(spec)

@@ -11,23 +11,23 @@ from lemma.spec.models import Decoder
 from lemma.spec.positions import Alibi, Rotary
 
 
-def near(one: Tensor, other: Tensor, atol: float = 1e-10) -> None:
+def assert_near(one: Tensor, other: Tensor, atol: float = 1e-10) -> None:
     torch.testing.assert_close(one, other, rtol=0, atol=atol)
 
 
-def test_self_attention_equals_torchs() -> None:
+def test_self_attention_equals_torch() -> None:
     reference = nn.MultiheadAttention(12, 3, batch_first=True).double()
     ours = Attention(AttentionShape(12, 3, causal=False)).double()
     ours.query_key_value.load_state_dict({"weight": reference.in_proj_weight, "bias": reference.in_proj_bias})
     ours.output.load_state_dict(reference.out_proj.state_dict())
     stream = torch.randn(2, 7, 12, dtype=torch.float64)
     padding = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
-    near(ours(stream)[0], reference(stream, stream, stream)[0])
+    assert_near(ours(stream)[0], reference(stream, stream, stream)[0])
     masked = ours(stream, mask=~padding[:, None, None])[0]
-    near(masked, reference(stream, stream, stream, key_padding_mask=padding)[0])
+    assert_near(masked, reference(stream, stream, stream, key_padding_mask=padding)[0])
 
 
-def test_cross_attention_equals_torchs_and_remembers_its_source() -> None:
+def test_cross_attention_equals_torch_and_caches_its_source() -> None:
     reference = nn.MultiheadAttention(12, 3, batch_first=True, kdim=8, vdim=8).double()
     ours = Attention(AttentionShape(12, 3, causal=False, source_width=8)).double()
     query, key, value = reference.in_proj_bias.chunk(3)
@@ -38,8 +38,8 @@ def test_cross_attention_equals_torchs_and_remembers_its_source() -> None:
     ours.output.load_state_dict(reference.out_proj.state_dict())
     stream, source = torch.randn(2, 4, 12, dtype=torch.float64), torch.randn(2, 7, 8, dtype=torch.float64)
     mixed, cache = ours(stream, source=source)
-    near(mixed, reference(stream, source, source)[0])
-    near(ours(stream[:, 2:], cache=cache)[0], mixed[:, 2:])
+    assert_near(mixed, reference(stream, source, source)[0])
+    assert_near(ours(stream[:, 2:], cache=cache)[0], mixed[:, 2:])
 
 
 def test_rotary_equals_transformers_gptj() -> None:
@@ -49,14 +49,14 @@ def test_rotary_equals_transformers_gptj() -> None:
     vectors = torch.randn(2, 10, 3, 8)  # batch time heads width
     rotated = gptj.apply_rotary_pos_emb(vectors, sine[None], cosine[None])
     table = sinusoids(10, 8, 10_000.0).unflatten(1, (-1, 2))
-    near(rotate(vectors.transpose(1, 2), table), rotated.transpose(1, 2), 1e-6)
+    assert_near(rotate(vectors.transpose(1, 2), table), rotated.transpose(1, 2), 1e-6)
 
 
 @pytest.mark.parametrize("heads", [1, 2, 4, 8, 16])
-def test_slopes_are_those_of_bloom(heads: int) -> None:
+def test_alibi_slopes_equal_bloom(heads: int) -> None:
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
-    reference = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)  # heads 1 time: slope · place
-    near(alibi_slopes(heads), reference[:, 0, 1], 1e-7)
+    reference = bloom.build_alibi_tensor(torch.ones(1, 2), heads, torch.float32)  # heads 1 time: slope · position
+    assert_near(alibi_slopes(heads), reference[:, 0, 1], 1e-7)
 
 
 def llama(depth: int, heads: int, groups: int) -> nn.Module:
@@ -78,12 +78,12 @@ def llama(depth: int, heads: int, groups: int) -> nn.Module:
 
 
 def paired(weight: Tensor, heads: int) -> Tensor:
-    """Llama turns a vector's two halves; we turn neighbours."""
+    """Reorder rows: Llama rotates the two halves of a vector, Lemma neighbouring pairs."""
     return weight.unflatten(0, (heads, 2, -1)).transpose(1, 2).flatten(0, 2)
 
 
 @pytest.mark.parametrize("groups", [4, 2, 1])
-def test_grouped_rotary_attention_equals_llamas_past_the_trained_length(groups: int) -> None:
+def test_grouped_rotary_attention_equals_llama_past_the_context(groups: int) -> None:
     reference = llama(1, 4, groups)
     attention = reference.layers[0].self_attn
     ours = Attention(AttentionShape(16, 4, key_value_heads=groups, bias=False, positions=Rotary(), context=8)).double()
@@ -95,14 +95,14 @@ def test_grouped_rotary_attention_equals_llamas_past_the_trained_length(groups: 
     rotated = reference.rotary_emb(stream, positions)
     causal = torch.full((30, 30), -torch.inf, dtype=torch.float64).triu(1)[None, None]
     expected = attention(stream, position_embeddings=rotated, attention_mask=causal)[0]
-    near(ours(stream)[0], expected, 1e-6)  # their table of angles is worked out in float32
+    assert_near(ours(stream)[0], expected, 1e-6)  # transformers computes its table of angles in float32
 
 
 @pytest.mark.parametrize("positions", [Rotary(), Alibi()])
-def test_past_the_trained_length_a_model_is_the_one_with_a_longer_context(positions: Rotary | Alibi) -> None:
+def test_model_past_its_context_equals_a_longer_context_model(positions: Rotary | Alibi) -> None:
     spec = Decoder(vocabulary=13, width=16, depth=2, heads=4, context=6, positions=positions)
     short, long = build(spec).double().eval(), build(spec.replace(context=40)).double().eval()
     long.load_state_dict(short.state_dict())
     tokens = torch.randint(13, (2, 30))
-    near(short(tokens)[0], long(tokens)[0])
+    assert_near(short(tokens)[0], long(tokens)[0])
     assert short.receptive_field is None

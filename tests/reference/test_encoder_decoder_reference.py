@@ -1,4 +1,4 @@
-"""Encoder and encoder–decoder against torch.nn's and transformers' own, with the same weights."""
+"""Encoder and encoder–decoder against torch.nn and transformers with the same weights."""
 
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ Place = Literal["pre", "post"]
 SIZES: dict[str, Any] = {"vocabulary": 13, "width": 8, "heads": 2, "feed_forward": 10, "context": 9}
 
 
-def lively(model: Any) -> Any:
+def randomize(model: Any) -> Any:
     torch.manual_seed(3)
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.4)
@@ -38,7 +38,7 @@ def target() -> Tensor:
 
 
 def torch_layer(layer: TransformerLayer, place: Place) -> dict[str, Tensor]:
-    """A layer's weights by torch.nn's names."""
+    """Return a layer's weights under torch.nn's names."""
     labelled = layer.state_dict()
     across = [[labelled.get(f"source_attention.{part}.{kind}") for part in ("query", "key_value")] for kind in KINDS]
     weights = {"self_attn.in_proj": "attention.query_key_value", "self_attn.out_proj": "attention.output"}
@@ -77,7 +77,7 @@ def torch_encoder(model: Any, place: Place) -> nn.Module:
 
 
 def embedded(model: Any, tokens: Tensor) -> Tensor:
-    """Return what enters the layers, worked out by hand: √d times the embedding, plus sines and cosines."""
+    """Return the input of the first layer: √d times the embedding, plus sines and cosines."""
     positions, pairs = torch.arange(tokens.shape[1]).double()[:, None], torch.arange(0, 8, 2).double()
     angles = positions * 10_000.0 ** (-pairs / 8)
     table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
@@ -85,9 +85,9 @@ def embedded(model: Any, tokens: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("place", ["pre", "post"])
-def test_the_encoder_equals_torchs(source: Tensor, place: Place) -> None:
+def test_encoder_equals_torch(source: Tensor, place: Place) -> None:
     spec = Encoder(**SIZES, depth=3, norm_place=place, activation="relu", positions="sinusoidal")  # pyright: ignore
-    model: EncoderModel = lively(build(spec))
+    model: EncoderModel = randomize(build(spec))
     reference = torch_encoder(model, place)(embedded(model, source), src_key_padding_mask=source < 0)
     present = source >= 0
     torch.testing.assert_close(model.vectors(source)[present], reference[present])
@@ -95,9 +95,9 @@ def test_the_encoder_equals_torchs(source: Tensor, place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["pre", "post"])
-def test_the_encoder_decoder_equals_torchs(source: Tensor, target: Tensor, place: Place) -> None:
+def test_encoder_decoder_equals_torch(source: Tensor, target: Tensor, place: Place) -> None:
     spec = EncoderDecoder(**SIZES, encoder_depth=2, decoder_depth=3, norm_place=place, activation="relu")
-    model: EncoderDecoderModel = lively(build(spec))
+    model: EncoderDecoderModel = randomize(build(spec))
     full = nn.Transformer(8, 2, 1, 1, 10, batch_first=True)
     full.encoder = torch_encoder(model, place)
     full.decoder = torch_stack(model.decoder, place, nn.TransformerDecoderLayer, nn.TransformerDecoder)
@@ -113,15 +113,15 @@ def test_the_encoder_decoder_equals_torchs(source: Tensor, target: Tensor, place
     torch.testing.assert_close(model(source, target)[present], reference[present] @ model.embedding.weight.T)
 
 
-def test_a_post_norm_encoder_equals_transformers_bert(source: Tensor) -> None:
-    """BERT norms its embeddings before the first layer; with that norm left out, the layers are the same."""
+def test_post_norm_encoder_equals_transformers_bert(source: Tensor) -> None:
+    """BERT norms its embeddings before the first layer; without that norm the layers are equal."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
         vocab_size=13, hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=10,
         max_position_embeddings=9, hidden_act="gelu_new", layer_norm_eps=1e-5, type_vocab_size=1,
     )  # fmt: skip
     reference = transformers.BertModel(config, add_pooling_layer=False).double().eval()
-    model: EncoderModel = lively(build(Encoder(**SIZES, depth=2, norm_place="post", positions="learned")))  # pyright: ignore
+    model: EncoderModel = randomize(build(Encoder(**SIZES, depth=2, norm_place="post", positions="learned")))  # pyright: ignore
     reference.embeddings.LayerNorm = nn.Identity()
     reference.load_state_dict(bert_weights(model) | {"embeddings.token_type_embeddings.weight": torch.zeros(1, 8)})
     result = reference(source.clamp(min=0), attention_mask=(source >= 0).long()).last_hidden_state

@@ -12,7 +12,7 @@ from lemma.spec.data import GraphSpec
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_symmetric_one_is_the_identity_less_networkx_normalised_laplacian_with_loops(seed: int, weighted: bool):
+def test_symmetric_adjacency_matches_networkx_with_self_loops(seed: int, weighted: bool):
     graph = nx.gnp_random_graph(30, 0.2, seed=seed)
     random = np.random.default_rng(seed)
     for item, other in graph.edges:
@@ -26,7 +26,7 @@ def test_the_symmetric_one_is_the_identity_less_networkx_normalised_laplacian_wi
     np.testing.assert_allclose(ours, expected, atol=1e-12)
 
 
-def test_on_a_graph_with_loops_one_less_networkx_laplacian_is_the_same_matrix() -> None:
+def test_adjacency_is_identity_minus_networkx_laplacian() -> None:
     graph = nx.karate_club_graph()
     graph.add_edges_from([(node, node) for node in graph])
     matrix = (nx.to_numpy_array(graph) > 0).astype(float)
@@ -38,7 +38,7 @@ def test_on_a_graph_with_loops_one_less_networkx_laplacian_is_the_same_matrix() 
     )
 
 
-def test_the_karate_club_is_zacharys_and_has_the_hash_of_version_0_1() -> None:
+def test_karate_club_matches_zachary_and_its_recorded_hash() -> None:
     club = build_karate_graph()
     degrees = np.bincount(club.edges.ravel(), minlength=34)
     assert club.edges.shape == (2, 78) and (degrees[0], degrees[32], degrees[33]) == (
@@ -52,7 +52,7 @@ def test_the_karate_club_is_zacharys_and_has_the_hash_of_version_0_1() -> None:
     assert club.hash == "083d60c06cce1b98c139c6e7dd7e600a10d81d6f4c89def9ede918c5c95362eb"
 
 
-def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tmp_path) -> None:
+def test_networkx_node_link_file_round_trips(tmp_path) -> None:
     import json
 
     graph = nx.karate_club_graph()
@@ -66,7 +66,7 @@ def test_a_node_link_file_that_networkx_writes_is_read_back_as_the_same_graph(tm
     assert {tuple(e): w for e, w in zip(full.edges.T.tolist(), full.weights.tolist(), strict=True)} == settings
 
 
-def test_the_layer_is_torch_geometrics_where_that_is_installed() -> None:
+def test_graph_convolution_equals_torch_geometric() -> None:
     geometric = pytest.importorskip("torch_geometric.nn")
     graph = nx.gnp_random_graph(20, 0.3, seed=1)
     edges = torch.tensor(list(graph.edges)).T

@@ -1,4 +1,4 @@
-"""Our figures of classes and translations against scikit-learn's and sacrebleu's own, resample by resample."""
+"""Classification and translation metrics against scikit-learn and sacrebleu, resample by resample."""
 
 import json
 
@@ -19,7 +19,7 @@ def chances_of(random: np.random.Generator, texts: int, classes: int) -> np.ndar
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), texts=st.integers(1, 60), classes=st.integers(2, 6))
-def test_every_figure_is_scikit_learns(seed: int, texts: int, classes: int) -> None:
+def test_classification_metrics_match_scikit_learn(seed: int, texts: int, classes: int) -> None:
     random = np.random.default_rng(seed)
     gold, chances = random.integers(0, classes, size=texts), chances_of(random, texts, classes)
     guessed, labels = chances.argmax(1), [f"c{number}" for number in range(classes)]
@@ -41,7 +41,7 @@ def test_every_figure_is_scikit_learns(seed: int, texts: int, classes: int) -> N
 
 @settings(max_examples=12, deadline=None)
 @given(seed=st.integers(0, 10**6), texts=st.integers(1, 40), classes=st.integers(2, 5))
-def test_the_figures_of_a_resample_are_scikit_learns_of_the_same_texts(seed: int, texts: int, classes: int) -> None:
+def test_resampled_metrics_match_scikit_learn(seed: int, texts: int, classes: int) -> None:
     random = np.random.default_rng(seed)
     gold, guessed = random.integers(0, classes, size=(2, texts))
     pairs, inverse = np.unique(np.stack([gold, guessed]), axis=1, return_inverse=True)
@@ -53,7 +53,7 @@ def test_the_figures_of_a_resample_are_scikit_learns_of_the_same_texts(seed: int
         np.testing.assert_allclose(column, [metrics.accuracy_score(gold[row], guessed[row]), *theirs], rtol=1e-12)
 
 
-def test_the_bootstrap_is_that_of_drawing_texts_one_by_one() -> None:
+def test_bootstrap_equals_drawing_texts_one_by_one() -> None:
     random = np.random.default_rng(1)
     gold = random.integers(0, 3, size=200)
     guessed = np.where(random.random(200) < 0.7, gold, random.integers(0, 3, size=200))
@@ -76,7 +76,7 @@ REFERENCES = [
 ] * 5
 
 
-def test_bleu_chrf_their_intervals_and_signatures_are_sacrebleus() -> None:
+def test_bleu_chrf_intervals_and_signatures_match_sacrebleu() -> None:
     score = score_translations(HYPOTHESES, REFERENCES, samples=200)
     streams = [[several[n] if n < len(several) else None for several in REFERENCES] for n in range(3)]
     for ours, metric, name in [(score.bleu, sacrebleu.BLEU(), "bleu"), (score.chrf, sacrebleu.CHRF(), "chrf")]:
@@ -90,7 +90,7 @@ def test_bleu_chrf_their_intervals_and_signatures_are_sacrebleus() -> None:
         assert score.signatures[name] == signature
 
 
-def test_one_reference_a_sentence_is_the_usual_bleu() -> None:
+def test_single_reference_scores_equal_standard_bleu() -> None:
     references = [several[0] for several in REFERENCES]
     score = score_translations(HYPOTHESES, references, samples=0)
     assert score.bleu.value == sacrebleu.corpus_bleu(HYPOTHESES, [references], force=True).score

@@ -1,4 +1,4 @@
-"""The families against independent implementations: torch.nn, transformers, and loops one can read."""
+"""The families against independent implementations: torch.nn, transformers and plain loops."""
 
 import pytest
 import torch
@@ -51,7 +51,7 @@ def _from_gpt2(weights: dict[str, Tensor], depth: int) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("spec", "cell"), [(Rnn(biases=2), nn.RNN), (Lstm(biases=2, depth=2), nn.LSTM), (Gru(biases=2), nn.GRU)]
 )
-def test_recurrent_layers_are_those_of_torch(spec: Rnn | Lstm | Gru, cell: type[nn.RNNBase], tokens: Tensor) -> None:
+def test_recurrent_layers_equal_torch(spec: Rnn | Lstm | Gru, cell: type[nn.RNNBase], tokens: Tensor) -> None:
     ours = build(spec).eval()
     layers = cell(spec.width, spec.hidden, spec.depth, batch_first=True)
     layers.load_state_dict(ours.layers.state_dict())
@@ -59,14 +59,14 @@ def test_recurrent_layers_are_those_of_torch(spec: Rnn | Lstm | Gru, cell: type[
 
 
 @pytest.mark.parametrize("spec", [Rnn(hidden=5), Lstm(hidden=5), Gru(hidden=5)])
-def test_one_bias_equals_two_of_which_one_is_zero(spec: Rnn | Lstm | Gru, tokens: Tensor) -> None:
+def test_single_bias_equals_two_biases_with_one_zero(spec: Rnn | Lstm | Gru, tokens: Tensor) -> None:
     item, two = build(spec), build(spec.replace(biases=2))
     weights = {**item.state_dict(), "layers.bias_hh_l0": torch.zeros_like(two.layers.bias_hh_l0)}
     two.load_state_dict(weights)
     torch.testing.assert_close(item(tokens)[0], two(tokens)[0])
 
 
-def test_c1_lstm_step_by_the_formula(tokens: Tensor) -> None:
+def test_c1_lstm_equals_its_formula(tokens: Tensor) -> None:
     """c = Γ_f∗c + Γ_u∗c̃, a = Γ_o∗tanh(c): PyTorch stacks the gates as update, forget, candidate, output."""
     model = build(Lstm(vocabulary=13, width=4, hidden=5)).double()
     lstm, embedded = model.layers, model.embedding(tokens)
@@ -79,7 +79,7 @@ def test_c1_lstm_step_by_the_formula(tokens: Tensor) -> None:
     torch.testing.assert_close(model(tokens)[0][:, -1], a @ model.output.weight.T + model.output.bias)
 
 
-def test_a1_feed_forward_by_a_loop_over_windows(tokens: Tensor) -> None:
+def test_a1_feed_forward_equals_a_loop_over_windows(tokens: Tensor) -> None:
     model = build(FeedForward(vocabulary=13, width=4, hidden=5, context=4)).double()
     expected = torch.zeros(2, 10, 13).double()
     for row in range(2):
@@ -90,7 +90,7 @@ def test_a1_feed_forward_by_a_loop_over_windows(tokens: Tensor) -> None:
     torch.testing.assert_close(model(tokens)[0], expected)
 
 
-def test_a2_attention_is_asked_by_the_last_word_only(tokens: Tensor) -> None:
+def test_a2_attention_queries_only_with_the_last_word(tokens: Tensor) -> None:
     model = build(Attentive(vocabulary=13, width=4, key_width=3, value_width=6, hidden=5, context=4)).double()
     head, expected = model.head, torch.zeros(2, 10, 13).double()
     for row in range(2):
@@ -103,7 +103,7 @@ def test_a2_attention_is_asked_by_the_last_word_only(tokens: Tensor) -> None:
     torch.testing.assert_close(model(tokens)[0], expected)
 
 
-def test_a5_one_full_window_through_torchs_decoder_layers(tokens: Tensor) -> None:
+def test_a5_full_window_equals_torch_decoder_layers(tokens: Tensor) -> None:
     spec = TableA5(vocabulary=13, embedding=3, width=8, heads=2, feed_forward=8, context=5)
     model = build(spec).double().eval()
     positions, angles = torch.arange(4.0).double()[:, None], 10_000.0 ** (-torch.arange(0, 8, 2).double() / 8)

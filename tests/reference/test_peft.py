@@ -1,4 +1,4 @@
-"""LoRA in peft's form, both ways, against the peft library itself."""
+"""Import and export of LoRA in peft's format against the peft library."""
 
 import copy
 import json
@@ -42,7 +42,7 @@ def llama() -> nn.Module:
 
 
 class Untied(nn.Module):
-    """A look-up, a map and a head, whose names are endings of each other."""
+    """An embedding, a map and a head whose names are suffixes of each other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,35 +76,35 @@ def logits(model: Any) -> Tensor:
     return settings[0] if isinstance(settings, tuple) else getattr(settings, "logits", settings)
 
 
-def shake(model: nn.Module) -> nn.Module:
-    """Give everything that learns values as after some training."""
+def randomize_trainable(model: nn.Module) -> nn.Module:
+    """Set random values for all trainable parameters."""
     for parameter in model.parameters():
         if parameter.requires_grad:
             nn.init.normal_(parameter, std=0.3)
     return model
 
 
-def of_peft(base: nn.Module, folder: Path, **options: Any) -> Any:
-    """A model adapted, shaken and saved by peft itself."""
+def make_peft_model(base: nn.Module, folder: Path, **options: Any) -> Any:
+    """Return a model adapted, randomized and saved by peft."""
     model = peft.get_peft_model(base, peft.LoraConfig(**options)).eval()
-    shake(model)
+    randomize_trainable(model)
     model.save_pretrained(folder)
     return model
 
 
 @pytest.mark.parametrize(("name", "targets"), CASES)
-def test_peft_reads_what_we_write(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
+def test_peft_loads_exported_lora(name: str, targets: tuple[str, ...], tmp_path: Path) -> None:
     base = BASES[name]()
     model = copy.deepcopy(base)
     adapt_model(model, Lora(rank=3, alpha=7, lora_dropout=0.1, targets=targets))
-    write_peft(shake(model), tmp_path / "made" / "adapter", base="somewhere")
+    write_peft(randomize_trainable(model), tmp_path / "made" / "adapter", base="somewhere")
     reference = peft.PeftModel.from_pretrained(base, tmp_path / "made" / "adapter").eval()
     torch.testing.assert_close(logits(reference), logits(model))
     config = reference.peft_config["default"]
     assert (config.r, config.lora_alpha, config.lora_dropout) == (3, 7, 0.1)
     assert not torch.allclose(logits(reference), logits(BASES[name]()))
     text = load_file(tmp_path / "made" / "adapter" / "adapter_model.safetensors")
-    assert len(text) == sum("lora_" in path for path, _ in reference.named_parameters())  # at no other places
+    assert len(text) == sum("lora_" in path for path, _ in reference.named_parameters())  # and in no other modules
 
 
 @pytest.mark.parametrize(
@@ -132,25 +132,27 @@ def test_peft_reads_what_we_write(name: str, targets: tuple[str, ...], tmp_path:
         ("ours", {"r": 2, "target_modules": ["middle"], "modules_to_save": ["body.output"]}),
     ],
 )
-def test_we_read_what_peft_writes(name: str, options: dict[str, Any], tmp_path: Path) -> None:
+def test_peft_lora_is_imported(name: str, options: dict[str, Any], tmp_path: Path) -> None:
     base = BASES[name]()
     model, unwrapped = copy.deepcopy(base), logits(base)
-    reference = of_peft(base, tmp_path, **options)
+    reference = make_peft_model(base, tmp_path, **options)
     names, state = set(model.state_dict()), torch.random.get_rng_state()
     adaptation = read_peft(tmp_path, model)
     assert torch.equal(torch.random.get_rng_state(), state)
     torch.testing.assert_close(logits(model), logits(reference))
     assert not torch.allclose(logits(model), unwrapped)
     trained = sum(int(p.count_nonzero()) for p in model.parameters() if p.requires_grad)
-    assert trained == sum(p.numel() for p in reference.parameters() if p.requires_grad)  # the rest are zeros
+    assert trained == sum(p.numel() for p in reference.parameters() if p.requires_grad)  # the others are zeros
     assert adaptation.num_trainable == trained or "rank_pattern" in options
     assert set(merge_lora(model).state_dict()) == names
     torch.testing.assert_close(logits(model), logits(reference.merge_and_unload()))
 
 
-def test_what_was_read_is_written_again_with_its_own_ranks_and_scales(tmp_path: Path) -> None:
+def test_reexported_peft_lora_preserves_ranks_and_scales(tmp_path: Path) -> None:
     patterns = {"rank_pattern": {"c_fc": 4}, "alpha_pattern": {"h.0.attn.c_attn": 3}}
-    reference = of_peft(gpt2(), tmp_path / "one", r=2, target_modules=["c_attn", "c_fc"], use_rslora=True, **patterns)
+    reference = make_peft_model(
+        gpt2(), tmp_path / "one", r=2, target_modules=["c_attn", "c_fc"], use_rslora=True, **patterns
+    )
     base = copy.deepcopy(reference).unload()
     model = read_peft(tmp_path / "one", copy.deepcopy(base)).model
     write_peft(model, tmp_path / "two")
@@ -163,8 +165,8 @@ def test_what_was_read_is_written_again_with_its_own_ranks_and_scales(tmp_path: 
     assert shapes[0] == shapes[1]
 
 
-def test_the_method_that_is_read_adapts_alike(tmp_path: Path) -> None:
-    of_peft(decoder(), tmp_path, r=4, lora_alpha=6, target_modules=["widen"], use_rslora=True, lora_dropout=0.2)
+def test_imported_peft_method_creates_equal_updates(tmp_path: Path) -> None:
+    make_peft_model(decoder(), tmp_path, r=4, lora_alpha=6, target_modules=["widen"], use_rslora=True, lora_dropout=0.2)
     read = read_peft(tmp_path, decoder())
     same = adapt_model(decoder(), read.method)
     assert same.trainable == read.trainable
@@ -172,11 +174,11 @@ def test_the_method_that_is_read_adapts_alike(tmp_path: Path) -> None:
     assert read.method.lora_dropout == 0.2
 
 
-def test_a_head_that_learns_goes_with_the_updates_both_ways(tmp_path: Path) -> None:
+def test_trained_head_is_exported_and_imported_with_lora(tmp_path: Path) -> None:
     base = build(Classifier(body=Decoder(vocabulary=13, width=8, depth=1, heads=2, context=9), classes=3)).eval()
     model = copy.deepcopy(base)
     adapt_model(model, Lora(rank=2), learn=("head.*",))
-    write_peft(shake(model), tmp_path / "adapter")
+    write_peft(randomize_trainable(model), tmp_path / "adapter")
     assert json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["modules_to_save"] == ["head"]
     reference = peft.PeftModel.from_pretrained(copy.deepcopy(base), tmp_path / "adapter").eval()
     torch.testing.assert_close(logits(reference), logits(model))
@@ -189,14 +191,14 @@ def adapted_paths(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return [(path, parameter) for path, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def test_what_peft_has_no_form_for_is_refused(tmp_path: Path) -> None:
+def test_lora_unsupported_by_peft_is_rejected(tmp_path: Path) -> None:
     for spec in (Lstm(vocabulary=13, width=6, hidden=6), TableA5(vocabulary=13, embedding=4, width=8, heads=2)):
         model = adapt_model(build(spec), Lora(rank=2)).model
         with pytest.raises(SpecError, match=r"peft's format has updates of linear maps and embeddings only"):
             write_peft(model, tmp_path / "adapter")
     body = Attentive(vocabulary=13, width=6, key_width=5, value_width=4, hidden=7, context=5)
     attentive = adapt_model(build(Classifier(body=body)), Lora(rank=2), learn=("head.*",)).model
-    with pytest.raises(SpecError, match="modules_to_save"):  # the body has a 'head' of its own
+    with pytest.raises(SpecError, match="modules_to_save"):  # the body has a 'head', too
         write_peft(attentive, tmp_path / "adapter")
     biases = adapt_model(decoder(), Lora(rank=2), learn=("norm.bias",)).model
     with pytest.raises(SpecError, match=r"norm\.bias: peft saves whole modules"):
@@ -217,10 +219,10 @@ def test_what_peft_has_no_form_for_is_refused(tmp_path: Path) -> None:
         ({"layer_replication": [(0, 1), (0, 2)]}, "layer_replication"),
     ],
 )
-def test_what_we_cannot_express_is_refused_by_its_name(options: dict[str, Any], named: str, tmp_path: Path) -> None:
+def test_unsupported_peft_options_are_rejected_by_name(options: dict[str, Any], named: str, tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        of_peft(llama(), tmp_path, r=2, target_modules=["q_proj"], **options)
+        make_peft_model(llama(), tmp_path, r=2, target_modules=["q_proj"], **options)
     model = llama()
     before = {name: (value.clone(), value.requires_grad) for name, value in model.named_parameters()}
     with pytest.raises(RunError, match=named):
@@ -229,10 +231,10 @@ def test_what_we_cannot_express_is_refused_by_its_name(options: dict[str, Any], 
     assert all(torch.equal(p, before[n][0]) and p.requires_grad == before[n][1] for n, p in model.named_parameters())
 
 
-def test_a_pickle_a_missing_file_another_base_and_a_half_tie_are_refused(tmp_path: Path) -> None:
+def test_invalid_peft_folders_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a peft folder"):
         read_peft(tmp_path, decoder())
-    of_peft(decoder(), tmp_path / "one", r=2, target_modules=["widen"])
+    make_peft_model(decoder(), tmp_path / "one", r=2, target_modules=["widen"])
     with pytest.raises(RunError, match=r"unknown module 'layers\.0\.feed_forward\.widen'"):
         read_peft(tmp_path / "one", gpt2())
     wider = build(Decoder(vocabulary=13, width=12, depth=2, heads=2, context=9))
@@ -242,7 +244,7 @@ def test_a_pickle_a_missing_file_another_base_and_a_half_tie_are_refused(tmp_pat
     weights.rename(weights.with_suffix(".bin"))
     with pytest.raises(RunError, match="is a pickle"):
         read_peft(tmp_path / "one", decoder())
-    of_peft(decoder(), tmp_path / "two", r=2, target_modules=["embedding"])
+    make_peft_model(decoder(), tmp_path / "two", r=2, target_modules=["embedding"])
     with pytest.raises(RunError, match="embedding and output, which are one"):
         read_peft(tmp_path / "two", decoder())
     (tmp_path / "two" / "adapter_model.safetensors").write_bytes(b"no tensors")
@@ -254,7 +256,7 @@ def test_a_pickle_a_missing_file_another_base_and_a_half_tie_are_refused(tmp_pat
         read_peft(tmp_path / "three", llama())
 
 
-def test_a_folder_with_other_things_is_never_replaced(tmp_path: Path) -> None:
+def test_peft_export_never_replaces_unrelated_folders(tmp_path: Path) -> None:
     model = adapt_model(decoder(), Lora(rank=2)).model
     (tmp_path / "precious.txt").write_text("do not lose me")
     with pytest.raises(LemmaError, match=r"holds precious\.txt"):

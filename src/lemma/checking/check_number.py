@@ -186,7 +186,7 @@ class NumberQuestion:
         return self.account.quantities[self.quantities[0]].polynomial.at(sizes)
 
     def _suggest_explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
-        """Yield sentences that explain a wrong number, likeliest first: another convention, size, tensor or factor."""
+        """Yield sentences that explain a wrong number, best first: another convention, size, tensor or factor."""
         account, quantity, sizes = self.account, self.quantities[0], self.account.symbols
         if quantity in ("flops", "backward"):
             for differences, formula in alternative_conventions(self.subject, self.conventions):

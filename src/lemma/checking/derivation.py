@@ -215,7 +215,7 @@ class _FormulaDerivation:
             first_number: number of the line's first equality, for the message.
 
         Returns:
-            A sentence on the first difference, "" if there is none, and whether anything was compared.
+            A sentence on the first difference, "" without a difference, and whether anything was compared.
         """
         reason, is_checked = "", False
         for number, value in enumerate(members, first_number):

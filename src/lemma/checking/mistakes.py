@@ -178,7 +178,7 @@ class Mistake:
 
 
 def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield every mistake that is possible in this model's formula, whatever the answer, likeliest first."""
+    """Yield every mistake that is possible in this model's formula, whatever the answer, most likely first."""
     groups = group_parts([part for part in question.quantity.groups if part.total])
     for group in groups:
         message = partial(_describe_group, question, group)

@@ -66,7 +66,7 @@ class EarlierAnswer:
 
     @property
     def value(self) -> Fraction:
-        """The number of the student's answer; 0 if there is none."""
+        """The number of the student's answer; 0 without an answer."""
         return (self.assessment and self.assessment.value) or Fraction(0)
 
 

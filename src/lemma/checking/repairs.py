@@ -176,7 +176,7 @@ def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> It
 
 
 def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield repairs of a wrong expression by every rule, likeliest first; then by pairs of the most common rules."""
+    """Yield repairs of a wrong expression by every rule, most likely first; then by pairs of the most common rules."""
     yield from apply_rules((*COMMON_RULES, *LESS_COMMON_RULES), tree, context)
     for first in apply_rules(COMMON_RULES, tree, context):
         for second in apply_rules(COMMON_RULES, first.expression, context):

@@ -218,7 +218,7 @@ def _is_enclosed(text: str) -> bool:
 
 
 def _read_size(axis: str, sizes: Collection[str]) -> Rational:
-    """Parse the text of an axis into a polynomial in the sizes; raise an InputError if it is none or too large."""
+    """Parse the text of an axis into a polynomial in the sizes; raise an InputError for other or too large formulas."""
     formula = read_formula(axis, sizes)
     if len(formula.numerator.terms) * len(formula.denominator.terms) > MAX_TERMS:
         raise InputError(f"'{axis[:60]}' is too large for an axis. Write a size, or a product such as H*M_V.")

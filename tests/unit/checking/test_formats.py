@@ -25,7 +25,7 @@ from lemma.checking.marking import mark_answers
 from lemma.checking.sheets import SheetQuestion, read_sheet
 from lemma.errors import InputError
 
-WHOLE = "R*(W_in + W_out) + W_in*W_out"
+LORA_FORMULA = "R*(W_in + W_out) + W_in*W_out"
 SHEET: dict[str, Any] = {
     "title": "Week 4",
     "questions": [
@@ -38,16 +38,16 @@ SHEET: dict[str, Any] = {
     ],
 }
 VARIABLES = {"Q1": "Q1", "2.b": "q2_b", "Q3": "Q3", "Q4": "Q4"}
-OWN = "dz1 = ((y - y_hat) @ U.T) * h * (1 - h)\ndH = h_prev.T @ dz1"
+HIDDEN_GRADIENTS = "dz1 = ((y - y_hat) @ U.T) * h * (1 - h)\ndH = h_prev.T @ dz1"
 RIGHT = "dz2 = y_hat - y\ndU = h.T @ dz2\ndb2 = dz2"
 STUDENTS: list[dict[str, Any]] = [
     {
-        "Q1": WHOLE,
+        "Q1": LORA_FORMULA,
         "2.b": "11250",
         "Q3": "dz2 = y_hat - y\ndU = h.T @ dz2\ndb2 = dz2",
-        "Q4": OWN.replace("y - y_hat", "dz2"),
+        "Q4": HIDDEN_GRADIENTS.replace("y - y_hat", "dz2"),
     },
-    {"Q1": "W_in W_out", "2.b": "10,000", "Q3": "dz2 = y - y_hat\ndU = h.T @ dz2", "Q4": OWN},
+    {"Q1": "W_in W_out", "2.b": "10,000", "Q3": "dz2 = y - y_hat\ndU = h.T @ dz2", "Q4": HIDDEN_GRADIENTS},
     {"Q1": "V*(", "2.b": 7, "Q3": ["dU = h"], "Q4": object()},
     {"Q1": "11250"},
 ]
@@ -82,7 +82,7 @@ def test_gradescope_results_have_a_test_per_question() -> None:
 
 def test_lti_scores_have_a_score_per_student(tmp_path: Path) -> None:
     table = tmp_path / "class.csv"
-    table.write_text(f'student,user_id,Q1\nAda,u-1,"{WHOLE}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
+    table.write_text(f'student,user_id,Q1\nAda,u-1,"{LORA_FORMULA}"\nBo,u-2,V*(\nCy,,\n', encoding="utf-8")
     marks = mark_class(SHEET, [table])
     scores = lti_scores(marks, datetime(2026, 5, 4, 3, 2, 1, 987654, tzinfo=UTC))
     assert [(score["userId"], score["scoreGiven"], score["scoreMaximum"]) for score in scores] == [
@@ -101,11 +101,11 @@ def test_lti_scores_have_a_score_per_student(tmp_path: Path) -> None:
 
 def test_lambda_feedback_returns_a_boolean_and_feedback() -> None:
     lora = {"kind": "parameters", "model": "lora"}
-    assert evaluation_function(WHOLE, "", lora) == {"is_correct": True, "feedback": "Right."}
+    assert evaluation_function(LORA_FORMULA, "", lora) == {"is_correct": True, "feedback": "Right."}
     partly = evaluation_function("W_in*W_out", None, {**lora, "credit": {"W_in*W_out": 0.5}})
     assert partly == {"is_correct": False, "feedback": "Right in part."}
     rendered = evaluation_function("W_in*W_out", None, {**lora, "show_answer": True})
-    assert "leaves out" in rendered["feedback"] and WHOLE.replace(" ", "")[:2] in rendered["feedback"]
+    assert "leaves out" in rendered["feedback"] and LORA_FORMULA.replace(" ", "")[:2] in rendered["feedback"]
     for response in ("", None, object(), {"a": 1}, "(" * 9999, 11250, ["x"], "os:system", True):
         result = evaluation_function(response, "", lora)
         assert result["is_correct"] is False and result["feedback"] and result == json.loads(json.dumps(result))
@@ -185,10 +185,10 @@ def test_graded_notebook_cells_return_the_points() -> None:
 
 def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
     answers = tmp_path / "ada.toml"
-    answers.write_text(f"student = 'Ada'\n[answers]\nQ1 = '{WHOLE}'", encoding="utf-8")
+    answers.write_text(f"student = 'Ada'\n[answers]\nQ1 = '{LORA_FORMULA}'", encoding="utf-8")
 
-    def write(*given: Any, **named: Any) -> Path:
-        return lemma.check.write_sheet(SHEET, *given, **named)
+    def write(*args: Any, **kwargs: Any) -> Path:
+        return lemma.check.write_sheet(SHEET, *args, **kwargs)
 
     assert json.loads(write(answers, format="gradescope", out=tmp_path / "results.json").read_text())["score"] == 2
     assert json.loads(write(answers, format="lti", out=tmp_path / "scores.json").read_text())[0]["userId"] == "Ada"
@@ -196,7 +196,7 @@ def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
     assert {path.stem for path in tests.iterdir()} == set(VARIABLES.values())
     write(format="otter", out=tests)  # writing again replaces the files
     (tests / "mine.py").write_text("")
-    for given, named, message in [
+    for args, kwargs, message in [
         ((), {"format": "otter", "out": tests}, "holds mine.py"),
         ((), {"format": "nbgrade", "out": "x.ipynb"}, "Did you mean 'nbgrader'"),
         ((), {"format": "nbgrader", "out": tmp_path / "x.json"}, ".ipynb"),
@@ -205,7 +205,7 @@ def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
         ((answers, answers), {"format": "gradescope", "out": tmp_path / "r.json"}, "one student at a time"),
     ]:
         with pytest.raises(InputError) as refusal:
-            write(*given, **named)
+            write(*args, **kwargs)
         assert message in str(refusal.value)
 
 

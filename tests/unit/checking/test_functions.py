@@ -155,7 +155,7 @@ def test_norms_attention_and_perceptron_match_torch() -> None:
     torch.testing.assert_close(logits.grad, v["dZ2"])
 
 
-MINE = {
+CUSTOM_CELL = {
     "forward": "Z = X @ W + b\nA = maximum(Z, 0)^2",
     "loss": "mean((A - T_y)^2)",
     "answers": "dA = 2 * (A - T_y) / (n * c)\ndZ = dA * 2 * relu(Z)\ndW = X.T @ dZ\ndb = dZ",
@@ -165,12 +165,12 @@ MINE = {
 
 
 def test_custom_function_is_checked_from_python_and_file(tmp_path: Path) -> None:
-    report = lemma.check.gradient(MINE, "dX = dZ @ W.T")
+    report = lemma.check.gradient(CUSTOM_CELL, "dX = dZ @ W.T")
     assert [verdict.outcome for verdict in report.lines] == ["right", "right", "right", "wrong", "right"]
     assert report.lines[3].repair == "db = sum(dZ, axis=0)"
-    text = "".join(f'{word} = """\n{MINE[word]}\n"""\n' for word in ("forward", "loss", "answers"))
+    text = "".join(f'{word} = """\n{CUSTOM_CELL[word]}\n"""\n' for word in ("forward", "loss", "answers"))
     for table in ("sizes", "inputs"):
-        text += f"[{table}]\n" + "".join(f'{name} = "{value}"\n' for name, value in MINE[table].items())
+        text += f"[{table}]\n" + "".join(f'{name} = "{value}"\n' for name, value in CUSTOM_CELL[table].items())
     (tmp_path / "mine.toml").write_text(text, encoding="utf-8")
     same = lemma.check.gradient(tmp_path / "mine.toml", "dX = dZ @ W.T")
     assert (same.name, same.lines) == ("mine", report.lines)
@@ -190,28 +190,28 @@ def test_sequence_batches_may_have_three_axes() -> None:
 
 
 REFUSED = {
-    "the loss does not depend on U": {"inputs": {**MINE["inputs"], "U": "n d"}},
+    "the loss does not depend on U": {"inputs": {**CUSTOM_CELL["inputs"], "U": "n d"}},
     "forward, line 1: Z = X @ W.T": {"forward": "Z = X @ W.T\nA = Z"},
     "the shapes do not fit: (n, d) @ (c, d)": {"forward": "Z = X @ W.T\nA = Z"},
     "unknown name 'Wx'. Did you mean 'W'": {"forward": "Z = X @ Wx\nA = Z"},
     "the loss is of the shape (n, c); sum it up": {"loss": "A"},
     "not finite at random inputs": {"loss": "sum(log(A - 5))"},
-    "unknown symbol 'e'": {"inputs": {**MINE["inputs"], "W": "d e"}},
+    "unknown symbol 'e'": {"inputs": {**CUSTOM_CELL["inputs"], "W": "d e"}},
     "the step X has the name of an input": {"forward": "X = X @ W\nA = X"},
-    "'tanh' cannot be the name of an input": {"inputs": {**MINE["inputs"], "tanh": "n d"}},
+    "'tanh' cannot be the name of an input": {"inputs": {**CUSTOM_CELL["inputs"], "tanh": "n d"}},
     "an operator before 'W'": {"forward": "Z = X W\nA = Z"},
     "forward is inside the table [sizes]; move it above": {
-        "sizes": {**MINE["sizes"], "forward": "Z = X"},
+        "sizes": {**CUSTOM_CELL["sizes"], "forward": "Z = X"},
         "forward": None,
     },
-    "all inputs are fixed": {"inputs": {name: f"{sides} fixed" for name, sides in MINE["inputs"].items()}},
+    "all inputs are fixed": {"inputs": {name: f"{sides} fixed" for name, sides in CUSTOM_CELL["inputs"].items()}},
     "the setting": {"backward": "dX = 1"},
 }
 
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_error_in_a_cell_file_reports_its_location(message: str) -> None:
-    words = {word: value for word, value in {**MINE, **REFUSED[message]}.items() if value is not None}
+    words = {word: value for word, value in {**CUSTOM_CELL, **REFUSED[message]}.items() if value is not None}
     with pytest.raises(SpecError) as refusal:
         read_cell(words, "mine.toml")
     assert str(refusal.value).startswith("mine.toml") and message.split("the setting")[0] in str(refusal.value)
@@ -223,11 +223,11 @@ def test_unknown_function_and_missing_loss_are_explained() -> None:
     with pytest.raises(LemmaError, match="no such file"):
         check_gradients("missing.toml")
     with pytest.raises(InputError, match="no loss"):
-        check_gradients({**MINE, "loss": "", "answers": ""}, ["dX = X"])
+        check_gradients({**CUSTOM_CELL, "loss": "", "answers": ""}, ["dX = X"])
 
 
 def test_cell_file_code_is_never_executed() -> None:
     for code in ("__import__('os')", "Z.__class__", "exec('1')", "X.tofile('x')", "lambda: 0", "open('x')"):
         for index in ("forward", "loss", "answers"):
             with pytest.raises(LemmaError):
-                check_gradients({**MINE, index: f"Z = {code}"})
+                check_gradients({**CUSTOM_CELL, index: f"Z = {code}"})

@@ -35,10 +35,10 @@ cell = "rnn"
 lines = ["dU", "db2", "dz2"]
 partial = true
 """
-WHOLE = "R*(W_in + W_out) + W_in*W_out"
+LORA_FORMULA = "R*(W_in + W_out) + W_in*W_out"
 GRADIENTS = "dz2 = y_hat - y\ndU = h.T @ dz2\ndb2 = dz2"
 ANSWERS = {
-    "Ada": {"Q1": WHOLE, "Q2": "180,000", "Q3": GRADIENTS},
+    "Ada": {"Q1": LORA_FORMULA, "Q2": "180,000", "Q3": GRADIENTS},
     "Bo": {"Q1": "W_out*W_in", "Q2": "160000", "Q3": "dz2 = y - y_hat\ndU = h.T @ dz2"},
     "Cy": {"Q1": "R*(W_in + W_out)", "Q2": "20,000", "Q3": "dU = h @ dz2"},
     "Di": {"Q1": "W_in*R + R*W_out", "Q3": "dU ="},
@@ -63,9 +63,9 @@ def write_table(path: Path, answers: dict[str, dict[str, str]], separator: str =
     return path
 
 
-def write_file(path: Path, student: str, given: dict[str, str]) -> Path:
+def write_file(path: Path, student: str, answers: dict[str, str]) -> Path:
     lines = [f"student = {json.dumps(student)}" if student else "", "[answers]"]
-    lines += [f"{name} = {json.dumps(text)}" for name, text in given.items()]
+    lines += [f"{name} = {json.dumps(text)}" for name, text in answers.items()]
     path.write_text("\n".join(lines), encoding="utf-8")
     return path
 
@@ -126,7 +126,7 @@ def test_broken_submission_does_not_stop_the_class(sheet: Path, tmp_path: Path) 
         "other.toml": b"[answers]\nQ9 = '1'",
         "long.md": b"## Q1\n" + b"(" * 50_000 + b"\n## Q2\n" + b"9" * 5000 + b"\n## Q3\n" + b"a = b\n" * 5000,
         "code.toml": b"[answers]\nQ1 = \"__import__('os').system('touch x')\"\nQ2 = 'os:system'\nQ3 = 'dU = eval(1)'",
-        "twice.md": f"## Q1\n{WHOLE}\n## q1\n{WHOLE}\n".encode(),
+        "twice.md": f"## Q1\n{LORA_FORMULA}\n## q1\n{LORA_FORMULA}\n".encode(),
         "table.toml": b"[answers]\nQ1 = { a = 1 }\nQ2 = 0x" + b"f" * 9000 + b"\nQ3 = [[1]]",
     }
     for name, content in invalid.items():
@@ -150,7 +150,7 @@ def test_broken_submission_does_not_stop_the_class(sheet: Path, tmp_path: Path) 
 def test_broken_row_does_not_affect_other_rows(sheet: Path, tmp_path: Path) -> None:
     path = tmp_path / "class.csv"
     big = "9" * 200_000  # longer than the csv module takes by itself
-    rows = ["student,Q1,Q2", f'"Ada","{WHOLE}",180000', "Short", f"Long,R,1,2,3\nBig,{big},1", ',"R",7']
+    rows = ["student,Q1,Q2", f'"Ada","{LORA_FORMULA}",180000', "Short", f"Long,R,1,2,3\nBig,{big},1", ',"R",7']
     path.write_bytes("\n".join(rows).encode() + b"\nLatin,\xe9*R,144000\n")
     result = mark_class(sheet, [path])
     assert [student.student for student in result.students] == ["Ada", "Short", "Long", "Big", "line 6", "Latin"]
@@ -179,10 +179,10 @@ def test_identical_answers_are_read_and_marked_once(
 
     monkeypatch.setattr(question_kinds, "read_question", count_reads)
     monkeypatch.setattr(ModelFormula, "compare", count_comparisons)
-    students = {f"S{number}": {"Q1": (WHOLE, "R", "W_in")[number % 3]} for number in range(60)}
+    students = {f"S{number}": {"Q1": (LORA_FORMULA, "R", "W_in")[number % 3]} for number in range(60)}
     result = mark_class(sheet, [write_table(tmp_path / "class.csv", students)])
     assert Counter(student.points for student in result.students) == {2: 20, 0: 40}
-    assert reads == {"W_in*W_out": 1, WHOLE: 1, "R": 1, "W_in": 1}  # the first earns partial credit
+    assert reads == {"W_in*W_out": 1, LORA_FORMULA: 1, "R": 1, "W_in": 1}  # the first earns partial credit
     assert sorted(diagnose for _, diagnose in calls.elements()) == [False] * 3 + [True] * 2  # no right one is diagnosed
 
 

@@ -117,7 +117,7 @@ def test_no_partial_credit_requires_all_lines_right(tmp_path: Path) -> None:
 
 
 def test_crashing_checker_does_not_stop_the_marking(tmp_path: Path, monkeypatch) -> None:
-    def failing(*given, **named):
+    def failing(*args, **kwargs):
         raise RecursionError("too deep")
 
     monkeypatch.setattr("lemma.checking.question_kinds.compare_formula", failing)
@@ -332,7 +332,7 @@ def test_terminal_report_matches_expected_text(tmp_path: Path) -> None:
 
 
 LORA = {"kind": "parameters", "model": "lora"}
-WHOLE = "R*(W_in + W_out) + W_in*W_out"  # 11,250 at the model's sizes
+LORA_FORMULA = "R*(W_in + W_out) + W_in*W_out"  # 11,250 at the model's sizes
 
 
 def marks(questions: list[dict], **answers: object) -> StudentMarks:
@@ -344,12 +344,12 @@ def test_bare_number_does_not_answer_a_formula_question(answer: str) -> None:
     result = marks([{"id": "Q1", **LORA}], Q1=answer)["Q1"]
     assert (result.verdict, result.points) == ("wrong", 0)
     assert "formula is asked for" in result.reason or "Cannot be read" in result.reason
-    assert marks([{"id": "Q1", **LORA}], Q1=WHOLE)["Q1"]
+    assert marks([{"id": "Q1", **LORA}], Q1=LORA_FORMULA)["Q1"]
 
 
 def test_numbers_replace_symbols_only_if_question_sets_sizes() -> None:
     sizes = lemma.count("lora", quantities=["parameters"]).symbols
-    fixed = WHOLE.replace("W_in", str(sizes["W_in"])).replace("W_out", str(sizes["W_out"]))
+    fixed = LORA_FORMULA.replace("W_in", str(sizes["W_in"])).replace("W_out", str(sizes["W_out"]))
     assert marks([{"id": "Q1", **LORA}], Q1=fixed)["Q1"].verdict == "wrong"
     settings = {"W_in": sizes["W_in"], "W_out": sizes["W_out"]}
     assert marks([{"id": "Q1", **LORA, "settings": settings}], Q1=fixed)["Q1"]
@@ -357,17 +357,19 @@ def test_numbers_replace_symbols_only_if_question_sets_sizes() -> None:
 
 def test_wrong_number_after_a_right_formula_is_reported() -> None:
     questions = [{"id": "Q1", **LORA}, {"id": "Q2", "kind": "formula", "value": "16*Q1"}]
-    result = marks(questions, Q1=f"{WHOLE} = 11,250", Q2=f"16({WHOLE}) = 180,000")
+    result = marks(questions, Q1=f"{LORA_FORMULA} = 11,250", Q2=f"16({LORA_FORMULA}) = 180,000")
     assert [mark.verdict for mark in result.marks] == ["right", "right"]
     rendered = [{**question, "show_answer": True} for question in questions]
-    result = marks(rendered, Q1=f"{WHOLE} = 11,251", Q2=f"16({WHOLE}) = 180,001")
+    result = marks(rendered, Q1=f"{LORA_FORMULA} = 11,251", Q2=f"16({LORA_FORMULA}) = 180,001")
     assert [mark.verdict for mark in result.marks] == ["wrong", "wrong"]
     assert all("The formula is right, but not the number after it" in mark.reason for mark in result.marks)
 
 
 def test_alternative_formula_earns_its_listed_credit() -> None:
     question = {"id": "Q1", "points": 3, **LORA, "credit": {"R*(W_in + W_out)": 0.5, "W_in*W_out": 0.25}}
-    assert [marks([question], Q1=text)["Q1"].points for text in ("W_out*R + R*W_in", "W_out W_in", "R", WHOLE)] == [
+    assert [
+        marks([question], Q1=text)["Q1"].points for text in ("W_out*R + R*W_in", "W_out W_in", "R", LORA_FORMULA)
+    ] == [
         1.5,
         0.75,
         0,
@@ -394,7 +396,7 @@ def verdicts(questions: list[dict], **answers: object) -> list[str]:
 def test_later_numbers_follow_through_from_earlier_answers() -> None:
     sizes = lemma.count("lora", quantities=["parameters"]).symbols
     wrong = sizes["R"] * (sizes["W_in"] + sizes["W_out"])  # without the frozen matrix
-    assert verdicts(CHAIN, Q1=WHOLE, Q2="11250", Q3="180,000", Q4="6.67 %") == ["right"] * 4
+    assert verdicts(CHAIN, Q1=LORA_FORMULA, Q2="11250", Q3="180,000", Q4="6.67 %") == ["right"] * 4
     custom = marks(CHAIN, Q1="R*(W_in + W_out)", Q2=str(wrong), Q3=str(16 * wrong), Q4="6.67")
     assert [mark.verdict for mark in custom.marks] == ["wrong", "follow-through", "follow-through", "right"]
     assert [mark.points for mark in custom.marks] == [0, 0.5, 1, 2]
@@ -415,13 +417,13 @@ FORMULAS = [
     {"id": "Q3", "kind": "formula", "value": "R/Q1 + W_in"},
     {"id": "Q4", "kind": "number", "value": "2*R"},
 ]
-WHOLE = "W_in*W_out + R*(W_in + W_out)"
+LORA_FORMULA = "W_in*W_out + R*(W_in + W_out)"
 
 
 @pytest.mark.parametrize(
-    ("answers", "found"),
+    ("answers", "expected"),
     [
-        ({"Q1": WHOLE, "R": f"16*({WHOLE})", "Q3": "16 + W_in", "Q4": "360000"}, ["right"] * 4),
+        ({"Q1": LORA_FORMULA, "R": f"16*({LORA_FORMULA})", "Q3": "16 + W_in", "Q4": "360000"}, ["right"] * 4),
         ({"Q1": "W_in*W_out", "R": "16*W_in*W_out"}, ["wrong", "follow-through", "not answered", "not answered"]),
         ({"Q1": "R*W_in + R*W_out", "R": "16*R*(W_in + W_out)"}, ["partly right", "follow-through"]),
         ({"Q1": "W_in*W_out", "R": "8*W_in*W_out", "Q3": "8 + W_in"}, ["wrong", "wrong", "follow-through"]),
@@ -429,20 +431,20 @@ WHOLE = "W_in*W_out + R*(W_in + W_out)"
             {"Q1": "W_in*W_out", "R": "8*W_in", "Q3": "8/W_out + W_in", "Q4": "3200"},
             ["wrong"] * 2 + ["follow-through"] * 2,
         ),
-        ({"Q1": "W_in*W_out", "R": f"16*({WHOLE})"}, ["wrong", "right"]),
+        ({"Q1": "W_in*W_out", "R": f"16*({LORA_FORMULA})"}, ["wrong", "right"]),
         ({"Q1": "W_in*W_out", "R": "12*W_in"}, ["wrong", "partly right"]),
-        ({"Q1": WHOLE, "R": "180000"}, ["right", "wrong"]),
+        ({"Q1": LORA_FORMULA, "R": "180000"}, ["right", "wrong"]),
         ({"Q1": "W_in*(", "R": "16*W_in"}, ["unreadable", "wrong"]),
         ({"R": "16*W_in*W_out"}, ["not answered", "wrong"]),
         ({"Q1": "11250", "R": "16*11250"}, ["wrong", "wrong"]),
         ({"Q1": "W_in - W_in", "R": "0", "Q3": "W_in"}, ["wrong", "wrong", "wrong"]),
     ],
 )
-def test_later_formulas_follow_through_from_earlier_formulas(answers: dict[str, str], found: list[str]) -> None:
+def test_later_formulas_follow_through_from_earlier_formulas(answers: dict[str, str], expected: list[str]) -> None:
     custom = verdicts(FORMULAS, **answers)
-    assert custom[: len(found)] == found
+    assert custom[: len(expected)] == expected
     points = marks(FORMULAS, **answers)["R"].points
-    assert points == {"right": 2, "follow-through": 1, "partly right": 0.5}.get(found[1], 0)
+    assert points == {"right": 2, "follow-through": 1, "partly right": 0.5}.get(expected[1], 0)
 
 
 def test_answer_derived_from_a_rounded_answer_is_right() -> None:

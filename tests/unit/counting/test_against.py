@@ -181,7 +181,7 @@ def test_installed_tools_count_linear_layers(tool: str) -> None:
 
 
 @installed("fvcore")
-def test_fvcore_leaves_attention_out(decoder) -> None:
+def test_fvcore_omits_attention(decoder) -> None:
     (row,) = compare_tools(decoder, ["fvcore"]).rows
     assert "layers.*.attention (Attention): scaled_dot_product_attention not counted (65,536)" in str(row.reasons)
 

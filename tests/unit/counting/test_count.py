@@ -190,7 +190,7 @@ def test_huge_model_is_counted_without_memory() -> None:
 def test_accounts_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     first = lemma.count("gru", quantities=["parameters"])
 
-    def never(*given: object) -> None:
+    def never(*args: object) -> None:
         raise AssertionError("probed again")
 
     monkeypatch.setattr("lemma.counting.count.fit_groups", never)

@@ -222,7 +222,7 @@ def test_active_parameters_of_large_mixture_need_no_memory() -> None:
 
 
 def test_measuring_at_requested_sizes_does_not_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    def never(*given: object) -> None:
+    def never(*args: object) -> None:
         raise AssertionError("probed")
 
     monkeypatch.setattr("lemma.counting.count.fit_groups", never)

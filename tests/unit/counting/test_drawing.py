@@ -109,7 +109,7 @@ def test_self_attention_formulas_match_expected_text() -> None:
     ]
 
 
-def test_hidden_layer_input_has_its_own_name() -> None:
+def test_hidden_layer_input_has_a_separate_name() -> None:
     hidden = {
         name: next(node.formula for node in drawing(name).nodes if node.name == "hidden")
         for name in ("feed-forward", "attentive")
@@ -130,7 +130,7 @@ def test_drawn_shapes_match_module_outputs_at_held_out_size(name: str) -> None:
     values, returned = HELD_OUT[name], {}
     module = subject(name).build(values, "cpu").eval()
     for path, part in module.named_modules():
-        part.register_forward_hook(lambda *given, path=path: returned.update({path: _first(given[2])}))
+        part.register_forward_hook(lambda *args, path=path: returned.update({path: _first(args[2])}))
     inputs = subject(name).build_inputs(values, "cpu")
     module(*inputs.args, **inputs.kwargs)
     samples = {
@@ -193,9 +193,9 @@ def test_boxes_do_not_overlap_or_cross_lines(name: str) -> None:
             assert b - y <= 2 or not any(_overlap(inner, box) for box in boxes)
 
 
-def _overlap(one: Box, other: Box) -> bool:
-    across = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
-    down = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+def _overlap(first: Box, second: Box) -> bool:
+    across = min(first.x + first.width, second.x + second.width) - max(first.x, second.x)
+    down = min(first.y + first.height, second.y + second.height) - max(first.y, second.y)
     return across > 0.1 and down > 0.1
 
 

@@ -45,10 +45,10 @@ def equals_sympy(polynomial: Polynomial, expression: sympy.Expr) -> bool:
 
 @settings(deadline=None, max_examples=60)
 @given(polynomials(), polynomials())
-def test_sums_and_products_match_sympy(one: Polynomial, other: Polynomial) -> None:
-    assert equals_sympy(one + other, to_sympy(one) + to_sympy(other))
-    assert equals_sympy(one - other, to_sympy(one) - to_sympy(other))
-    assert equals_sympy(one * other, to_sympy(one) * to_sympy(other))
+def test_sums_and_products_match_sympy(left: Polynomial, right: Polynomial) -> None:
+    assert equals_sympy(left + right, to_sympy(left) + to_sympy(right))
+    assert equals_sympy(left - right, to_sympy(left) - to_sympy(right))
+    assert equals_sympy(left * right, to_sympy(left) * to_sympy(right))
 
 
 @settings(deadline=None, max_examples=40)
@@ -73,9 +73,9 @@ def test_values_match_sympy(polynomial: Polynomial, numbers: list[Fraction]) -> 
 
 @settings(deadline=None, max_examples=80)
 @given(polynomials(), polynomials())
-def test_product_divides_exactly_by_its_factors(one: Polynomial, other: Polynomial) -> None:
-    assume(other)
-    assert divide_exactly(one * other, other) == one
+def test_product_divides_exactly_by_its_factors(left: Polynomial, right: Polynomial) -> None:
+    assume(right)
+    assert divide_exactly(left * right, right) == left
 
 
 @settings(deadline=None, max_examples=40)
@@ -113,21 +113,21 @@ def rational_equals_sympy(value: Rational, expression: sympy.Expr) -> bool:
 
 @settings(deadline=None, max_examples=30)
 @given(fractions(), fractions())
-def test_rational_functions_match_sympy(one: Rational, other: Rational) -> None:
-    ours, reference = rational_to_sympy(one), rational_to_sympy(other)
+def test_rational_functions_match_sympy(left: Rational, right: Rational) -> None:
+    ours, reference = rational_to_sympy(left), rational_to_sympy(right)
     calculator = Calculator()
-    assert rational_equals_sympy(one + other, ours + reference) and rational_equals_sympy(
-        calculator.add([one, other]), ours + reference
+    assert rational_equals_sympy(left + right, ours + reference) and rational_equals_sympy(
+        calculator.add([left, right]), ours + reference
     )
-    assert rational_equals_sympy(one - other, ours - reference)
-    assert rational_equals_sympy(one * other, ours * reference) and rational_equals_sympy(
-        calculator.multiply(one, other), ours * reference
+    assert rational_equals_sympy(left - right, ours - reference)
+    assert rational_equals_sympy(left * right, ours * reference) and rational_equals_sympy(
+        calculator.multiply(left, right), ours * reference
     )
-    if other.numerator:
-        assert rational_equals_sympy(one / other, ours / reference) and rational_equals_sympy(
-            calculator.divide(one, other), ours / reference
+    if right.numerator:
+        assert rational_equals_sympy(left / right, ours / reference) and rational_equals_sympy(
+            calculator.divide(left, right), ours / reference
         )
-    assert (one == other) == is_zero(ours - reference)
+    assert (left == right) == is_zero(ours - reference)
 
 
 @settings(deadline=None, max_examples=30)

@@ -74,7 +74,7 @@ def factory_of_container(module: Live) -> Callable[[], nn.Module]:
 
 def test_counting_does_not_modify_a_live_module() -> None:
     module = Live()
-    module.layers[0].register_forward_hook(lambda *given: None)
+    module.layers[0].register_forward_hook(lambda *args: None)
     before = state_of(module)
     with pytest.warns(UserWarning, match="built already"):
         account = lemma.count(module)

@@ -65,9 +65,9 @@ def test_attention_weights_match_transformers(kind: str) -> None:
     model = hugging_face(kind, **FAMILIES[kind])
     with torch.no_grad():
         attentions = model(IDS[None], output_attentions=True).attentions
-    seen = look_at(model, IDS, list(TEXT))
-    assert len(seen.heads) == 8
-    for head in seen.heads:
+    result = look_at(model, IDS, list(TEXT))
+    assert len(result.heads) == 8
+    for head in result.heads:
         np.testing.assert_allclose(head.weights, attentions[head.layer][0, head.head].numpy(), atol=2e-6)
         assert head.allowed.all() == (kind == "Bert")
 
@@ -80,22 +80,22 @@ def test_attention_sink_fraction_is_reported() -> None:
             seen_by_recorder = model(IDS[None]).last_hidden_state
     # Later layers have the same hidden states.
     torch.testing.assert_close(seen_by_recorder, expected, rtol=1e-4, atol=1e-5)
-    seen = look_at(model, IDS, list(TEXT))
-    for head in seen.heads:
+    result = look_at(model, IDS, list(TEXT))
+    for head in result.heads:
         assert head.sink is not None and head.sink_fraction is not None
         np.testing.assert_allclose(head.weights.sum(1).mean(), 1 - head.sink_fraction, atol=1e-6)
         assert 0.001 < head.sink_fraction < 0.999
-    assert "to sink" in str(seen) and "attention sinks" in " ".join(seen.notes)
-    assert seen.to_dict()["heads"][0]["sink"] == seen.heads[0].sink_fraction
-    assert "to the sink" in render_page(seen)
+    assert "to sink" in str(result) and "attention sinks" in " ".join(result.notes)
+    assert result.to_dict()["heads"][0]["sink"] == result.heads[0].sink_fraction
+    assert "to the sink" in render_page(result)
     base = look_at(decoder(), IDS, list(TEXT))
     assert "sink" not in str(base) and base.to_dict()["heads"][0]["sink"] is None
 
 
 @pytest.mark.parametrize("positions", ["none", "learned", "sinusoidal", "rotary", "alibi"])
 def test_score_parts_add_up_and_weights_reproduce_output(positions: str) -> None:
-    seen = look_at(decoder(positions=positions), IDS, list(TEXT))
-    for head in seen.heads:
+    result = look_at(decoder(positions=positions), IDS, list(TEXT))
+    for head in result.heads:
         scores = head.scale * head.queries @ head.keys.T + (0.0 if head.bias is None else head.bias)
         scores = np.where(np.tri(len(TEXT), dtype=bool), scores, -np.inf)
         np.testing.assert_allclose(head.weights, torch.from_numpy(scores).softmax(-1).numpy(), atol=1e-6)
@@ -108,9 +108,9 @@ def test_weighted_values_match_the_attention_output() -> None:
     returned: list[torch.Tensor] = []
     attention = model.get_submodule("layers.0.attention")
     hook = attention.get_submodule("output").register_forward_pre_hook(lambda _, settings: returned.append(settings[0]))
-    seen = look_at(model, IDS, list(TEXT))
+    result = look_at(model, IDS, list(TEXT))
     hook.remove()
-    mixed = np.concatenate([head.weights @ head.values for head in seen.heads if head.values is not None], axis=1)
+    mixed = np.concatenate([head.weights @ head.values for head in result.heads if head.values is not None], axis=1)
     np.testing.assert_allclose(mixed, returned[0][0].detach().numpy(), atol=1e-6)
 
 
@@ -121,25 +121,25 @@ def test_cross_attention_labels_both_sequences() -> None:
     for length in (5, len(TEXT)):
         source = [f"s{index}" for index in range(length)]
         inputs = {"input_ids": IDS[None, :length], "decoder_input_ids": IDS[None]}
-        seen = look_at(model, inputs, list(TEXT), source_words=source)
+        result = look_at(model, inputs, list(TEXT), source_words=source)
         with torch.no_grad():
             settings = model(**inputs, output_attentions=True)
-        encoder, itself, cross = (seen.heads[index] for index in (0, 2, 4))
+        encoder, itself, cross = (result.heads[index] for index in (0, 2, 4))
         assert [head.is_cross for head in (encoder, itself, cross)] == [False, False, True]
         assert [word.text for word in encoder.query_tokens] == [word.text for word in cross.key_tokens] == source
         assert [word.text for word in itself.key_tokens] == [word.text for word in cross.query_tokens] == list(TEXT)
         assert cross.statistics.distance is None
         np.testing.assert_allclose(cross.weights, settings.cross_attentions[0][0, 0].numpy(), atol=2e-6)
-        assert "–" in str(seen)
+        assert "–" in str(result)
 
 
 def test_padding_mask_leaves_cells_empty() -> None:
     model = hugging_face("Bert", **SIZES)
     mask = torch.ones(1, len(TEXT), dtype=torch.long)
     mask[:, -4:] = 0
-    seen = look_at(model, {"input_ids": IDS[None], "attention_mask": mask}, list(TEXT))
-    assert all((head.allowed == (mask[0].numpy() == 1)).all() for head in seen.heads)
-    np.testing.assert_allclose([head.weights.sum() for head in seen.heads], len(TEXT), rtol=1e-5)
+    result = look_at(model, {"input_ids": IDS[None], "attention_mask": mask}, list(TEXT))
+    assert all((head.allowed == (mask[0].numpy() == 1)).all() for head in result.heads)
+    np.testing.assert_allclose([head.weights.sum() for head in result.heads], len(TEXT), rtol=1e-5)
 
 
 def test_dtype_minimum_counts_as_a_mask() -> None:
@@ -155,8 +155,8 @@ def test_dtype_minimum_counts_as_a_mask() -> None:
 
 
 def test_window_model_shows_its_last_window() -> None:
-    seen = look_at(build(TableA5(V=12, d=16, d_e=8, h=2, d_ff=8, N=5)), IDS, list(TEXT))
-    assert [word.index for word in seen.heads[0].key_tokens] == [15, 16, 17, 18]
+    result = look_at(build(TableA5(V=12, d=16, d_e=8, h=2, d_ff=8, N=5)), IDS, list(TEXT))
+    assert [word.index for word in result.heads[0].key_tokens] == [15, 16, 17, 18]
 
 
 def test_inspection_does_not_modify_the_model() -> None:
@@ -170,9 +170,9 @@ def test_inspection_does_not_modify_the_model() -> None:
 
 
 def test_half_precision_is_computed_in_float32() -> None:
-    seen = look_at(decoder().to(torch.bfloat16), IDS, list(TEXT))
-    assert seen.heads[0].weights.dtype == np.float32
-    np.testing.assert_allclose(seen.heads[0].weights.sum(1), 1, atol=1e-6)
+    result = look_at(decoder().to(torch.bfloat16), IDS, list(TEXT))
+    assert result.heads[0].weights.dtype == np.float32
+    np.testing.assert_allclose(result.heads[0].weights.sum(1), 1, atol=1e-6)
 
 
 def test_selected_layer_or_head_matches_the_full_result() -> None:
@@ -198,9 +198,9 @@ def test_word_count_must_match_token_count() -> None:
 def test_list_of_ids_equals_a_tensor() -> None:
     model = decoder()
     for ids in (IDS.tolist(), IDS.numpy(), IDS[None], [IDS.tolist()]):
-        seen = look_at(model, ids, list(TEXT))
-        np.testing.assert_array_equal(seen.heads[3].weights, look_at(model, IDS, list(TEXT)).heads[3].weights)
-        assert seen.tokens[1].identity == int(IDS[1])
+        result = look_at(model, ids, list(TEXT))
+        np.testing.assert_array_equal(result.heads[3].weights, look_at(model, IDS, list(TEXT)).heads[3].weights)
+        assert result.tokens[1].identity == int(IDS[1])
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_invalid_arguments_are_explained(model, tokens, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"text": 5}, "text = 5: give the text"),
         ({}, "give the text"),
@@ -231,9 +231,9 @@ def test_invalid_arguments_are_explained(model, tokens, message: str) -> None:
         ({"text": TEXT, "head": True}, "head = True: give a whole number"),
     ],
 )
-def test_invalid_run_arguments_are_explained(given, message: str) -> None:
+def test_invalid_run_arguments_are_explained(options, message: str) -> None:
     with pytest.raises(InputError, match=message):
-        look_at_run(make_run(decoder()), **given)
+        look_at_run(make_run(decoder()), **options)
 
 
 def test_nan_weights_are_refused() -> None:
@@ -244,10 +244,10 @@ def test_nan_weights_are_refused() -> None:
 
 
 def test_text_is_truncated_to_the_context_with_a_note() -> None:
-    seen = look_at_run(make_run(decoder(T=8, V=9)), TEXT)
-    assert "".join(word.text for word in seen.tokens) == TEXT[:8]
-    assert seen.notes == ("The text has 19 tokens; the first 8 were read.",)
-    assert seen.notes[0] in str(seen) and seen.model == "small"
+    result = look_at_run(make_run(decoder(T=8, V=9)), TEXT)
+    assert "".join(word.text for word in result.tokens) == TEXT[:8]
+    assert result.notes == ("The text has 19 tokens; the first 8 were read.",)
+    assert result.notes[0] in str(result) and result.model == "small"
 
 
 def test_missing_attention_or_tokens_are_refused() -> None:
@@ -266,17 +266,17 @@ def test_terminal_output_fits_80_columns_with_every_head() -> None:
 
 
 def test_single_token_text_is_reported() -> None:
-    seen = look_at(decoder(), IDS[:1], ["t"])
-    assert "none" in str(seen) and seen.heads[0].nearest is None
-    assert seen.heads[0].weights.tolist() == [[1.0]]
+    result = look_at(decoder(), IDS[:1], ["t"])
+    assert "none" in str(result) and result.heads[0].nearest is None
+    assert result.heads[0].weights.tolist() == [[1.0]]
 
 
 def test_to_dict_is_plain_and_complete(tmp_path: Path) -> None:
-    seen = look_at(decoder(), IDS, list(TEXT))
-    values = json.loads(seen.save(tmp_path / "heads.json").read_text())
-    assert values == seen.to_dict()
+    result = look_at(decoder(), IDS, list(TEXT))
+    values = json.loads(result.save(tmp_path / "heads.json").read_text())
+    assert values == result.to_dict()
     assert [token["text"] for token in values["tokens"]] == list(TEXT)
-    np.testing.assert_allclose(values["heads"][5]["weights"], seen.heads[5].weights)
+    np.testing.assert_allclose(values["heads"][5]["weights"], result.heads[5].weights)
     assert set(values["heads"][0]["patterns"]) == {"previous", "next", "itself", "first", "same word", "induction"}
 
 
@@ -287,10 +287,10 @@ def test_oversized_weights_are_omitted_with_a_note(monkeypatch: pytest.MonkeyPat
 
 
 def test_table_has_a_row_per_head(tmp_path: Path) -> None:
-    seen = look_at(decoder(), IDS, list(TEXT))
-    rows = list(csv.DictReader(io.StringIO(seen.save(tmp_path / "heads.csv").read_text())))
-    assert [(int(row["layer"]), int(row["head"])) for row in rows] == [(h.layer, h.head) for h in seen.heads]
-    assert float(rows[3]["entropy"]) == pytest.approx(seen.heads[3].statistics.entropy)
+    result = look_at(decoder(), IDS, list(TEXT))
+    rows = list(csv.DictReader(io.StringIO(result.save(tmp_path / "heads.csv").read_text())))
+    assert [(int(row["layer"]), int(row["head"])) for row in rows] == [(h.layer, h.head) for h in result.heads]
+    assert float(rows[3]["entropy"]) == pytest.approx(result.heads[3].statistics.entropy)
 
 
 def test_svg_is_well_formed_with_hostile_tokens(tmp_path: Path) -> None:
@@ -331,9 +331,9 @@ def test_colormap_darkens_monotonically_for_color_blindness() -> None:
     without_red = np.array([[0.11238, 0.88762, 0], [0.11238, 0.88762, 0], [0.00401, -0.00401, 1]])
     without_green = np.array([[0.29275, 0.70725, 0], [0.29275, 0.70725, 0], [-0.02234, 0.02234, 1]])
     for eyes in (np.eye(3), without_red, without_green):
-        seen = [luminance(np.clip(eyes @ colour, 0, 1)) for colour in colours]
-        assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(seen))
-        assert seen[0] > 0.8 and seen[-1] < 0.03
+        luminances = [luminance(np.clip(eyes @ colour, 0, 1)) for colour in colours]
+        assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(luminances))
+        assert luminances[0] > 0.8 and luminances[-1] < 0.03
 
 
 def test_text_contrast_is_sufficient_on_every_color() -> None:
@@ -377,15 +377,15 @@ def induction_model(tokens: int) -> nn.Module:
 def test_handmade_induction_head_is_detected() -> None:
     text = "abcdefgh"
     run = make_run(induction_model(len(text)), text)
-    seen = look_at_run(run, repeated=len(text))
-    assert [word.visible_text for word in seen.tokens[:8]] == [word.visible_text for word in seen.tokens[8:]]
-    assert len({word.visible_text for word in seen.tokens}) == 8
-    previous, induction = seen.heads_by_pattern()["previous"][0], seen.heads_by_pattern()["induction"][0]
+    result = look_at_run(run, repeated=len(text))
+    assert [word.visible_text for word in result.tokens[:8]] == [word.visible_text for word in result.tokens[8:]]
+    assert len({word.visible_text for word in result.tokens}) == 8
+    previous, induction = result.heads_by_pattern()["previous"][0], result.heads_by_pattern()["induction"][0]
     assert (previous[0].layer, induction[0].layer) == (0, 1)
     assert previous[1].score == pytest.approx(1.0, abs=1e-4)
     # the first token is its own previous token, so its second occurrence matches two positions
     assert induction[1].score == pytest.approx((7 + 1 / 2) / 8, abs=1e-4)
-    assert [head.pattern for head in seen.heads] == ["previous", "induction"]
+    assert [head.pattern for head in result.heads] == ["previous", "induction"]
 
 
 def test_repeated_tokens_are_ordinary_and_fit_the_context() -> None:
@@ -404,11 +404,11 @@ def test_terminal_summarizes_many_heads_by_best_pattern() -> None:
     model = decoder(L=20)
     for parameter in model.parameters():
         nn.init.normal_(parameter)  # sharp attention
-    seen = look_at(model, IDS, list(TEXT))
-    rendered = str(seen).splitlines()
+    result = look_at(model, IDS, list(TEXT))
+    rendered = str(result).splitlines()
     assert all(len(line) <= 80 for line in rendered) and len(rendered) < 60
     assert sum(line.lstrip().startswith("layer ") for line in rendered) == 20
-    name, pairs = next(iter(seen.heads_by_pattern().items()))
+    name, pairs = next(iter(result.heads_by_pattern().items()))
     head, item = pairs[0]
-    assert item.score == max(match.score for other in seen.heads for match in other.matches if match.pattern == name)
+    assert item.score == max(match.score for other in result.heads for match in other.matches if match.pattern == name)
     assert any(line.startswith(name) and f"{head.layer}.{head.head} {item.score:.2f}" in line for line in rendered)

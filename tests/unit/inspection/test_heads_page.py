@@ -64,19 +64,19 @@ def test_page_is_self_contained_and_escapes_hostile_text() -> None:
 
 
 def test_page_without_javascript_shows_every_head() -> None:
-    seen = heads(list("abcabcabc"))
-    html = render_page(seen)
+    inspected = heads(list("abcabcabc"))
+    html = render_page(inspected)
     assert html.count('class="tile"') == html.count('<tr id="row-') == 8
-    for head in seen.heads:
+    for head in inspected.heads:
         assert f"{head.statistics.entropy:.3f}" in html
     assert html.count("data:image/png;base64,") == 8
     assert "masked" in html and '<svg xmlns="http://www.w3.org/2000/svg"' in html
 
 
 def test_payload_holds_the_scores_of_the_model() -> None:
-    seen = heads(list("abcabcabc"))
-    values = read_payload(render_page(seen))
-    for head, settings in zip(seen.heads, values["heads"], strict=True):
+    inspected = heads(list("abcabcabc"))
+    values = read_payload(render_page(inspected))
+    for head, settings in zip(inspected.heads, values["heads"], strict=True):
         raw = {name: base64.b64decode(values["arrays"][settings[name]]) for name in ("scores", "sums", "mask")}
         mask = np.unpackbits(np.frombuffer(raw["mask"], np.uint8))[:81].reshape(9, 9).astype(bool)
         scores = np.full((9, 9), -np.inf)
@@ -87,36 +87,36 @@ def test_payload_holds_the_scores_of_the_model() -> None:
 
 
 def test_large_model_page_stays_within_budget_with_notes() -> None:
-    seen = heads([f"w{index}" for index in range(60)], d=192, L=12, h=12, d_ff=8)
+    inspected = heads([f"w{index}" for index in range(60)], d=192, L=12, h=12, d_ff=8)
     width = heads([f"w{index}" for index in range(60)], d=768, L=12, h=12, d_ff=8)
     html = render_page(width)
     assert len(html) < 4_500_000 and "are left out" in html
     assert read_payload(html)["heads"][0]["vectors"] and read_payload(html)["heads"][-1]["vectors"] is None
-    assert not build_payload(seen).notes
+    assert not build_payload(inspected).notes
 
 
 def test_long_text_is_truncated_only_in_images() -> None:
     words = [f"w{index}" for index in range(200)]
-    seen = heads(words, L=12, h=8)
-    cut = build_payload(seen)
+    inspected = heads(words, L=12, h=8)
+    cut = build_payload(inspected)
     assert cut.num_tokens < 200 and f"first {cut.num_tokens} of 200 tokens" in cut.notes[0]
     assert sum(map(len, cut.values["arrays"])) <= MAX_CHARACTERS
     sums = np.frombuffer(base64.b64decode(cut.values["arrays"][cut.values["heads"][0]["sums"]]), "<f4").reshape(-1, 2)
-    scores = seen.heads[0].scores
+    scores = inspected.heads[0].scores
     expected = np.exp(scores - scores.max(1, keepdims=True)).sum(1)
     np.testing.assert_allclose(sums[:, 1], expected[: cut.num_tokens], rtol=1e-6)
 
 
 def test_vectors_quantized_to_16_bits_stay_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = heads(list("abcabcabc"))
-    full = build_payload(seen)
+    inspected = heads(list("abcabcabc"))
+    full = build_payload(inspected)
     spent = sum(map(len, full.values["arrays"]))
     monkeypatch.setattr("lemma.inspection.page.MAX_CHARACTERS", spent * 3 // 4)
-    cut = build_payload(seen)
+    cut = build_payload(inspected)
     query = cut.values["heads"][0]["vectors"][0]
     assert query["bytes"] == 2
     numbers = np.frombuffer(base64.b64decode(cut.values["arrays"][query["array"]]), "<i2") * query["unit"]
-    np.testing.assert_allclose(numbers.reshape(9, -1), seen.heads[0].queries, atol=query["unit"] * 0.51)
+    np.testing.assert_allclose(numbers.reshape(9, -1), inspected.heads[0].queries, atol=query["unit"] * 0.51)
 
 
 def test_notebook_shows_the_page_in_an_iframe() -> None:

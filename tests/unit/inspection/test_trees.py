@@ -67,14 +67,14 @@ def test_word_attention_sums_over_keys_and_averages_queries() -> None:
 def test_word_attention_of_a_decoder_is_causal() -> None:
     tokenizer = TOKENIZERS["byte-pairs"]
     model = build(Decoder(V=tokenizer.vocabulary, width=16, depth=2, heads=2, context=64))
-    seen = measure_word_attention(model, tokenizer, B1.words)
-    assert seen.names[1] == "layer 0 head 1" and seen.weights.shape == (4, 7, 7)
-    assert np.triu(seen.weights, 1).max() == 0
-    np.testing.assert_allclose(seen.weights.sum(-1), 1, atol=1e-5)
-    np.testing.assert_allclose(seen.select(1, 0), seen.weights[2])
-    np.testing.assert_allclose(seen.select(None, None), seen.weights.mean(0))
+    result = measure_word_attention(model, tokenizer, B1.words)
+    assert result.names[1] == "layer 0 head 1" and result.weights.shape == (4, 7, 7)
+    assert np.triu(result.weights, 1).max() == 0
+    np.testing.assert_allclose(result.weights.sum(-1), 1, atol=1e-5)
+    np.testing.assert_allclose(result.select(1, 0), result.weights[2])
+    np.testing.assert_allclose(result.select(None, None), result.weights.mean(0))
     with pytest.raises(InputError, match=r"layer 2, head 0: the model has 2 layers \(0 to 1\) of 2 heads \(0 to 1\)"):
-        seen.select(2, 0)
+        result.select(2, 0)
 
 
 @pytest.mark.parametrize("positions", ["learned", "rotary"])

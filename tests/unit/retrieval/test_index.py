@@ -147,12 +147,12 @@ def update_until_killed(folder: Path, run: Path, blow: str, count: int) -> None:
     steps = 0
 
     def kill_update_at(real):
-        def step(*given):
+        def step(*args):
             nonlocal steps
             steps += 1
             if steps == count:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return real(*given)
+            return real(*args)
 
         return step
 

@@ -145,7 +145,7 @@ def test_validations_are_evenly_spread_by_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "warm_up", "given", "expected"),
+    ("steps", "warm_up", "is_set", "expected"),
     [
         (19, 50, False, 1),  # the default never reached its learning rate
         (200, 50, False, 20),
@@ -155,10 +155,10 @@ def test_validations_are_evenly_spread_by_default() -> None:
         (9, 2, True, 2),
     ],
 )
-def test_warm_up_is_short_compared_with_the_run(steps: int, warm_up: int, given: bool, expected: int) -> None:
-    recipe, output = fit_schedule(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if given else (), 1)
+def test_warm_up_is_short_compared_with_the_run(steps: int, warm_up: int, is_set: bool, expected: int) -> None:
+    recipe, output = fit_schedule(Recipe(steps=steps, warm_up=warm_up), {"warm_up"} if is_set else (), 1)
     assert recipe.warm_up == expected
-    assert bool(output) == (given and expected != warm_up), "what was asked for and not done is said"
+    assert bool(output) == (is_set and expected != warm_up), "a note says that the requested warm-up was shortened"
 
 
 def test_validations_take_no_longer_than_training() -> None:

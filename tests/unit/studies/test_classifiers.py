@@ -130,7 +130,7 @@ def test_finished_study_is_not_trained_or_timed_again(
     assert not list((tmp_path / "out" / "runs").glob("*/checkpoints")), "a finished run keeps no checkpoints"
 
 
-def never(*given: Any, **words: Any) -> None:
+def never(*args: Any, **kwargs: Any) -> None:
     raise AssertionError("this was done before")
 
 
@@ -159,7 +159,7 @@ def test_failed_runs_record_the_error_and_are_retried(
     small: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(classifiers, "classify", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(classifiers, "classify", lambda *args: (_ for _ in ()).throw(MemoryError("no room")))
         invalid = run_study(small(), tmp_path / "out")
     assert {run.reason for run in invalid.runs} == {"MemoryError: no room"}
     assert "nothing to compare" in str(invalid) or "was not measured" in str(invalid)

@@ -152,11 +152,11 @@ def test_failed_and_interrupted_timings_keep_finished_rows(
         KeyboardInterrupt(),
     ]
 
-    def failing(*given: Any) -> Any:
+    def failing(*args: Any) -> Any:
         matches = races.pop(0)
         if isinstance(matches, BaseException):
             raise matches
-        return matches(*given)
+        return matches(*args)
 
     monkeypatch.setattr(costs, "time_in_turns", failing)
     words = {**TINY[name], "device": "cpu", "repetitions": 1}

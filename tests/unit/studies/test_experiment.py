@@ -37,7 +37,7 @@ def timeless_measures(result: StudyResult) -> list[dict[str, Any]]:
     return [{**item, "curve": [[tokens, loss] for tokens, _, loss in item["curve"]]} for item in base]
 
 
-def never(*given: Any, **named: Any) -> Any:
+def never(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("this was not to be called")
 
 
@@ -104,7 +104,7 @@ def test_failed_runs_record_the_error_and_are_retried(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(grid, "measure_run", lambda *given: (_ for _ in ()).throw(MemoryError("no room")))
+        patch.setattr(grid, "measure_run", lambda *args: (_ for _ in ()).throw(MemoryError("no room")))
         failed = run_study(tiny_study(), tmp_path / "out")
     assert {run.reason for run in failed.runs} == {"MemoryError: no room"}
     stored = stored_outcomes(tiny_study(), tmp_path / "out")

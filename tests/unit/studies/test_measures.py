@@ -135,7 +135,7 @@ def test_additional_measures_are_computed_without_training(
 ) -> None:
     words: dict[str, Any] = {"models": decoders("alibi"), "seeds": (1,)}
     run_study(tiny_study(**words), tmp_path / "out")
-    monkeypatch.setattr(experiment, "train", lambda *given, **named: pytest.fail("nothing is trained again"))
+    monkeypatch.setattr(experiment, "train", lambda *args, **kwargs: pytest.fail("nothing is trained again"))
     more = run_study(tiny_study(**words, measures=("positions",)), tmp_path / "out")
     assert more.runs[0].measures
     assert more.runs[0].measures.more["positions"]["asked"] == 32

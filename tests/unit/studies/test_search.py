@@ -105,7 +105,7 @@ def test_search_prunes_losing_trials_and_resumes(
         if len(seeds) == 1:
             assert seeds[1] > best[1] + search.prune, "given up, being worse in the seed that both have"
     assert [plot for plot in plot_sweeps(result.rows) if plot.x == "learning rate"]
-    monkeypatch.setattr(TuneExperiment, "run", lambda *given: pytest.fail("all of it is kept"))
+    monkeypatch.setattr(TuneExperiment, "run", lambda *args: pytest.fail("all of it is kept"))
     again = run_study(search, tmp_path / "out")
     assert {tuple(row.point.values()): row.values("loss") for row in again.rows} == losses
 

@@ -1,4 +1,4 @@
-"""An objective of another package is what is minimised; the causal loss is reported next to it."""
+"""Objectives of other packages are minimised and reported next to the causal loss."""
 
 from pathlib import Path
 
@@ -29,17 +29,17 @@ TOKENS = torch.tensor([[1, 2, 3, 4]])
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.syspath_prepend(tmp_path)
 
-    def one(module: str, formula: str) -> None:
+    def install_package(module: str, formula: str) -> None:
         metadata = tmp_path / f"{module}-2.0.dist-info"
         metadata.mkdir()
         (tmp_path / f"{module}.py").write_text("import torch\n" + SPEC.format(module=module, formula=formula))
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 2.0\n")
         (metadata / "entry_points.txt").write_text(f"[lemma.objectives]\n{module} = {module}:Added\n")
 
-    return one
+    return install_package
 
 
-def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
+def test_plugin_objective_is_minimised_and_causal_loss_reported(install) -> None:
     install("doubled", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
     criterion = LanguageTask().loss(model, Recipe(objective={"kind": "doubled", "weight": 3.0}))
@@ -53,7 +53,7 @@ def test_it_is_minimised_and_the_causal_loss_is_reported(install) -> None:
     assert model.embedding.weight.grad.abs().sum() > 0
 
 
-def test_it_goes_together_with_shaping(install) -> None:
+def test_plugin_objective_combines_with_attention_penalties(install) -> None:
     install("doubled_too", TWICE)
     model = build(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=9))
     criterion = LanguageTask().loss(model, Recipe(objective="doubled_too", entropy_penalty=0.5))
@@ -66,13 +66,13 @@ def test_it_goes_together_with_shaping(install) -> None:
 @pytest.mark.parametrize(
     "formula", ["logits.sum(-1)", "1 / 0", "logits.detach().mean()", "logits.mean() / 0", "targets.max() * 1.0", "None"]
 )
-def test_what_is_no_loss_is_refused_before_anything_is_trained(install, formula: str) -> None:
+def test_invalid_plugin_loss_is_rejected_before_training(install, formula: str) -> None:
     module = f"bad_{abs(hash(formula))}"
     install(module, formula)
     with pytest.raises(PackageError, match=module):
         objective_function(ObjectiveChoice(kind=module))
 
 
-def test_one_that_is_not_installed_is_told() -> None:
+def test_missing_plugin_objective_is_named() -> None:
     with pytest.raises(SpecError, match=r"unknown recipe.objective 'gone'"):
         LanguageTask().loss(build(Decoder()), Recipe(objective="gone"))

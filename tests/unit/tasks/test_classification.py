@@ -1,4 +1,4 @@
-"""Classes: what is shown of them, how models are asked, what is refused."""
+"""Classification scores: metrics, intervals, display and errors."""
 
 import json
 import math
@@ -24,7 +24,7 @@ LABELS = ["good", "bad", "neither good nor bad but something else entirely"]
 
 
 class Bag(nn.Module):
-    """A stand-in for a classifier: the mean of embeddings; padding must not count."""
+    """A simple classifier: the mean of embeddings, ignoring padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def examples(texts: int = 50) -> LabelledExamples:
 
 
 @pytest.mark.parametrize("batch", [None, 1, 7])
-def test_chances_are_those_of_each_text_alone_in_the_order_of_the_texts(batch: int | None) -> None:
+def test_class_probabilities_do_not_depend_on_batching(batch: int | None) -> None:
     model, texts = Bag(), examples()
     result = classify(model, texts, batch=batch)
     assert model.training and model.dropout.training
@@ -56,7 +56,7 @@ def test_chances_are_those_of_each_text_alone_in_the_order_of_the_texts(batch: i
     np.testing.assert_allclose(result.sum(1), 1)
 
 
-def test_a_model_without_any_weights_can_be_asked_too() -> None:
+def test_classify_accepts_models_without_weights() -> None:
     class Constant(nn.Module):
         def forward(self, tokens: Tensor) -> Tensor:
             return torch.zeros(len(tokens), 3)
@@ -64,7 +64,7 @@ def test_a_model_without_any_weights_can_be_asked_too() -> None:
     np.testing.assert_allclose(classify(Constant(), examples(5)), 1 / 3)
 
 
-def test_groups_of_like_length_hold_every_example_once_and_few_tokens() -> None:
+def test_length_batches_cover_examples_with_bounded_tokens() -> None:
     lengths = np.random.default_rng(0).integers(1, 60, size=300)
     groups = list(batch_by_length(lengths, max_tokens=200))
     assert sorted(np.concatenate(groups)) == list(range(300))
@@ -72,7 +72,7 @@ def test_groups_of_like_length_hold_every_example_once_and_few_tokens() -> None:
     assert len(groups) < 1.3 * lengths.sum() / 200
 
 
-def test_figures_by_hand() -> None:
+def test_classification_metrics_match_hand_computation() -> None:
     score = score_classes(GOLD, CHANCES, LABELS, {"data": "made"})
     assert score.accuracy.value == pytest.approx(4 / 6) and score.figures["accuracy"] == score.accuracy.value
     assert score.confusion == ((2, 1, 0), (1, 1, 0), (0, 0, 1))
@@ -85,14 +85,14 @@ def test_figures_by_hand() -> None:
     assert score.accuracy.low < 4 / 6 < score.accuracy.high
 
 
-def test_intervals_depend_on_the_seed_alone_and_can_be_left_out() -> None:
+def test_confidence_intervals_are_seeded_and_optional() -> None:
     item, again = (score_classes(GOLD, CHANCES, LABELS, samples=200, seed=5) for _ in range(2))
     assert item == again and item.to_dict()["intervals"].keys() == {"accuracy", "precision", "recall", "f1"}
     bare = score_classes(GOLD, CHANCES, LABELS, samples=0)
     assert bare.to_dict()["intervals"] == {} and "95 %" not in str(bare)
 
 
-def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
+def test_confidence_intervals_have_nominal_coverage() -> None:
     random = np.random.default_rng(7)
     covered = 0
     for _ in range(200):
@@ -100,20 +100,20 @@ def test_intervals_cover_the_truth_about_as_often_as_they_say() -> None:
         guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
         result = Estimate.from_resamples(0.0, bootstrap_metrics(gold, guessed, 2, 200, seed=1)[0])
         covered += (result.low or 0) <= 0.8 <= (result.high or 0)
-    assert 178 <= covered <= 200  # 95 % of 200, and four standard deviations less
+    assert 178 <= covered <= 200  # 95 % of 200 minus four standard deviations
 
 
-def test_ten_thousand_texts_are_resampled_in_about_a_second() -> None:
+def test_bootstrap_of_10000_texts_takes_about_a_second() -> None:
     random = np.random.default_rng(0)
     gold, chances = random.integers(0, 5, size=10_000), random.dirichlet(np.ones(5), size=10_000)
-    score_classes(gold[:10], chances[:10], list("abcde"))  # the library is imported
+    score_classes(gold[:10], chances[:10], list("abcde"))  # import scikit-learn before timing
     before = time.process_time()
     score_classes(gold, chances, list("abcde"))
     assert time.process_time() - before < 1.5
 
 
 @pytest.mark.parametrize("classes", [2, 3, 8, 9, 40])
-def test_it_fits_into_eighty_columns_and_json_and_a_notebook(classes: int) -> None:
+def test_classification_score_fits_80_columns_json_and_notebook(classes: int) -> None:
     random = np.random.default_rng(classes)
     labels = [f"{number} {'a very long name of a class ' * (number % 3)}" for number in range(classes)]
     gold, chances = random.integers(0, classes, size=300), random.dirichlet(np.ones(classes), size=300)
@@ -123,12 +123,12 @@ def test_it_fits_into_eighty_columns_and_json_and_a_notebook(classes: int) -> No
     assert "<table" in score._repr_html_() and "<script" not in score._repr_html_()
 
 
-def test_labels_are_escaped_in_a_notebook() -> None:
+def test_labels_are_escaped_in_html() -> None:
     page = score_classes([0, 1], np.eye(2), ["<b>", "b"])._repr_html_()
     assert "<b>" not in page and "&lt;b&gt;" in page
 
 
-def test_probabilities_that_are_nan_give_no_loss() -> None:
+def test_nan_probabilities_give_null_loss() -> None:
     score = score_classes([0, 1], np.full((2, 2), np.nan), ["a", "b"])
     assert math.isnan(score.loss) and score.to_dict()["loss"] is None
     assert score_classes([0, 1], np.array([[0.0, 1.0], [0.5, 0.5]]), ["a", "b"]).loss == math.inf
@@ -143,12 +143,12 @@ def test_probabilities_that_are_nan_give_no_loss() -> None:
         ([0, -1], np.zeros((2, 3)), "the class -1 is not one of 0 to 2"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(gold: list[int], chances: np.ndarray, message: str) -> None:
+def test_invalid_score_inputs_are_rejected(gold: list[int], chances: np.ndarray, message: str) -> None:
     with pytest.raises(InputError, match=message):
         score_classes(gold, chances, LABELS)
 
 
-def test_without_scikit_learn_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_scikit_learn_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sklearn.metrics", None)
     with pytest.raises(InputError, match=r"scoring classes needs scikit-learn.*pip install scikit-learn"):
         score_classes(GOLD, CHANCES, LABELS)

@@ -9,8 +9,8 @@ import torch
 from lemma.tasks.image_text import contrastive_loss, equal_rows
 
 
-def by_hand(logits: np.ndarray, alike: np.ndarray) -> float:
-    """−½ mean over pairs of log p(text | image) + log p(image | text), each over what is not as right as the pair."""
+def reference_loss(logits: np.ndarray, alike: np.ndarray) -> float:
+    """Return −½ mean over pairs of log p(text | image) + log p(image | text), excluding equal captions."""
     size, total = len(logits), 0.0
     for pair in range(size):
         across = [logits[pair, other] for other in range(size) if other == pair or not alike[pair, other]]
@@ -21,22 +21,22 @@ def by_hand(logits: np.ndarray, alike: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7])
-def test_the_loss_is_its_definition_with_equal_captions_left_out(size: int) -> None:
+def test_contrastive_loss_matches_reference_masking_equal_captions(size: int) -> None:
     random = np.random.default_rng(size)
     logits = random.normal(size=(size, size)) * 3
     tokens = torch.from_numpy(random.integers(0, 2, size=(size, 2)))
     same = equal_rows(tokens)
     assert same.tolist() == [[bool((token == other).all()) for other in tokens] for token in tokens]
     result = contrastive_loss(torch.from_numpy(logits), same)
-    assert result.loss.item() == pytest.approx(by_hand(logits, same.numpy()), abs=1e-6)
+    assert result.loss.item() == pytest.approx(reference_loss(logits, same.numpy()), abs=1e-6)
     assert result.objective is result.loss or result.objective == result.loss
 
 
-def test_at_chance_it_is_the_logarithm_of_the_batch() -> None:
+def test_contrastive_loss_at_chance_is_log_batch() -> None:
     assert contrastive_loss(torch.full((50, 50), 3.0)).loss.item() == pytest.approx(math.log(50), abs=1e-6)
 
 
-def test_smoothing_spreads_over_all_that_is_compared() -> None:
+def test_label_smoothing_spreads_over_compared_items() -> None:
     logits = torch.randn(6, 6, generator=torch.Generator().manual_seed(3))
     pairs = torch.arange(6)
     reference = [torch.nn.functional.cross_entropy(way, pairs, label_smoothing=0.2) for way in (logits, logits.T)]
@@ -54,7 +54,7 @@ def test_smoothing_spreads_over_all_that_is_compared() -> None:
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_equal_captions_pull_on_nothing(smoothing: float) -> None:
+def test_equal_captions_get_no_gradient(smoothing: float) -> None:
     logits = torch.randn(4, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
     contrastive_loss(logits, equal_rows(torch.tensor([[1], [2], [1], [3]])), smoothing).objective.backward()
     gradient = logits.grad

@@ -1,4 +1,4 @@
-"""Cross-entropy with targets that do not count, against torch's own and by hand."""
+"""Cross-entropy with ignored targets against torch."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ TARGETS = torch.tensor([[0, 3, -1, 6, -1], [2, -1, -1, -1, -1], [1, 1, 4, 5, 6]]
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
-def test_the_objective_and_its_gradient_are_torchs_and_the_loss_is_unsmoothed(smoothing: float) -> None:
+def test_cross_entropy_matches_torch_with_unsmoothed_loss(smoothing: float) -> None:
     logits = LOGITS.clone().requires_grad_()
     result = cross_entropy(logits, TARGETS, smoothing)
     ours = torch.autograd.grad(result.objective, logits)[0]
@@ -24,7 +24,7 @@ def test_the_objective_and_its_gradient_are_torchs_and_the_loss_is_unsmoothed(sm
     torch.testing.assert_close(ours, torch.autograd.grad(expected, logits)[0])
 
 
-def test_a_batch_in_which_nothing_counts_is_zero_with_a_zero_gradient() -> None:
+def test_fully_ignored_batch_has_zero_loss_and_gradient() -> None:
     logits = LOGITS.clone().requires_grad_()
     result = cross_entropy(logits, torch.full((3, 5), -1), 0.1)
     result.objective.backward()
@@ -32,20 +32,20 @@ def test_a_batch_in_which_nothing_counts_is_zero_with_a_zero_gradient() -> None:
     assert logits.grad is not None and not logits.grad.any()
 
 
-def test_bfloat16_logits_are_measured_in_float32() -> None:
+def test_cross_entropy_of_bfloat16_logits_is_float32() -> None:
     rough = LOGITS.bfloat16()
     result = cross_entropy(rough, TARGETS, 0.1)
     assert result.objective.dtype == result.loss.dtype == torch.float32
     torch.testing.assert_close(result.loss, cross_entropy(rough.float(), TARGETS).loss)
 
 
-def test_classes_have_no_time() -> None:
+def test_cross_entropy_accepts_logits_without_time_axis() -> None:
     torch.testing.assert_close(
         cross_entropy(LOGITS[:, 0], TARGETS[:, 0]).loss, functional.cross_entropy(LOGITS[:, 0], TARGETS[:, 0])
     )
 
 
-def test_the_first_place_belongs_to_what_follows_and_the_others_to_what_is_hidden() -> None:
+def test_first_position_predicts_next_sentence_and_others_masked_tokens() -> None:
     targets = TARGETS.clone()
     targets[:, 0] = torch.tensor([1, 0, 1])
     hidden = cross_entropy(LOGITS[:, 1:], targets[:, 1:])
@@ -56,7 +56,7 @@ def test_the_first_place_belongs_to_what_follows_and_the_others_to_what_is_hidde
     )
 
 
-def test_a_translation_is_measured_by_the_token_after_each_that_was_fed() -> None:
+def test_translation_targets_are_shifted_by_one() -> None:
     targets = torch.tensor([[5, 1, 2, 3, 0, 6], [5, 4, 6, -1, -1, -1], [5, 6, -1, -1, -1, -1]])
     fed, to_come = teacher_forcing(targets)
     assert fed.shape == (3, 5)

@@ -1,4 +1,4 @@
-"""Runs judged by lm_eval: against its own `hf` model on the same weights, and against plain whole-text scoring."""
+"""Evaluation by lm_eval against its `hf` model on the same weights and against full-sequence scoring."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(folder: Path) -> dict[str, Run]:
-    """Untrained runs with something to say."""
+    """Return untrained runs with non-uniform predictions."""
     built = {}
     for name, (spec, words) in SPECS.items():
         tokenizer = train_tokenizer(words, LINES)
@@ -69,7 +69,7 @@ def runs(folder: Path) -> dict[str, Run]:
 
 @pytest.fixture(scope="module")
 def tasks(folder: Path, runs: dict[str, Run]) -> dict[str, Path]:
-    """Return one task file of each kind, with its own small data."""
+    """Return one task file of each kind, with small data."""
     chance = random.Random(5)
 
     def text(count: int) -> str:
@@ -133,15 +133,15 @@ def requests(kind: str, *arguments: tuple[Any, ...]) -> list[Instance]:
 
 
 def pairs() -> list[tuple[str, str]]:
-    """Contexts and continuations, long ones, empty ones and ones that share a context."""
+    """Return contexts and continuations: long, empty and with shared contexts."""
     chance = random.Random(9)
     texts = [" ".join(chance.choice(WORDS) for _ in range(count)) for count in (1, 3, 6, 12, 30, 40)]
     ends = [" cat", " mat and the dog", "a", " log, a"]
     return [(text, end) for text in texts for end in ends] + [("", "the cat"), ("", "a"), ("a cat ", "and")]
 
 
-def scored_plainly(run: Run, context: list[int], continuation: list[int]) -> tuple[float, bool]:
-    """Return one pair alone, its whole text read at once, in float64."""
+def score_uncached(run: Run, context: list[int], continuation: list[int]) -> tuple[float, bool]:
+    """Score one pair by one pass over its full text, in float64."""
     longest = run.spec.context if isinstance(run.spec, Decoder) else 10**9  # pyright: ignore
     full = (context + continuation)[-longest - 1 :]
     with torch.no_grad():
@@ -152,7 +152,7 @@ def scored_plainly(run: Run, context: list[int], continuation: list[int]) -> tup
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_likelihoods_are_those_of_each_pair_read_alone(name: str, runs: dict[str, Run]) -> None:
+def test_harness_loglikelihoods_match_single_pair_scores(name: str, runs: dict[str, Run]) -> None:
     run, settings = runs[name], pairs()
     result = HarnessModel(run).loglikelihood(requests("loglikelihood", *settings))
     encode = run.tokenizer.encode
@@ -161,11 +161,11 @@ def test_likelihoods_are_those_of_each_pair_read_alone(name: str, runs: dict[str
         if context.endswith(" "):
             context, continuation = context[:-1], " " + continuation
         full, before = encode(context + continuation).tolist(), encode(context).tolist()
-        expected = scored_plainly(run, before or [start], full[len(before) :])
+        expected = score_uncached(run, before or [start], full[len(before) :])
         assert total == pytest.approx(expected[0], abs=1e-4) and greedy == expected[1]
 
 
-def test_a_continuation_that_greedy_decoding_gives_is_called_greedy(runs: dict[str, Run]) -> None:
+def test_greedy_continuation_is_marked_greedy(runs: dict[str, Run]) -> None:
     run = runs["lstm"]
     text = lemma.generate(run, "the cat", tokens=6, temperature=0.0).text
     (_, greedy), (_, other) = HarnessModel(run).loglikelihood(
@@ -175,7 +175,7 @@ def test_a_continuation_that_greedy_decoding_gives_is_called_greedy(runs: dict[s
 
 
 @pytest.mark.parametrize("name", SPECS)
-def test_a_text_is_scored_whole_or_in_lm_evals_windows(name: str, runs: dict[str, Run]) -> None:
+def test_rolling_loglikelihood_uses_lm_eval_windows(name: str, runs: dict[str, Run]) -> None:
     run = runs[name]
     texts = ["the cat sat", "", " ".join(WORDS * 12)]
     result = HarnessModel(run).loglikelihood_rolling(requests("loglikelihood_rolling", *[(text,) for text in texts]))
@@ -187,12 +187,12 @@ def test_a_text_is_scored_whole_or_in_lm_evals_windows(name: str, runs: dict[str
         while done < len(ids):  # each window predicts as many new tokens as fit, the last one with a full context
             end = min(len(ids), done + longest)
             before = ([start, *ids])[: done + 1] if done == 0 else ids[max(0, end - longest - 1) : done]
-            expected += scored_plainly(run, before, ids[done:end])[0]
+            expected += score_uncached(run, before, ids[done:end])[0]
             done = end
         assert total == pytest.approx(expected, abs=1e-3)
 
 
-def test_long_texts_are_read_in_pieces(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_harness_scores_do_not_depend_on_chunking(runs: dict[str, Run], monkeypatch: pytest.MonkeyPatch) -> None:
     settings, lm = requests("loglikelihood", *pairs()), HarnessModel(runs["lstm"])
     full = lm.loglikelihood(settings)
     monkeypatch.setattr("lemma.tasks.harness.tokens_per_batch", lambda device, logits: 7)
@@ -200,7 +200,7 @@ def test_long_texts_are_read_in_pieces(runs: dict[str, Run], monkeypatch: pytest
 
 
 def exported(run: Run) -> Any:
-    """The run as transformers loads it from an exported folder, behind lm_eval's own model class."""
+    """Return lm_eval's `HFLM` on the exported run."""
     pytest.importorskip("transformers")
     from lm_eval.models.huggingface import HFLM
 
@@ -210,7 +210,7 @@ def exported(run: Run) -> Any:
     return HFLM(pretrained=str(out), batch_size=4, device="cpu", backend="causal")
 
 
-def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[str, Run]) -> None:
+def test_harness_answers_match_lm_eval_hf_model(runs: dict[str, Run]) -> None:
     ours, reference = HarnessModel(runs["decoder"]), exported(runs["decoder"])
     options = requests("loglikelihood", *pairs())
     for (item, greedy), (other, reference_greedy) in zip(
@@ -228,7 +228,7 @@ def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[
     for settings in kinds:
         prompts = [(text, settings) for text, _ in pairs() if text]
         request = requests("generate_until", *prompts)
-        # no text of ours begins with half a character
+        # Lemma's texts never begin with a partial character
         expected = [
             strip_partial_character(runs["decoder"].tokenizer, text) for text in reference.generate_until(request)
         ]
@@ -236,7 +236,7 @@ def test_answers_are_those_of_lm_evals_own_model_on_the_same_weights(runs: dict[
 
 
 @pytest.mark.parametrize("kind", ["choice", "rolling", "generate"])
-def test_scores_of_a_task_are_those_of_lm_evals_own_model_on_the_exported_folder(
+def test_harness_task_scores_match_lm_eval_on_the_export(
     kind: str, runs: dict[str, Run], tasks: dict[str, Path]
 ) -> None:
     score: Any = lemma.evaluate(runs["decoder"], harness=tasks[kind])
@@ -253,7 +253,7 @@ def test_scores_of_a_task_are_those_of_lm_evals_own_model_on_the_exported_folder
     assert score.examples[kind] == {"choice": 12, "rolling": 4, "generate": 8}[kind]
 
 
-def test_all_families_are_measured_on_all_kinds_of_tasks(runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+def test_every_family_runs_every_kind_of_harness_task(runs: dict[str, Run], tasks: dict[str, Path]) -> None:
     for name in ("lstm", "window", "rotary"):
         score: Any = lemma.evaluate(runs[name], harness=list(tasks.values()), limit=3)
         assert list(score.results) == ["choice", "rolling", "generate"] and score.examples["choice"] == 3
@@ -262,7 +262,7 @@ def test_all_families_are_measured_on_all_kinds_of_tasks(runs: dict[str, Run], t
         assert json.loads(json.dumps(score.to_dict()))["results"]["rolling"]["bits_per_byte,none"] > 0
 
 
-def test_the_command_line_prints_one_object(runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+def test_harness_command_prints_one_json_object(runs: dict[str, Run], tasks: dict[str, Path]) -> None:
     words = ["evaluate", str(runs["lstm"].path), "--harness", str(tasks["choice"]), "--limit", "5", "--json"]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0, done.output
@@ -270,7 +270,7 @@ def test_the_command_line_prints_one_object(runs: dict[str, Run], tasks: dict[st
     assert json.loads(done.stdout) == score.to_dict() and score.examples == {"choice": 5}
 
 
-# `python -m lemma.tasks.harness`, but that lm_eval does not read its own 13,000 task files first, which takes it long
+# `python -m lemma.tasks.harness` without reading lm_eval's 13,000 task files, which is slow
 HARNESS = """
 import runpy
 import lm_eval.tasks
@@ -282,7 +282,7 @@ runpy.run_module("lemma.tasks.harness", run_name="__main__", alter_sys=True)
 """
 
 
-def test_lm_evals_own_command_knows_the_model(folder: Path, runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+def test_lm_eval_command_loads_the_lemma_model(folder: Path, runs: dict[str, Run], tasks: dict[str, Path]) -> None:
     words = ["run", "--model", "lemma", "--model_args", "run=lstm", "--tasks", str(tasks["choice"])]
     command = [sys.executable, "-c", HARNESS, *words, "--output_path", "out"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
@@ -293,7 +293,7 @@ def test_lm_evals_own_command_knows_the_model(folder: Path, runs: dict[str, Run]
     assert "acc_norm" in done.stdout
 
 
-def test_a_task_may_name_code_next_to_it(folder: Path, runs: dict[str, Run], tasks: dict[str, Path]) -> None:
+def test_harness_task_may_import_adjacent_code(folder: Path, runs: dict[str, Run], tasks: dict[str, Path]) -> None:
     (folder / "ours.py").write_text("def question(doc):\n    return 'the ' + doc['question']\n", encoding="utf-8")
     changed = tasks["choice"].read_text().replace('"{{question}}"', "!function ours.question")
     (folder / "coded.yaml").write_text(changed.replace("task: choice", "task: coded"), encoding="utf-8")
@@ -301,7 +301,7 @@ def test_a_task_may_name_code_next_to_it(folder: Path, runs: dict[str, Run], tas
     assert list(score.results) == ["coded"]
 
 
-def test_what_cannot_be_done_is_refused_with_the_reason(
+def test_unsupported_harness_requests_are_rejected_with_the_reason(
     folder: Path, runs: dict[str, Run], tasks: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(InputError, match="hellaswag: not a YAML file of a task"):

@@ -1,4 +1,4 @@
-"""Images in training: batches as functions of the step, changes that do what they say, the contrastive loss."""
+"""Images in training: deterministic batches, augmentation, the contrastive loss."""
 
 import math
 from dataclasses import replace
@@ -31,7 +31,7 @@ def random_images(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor
     return torch.randint(0, 256, (count, 3, side, side), generator=torch.Generator().manual_seed(seed)).byte()
 
 
-def test_a_batch_is_a_function_of_its_step_alone() -> None:
+def test_image_batch_is_determined_by_its_step() -> None:
     source, other = (ImageBatches(made_up(captions=3), RECIPE, CPU) for _ in range(2))
     later = [source.batch(step) for step in range(5)]
     for tensor, again in zip(later[4], other.batch(4), strict=True):
@@ -40,7 +40,7 @@ def test_a_batch_is_a_function_of_its_step_alone() -> None:
 
 
 @pytest.mark.parametrize("strength", [0.0, 1.0])
-def test_the_processes_of_a_team_share_the_batch_of_one(strength: float) -> None:
+def test_processes_share_one_global_image_batch(strength: float) -> None:
     recipe = RECIPE.replace(augment=strength)
     full = ImageBatches(made_up(captions=2), recipe, CPU).batch(7)
     parts = [ImageBatches(made_up(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7) for rank in range(2)]
@@ -48,7 +48,7 @@ def test_the_processes_of_a_team_share_the_batch_of_one(strength: float) -> None
         torch.testing.assert_close(torch.cat([part[index] for part in parts]), full[index])
 
 
-def test_every_epoch_shows_every_image_once_in_a_new_order_and_all_batches_have_one_shape() -> None:
+def test_epochs_reshuffle_images_into_batches_of_one_shape() -> None:
     examples = made_up(12, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
     batches = [source.batch(step) for step in range(4)]
@@ -60,7 +60,7 @@ def test_every_epoch_shows_every_image_once_in_a_new_order_and_all_batches_have_
     assert keys[0] != keys[1]
 
 
-def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all() -> None:
+def test_captions_of_mixed_length_are_padded_to_the_longest() -> None:
     lengths = np.array([2] * 6 + [3] * 5 + [7])
     rows = TokenRows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
     source = ImageBatches(CaptionedImages(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
@@ -70,7 +70,7 @@ def test_captions_of_unlike_length_are_mixed_and_filled_up_to_the_longest_of_all
     assert any(0 < number < 6 for number in short)
 
 
-def test_each_image_comes_with_its_own_captions_and_over_time_with_all() -> None:
+def test_images_are_sampled_with_all_their_captions() -> None:
     examples = made_up(6, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
     names = {image.tobytes(): index for index, image in enumerate(examples.pixels)}
@@ -84,7 +84,7 @@ def test_each_image_comes_with_its_own_captions_and_over_time_with_all() -> None
     assert len(met) == 18
 
 
-def test_an_image_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negative_of_itself() -> None:
+def test_repeated_image_in_a_batch_gets_the_same_caption() -> None:
     choice = np.array([0, 1, 1, 0, 1, 0])
     source = ImageBatches(made_up(6, captions=5), RECIPE.replace(augment=0.0), CPU)
     source.order = SimpleNamespace(examples=lambda step: choice)  # pyright: ignore[reportAttributeAccessIssue]
@@ -94,13 +94,13 @@ def test_an_image_twice_in_a_batch_has_the_same_caption_so_that_it_is_no_negativ
             assert (choice[index] == choice[other]) == np.array_equal(tokens[index], tokens[other])
 
 
-def test_at_strength_zero_nothing_changes() -> None:
+def test_zero_augmentation_changes_nothing() -> None:
     torch.testing.assert_close(augment(random_images(), STILL), random_images() / 255, atol=1e-5, rtol=0)
 
 
-def test_moving_by_whole_pixels_is_a_roll_that_brings_white_in() -> None:
+def test_integer_translation_shifts_pixels_and_fills_white() -> None:
     positions = STILL.affine.copy()
-    positions[:, 0, 2] = 2 * 3 / 16  # each pixel is taken from three to the right
+    positions[:, 0, 2] = 2 * 3 / 16  # each pixel comes from three pixels to the right
     moved = augment(random_images(), replace(STILL, affine=positions))
     torch.testing.assert_close(moved[..., :-3], random_images()[..., 3:] / 255, atol=1e-5, rtol=0)
     assert (moved[..., -3:] == 1).all()
@@ -113,17 +113,17 @@ def test_a_quarter_turn_is_rot90() -> None:
     assert any(torch.allclose(rotated, candidate, atol=1e-5) for candidate in candidates)
 
 
-def test_what_is_drawn_moves_no_point_further_than_promised() -> None:
+def test_geometric_augmentation_stays_within_its_bounds() -> None:
     samples = draw_transforms(0, 5, 2000, 1.0)
     scales = np.sqrt(np.linalg.det(samples.affine[:, :, :2]))
-    assert 0.89 < scales.min() < 0.9 and 1.11 < scales.max() < 1.12  # e^±0.11, and shear leaves areas alone
+    assert 0.89 < scales.min() < 0.9 and 1.11 < scales.max() < 1.12  # e^±0.11; shear preserves areas
     turns = np.degrees(np.arctan2(samples.affine[:, 1, 0], samples.affine[:, 0, 0]))
     assert 7 < np.abs(turns).max() < 7.5 * np.exp(2 * 0.05)
-    assert 0.09 < np.abs(samples.affine[:, :, 2]).max() <= 0.1  # a side is two long
+    assert 0.09 < np.abs(samples.affine[:, :, 2]).max() <= 0.1  # a side has length two
     assert np.abs(draw_transforms(0, 5, 500, 0.1).affine[:, :, 2]).max() <= 0.01
 
 
-def test_what_is_done_at_times_is_done_as_often_as_promised() -> None:
+def test_augmentations_occur_at_their_documented_rates() -> None:
     samples = draw_transforms(0, 5, 4000, 1.0)
     often = {
         "filtered": (samples.filter_mix > 0).mean(),
@@ -137,10 +137,10 @@ def test_what_is_done_at_times_is_done_as_often_as_promised() -> None:
     assert samples.filters.std(axis=0)[0, 0, 1, 1] == pytest.approx(27**-0.5, rel=0.1)
 
 
-def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
+def test_colour_augmentation_preserves_grey_and_brightness() -> None:
     samples = draw_transforms(1, 1, 300, 1.0).colour_maps
     np.testing.assert_allclose(YIQ[0] @ samples, np.broadcast_to(YIQ[0], (300, 3)), atol=1e-9)
-    np.testing.assert_allclose(samples @ np.ones(3), 1, atol=0.01)  # YIQ itself has three places
+    np.testing.assert_allclose(samples @ np.ones(3), 1, atol=0.01)  # YIQ coefficients have three decimals
     chroma = YIQ[1:] @ samples @ np.linalg.inv(YIQ)[:, 1:]
     sequence_length = np.sqrt(np.linalg.det(chroma))
     np.testing.assert_allclose(
@@ -150,7 +150,7 @@ def test_colours_turn_and_fade_while_grey_and_brightness_stay() -> None:
     assert 25 < np.degrees(np.abs(np.arctan2(chroma[:, 1, 0], chroma[:, 0, 0]))).max() <= 27 + 1e-6
 
 
-def test_brightness_multiplies_and_contrast_is_about_the_mean() -> None:
+def test_brightness_scales_and_contrast_scales_about_the_mean() -> None:
     brightness, contrast = np.array([0.5, 1.0, 0.8, 0.9]), np.array([1.0, 0.6, 0.5, 0.1])
     done = augment(random_images(), replace(STILL, brightness=brightness, contrast=contrast)).double()
     for index in range(4):
@@ -159,10 +159,10 @@ def test_brightness_multiplies_and_contrast_is_about_the_mean() -> None:
         torch.testing.assert_close(done[index], expected, atol=1e-5, rtol=0)
 
 
-def test_a_filter_is_a_convolution_brought_back_to_the_images_mean_and_spread() -> None:
+def test_random_filter_is_a_renormalized_convolution() -> None:
     samples = draw_transforms(2, 2, 4, 1.0)
     fraction = np.array([0.0, 1.0, 0.5, 0.25])
-    soft = (random_images() / 4 + 96).byte()  # far from black and white, so that nothing is cut off
+    soft = (random_images() / 4 + 96).byte()  # far from black and white to avoid clipping
     done = augment(soft, replace(STILL, filters=samples.filters, filter_mix=fraction))
     for index in range(4):
         image = soft[index : index + 1] / 255
@@ -194,7 +194,7 @@ def test_blur_mixes_in_a_box_filter_applied_twice() -> None:
         torch.testing.assert_close(done[index], torch.lerp(image, soft, float(fraction[index])), atol=1e-5, rtol=0)
 
 
-def test_paint_fills_its_box_and_nothing_else() -> None:
+def test_paint_fills_only_its_box() -> None:
     box, paint = np.zeros((4, 4)), np.tile([0.1, 0.2, 0.3], (4, 1))
     box[2] = [0.25, 0.5, 0.5, 1.0]
     done = augment(random_images(), replace(STILL, box=box, paint=paint))
@@ -203,13 +203,13 @@ def test_paint_fills_its_box_and_nothing_else() -> None:
     torch.testing.assert_close(done, expected, atol=1e-5, rtol=0)
 
 
-def test_changed_images_stay_images() -> None:
+def test_augmented_images_have_valid_shape_and_range() -> None:
     done = augment(random_images(64), draw_transforms(0, 1, 64, 2.0))
     assert done.shape == (64, 3, 16, 16) and done.min() >= 0 and done.max() <= 1
 
 
 @pytest.mark.parametrize("spec", [SPEC, LSTM])
-def test_the_loss_is_the_contrastive_loss_of_the_logits(spec) -> None:
+def test_image_text_loss_is_the_contrastive_loss(spec) -> None:
     model = build(spec.with_data_sizes({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
     result, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
@@ -217,7 +217,7 @@ def test_the_loss_is_the_contrastive_loss_of_the_logits(spec) -> None:
     assert torch.equal(terms[0], result) and terms[1].item() == pytest.approx(spec.temperature) and state is None
 
 
-def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
+def test_smoothed_loss_is_minimised_and_unsmoothed_reported() -> None:
     model = build(SPEC.with_data_sizes({"vocabulary": 20})).eval()
     images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
     result, terms, _ = task_for(model.spec).loss(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
@@ -226,7 +226,7 @@ def test_what_is_smoothed_is_minimised_and_what_is_true_is_reported() -> None:
     torch.testing.assert_close(terms[0], contrastive_loss(logits).loss)
 
 
-def test_equal_captions_in_a_batch_do_not_fight() -> None:
+def test_equal_captions_in_a_batch_are_not_negatives() -> None:
     examples = made_up(6)
     rows = TokenRows(np.tile([4, 5], 6), 2 * np.arange(7))
     same = CaptionedImages(examples.pixels, rows, examples.caption_bounds, np.zeros(6, dtype=np.int64))
@@ -235,18 +235,18 @@ def test_equal_captions_in_a_batch_do_not_fight() -> None:
     assert task_for(model.spec).loss(model, RECIPE)(images, tokens)[0].item() == pytest.approx(0, abs=1e-6)
 
 
-def test_a_batch_in_parts_is_refused_with_the_reason() -> None:
+def test_contrastive_accumulation_is_rejected_with_the_reason() -> None:
     with pytest.raises(SpecError, match="compares every image with every caption"):
         task_for(SPEC).loss(build(SPEC), RECIPE.replace(accumulate=2))
 
 
-def test_a_batch_of_one_is_refused_since_it_has_nothing_to_tell_apart() -> None:
+def test_contrastive_batch_of_one_is_rejected() -> None:
     for spec in (SPEC, CrossAttention(towers=SPEC)):
         with pytest.raises(SpecError, match="batch=2 or more"):
             task_for(spec).loss(build(spec), RECIPE.replace(batch=1))
 
 
-def test_a_batch_larger_than_all_images_is_cut_to_these_and_said() -> None:
+def test_oversized_image_batch_is_reduced_with_a_message() -> None:
     received: list[str] = []
     cut = session(Recipe(batch=500, steps=5, device="cpu"), received.append)
     assert received == ["batch = 500 is more than the 64 training images: batch=64 is used."]
@@ -260,7 +260,7 @@ def session(recipe: Recipe, tell=lambda message: None) -> Session:
     return Session(SPEC.with_data_sizes({"vocabulary": 20}), recipe, made_up(64), CPU, tell)
 
 
-def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
+def test_contrastive_loss_stuck_at_log_batch_warns() -> None:
     received: list[str] = []
     recipe = Recipe(batch=16, steps=50, warm_up=0, learning_rate=1e-9, device="cpu", dropout=0.0)
     asleep = session(recipe, received.append)
@@ -272,5 +272,5 @@ def test_a_loss_that_stays_at_the_logarithm_of_the_batch_is_warned_of() -> None:
     assert len(received) == 1 and "guessing among 16 captions gives ln B = 2.773" in received[0]
 
 
-def test_a_loss_below_chance_is_not_warned_of() -> None:
+def test_contrastive_loss_below_chance_does_not_warn() -> None:
     assert chance_warning(RECIPE, 60, 0.9 * math.log(6), 6, "captions", "B") is None

@@ -1,4 +1,4 @@
-"""Dual encoders from images to a judged run: what is learned is found, and a stopped run goes on bit for bit."""
+"""Dual encoders: training, retrieval scores and exact resume."""
 
 from pathlib import Path
 
@@ -33,13 +33,13 @@ def run(folder: Path) -> Path:
     return out
 
 
-def test_twelve_coloured_shapes_are_learned(run: Path, folder: Path) -> None:
+def test_dual_encoder_learns_twelve_coloured_shapes(run: Path, folder: Path) -> None:
     score = lemma.evaluate(run, images=folder, progress=False)
     assert score.figures["recall_at_1"] == 1.0
     assert score.scores.image_to_text.chance[1] == pytest.approx(1 / 12)
 
 
-def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
+def test_retrieval_score_uses_the_model_embeddings(run: Path) -> None:
     model, examples = load(run).require(DualEncoderModel, "a dual encoder"), made_up(7, captions=2, vocabulary=8)
     images = torch.stack([model.image_vectors(torch.from_numpy(pixel[None]))[0] for pixel in examples.pixels]).detach()
     rows = [torch.from_numpy(examples.rows.pad([row])) for row in range(14)]
@@ -55,7 +55,7 @@ def test_the_score_is_of_the_vectors_of_the_model(run: Path) -> None:
     assert score.scores.text_to_image.queries == 14
 
 
-def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run: Path, folder: Path) -> None:
+def test_nearest_pixel_baseline_excludes_the_query_image(run: Path, folder: Path) -> None:
     score = lemma.evaluate(run, images=folder, split="train", progress=False)
     assert score.protocol["split"] == "train"
     assert score.protocol["learned"] == f"{score.images} of these images were in the training split"
@@ -64,17 +64,19 @@ def test_the_nearest_pixel_is_next_to_it_and_does_not_find_the_image_itself(run:
     assert "learned" not in lemma.evaluate(run, images=folder, split="test", progress=False).protocol
 
 
-def test_captions_of_unknown_words_are_not_all_right(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_unknown_word_captions_score_at_chance(run: Path, folder: Path, tmp_path: Path) -> None:
     strange = shapes(tmp_path / "strange")
     names = sorted(path.name for path in strange.glob("*.png"))
     rows = [f"{name},zebra{index}" for index, name in enumerate(names)]
     (strange / "captions.csv").write_text("\n".join(["image,caption", *rows]))
     score = lemma.evaluate(run, images=strange, progress=False)
     for way in score.scores:
-        assert [way.chance[1], way.recall[1].value] == pytest.approx([1 / 12, 1 / 12])  # all are read alike: guessing
+        assert [way.chance[1], way.recall[1].value] == pytest.approx(
+            [1 / 12, 1 / 12]
+        )  # all captions have equal ids, so scores are at chance
 
 
-def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Path, tmp_path: Path) -> None:
+def test_resumed_dual_encoder_equals_uninterrupted_run(folder: Path, tmp_path: Path) -> None:
     class Stopped(Exception):
         pass
 
@@ -103,7 +105,7 @@ def test_a_run_that_is_stopped_and_resumed_equals_the_one_left_alone(folder: Pat
     assert rows[0] == rows[1] and any("recall_at_10" in row for row in rows[0])
 
 
-def test_a_dual_encoder_writes_nothing_and_says_what_it_is_for(run: Path) -> None:
+def test_dual_encoder_rejects_text_generation_with_advice(run: Path) -> None:
     with pytest.raises(RunError, match=r"not a language model. It is a dual encoder.*lemma search"):
         lemma.generate(run, "a red")
     with pytest.raises(RunError, match="not a re-ranker"):
@@ -114,7 +116,7 @@ def test_a_dual_encoder_writes_nothing_and_says_what_it_is_for(run: Path) -> Non
         lemma.evaluate(run, stride=3, progress=False)
 
 
-def test_a_changed_folder_is_not_taken_for_the_test_split(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_changed_image_folder_is_not_used_as_test_split(run: Path, folder: Path, tmp_path: Path) -> None:
     table = folder / "captions.csv"
     before = table.read_text()
     try:
@@ -126,12 +128,12 @@ def test_a_changed_folder_is_not_taken_for_the_test_split(run: Path, folder: Pat
         table.write_text(before)
 
 
-def test_a_tree_reads_no_captions(folder: Path, tmp_path: Path) -> None:
+def test_tree_body_is_rejected_for_captions(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="captions have none"):
         lemma.train(SPEC, images=folder, out=tmp_path / "run", body="tree", progress=False)
 
 
-def test_duplicate_captions_are_right_for_both_images() -> None:
+def test_duplicate_captions_are_relevant_to_both_images() -> None:
     examples = made_up(4)
     rows = TokenRows(np.array([3, 4, 3, 5]), np.arange(5))
     score = score_dual_encoder(

@@ -1,4 +1,4 @@
-"""An encoder judged by what is hidden from it, against brute force over the same windows."""
+"""Masked-token evaluation against brute force over the same windows."""
 
 import json
 import math
@@ -27,7 +27,7 @@ def encoder(objective: str) -> EncoderModel:
 
 
 @pytest.mark.parametrize("objective", ["masked", "next-sentence", "both"])
-def test_loss_and_accuracy_are_those_of_every_hidden_token_asked_alone(objective: str) -> None:
+def test_masked_loss_and_accuracy_match_per_token_reference(objective: str) -> None:
     model = encoder(objective)
     score = score_masked(model, TEXT, 0.2, protocol={"split": "validation"})
     assert model.training
@@ -55,20 +55,20 @@ def test_loss_and_accuracy_are_those_of_every_hidden_token_asked_alone(objective
     assert score.perplexity == pytest.approx(math.exp(score.loss))
 
 
-def test_a_measurement_is_repeated_exactly_and_another_seed_hides_others() -> None:
+def test_masked_evaluation_is_deterministic_per_seed() -> None:
     model = encoder("both")
     item, again, other = (score_masked(model, TEXT, 0.15, seed=seed) for seed in (1, 1, 2))
     assert item == again and item.loss != other.loss
 
 
-def test_a_text_shorter_than_the_context_is_one_window() -> None:
+def test_text_shorter_than_context_is_one_window() -> None:
     score = score_masked(encoder("masked"), TEXT[:6], 0.15)
     assert (score.rows, score.tokens) == (1, 1) and "left out" not in score.protocol
     assert score_masked(encoder("masked"), TEXT[:25], 0.15).protocol["left out"] == "the last 3 tokens"
 
 
 @pytest.mark.parametrize("objective", ["masked", "next-sentence", "both"])
-def test_what_is_shown_fits_into_eighty_columns_and_json(objective: str) -> None:
+def test_score_output_fits_80_columns_and_json(objective: str) -> None:
     score = score_masked(encoder(objective), TEXT, 0.15, protocol={"data hash": "0" * 64})
     assert max(map(len, str(score).splitlines())) <= 80
     assert json.loads(json.dumps(score.to_dict()))["loss"] == score.loss

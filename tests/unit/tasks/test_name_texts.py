@@ -1,4 +1,4 @@
-"""Classes of texts that nobody has labelled: what is told of each, and what is no text."""
+"""Classification of unlabelled texts and invalid sources."""
 
 from typing import Any
 
@@ -29,19 +29,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return load(folder / "run")
 
 
-def test_no_texts_have_no_classes(run: Run) -> None:
+def test_empty_list_gives_no_classes(run: Run) -> None:
     assert classify_texts(run, []) == []
 
 
 @pytest.mark.parametrize(
     ("source", "message"), [(3, r"source 1 is 3 \(int\)"), (None, "None"), (" ", "source 1 is empty")]
 )
-def test_what_is_no_text_is_refused(run: Run, source: Any, message: str) -> None:
+def test_non_string_source_is_rejected(run: Run, source: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         classify_texts(run, ["a", source])
 
 
-def test_unknown_characters_are_left_out_and_told(run: Run) -> None:
+def test_unknown_characters_are_skipped_and_reported(run: Run) -> None:
     text = made_texts(1)[0][0]
     base, strange = classify_texts(run, [text, f"\u2603{text}\u2604"])
     assert base.note == "" and "2 characters left out" in strange.note

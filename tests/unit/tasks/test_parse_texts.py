@@ -1,4 +1,4 @@
-"""Texts classified along trees that a parser draws: the same way through training, judging and naming."""
+"""Classification along predicted trees, equal in training, evaluation and generation."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,7 +27,7 @@ TREE: dict[str, Any] = {"steps": 30, "batch": 16, "width": 8, "minimum_count": 1
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A parser, a table of texts, and a classifier that was trained on the trees of the one for the other."""
+    """Return a folder with a parser, a table of texts and a classifier trained on their parsed trees."""
     folder = tmp_path_factory.mktemp("trees")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
@@ -39,7 +39,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None:
+def test_parsed_texts_have_the_trees_of_look_parse(home: Path) -> None:
     text = "I prefer the morning flight . They take a bus !\nyou want it"
     samples = list(parse_batches(home / "parser", [text, "it"], SilentObserver()))
     lines = "\n".join(" ".join(words) for words in split_sentences(text))
@@ -52,7 +52,7 @@ def test_the_trees_of_a_text_are_those_that_look_parse_draws(home: Path) -> None
     assert samples[1] == ParsedWords(("it",), (-1,))
 
 
-def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_text_is_split_into_sentences_and_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
     assert split_sentences('He said "No!" Then he left.\n\nYes') == [
         ["He", "said", '"', "No", "!", '"'],
         ["Then", "he", "left", "."],
@@ -63,19 +63,19 @@ def test_a_text_is_cut_into_sentences_and_its_end_is_not_parsed(monkeypatch: pyt
     assert split_sentences("a b c d e f g") == [["a", "b", "c"], ["d", "e"]]
 
 
-def test_the_spec_names_the_parser_from_the_root_and_the_hash_tells_another_parser(home: Path) -> None:
+def test_run_stores_the_absolute_path_of_its_parser(home: Path) -> None:
     data = RunFolder.open(home / "run").data
     assert data.parser == str((home / "parser").resolve())
     assert lemma.evaluate(home / "run", progress=False).accuracy.value > 0.6
 
 
-def test_other_labels_are_judged_by_trees_of_the_same_parser(home: Path) -> None:
+def test_evaluating_other_labels_uses_the_same_parser(home: Path) -> None:
     other = write_table(home / "other.csv", made_texts(40, seed=5))
     score = lemma.evaluate(home / "run", labels=other, progress=False)
     assert score.texts == 40 and score.accuracy.value > 0.6
 
 
-def test_a_text_named_alone_has_the_class_that_evaluation_gives_it(home: Path) -> None:
+def test_single_text_gets_the_class_of_its_evaluation(home: Path) -> None:
     rows = made_texts(40, seed=5)
     other = write_table(home / "again.csv", rows)
     labelled = lemma.generate(home / "run", source=[text for text, _ in rows])
@@ -83,9 +83,7 @@ def test_a_text_named_alone_has_the_class_that_evaluation_gives_it(home: Path) -
     assert np.mean(right) == pytest.approx(lemma.evaluate(home / "run", labels=other, progress=False).accuracy.value)
 
 
-def test_a_resumed_or_repeated_training_takes_the_trees_that_were_kept(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_training_reuses_cached_trees(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*given: Any) -> None:
         raise AssertionError("parsed again")
 
@@ -94,9 +92,7 @@ def test_a_resumed_or_repeated_training_takes_the_trees_that_were_kept(
     assert RunFolder.open(home / "again").data_hash == RunFolder.open(home / "run").data_hash
 
 
-def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
-    home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_parsed_trees_are_cached_by_text_and_parser(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parse_texts, "MIN_CACHED_TEXTS", 0)
     monkeypatch.setenv("LEMMA_HOME", str(home / "other-home"))
     calls: list[list[str]] = []
@@ -124,8 +120,8 @@ def test_trees_are_kept_by_text_and_parser_and_damaged_ones_are_drawn_again(
     assert cached_trees(texts, "p", draw) == first and len(calls) == 4
 
 
-def test_a_file_of_trees_needs_no_parser_and_its_arcs_decide(home: Path) -> None:
-    """The words are the same for both classes: only which of them is denied tells them apart."""
+def test_gold_trees_need_no_parser_and_affect_the_class(home: Path) -> None:
+    """Both classes have the same words; only the head of the negation differs."""
     heads = {"good": (0, 1, 2, 1), "bad": (0, 1, 1, 1)}
     words = [("good", "bad", "not", f"n{index}") for index in range(100)]
     labels = ["good" if index % 2 else "bad" for index in range(len(words))]
@@ -156,7 +152,7 @@ def _relabelled(home: Path, sentences: list[Sentence]) -> Path:
     return path
 
 
-def test_a_changed_parser_is_noticed(home: Path) -> None:
+def test_changed_parser_is_detected(home: Path) -> None:
     before = parser_trees(home / "parser", SilentObserver()).hash
     words = {**PARSER, "steps": 2, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
     (home / "parser").rename(home / "kept")
@@ -180,7 +176,7 @@ def test_a_changed_parser_is_noticed(home: Path) -> None:
         ("gru", {"parser": "parser"}, "only a tree body reads trees"),
     ],
 )
-def test_what_does_not_go_together_is_told_before_anything_is_written(
+def test_invalid_parser_settings_are_rejected_before_writing(
     home: Path, model: str, words: dict[str, Any], message: str
 ) -> None:
     options = {word: home / value if word == "parser" else value for word, value in words.items()}
@@ -190,7 +186,7 @@ def test_what_does_not_go_together_is_told_before_anything_is_written(
     assert not (home / "refused").exists()
 
 
-def test_a_tree_is_counted_to_the_unit(home: Path) -> None:
+def test_tree_counts_match_parameters_and_flops(home: Path) -> None:
     run = load(home / "run")
     account = lemma.count(home / "run", quantities=["parameters"])
     assert account.parameters.total == sum(weight.numel() for weight in run.module.parameters())

@@ -1,4 +1,4 @@
-"""Attachment scores and what heads know of relations, against counting by hand."""
+"""Attachment scores and head accuracies against counting by hand."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from lemma.tasks.parsing import score_trees
 from treebanks import B1, tiny
 
 
-def test_the_right_trees_score_a_hundred() -> None:
+def test_correct_trees_score_100() -> None:
     score = score_trees(tiny(), tiny())
     assert score.uas == score.las == score.uas_without_punctuation == 100
     assert all(relation.recall == relation.precision == 100 for relation in score.relations)
@@ -32,7 +32,7 @@ def test_wrong_heads_and_wrong_labels_are_counted_separately() -> None:
     assert score.to_dict()["las"] == score.las and "UAS" in str(score) and "<table" in score._repr_html_()
 
 
-def test_figures_without_punctuation_leave_it_out() -> None:
+def test_punctuation_free_scores_exclude_punctuation() -> None:
     gold = Sentence(("go", "!"), (0, 1), ("root", "punct"), ("VERB", "PUNCT"))
     score = score_trees([gold], [replace(gold, heads=(2, 0))])
     assert (score.uas, score.uas_without_punctuation) == (0, 0)
@@ -40,7 +40,7 @@ def test_figures_without_punctuation_leave_it_out() -> None:
     assert (score.las, score.las_without_punctuation) == (50, 100)
 
 
-def test_chains_are_the_baselines() -> None:
+def test_chain_baselines_attach_to_adjacent_words() -> None:
     score = score_trees([B1], [B1])
     assert score.baselines["on the word before"] == 0  # no word's head is the one before it
     assert score.baselines["on the word after"] == pytest.approx(100 * 3 / 7)  # I, morning, through
@@ -48,14 +48,14 @@ def test_chains_are_the_baselines() -> None:
     assert score_trees([chain], [chain]).baselines["on the word before"] == 100
 
 
-def test_trees_without_labels_have_no_las_but_an_undirected_score() -> None:
+def test_unlabelled_trees_have_undirected_score_but_no_las() -> None:
     guess = Sentence(B1.words, (0, 1, 5, 5, 2, 7, 5), ("_",) * 7)
     score = score_trees([B1], [guess])
     assert score.las is None and score.uas == pytest.approx(100 * 5 / 7) and score.uuas == 100
     assert score.to_dict()["las"] is None
 
 
-def test_a_share_of_nothing_is_no_figure() -> None:
+def test_attachment_scores_without_arcs_are_undefined() -> None:
     item = Sentence(("go",), (0,), ("root",), ("VERB",))
     score = score_trees([item], [replace(item, relations=("_",))])
     assert score.uuas is None and score.to_dict()["uuas"] is None and "UUAS                 –" in str(score)
@@ -70,13 +70,13 @@ def test_a_share_of_nothing_is_no_figure() -> None:
     assert score.to_dict()["without_punctuation"] == {"uas": None, "las": None} and "(– without" in str(score)
 
 
-def test_no_head_is_the_best_where_none_finds_anything() -> None:
+def test_no_best_head_is_named_without_hits() -> None:
     blind = [np.zeros((2, 7), dtype=int)]
     result = relation_findings(["layer 0 head 0", "layer 0 head 1"], [B1], blind)
     assert {(finding.head, finding.accuracy) for finding in result} == {("none", 0.0)}
 
 
-def test_what_cannot_be_compared_is_refused() -> None:
+def test_mismatched_trees_are_rejected() -> None:
     with pytest.raises(InputError, match="no trees"):
         score_trees([], [])
     with pytest.raises(InputError, match="2 predicted"):
@@ -104,7 +104,7 @@ def test_the_best_offset_is_the_most_frequent_distance() -> None:
     assert offsets["nmod", "to the head word"] == (1, 50.0)  # morning → flight, Denver → flight
 
 
-def test_findings_name_the_best_head_next_to_the_baselines() -> None:
+def test_findings_compare_the_best_head_with_baselines() -> None:
     right, wrong = np.array(B1.heads), np.zeros(7, dtype=int)
     guesses = [np.stack([wrong, right])]
     result = relation_findings(
@@ -115,7 +115,7 @@ def test_findings_name_the_best_head_next_to_the_baselines() -> None:
     assert (dobj.offset, dobj.offset_accuracy) == (-3, 100.0) and "dobj" in str(dobj)
 
 
-def test_validation_trees_of_other_relations_are_refused_before_training(
+def test_unknown_validation_relations_are_rejected_before_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))

@@ -1,4 +1,4 @@
-"""Perplexity against loops that feed each token its own context, and against a single pass."""
+"""Perplexity against loops with a separate context per token, and against a single pass."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def family(spec: ModelSpec) -> str:
 
 
 def exact_model(spec: ModelSpec) -> LanguageModel:
-    """A model in float64 whose predictions are far from uniform, so that the context matters."""
+    """Return a float64 model with predictions far from uniform, which depend on the context."""
     torch.manual_seed(3)
     model = build(spec, dropout=0.5)
     with torch.no_grad():
@@ -38,8 +38,8 @@ def text(length: int) -> np.ndarray:
     return np.random.default_rng(length).integers(0, V, length).astype(np.uint16)
 
 
-def loss_from(model: LanguageModel, tokens: np.ndarray, first_seen: list[int]) -> float:
-    """The mean of −log p(token t | tokens first_seen[t] … t−1), one call a token."""
+def reference_loss(model: LanguageModel, tokens: np.ndarray, first_seen: list[int]) -> float:
+    """Return the mean of −log p(token t | tokens first_seen[t] … t−1), one call per token."""
     model.eval()
     losses = []
     for index, first in zip(range(1, len(tokens)), first_seen, strict=True):
@@ -51,35 +51,33 @@ def loss_from(model: LanguageModel, tokens: np.ndarray, first_seen: list[int]) -
 
 @pytest.mark.parametrize("spec", WINDOWED, ids=family)
 @pytest.mark.parametrize("shorter", [0, 1, 2])
-def test_stride_one_gives_every_token_its_full_context(spec: ModelSpec, shorter: int) -> None:
+def test_stride_one_scores_tokens_with_full_context(spec: ModelSpec, shorter: int) -> None:
     model, tokens = exact_model(spec), text(23)
     context = (model.receptive_field or 0) - shorter
-    expected = loss_from(model, tokens, [max(0, index - context) for index in range(1, len(tokens))])
+    expected = reference_loss(model, tokens, [max(0, index - context) for index in range(1, len(tokens))])
     assert perplexity(model, tokens, context=context, stride=1).loss == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("spec", [*WINDOWED, *RECURRENT], ids=family)
 @pytest.mark.parametrize(("context", "stride"), [(3, 2), (3, 3), (2, 1)])
 @pytest.mark.parametrize("length", [2, 3, 4, 5, 22, 23])
-def test_a_token_past_the_first_window_is_scored_in_the_last_part_of_its_window(
-    spec: ModelSpec, context: int, stride: int, length: int
-) -> None:
+def test_strided_windows_score_only_their_new_tokens(spec: ModelSpec, context: int, stride: int, length: int) -> None:
     model, tokens = exact_model(spec), text(length)
     windows_before = [max(0, -(-(index - context) // stride)) for index in range(1, length)]
-    expected = loss_from(model, tokens, [stride * before for before in windows_before])
+    expected = reference_loss(model, tokens, [stride * before for before in windows_before])
     score = perplexity(model, tokens, context=context, stride=stride, batch=7)
     assert (score.loss, score.tokens) == (pytest.approx(expected, abs=1e-12), length - 1)
 
 
 @pytest.mark.parametrize("spec", [FEED_FORWARD, ATTENTIVE, TABLE], ids=family)
-def test_window_models_have_their_full_context_by_default(spec: ModelSpec) -> None:
+def test_window_models_are_scored_with_full_context_by_default(spec: ModelSpec) -> None:
     model, tokens = exact_model(spec), text(40)
     score = perplexity(model, tokens)
     assert score == perplexity(model, tokens, context=model.receptive_field, stride=1)
     assert (score.protocol.context, score.protocol.stride, score.protocol.streams) == (model.receptive_field, 1, 1)
 
 
-def test_the_decoder_slides_by_half_its_context_by_default() -> None:
+def test_decoder_stride_defaults_to_half_the_context() -> None:
     model, tokens = exact_model(DECODER), text(40)
     score = perplexity(model, tokens)
     assert score == perplexity(model, tokens, context=6, stride=3)
@@ -88,7 +86,7 @@ def test_the_decoder_slides_by_half_its_context_by_default() -> None:
 
 @pytest.mark.parametrize("spec", WINDOWED, ids=family)
 @pytest.mark.parametrize("streams", [2, 5, 7])
-def test_streams_of_a_bounded_model_equal_the_single_pass(spec: ModelSpec, streams: int) -> None:
+def test_parallel_streams_of_bounded_models_equal_single_pass(spec: ModelSpec, streams: int) -> None:
     model, tokens = exact_model(spec), text(61)
     single = perplexity(model, tokens, context=model.receptive_field, stride=1)
     side_by_side = perplexity(model, tokens, context=model.receptive_field, stride=1, streams=streams, batch=20)
@@ -97,24 +95,24 @@ def test_streams_of_a_bounded_model_equal_the_single_pass(spec: ModelSpec, strea
 
 
 @pytest.mark.parametrize("spec", RECURRENT, ids=family)
-def test_one_stream_of_a_recurrent_model_is_the_exact_pass_however_it_is_chunked(spec: ModelSpec) -> None:
+def test_single_recurrent_stream_is_exact_for_any_chunking(spec: ModelSpec) -> None:
     model, tokens = exact_model(spec), text(50)
-    expected = loss_from(model, tokens, [0] * 49)
+    expected = reference_loss(model, tokens, [0] * 49)
     for batch in (1, 7, None):
         assert perplexity(model, tokens, streams=1, batch=batch).loss == pytest.approx(expected, abs=1e-12)
 
 
 @pytest.mark.parametrize("spec", RECURRENT, ids=family)
-def test_recurrent_streams_carry_their_state_and_warm_up_on_what_precedes_them(spec: ModelSpec) -> None:
+def test_recurrent_streams_warm_up_on_preceding_tokens(spec: ModelSpec) -> None:
     model, tokens, scored = exact_model(spec), text(WARM_UP_TOKENS + 31), 10
     positions = [index - 1 for index in range(1, len(tokens))]
     first_seen = [max(0, (index - WARM_UP_TOKENS) // scored) * scored for index in positions]
     score = perplexity(model, tokens, streams=3, batch=50)
-    assert score.loss == pytest.approx(loss_from(model, tokens, first_seen), abs=1e-12)
+    assert score.loss == pytest.approx(reference_loss(model, tokens, first_seen), abs=1e-12)
     assert (score.protocol.streams, score.protocol.warm_up) == (3, WARM_UP_TOKENS)
 
 
-def test_every_default_number_of_streams_scores_every_token_once() -> None:
+def test_default_streams_score_each_token_once() -> None:
     model = build(LSTM)
     for parameter in model.parameters():
         torch.nn.init.zeros_(parameter)
@@ -124,14 +122,14 @@ def test_every_default_number_of_streams_scores_every_token_once() -> None:
         assert score.loss == pytest.approx(np.log(V), abs=1e-6)  # every token exactly once, each ln V
 
 
-def test_long_text_is_read_in_many_streams_close_to_the_single_pass() -> None:
+def test_many_streams_approximate_the_single_pass() -> None:
     model, tokens = build(LSTM), text(9000)
     fast, exact = perplexity(model, tokens), perplexity(model, tokens, streams=1)
     assert fast.protocol.streams == 8 and exact.protocol.streams == 1
     assert fast.loss == pytest.approx(exact.loss, abs=1e-6)
 
 
-def test_logits_stay_bounded_whatever_the_vocabulary() -> None:
+def test_logits_memory_is_bounded_for_large_vocabularies() -> None:
     width = 100_000
     for spec in (Decoder(V=width, d=4, L=1, h=1, T=256), Lstm(V=width, d=4, D=4), FeedForward(V=width, d=4, d_h=4)):
         model, sizes = build(spec), []
@@ -140,7 +138,7 @@ def test_logits_stay_bounded_whatever_the_vocabulary() -> None:
         assert max(sizes) * 4 <= 64 * 2**20
 
 
-def test_reading_leaves_the_model_as_it_was_and_switches_dropout_off() -> None:
+def test_perplexity_disables_dropout_and_restores_the_mode() -> None:
     model, tokens = exact_model(DECODER), text(30)
     model.train()
     assert perplexity(model, tokens) == perplexity(model, tokens)
@@ -151,12 +149,12 @@ def test_reading_leaves_the_model_as_it_was_and_switches_dropout_off() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_tensor_and_an_array_are_the_same_text() -> None:
+def test_perplexity_accepts_tensors_and_arrays() -> None:
     model, tokens = exact_model(FEED_FORWARD), text(30)
     assert perplexity(model, torch.from_numpy(tokens.astype(np.int64))) == perplexity(model, tokens)
 
 
-def test_bfloat16_is_near_and_stands_in_the_protocol() -> None:
+def test_bfloat16_perplexity_is_close_and_in_the_protocol() -> None:
     model, tokens = build(DECODER), text(60)
     rounded, base = perplexity(model, tokens, precision="bfloat16"), perplexity(model, tokens)
     assert rounded.loss != base.loss and rounded.loss == pytest.approx(base.loss, abs=0.02)
@@ -164,12 +162,12 @@ def test_bfloat16_is_near_and_stands_in_the_protocol() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_too_short_a_text_is_refused(length: int) -> None:
+def test_too_short_text_is_rejected(length: int) -> None:
     with pytest.raises(DataError, match="at least 2 tokens"):
         perplexity(build(LSTM), text(length))
 
 
-def test_foreign_tokens_are_refused() -> None:
+def test_out_of_vocabulary_tokens_are_rejected() -> None:
     with pytest.raises(InputError, match="token 11 is outside the model's vocabulary of 11"):
         perplexity(build(LSTM), np.array([1, 2, V]))
     with pytest.raises(InputError, match="token -1 is outside"):
@@ -189,12 +187,12 @@ def test_foreign_tokens_are_refused() -> None:
         (LSTM, {"streams": 0}, "streams = 0 is less than 1"),
     ],
 )
-def test_settings_that_do_not_fit_are_refused(spec: ModelSpec, words: dict[str, int], message: str) -> None:
+def test_invalid_perplexity_settings_are_rejected(spec: ModelSpec, words: dict[str, int], message: str) -> None:
     with pytest.raises(InputError, match=message):
         perplexity(build(spec), text(20), **words)
 
 
-def test_a_loss_that_is_no_number_is_reported_as_such() -> None:
+def test_nan_loss_is_reported_as_nan() -> None:
     model = exact_model(FEED_FORWARD)
     with torch.no_grad():
         next(model.parameters()).fill_(float("nan"))
@@ -203,7 +201,7 @@ def test_a_loss_that_is_no_number_is_reported_as_such() -> None:
     assert score.to_dict()["loss"] is None and score.to_dict()["perplexity"] is None
 
 
-def test_the_source_goes_into_the_protocol() -> None:
+def test_perplexity_protocol_includes_the_text_source() -> None:
     source = TextSource(tokenizer="characters, V = 11", data_hash="abc123", split="validation")
     score: PerplexityScore = perplexity(build(DECODER), text(30), bytes=30, source=source)
     protocol = score.to_dict()["protocol"]
@@ -216,7 +214,7 @@ def test_the_source_goes_into_the_protocol() -> None:
     assert "sees 4 to 6 tokens" in protocol["left_out"][1]
 
 
-def test_what_was_left_out_is_told_for_each_way_of_reading() -> None:
+def test_protocol_lists_unscored_text_per_reading_method() -> None:
     def left_out(spec: ModelSpec, length: int, source: TextSource | None = None) -> tuple[str, ...]:
         return perplexity(build(spec), text(length), source=source).protocol.left_out[1:]
 

@@ -1,4 +1,4 @@
-"""The registry of tasks: every family has its task, and what a person names is read by what the tasks declare."""
+"""The registry of tasks: families and data arguments."""
 
 import inspect
 import subprocess
@@ -13,13 +13,13 @@ from lemma.tasks.base import Task
 from lemma.tasks.registry import DATA_SETTINGS, TASKS_BY_OPTION, data_args, task_for, task_info
 
 
-def test_a_task_has_at_most_seven_methods() -> None:
+def test_tasks_have_at_most_seven_methods() -> None:
     public = [name for name, _ in inspect.getmembers(Task, inspect.isfunction) if not name.startswith("_")]
     assert sorted(public) == ["batches", "load", "loss", "samples", "score", "steps_per_epoch", "validate"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family: str) -> None:
+def test_family_task_option_is_a_data_spec_field(family: str) -> None:
     task = task_for(FAMILIES[family])
     info = task.info
     assert task.info is task_info(FAMILIES[family])
@@ -27,12 +27,12 @@ def test_every_family_has_a_task_whose_option_is_a_field_of_its_data_spec(family
     assert TASKS_BY_OPTION[info.option].data_spec is info.data_spec
 
 
-def test_what_a_person_named_is_read_without_torch() -> None:
+def test_data_arguments_are_parsed_without_torch() -> None:
     code = "import sys; from lemma.tasks.registry import data_args; data_args({}); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
-def test_the_families_are_spread_over_the_tasks_as_before() -> None:
+def test_families_map_to_their_tasks() -> None:
     options = {family: task_for(spec).info.option for family, spec in FAMILIES.items()}
     assert {family: option for family, option in options.items() if option != "text"} == {
         "parser": "treebank",
@@ -45,7 +45,7 @@ def test_the_families_are_spread_over_the_tasks_as_before() -> None:
     }
 
 
-def test_settings_become_words_of_the_data_spec_and_files_get_their_full_path(tmp_path: Path, monkeypatch) -> None:
+def test_data_arguments_become_settings_with_absolute_paths(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.csv").write_text("text,label\n")
     settings = data_args({"labels": "mine.csv", "text_column": "t", "limit": 5, "images": None})
@@ -56,7 +56,7 @@ def test_settings_become_words_of_the_data_spec_and_files_get_their_full_path(tm
     assert data_args({}).option is None
 
 
-def test_settings_of_the_data_are_told_from_those_of_evaluate() -> None:
+def test_data_settings_are_distinguished_from_evaluation_settings() -> None:
     assert {"source_column", "captions", "nodes", "parser", "dev"} < DATA_SETTINGS
     assert not DATA_SETTINGS & {"limit", "beam", "context", "stride", "layer", "head"}
 
@@ -69,6 +69,6 @@ def test_settings_of_the_data_are_told_from_those_of_evaluate() -> None:
         ({"dev": "a.conllu"}, "belongs to treebank"),
     ],
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, str], message: str) -> None:
+def test_conflicting_data_arguments_are_rejected(given: dict[str, str], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         data_args(given)

@@ -1,4 +1,4 @@
-"""Ranking the first few again, against sorting by hand; the gain against its definition."""
+"""Re-ranking of the top candidates against sorting; the gain against its definition."""
 
 import numpy as np
 import pytest
@@ -33,14 +33,14 @@ def ordered_by_hand(first: np.ndarray, second: np.ndarray, number: int) -> list[
 
 
 @pytest.mark.parametrize("number", [2, 3, 7, 30])
-def test_the_new_order_is_that_of_sorting_the_few_by_hand(number: int) -> None:
+def test_rescoring_sorts_only_the_candidates(number: int) -> None:
     first, second = RANDOM.normal(size=(5, 7)), RANDOM.normal(size=(5, 7))
     few = top_candidates(lambda rows: first[rows], 5, 7, number)
     put = TopK(few, np.take_along_axis(second, few, axis=1)).rescore(first, slice(0, 5))
     assert np.argsort(-put, axis=1).tolist() == ordered_by_hand(first, second, number)
 
 
-def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
+def test_reranking_gain_ceiling_and_recall_match_reference() -> None:
     scores, remaining = RANDOM.normal(size=(40, 40)), RANDOM.normal(size=(40, 40)) + 3 * np.eye(40)
     result = score_reranking(table_scores(scores), one_each(40), 5, lambda i, t: remaining[i, t])
     after = np.array([row[0] for row in ordered_by_hand(scores, remaining, 5)]) == np.arange(40)
@@ -57,7 +57,7 @@ def test_gain_ceiling_and_recall_are_counted_as_their_names_say() -> None:
     assert result.score.scores.text_to_image.recall[1].value == pytest.approx(columns.mean())
 
 
-def test_the_paired_interval_is_that_of_resampled_images() -> None:
+def test_reranking_interval_matches_paired_bootstrap() -> None:
     scores, remaining = RANDOM.normal(size=(60, 60)) + np.eye(60), RANDOM.normal(size=(60, 60)) + 2 * np.eye(60)
     gain = score_reranking(
         table_scores(scores), one_each(60), 10, lambda i, t: remaining[i, t], samples=4000
@@ -68,7 +68,7 @@ def test_the_paired_interval_is_that_of_resampled_images() -> None:
     assert gain.recall.interval == pytest.approx(np.percentile(samples, [2.5, 97.5]), abs=0.02)
 
 
-def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
+def test_reranking_with_equal_logits_gains_nothing() -> None:
     images, texts = RANDOM.normal(size=(30, 4)), RANDOM.normal(size=(30, 4))
     products = images @ texts.T
     result = score_reranking(vector_scores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
@@ -77,24 +77,24 @@ def test_the_same_logits_again_gain_nothing_and_change_no_figure() -> None:
         assert (gain.recall.value, gain.better, gain.worse, gain.recall.interval) == (0, 0, 0, [0, 0])
 
 
-def test_the_loss_is_that_of_training_where_every_image_has_one_caption() -> None:
+def test_evaluation_loss_equals_training_loss_for_single_captions() -> None:
     scores, remaining = RANDOM.normal(size=(12, 12)), RANDOM.normal(size=(12, 12))
-    np.fill_diagonal(scores, 5.0)  # training always has the right one among the few
+    np.fill_diagonal(scores, 5.0)  # in training the correct item is always a candidate
     result = score_reranking(table_scores(scores), one_each(12), 4, lambda i, t: remaining[i, t], samples=0)
     expected = reranking_loss(torch.from_numpy(remaining), select_candidates(torch.from_numpy(scores), 4))
     assert result.loss == pytest.approx(expected.item())
 
 
-def test_a_second_caption_or_an_equal_one_is_no_wrong_answer() -> None:
+def test_additional_and_equal_captions_are_not_errors() -> None:
     scores = np.array([[9.0, 8.0, 7.0, 0.0], [0.0, 0.0, 9.0, 8.0]])
-    belonging = Relevance(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text is the first again
+    belonging = Relevance(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text equals the first
     result = score_reranking(table_scores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
     assert result.score.scores.image_to_text.recall[1].value == 1
     custom = scores[belonging.owners, np.arange(4)]
     assert result.loss < np.log(2) and np.isfinite(custom).all()
 
 
-def test_no_pair_is_looked_at_twice_and_only_the_few_are() -> None:
+def test_only_candidate_pairs_are_scored_once_each() -> None:
     request: list[tuple[int, int]] = []
 
     def scorer(images: np.ndarray, texts: np.ndarray) -> np.ndarray:
@@ -108,7 +108,7 @@ def test_no_pair_is_looked_at_twice_and_only_the_few_are() -> None:
     assert len(request) == len(set(request)) and set(request) == few | {(index, index) for index in range(20)}
 
 
-def test_the_result_fits_eighty_columns_and_says_gain_and_ceiling() -> None:
+def test_reranking_result_fits_80_columns_with_gain_and_ceiling() -> None:
     scores = RANDOM.normal(size=(50, 50))
     result = score_reranking(table_scores(scores), one_each(50), 10, lambda i, t: scores[i, t] + 3.0 * (i == t))
     assert max(map(len, str(result).splitlines())) <= 80
@@ -117,7 +117,7 @@ def test_the_result_fits_eighty_columns_and_says_gain_and_ceiling() -> None:
     assert "<table" in result._repr_html_()
 
 
-def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> None:
+def test_pair_logits_do_not_depend_on_pair_order() -> None:
     towers = DualEncoder(
         body=Encoder(vocabulary=11, width=8, depth=1, heads=2, context=9),
         grid=2, patch=2, image_width=4, image_depth=1, image_heads=2, shared=3,
@@ -136,7 +136,7 @@ def test_pair_logits_are_the_models_own_whatever_the_order_of_the_pairs() -> Non
     np.testing.assert_allclose(PairLogits(model, pixels, rows)(images, texts), expected.numpy(), rtol=1e-4, atol=1e-4)
 
 
-def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_does_not_change_reranking_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     scores, remaining = RANDOM.normal(size=(30, 30)), RANDOM.normal(size=(30, 30))
     full = score_reranking(table_scores(scores), one_each(30), 4, lambda i, t: remaining[i, t]).to_dict()
     monkeypatch.setattr("lemma.tasks.retrieval_score.BLOCK_SCORES", 64)

@@ -1,4 +1,4 @@
-"""What a re-ranker learns, against choosing candidates and scoring pairs one by one."""
+"""The re-ranking loss against selecting candidates and scoring pairs in loops."""
 
 import math
 
@@ -34,7 +34,7 @@ def pair_logit(model: CrossAttentionModel, image: int, text: int) -> float:
     return model.logits(patches, words, tokens >= 0).item()
 
 
-def by_hand(model: CrossAttentionModel, candidates: int) -> float:
+def reference_loss(model: CrossAttentionModel, candidates: int) -> float:
     dual = model.towers(IMAGES.double(), TOKENS).tolist()
     losses = []
     for index in range(7):
@@ -50,22 +50,22 @@ def by_hand(model: CrossAttentionModel, candidates: int) -> float:
 
 @torch.no_grad()
 @pytest.mark.parametrize("candidates", [2, 3, 9])
-def test_the_loss_is_that_of_candidates_chosen_and_scored_one_by_one(candidates: int) -> None:
+def test_reranking_loss_matches_pairwise_reference(candidates: int) -> None:
     taught = criterion(candidates)
     loss, (reported,), state = taught(IMAGES.double(), TOKENS)
-    assert loss.item() == pytest.approx(by_hand(taught.model, candidates)) == reported.item()
+    assert loss.item() == pytest.approx(reference_loss(taught.model, candidates)) == reported.item()
     assert state is None
 
 
 @torch.no_grad()
-def test_it_begins_at_the_dual_encoders_own_loss_among_its_candidates() -> None:
+def test_initial_reranking_loss_equals_the_dual_encoder_loss() -> None:
     taught = criterion(trained=False)
     dual = taught.model.towers(IMAGES.double(), TOKENS)
     loss, _, _ = taught(IMAGES.double(), TOKENS)
     assert loss.item() == pytest.approx(reranking_loss(dual, select_candidates(dual, 3)).item(), rel=1e-6)
 
 
-def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_block_size_changes_neither_loss_nor_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     taught = criterion()
     full, _, _ = taught(IMAGES.double(), TOKENS)
     expected = torch.autograd.grad(full, list(taught.parameters()))
@@ -75,7 +75,7 @@ def test_blocks_change_neither_the_loss_nor_a_gradient(monkeypatch: pytest.Monke
     torch.testing.assert_close(torch.autograd.grad(blocks, list(taught.parameters())), expected)
 
 
-def test_images_of_one_caption_are_not_each_others_wrong_answers() -> None:
+def test_equal_captions_are_not_negative_candidates() -> None:
     dual = torch.randn(6, 6, generator=torch.Generator().manual_seed(1))
     same = torch.eye(6, dtype=torch.bool)
     same[0, 4] = same[4, 0] = True
@@ -85,13 +85,13 @@ def test_images_of_one_caption_are_not_each_others_wrong_answers() -> None:
     assert texts.diagonal().all() and images.diagonal().all()
 
 
-def test_where_all_captions_are_one_nothing_is_asked() -> None:
+def test_identical_captions_give_zero_reranking_loss() -> None:
     candidates = select_candidates(torch.randn(4, 4), 3, torch.ones(4, 4, dtype=torch.bool))
     assert candidates.either.equal(torch.eye(4, dtype=torch.bool))
     assert reranking_loss(torch.randn(4, 4), candidates).item() == 0
 
 
-def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:
+def test_only_added_parameters_get_gradients_with_frozen_towers() -> None:
     taught = criterion()
     taught.model.towers.requires_grad_(False)
     taught(IMAGES.double(), TOKENS)[0].backward()
@@ -100,6 +100,6 @@ def test_frozen_towers_get_no_gradient_and_the_added_parts_all_do() -> None:
         assert moved != name.startswith("towers."), name
 
 
-def test_a_batch_cut_into_parts_is_refused() -> None:
+def test_gradient_accumulation_is_rejected_for_reranking() -> None:
     with pytest.raises(SpecError, match="accumulate"):
         RerankingLoss(criterion().model, Recipe(accumulate=2))

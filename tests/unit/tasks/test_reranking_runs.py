@@ -1,4 +1,4 @@
-"""Re-rankers as runs: made of a dual encoder, stored next to it, resumed to the bit, judged, merged and refused."""
+"""Re-rankers as runs: adaptation, storage, exact resume, evaluation, merging and errors."""
 
 import json
 from itertools import permutations
@@ -42,7 +42,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def dual(images: Path) -> Path:
-    """A dual encoder whose shared space has two dimensions, too few to tell all pairs of colours apart."""
+    """Return a dual encoder whose two shared dimensions cannot separate all pairs of colours."""
     out = images.parent / "dual"
     lemma.train("dual-encoder", images=images, out=out, steps=150, learning_rate=3e-3, dropout=0, **SMALL, **QUICK)
     return out
@@ -55,7 +55,7 @@ def frozen(dual: Path, images: Path) -> Path:
     return out
 
 
-def test_by_default_the_towers_stay_and_only_what_is_added_is_stored(dual: Path, frozen: Path) -> None:
+def test_default_reranker_freezes_towers_and_stores_added_weights(dual: Path, frozen: Path) -> None:
     stored = read_tensors(frozen / "model.safetensors")[0]
     assert stored and not any(name.startswith("towers.") for name in stored)
     ours, base = load(frozen), load(dual)
@@ -66,8 +66,8 @@ def test_by_default_the_towers_stay_and_only_what_is_added_is_stored(dual: Path,
     assert (frozen / "model.safetensors").stat().st_size < (dual / "model.safetensors").stat().st_size
 
 
-def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, images: Path) -> None:
-    """Problem E8: of images not seen before, recall at 1 rises beyond the noise."""
+def test_reranking_improves_recall_beyond_the_dual_encoder(dual: Path, images: Path) -> None:
+    """Problem E8: recall at 1 on new images rises significantly."""
     words = {"method": "full", "steps": 120, "learning_rate": 3e-3, "candidates": 10}
     adapted = lemma.adapt(dual, rerank=True, images=images, out=dual.parent / "full", **words, **QUICK)
     remaining = folder_of_halves(dual.parent / "others", times=1, seed=1)
@@ -76,12 +76,12 @@ def test_looking_twice_tells_what_two_dimensions_cannot(dual: Path, images: Path
     for gain in (score.image_to_text, score.text_to_image):
         assert gain.recall.value > 0.2 and gain.recall.low > 0.05 and gain.better > 5 * gain.worse
     single = lemma.evaluate(dual, images=remaining, progress=False)
-    before = score.score.baselines["dual encoder"]  # the dual encoder as it was, not the towers that learned since
+    before = score.score.baselines["dual encoder"]  # the original dual encoder, not the trained towers
     assert before.image_to_text.recall == single.scores.image_to_text.recall
     assert score.score.scores.image_to_text.recall[1].value <= score.image_to_text.ceiling
 
 
-def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, images: Path) -> None:
+def test_interrupted_reranker_resumes_bit_identically(frozen: Path, dual: Path, images: Path) -> None:
     words = {"steps": 8, "candidates": 6, "checkpoint_every": 3, **QUICK}
     words.pop("progress")
     request, stopped = data_args({"images": images}), dual.parent / "stopped"
@@ -93,7 +93,7 @@ def test_a_stopped_re_ranker_goes_on_to_the_same_bits(frozen: Path, dual: Path, 
 
 
 @pytest.mark.parametrize("method", ["lora", "adapters"])
-def test_other_methods_let_the_towers_learn_next_to_what_is_added(method: str, dual: Path, images: Path) -> None:
+def test_lora_and_adapters_also_train_the_towers(method: str, dual: Path, images: Path) -> None:
     out = dual.parent / f"re-{method}"
     words = {"rank": 2} if method == "lora" else {"bottleneck": 2}
     adapted = lemma.adapt(dual, rerank=True, images=images, out=out, method=method, steps=3, **words, **QUICK)
@@ -102,16 +102,16 @@ def test_other_methods_let_the_towers_learn_next_to_what_is_added(method: str, d
     assert adapted.learned < adapted.parameters and isinstance(adapted.score, RerankingScore)
 
 
-def test_merged_it_answers_the_same_without_its_base(frozen: Path, tmp_path: Path) -> None:
+def test_merged_reranker_gives_equal_scores_without_its_base(frozen: Path, tmp_path: Path) -> None:
     lemma.export(frozen, to="merged", out=tmp_path / "plain")
     base = load(tmp_path / "plain")
     assert base.adaptation is None
     item, other = (lemma.evaluate(run, progress=False).to_dict() for run in (frozen, tmp_path / "plain"))
-    assert item.pop("loss") == pytest.approx(other.pop("loss"), rel=1e-5)  # a GPU adds up in another order
+    assert item.pop("loss") == pytest.approx(other.pop("loss"), rel=1e-5)  # a GPU sums in another order
     assert item == other
 
 
-def test_without_rerank_a_dual_encoder_learns_other_images_by_any_method(dual: Path, tmp_path: Path) -> None:
+def test_dual_encoder_adapts_to_other_images_without_reranking(dual: Path, tmp_path: Path) -> None:
     remaining = shapes(tmp_path / "shapes", copies=3)
     for method, trained in (
         ("frozen", {"image_projection.weight", "text_projection.weight", "log_scale"}),
@@ -125,7 +125,7 @@ def test_without_rerank_a_dual_encoder_learns_other_images_by_any_method(dual: P
         assert stored == trained if trained else all("lora" in name or "update" in name for name in stored), stored
 
 
-def test_a_re_ranker_learns_on_from_where_it_stands(frozen: Path, images: Path, tmp_path: Path) -> None:
+def test_adapting_a_reranker_starts_from_its_weights(frozen: Path, images: Path, tmp_path: Path) -> None:
     lemma.adapt(frozen, images=images, out=tmp_path / "on", method="frozen", steps=1, learning_rate=1e-9, **QUICK)
     item, other = (
         load(frozen).require(CrossAttentionModel, "a re-ranker"),
@@ -136,7 +136,7 @@ def test_a_re_ranker_learns_on_from_where_it_stands(frozen: Path, images: Path, 
     assert item.score.weight.abs().max() > 1e-4
 
 
-def test_a_text_tower_becomes_a_classifiers_body(dual: Path, tmp_path: Path) -> None:
+def test_text_tower_becomes_a_classifier_body(dual: Path, tmp_path: Path) -> None:
     table = tmp_path / "labels.csv"
     rows = [f"{item} left of {two} {three},{item}" for item, two, three in permutations(COLOURS, 3)]
     table.write_text("\n".join(["text,label", *rows]) + "\n")
@@ -160,19 +160,21 @@ def test_a_text_tower_becomes_a_classifiers_body(dual: Path, tmp_path: Path) -> 
         ({"images": "emoji", "rerank": True, "accumulate": 2}, "accumulate"),
     ],
 )
-def test_what_cannot_be_is_said_before_any_work(given: dict[str, Any], said: str, dual: Path, tmp_path: Path) -> None:
+def test_invalid_reranking_settings_are_rejected_before_work(
+    given: dict[str, Any], said: str, dual: Path, tmp_path: Path
+) -> None:
     if "accumulate" in given:
         given = {**given, "images": dual.parent / "pictures"}
     with pytest.raises(LemmaError, match=said):
         lemma.adapt(dual, out=tmp_path / "no", progress=False, **given)
 
 
-def test_a_re_ranker_is_not_made_of_a_re_ranker(frozen: Path, images: Path, tmp_path: Path) -> None:
+def test_reranking_a_reranker_is_rejected(frozen: Path, images: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="It is one already"):
         lemma.adapt(frozen, rerank=True, images=images, out=tmp_path / "no", progress=False)
 
 
-def test_the_commands_say_gain_and_ceiling_also_as_json(dual: Path, frozen: Path, images: Path, tmp_path: Path) -> None:
+def test_reranking_commands_report_gain_and_ceiling(dual: Path, frozen: Path, images: Path, tmp_path: Path) -> None:
     words = ["steps=2", "batch=8", "device=cpu", "augment=0"]
     settings = ["adapt", str(dual), "--rerank", "--images", str(images), "--out", str(tmp_path / "again"), *words]
     done = CliRunner().invoke(app, settings)
@@ -185,7 +187,7 @@ def test_the_commands_say_gain_and_ceiling_also_as_json(dual: Path, frozen: Path
     assert output["candidates"] == 6 and 0 <= output["gain"]["text_to_image"]["ceiling"] <= 1
 
 
-def test_a_part_of_the_images_keeps_each_with_its_captions() -> None:
+def test_sampled_images_stay_with_their_captions() -> None:
     rows = TokenRows(np.arange(30), np.arange(0, 31, 2))
     pixels = np.arange(6, dtype=np.uint8)[:, None, None, None] * np.ones((1, 3, 2, 2), dtype=np.uint8)
     full = CaptionedImages(pixels, rows, np.array([0, 1, 4, 6, 9, 12, 15]), np.arange(15))
@@ -201,16 +203,16 @@ def test_a_part_of_the_images_keeps_each_with_its_captions() -> None:
         )
 
 
-def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
-    frozen: Path, images: Path, tmp_path: Path
-) -> None:
+def test_search_retrieves_by_towers_and_reranks_the_top(frozen: Path, images: Path, tmp_path: Path) -> None:
     result = lemma.search(
         frozen, images=images, query="red left of blue", k=9, index=tmp_path / "index", progress=False
     )
     hits = result.answers[0].hits
     again, tail = [hit.reranked_score for hit in hits[:6]], hits[6:]
     assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in tail)
-    assert min(hit.score for hit in hits[:6]) >= max(hit.score for hit in tail)  # the few are the towers' first six
+    assert min(hit.score for hit in hits[:6]) >= max(
+        hit.score for hit in tail
+    )  # the candidates are the towers' first six
     run = load(frozen)
     dataset = prepare_images(
         ImagesSpec(images=str(images)), evaluation=True, side=8, length=8, special_tokens=True, tokenizer=run.tokenizer
@@ -227,7 +229,7 @@ def test_a_search_finds_by_the_towers_and_orders_the_first_few_by_looking_again(
     assert "re-ranked" in str(result)
 
 
-def test_texts_found_by_an_image_are_looked_at_again_too(frozen: Path, images: Path) -> None:
+def test_texts_retrieved_for_an_image_are_reranked(frozen: Path, images: Path) -> None:
     captions = [f"{item} left of {other}" for item, other in permutations(COLOURS, 2)]
     image = images / "red-blue-0.png"
     hits = lemma.search(frozen, image=image, texts=captions, k=8, progress=False).answers[0].hits
@@ -235,6 +237,6 @@ def test_texts_found_by_an_image_are_looked_at_again_too(frozen: Path, images: P
     assert again == sorted(again, reverse=True) and all(hit.reranked_score is None for hit in hits[6:])
 
 
-def test_smoothing_which_a_re_ranker_does_not_learn_by_is_refused(dual: Path, images: Path, tmp_path: Path) -> None:
+def test_label_smoothing_is_rejected_for_rerankers(dual: Path, images: Path, tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="label_smoothing has no effect on a model of the family cross-attention"):
         lemma.adapt(dual, rerank=True, images=images, out=tmp_path / "run", label_smoothing=0.1, progress=False)

@@ -1,4 +1,4 @@
-"""What a score says about its loss."""
+"""Perplexity scores: derived metrics and display."""
 
 import json
 import math
@@ -20,7 +20,7 @@ def test_perplexity_and_bits_follow_from_the_loss() -> None:
     assert score(1.0).bits_per_byte is None
 
 
-def test_the_dictionary_is_json_with_exactly_these_keys() -> None:
+def test_perplexity_score_json_has_exactly_the_documented_keys() -> None:
     base = json.loads(json.dumps(score(1.5, bytes=10).to_dict(), allow_nan=False))
     assert list(base) == ["perplexity", "loss", "bits_per_byte", "tokens", "protocol"]
     names = ["tokenizer", "data_hash", "split", "context", "stride", "streams", "warm_up", "precision", "left_out"]
@@ -29,7 +29,7 @@ def test_the_dictionary_is_json_with_exactly_these_keys() -> None:
 
 
 @pytest.mark.parametrize("loss", [math.inf, math.nan, 1e4])
-def test_what_is_not_finite_is_null_in_json_and_told_in_words(loss: float) -> None:
+def test_nonfinite_perplexity_is_null_in_json_and_explained(loss: float) -> None:
     wrong = score(loss, bytes=10)
     base = wrong.to_dict()
     json.dumps(base, allow_nan=False)
@@ -37,7 +37,7 @@ def test_what_is_not_finite_is_null_in_json_and_told_in_words(loss: float) -> No
     assert ("nan" if math.isnan(loss) else "inf") in str(wrong)
 
 
-def test_the_table_tells_figures_and_protocol() -> None:
+def test_perplexity_table_shows_metrics_and_protocol() -> None:
     table = str(score(math.log(8), bytes=1500))
     rows = [tuple(line.split(maxsplit=1)) for line in table.splitlines()]
     assert rows[0] == ("perplexity", "8.0000") and ("tokens", "1,000") in rows
@@ -47,7 +47,7 @@ def test_the_table_tells_figures_and_protocol() -> None:
     assert "in one pass" in str(score(1.0, streams=1))
 
 
-def test_the_notebook_table_holds_the_same_lines_escaped() -> None:
+def test_notebook_table_has_the_same_lines_escaped() -> None:
     page = score(math.log(8))._repr_html_()
     assert page.count("<tr>") == len(str(score(math.log(8))).splitlines())
     assert "&lt;test&gt;" in page and "<test>" not in page

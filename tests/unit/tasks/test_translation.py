@@ -1,4 +1,4 @@
-"""Translations: what is shown and refused, and the loss of right targets against brute force."""
+"""Translation scores: display, errors, and the loss against brute force."""
 
 import json
 import math
@@ -18,7 +18,7 @@ V = 11
 
 
 class Translator(nn.Module):
-    """A stand-in: what comes after a token depends on it and on the sum of the source; padding must not count."""
+    """A simple translator whose logits depend on the last token and the sum of the source, ignoring padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ def pairs(count: int) -> TokenPairs:
     return TokenPairs(rows([]), rows([V - 3]))
 
 
-def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> None:
+def test_translation_loss_averages_over_target_tokens() -> None:
     model, settings = Translator(), pairs(60)
     measured = score_pairs(model, settings)
     loss, tokens = measured.loss, measured.tokens
@@ -59,12 +59,12 @@ def test_the_loss_is_the_mean_over_all_right_tokens_of_pairs_taken_alone() -> No
     assert score.to_dict()["tokens"] == count and "nats/token" in str(score)
 
 
-def test_no_pairs_are_refused() -> None:
+def test_empty_pair_list_is_rejected() -> None:
     with pytest.raises(InputError, match="no pairs to measure"):
         score_pairs(Translator(), pairs(0))
 
 
-def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:
+def test_score_output_fits_80_columns_and_json() -> None:
     score = score_translations(["a b c d e"] * 9, [("a b c d e", "x")] * 9, {"data hash": "0" * 64, "split": "test"})
     assert score.bleu.value == pytest.approx(100) and score.figures["chrf"] == pytest.approx(100)
     assert max(map(len, str(score).splitlines())) <= 80 and "9" in str(score)
@@ -73,7 +73,7 @@ def test_what_is_shown_fits_into_eighty_columns_and_json() -> None:
     assert "tok:13a" in score._repr_html_()
 
 
-def test_a_score_of_zero_has_its_interval_too() -> None:
+def test_zero_bleu_has_an_interval() -> None:
     score = score_translations(["q"] * 4, ["a b c"] * 4, samples=50)
     assert (score.bleu.value, score.bleu.low, score.bleu.high) == (0, 0, 0)
 
@@ -86,20 +86,20 @@ def test_a_score_of_zero_has_its_interval_too() -> None:
         (["a", "b"], [("a",), ()], "translation 2 has nothing to be compared with"),
     ],
 )
-def test_what_cannot_be_scored_is_refused(hypotheses: list[str], references: list, message: str) -> None:
+def test_invalid_score_inputs_are_rejected(hypotheses: list[str], references: list, message: str) -> None:
     with pytest.raises(InputError, match=message):
         score_translations(hypotheses, references)
 
 
-def test_without_sacrebleu_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_sacrebleu_error_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu.metrics", None)
     with pytest.raises(InputError, match=r"scoring translations needs sacrebleu.*pip install sacrebleu"):
         score_translations(["a"], ["a"])
 
 
 @pytest.mark.parametrize(("good", "bad"), [("a b c d e", "q"), ("a b c d e", ""), ("x", "")])
-def test_samples_without_any_match_can_be_averaged_with_others(good: str, bad: str) -> None:
-    """sacrebleu's own mean refuses them: a sample without a match is a float 0.0 there, others are NumPy's float32."""
+def test_bootstrap_samples_without_matches_can_be_averaged(good: str, bad: str) -> None:
+    """sacrebleu's mean rejects them: a sample without a match is a float 0.0, others are NumPy float32."""
     score = score_translations([good, bad], [good, "p q r"], samples=50)
     assert score.bleu.interval and score.bleu.low <= score.bleu.high
     assert score.chrf.interval and score.chrf.low < score.chrf.high

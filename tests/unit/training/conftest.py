@@ -1,4 +1,4 @@
-"""The small text, prepared once for all tests of this folder."""
+"""A small text, prepared once for all tests of this folder."""
 
 import pytest
 

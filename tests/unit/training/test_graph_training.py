@@ -1,4 +1,4 @@
-"""A graph model in training: learned as a whole, kept, gone on with and judged."""
+"""Training graph models: learning, checkpoints, resume and evaluation."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ def trained(out: Path, **words: Any):
     return lemma.train("graph", graph="karate", out=out, progress=False, device="cpu", **{"steps": 60, **words})
 
 
-def test_a_run_learns_the_club_and_is_judged_on_the_nodes_held_out(tmp_path: Path) -> None:
+def test_graph_model_learns_karate_club_and_scores_held_out_nodes(tmp_path: Path) -> None:
     result = trained(tmp_path / "run", steps=100)
     assert result.figures["accuracy"] >= 0.8
     score: Any = lemma.evaluate(tmp_path / "run", progress=False)
@@ -40,7 +40,7 @@ def test_a_run_learns_the_club_and_is_judged_on_the_nodes_held_out(tmp_path: Pat
     assert "labels.json" in files and "tokenizer.json" not in files
 
 
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path: Path, monkeypatch) -> None:
+def test_interrupted_graph_run_resumes_bit_identically(tmp_path: Path, monkeypatch) -> None:
     trained(tmp_path / "whole", checkpoint_every=20)
     real, used = Session.step, []
 
@@ -61,14 +61,14 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_weights_bit_for_bit(tmp_path
     assert all(torch.equal(ones[name], remaining[name]) for name in ones)
 
 
-def test_going_on_with_another_seed_leaves_the_split_as_it_was(tmp_path: Path) -> None:
+def test_resuming_with_another_seed_preserves_the_node_split(tmp_path: Path) -> None:
     trained(tmp_path / "run", seed=3, steps=20)
     lemma.resume(tmp_path / "run", progress=False, seed=4, steps=30)
     data = RunFolder.open(tmp_path / "run").data
     assert isinstance(data, GraphSpec) and data.split == 3
 
 
-def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) -> None:
+def test_graph_model_rejects_text_with_advice(tmp_path: Path) -> None:
     trained(tmp_path / "run", steps=2)
     run = lemma.load(tmp_path / "run")
     with pytest.raises(RunError, match="a classifier of a graph's nodes"):
@@ -81,7 +81,7 @@ def test_a_graph_model_has_no_tokenizer_and_says_what_it_is_for(tmp_path: Path) 
         lemma.evaluate(run, "shakespeare", progress=False)
 
 
-def test_going_on_after_the_graph_has_changed_names_the_graph(tmp_path: Path) -> None:
+def test_resuming_with_a_changed_graph_is_rejected(tmp_path: Path) -> None:
     nodes, edges = tmp_path / "nodes.csv", tmp_path / "edges.csv"
     nodes.write_text("id,label\n" + "".join(f"{index},{'xy'[index % 2]}\n" for index in range(12)))
     edges.write_text("source,target\n0,1\n2,3\n")
@@ -92,7 +92,7 @@ def test_going_on_after_the_graph_has_changed_names_the_graph(tmp_path: Path) ->
         lemma.resume(tmp_path / "run", progress=False, steps=4)
 
 
-def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graph_training_reports_no_tokens_per_second(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lemma.train("graph", graph="karate", out=tmp_path / "run", steps=2, device="cpu")
     output = capsys.readouterr()
     assert "validation accuracy" in output.err and "tokens/s" not in output.err + output.out
@@ -109,12 +109,12 @@ def test_no_speed_in_tokens_is_told_of_a_graph(tmp_path: Path, capsys: pytest.Ca
         ("entropy_penalty", "no attention"),
     ],
 )
-def test_words_without_effect_are_refused_with_the_reason(word: str, why: str) -> None:
+def test_ineffective_graph_settings_are_rejected_with_the_reason(word: str, why: str) -> None:
     with pytest.raises(SpecError, match=rf"recipe.{word} has no effect on a model of the family graph: .*{why}"):
         choose("graph", {word: 0.2 if word == "mask_rate" else 2})
 
 
-def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> None:
+def test_graph_settings_reach_the_data_spec() -> None:
     choice = choose("graph", {"labelled": 5, "edges": 500, "D": 8, "seed": 7})
     data = choice.data_spec("graph", "blocks", nodes=200)
     assert (data.labelled, data.edges, data.nodes, data.split) == (5, 500, 200, 7)
@@ -126,7 +126,7 @@ def test_words_of_the_graph_reach_the_data_and_unknown_ones_are_refused() -> Non
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
-def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int) -> None:
+def test_sparse_features_match_dense_outputs_and_gradients(depth: int) -> None:
     random = np.random.default_rng(depth)
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=60, edges=150), seed=1).item("train").graph
     table = random.random((60, 9)).astype(np.float32) * (random.random((60, 9)) < 0.3)
@@ -143,7 +143,7 @@ def test_sparse_features_give_the_outputs_and_gradients_of_dense_ones(depth: int
         torch.testing.assert_close(item, other, rtol=1e-4, atol=1e-5)
 
 
-def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
+def test_sparse_feature_dropout_drops_and_rescales_entries() -> None:
     graph = prepare_graph(GraphSpec(graph="karate"), seed=1)
     model = build(Graph(features=34, classes=2), dropout=0.5).train()
     features: Any = build_graph_inputs(graph.item("train").graph, "symmetric")[0]
@@ -153,8 +153,8 @@ def test_dropout_of_sparse_features_drops_entries_and_scales_the_rest() -> None:
     assert torch.equal(model.eval()._apply_dropout(features).values, features.values)  # pyright: ignore
 
 
-def test_a_step_is_that_of_plain_autograd_on_dense_matrices() -> None:
-    """The same loss and gradient as softmax(Â relu(Â X W) V) written out, with dropout off."""
+def test_graph_training_step_matches_dense_autograd() -> None:
+    """Loss and gradient equal those of softmax(Â relu(Â X W) V) without dropout."""
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=80, edges=200), seed=1)
     choice = choose("graph", {"dropout": 0.0, "weight_decay": 0.0, "clip": 0.0, "bias": False})
     spec = choice.model.with_data_sizes(graph.sizes())
@@ -177,8 +177,8 @@ def _gradients(session: Session) -> list[torch.Tensor]:
     return session.compute_gradients()
 
 
-def test_memory_of_a_step_grows_with_the_edges_and_not_with_the_pairs_of_nodes(monkeypatch) -> None:
-    """Of 4,000 nodes a dense Â has 16 million entries; nothing that a step makes is larger than nodes × width."""
+def test_graph_step_memory_scales_with_edges(monkeypatch) -> None:
+    """A dense Â of 4,000 nodes has 16 million entries; no tensor of a step exceeds nodes × width."""
     graph = prepare_graph(GraphSpec(graph="blocks", nodes=4_000, edges=12_000), seed=1)
     choice = choose("graph", {"hidden": 8})
     session = Session(
@@ -201,7 +201,7 @@ def _largest_of(session: Session) -> int:
 
 
 class Largest(TorchDispatchMode):
-    """Notes the most entries of any tensor that an operation gives, forwards or backwards."""
+    """Dispatch mode that records the size of the largest tensor in forward and backward."""
 
     entries = 0
 

@@ -1,4 +1,4 @@
-"""A program that calls Lemma keeps its random numbers, its environment and its allocator."""
+"""Lemma does not change the random state, environment or allocator of the calling program."""
 
 import os
 import random
@@ -40,7 +40,7 @@ data = { text = ["TEXT"], tokenizer = { kind = "characters" } }
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small base, its LoRA adaptation and a study file."""
+    """Return a folder with a small base, its LoRA adaptation and a study file."""
     folder = tmp_path_factory.mktemp("host")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def unchanged_random_state(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Fail if a global random state changes. Seeds for GPUs that nobody uses yet wait there until someone does."""
+    """Fail if a global random state changes. Seeds of uninitialized GPUs are queued."""
     seeds: list[int] = []
     monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
     before = torch.get_rng_state(), random.getstate(), repr(np.random.get_state())  # noqa: NPY002
@@ -81,7 +81,7 @@ CALLS: dict[str, Callable[[Path, Path], Any]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_no_call_changes_the_random_state_of_the_program(
+def test_calls_do_not_change_global_random_state(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setenv("LEMMA_HOME", str(folder / "home"))
@@ -89,13 +89,13 @@ def test_no_call_changes_the_random_state_of_the_program(
         CALLS[name](folder, tmp_path / "out")
 
 
-def test_checking_the_contract_changes_no_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contract_checks_do_not_change_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build(SMALL["lstm"])
     with unchanged_random_state(monkeypatch):
         assert contract_violations(model) == {}
 
 
-def test_loading_draws_no_weights(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_does_not_initialize_weights_randomly(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("weights are drawn")
 
@@ -136,7 +136,7 @@ class ShiftModel(LanguageModel):
         raise NotImplementedError
 
 
-def test_a_model_to_be_filled_has_the_buffers_of_one_that_was_drawn() -> None:
+def test_uninitialized_model_has_the_buffers_of_an_initialized_one() -> None:
     lemma.register(Shift)
     for spec in (*SMALL.values(), Shift()):
         model, filled = build(spec), build_uninitialized(spec)
@@ -146,7 +146,7 @@ def test_a_model_to_be_filled_has_the_buffers_of_one_that_was_drawn() -> None:
             assert torch.equal(buffer, buffers[name]), (spec.family, name)
 
 
-def test_losses_collected_from_a_replayed_step_stay_what_they_were(spec_and_data: Any) -> None:
+def test_collected_losses_are_copied_from_static_memory(spec_and_data: Any) -> None:
     recipe = Recipe(**{**QUICK, "steps": 3})
     spec = MODELS["lstm"].with_data_sizes(spec_and_data[1].sizes())
     session = Session(spec, recipe, spec_and_data[1].item("train"), Distributed(torch.device("cpu")), print)
@@ -184,7 +184,7 @@ print(before, page_faults())
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's allocator")
-def test_training_leaves_the_allocator_as_it_was(folder: Path, tmp_path: Path) -> None:
+def test_training_does_not_change_allocator_settings(folder: Path, tmp_path: Path) -> None:
     paths = {"text": str(folder / "text.txt"), "out": str(tmp_path / "run")}
     environment = {**os.environ, "LEMMA_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-c", PAGE_FAULTS.format(**paths)]

@@ -1,4 +1,4 @@
-"""A person's own optimizer, schedule and loop: the same training as Lemma's where they do the same."""
+"""Custom optimizers, schedules and loops give the same training as equal built-in ones."""
 
 import importlib.util
 from pathlib import Path
@@ -51,11 +51,11 @@ def losses(out: Path) -> list[float]:
 
 
 def adamw(model: nn.Module) -> torch.optim.Optimizer:
-    """Return what Lemma's own does without weight decay, at twice the peak rate of the recipe."""
+    """Return Lemma's optimizer without weight decay, at twice the peak rate of the recipe."""
     return torch.optim.AdamW(model.parameters(), lr=4e-3, betas=(0.9, 0.99), weight_decay=0.0)
 
 
-def test_an_optimizer_and_a_schedule_given_as_functions_train_as_lemma_s(text: Path, tmp_path: Path) -> None:
+def test_custom_optimizer_and_schedule_match_built_in_training(text: Path, tmp_path: Path) -> None:
     base = lemma.train("decoder", text=text, out=tmp_path / "a", weight_decay=0.0, learning_rate=4e-3, **SMALL)
     recipe = Recipe(steps=6, warm_up=2, learning_rate=1.0)
     custom = {"optimizer": adamw, "schedule": lambda step: learning_rate(recipe, step)}
@@ -70,11 +70,11 @@ def test_an_optimizer_and_a_schedule_given_as_functions_train_as_lemma_s(text: P
     assert [float(loss) for loss in seen] == pytest.approx(losses(tmp_path / "b"), abs=1e-6)
 
 
-def test_a_step_can_end_training_and_the_run_resumes_only_with_the_functions(text: Path, tmp_path: Path) -> None:
+def test_on_step_can_stop_a_run_that_resumes_with_its_functions(text: Path, tmp_path: Path) -> None:
     custom = {"optimizer": lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)}
     custom["schedule"] = lambda step: 1 / step
     lemma.train("decoder", text=text, out=tmp_path / "whole", **custom, **SMALL)
-    for reached in (torch.tensor, np.bool_):  # what comparing a loss gives
+    for reached in (torch.tensor, np.bool_):  # types of comparison results
         ends = lambda item, reached=reached: reached(item.state.step == 3)  # noqa: E731
         result = lemma.train("decoder", text=text, out=tmp_path / "a", on_step=ends, overwrite=True, **custom, **SMALL)
         assert result.steps == 3
@@ -95,7 +95,7 @@ def test_a_step_can_end_training_and_the_run_resumes_only_with_the_functions(tex
     assert losses(tmp_path / "a") == losses(tmp_path / "whole")
 
 
-def test_what_is_not_an_optimizer_of_the_model_is_refused(text: Path, tmp_path: Path) -> None:
+def test_invalid_custom_optimizer_is_rejected(text: Path, tmp_path: Path) -> None:
     other = nn.Linear(2, 2)
     for make, reason in (
         (lambda model: 3, "is expected"),
@@ -108,7 +108,7 @@ def test_what_is_not_an_optimizer_of_the_model_is_refused(text: Path, tmp_path: 
     assert not (tmp_path / "a").exists()
 
 
-def test_numbers_of_an_optimizer_are_kept_and_lists_are_refused() -> None:
+def test_optimizer_state_saves_numbers_and_rejects_lists() -> None:
     model = nn.Linear(2, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     optimizer.state[model.weight] |= {"count": 3, "mean": torch.ones(1, 2), "nothing": None}
@@ -121,7 +121,7 @@ def test_numbers_of_an_optimizer_are_kept_and_lists_are_refused() -> None:
         optimizer_state(optimizer, model)
 
 
-def test_the_example_is_short_and_its_run_is_one_like_any_other(text: Path, tmp_path: Path) -> None:
+def test_custom_loop_example_writes_an_ordinary_run(text: Path, tmp_path: Path) -> None:
     path = Path(__file__).parents[3] / "examples" / "own_loop.py"
     assert len(path.read_text(encoding="utf-8").splitlines()) <= 60
     spec = importlib.util.spec_from_file_location("own_loop", path)
@@ -134,7 +134,7 @@ def test_the_example_is_short_and_its_run_is_one_like_any_other(text: Path, tmp_
         lemma.evaluate(tmp_path / "run")
 
 
-def test_a_saved_model_gives_the_same_logits_and_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+def test_saved_model_has_equal_logits_and_mismatches_are_rejected(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(Characters(), ["abcde"])
     model = build(Decoder(vocabulary=5, width=8, depth=1, heads=2, context=4)).eval()
     lemma.runs.save(torch.nn.parallel.DataParallel(model), tokenizer, tmp_path / "run")
@@ -167,7 +167,7 @@ def test_a_saved_model_gives_the_same_logits_and_what_does_not_fit_is_refused(tm
 
 
 class Unigram(NewFamily):
-    """The same logits after every token."""
+    """A family with the same logits after every token."""
 
     family: Literal["unigram"] = "unigram"
 
@@ -186,7 +186,7 @@ class UnigramModel(LanguageModel):
 
 
 class Doubled(NewObjective):
-    """Twice the causal loss."""
+    """An objective of twice the causal loss."""
 
     kind: Literal["doubled"] = "doubled"
     factor: ClassVar[float] = 2.0
@@ -196,7 +196,7 @@ def doubled(logits, targets):
     return 2 * nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
-def test_a_family_and_an_objective_registered_here_are_trained_and_loaded(text: Path, tmp_path: Path) -> None:
+def test_registered_family_and_objective_train_and_load(text: Path, tmp_path: Path) -> None:
     with pytest.raises(LemmaError, match="unigram"):
         lemma.choose("unigram")
     assert lemma.register(Unigram, model=UnigramModel) is Unigram
@@ -206,12 +206,12 @@ def test_a_family_and_an_objective_registered_here_are_trained_and_loaded(text: 
     row = RunFolder.open(tmp_path / "a").metrics.rows()[0]
     assert row["objective"] == pytest.approx(2 * row["loss"])
     assert isinstance(lemma.load(tmp_path / "a").model, UnigramModel)
-    PLUGIN_FAMILIES.registered.clear()  # as in another process
+    PLUGIN_FAMILIES.registered.clear()  # like a new process
     with pytest.raises(RunError, match="unigram"):
         lemma.load(tmp_path / "a")
 
 
-def test_what_cannot_be_registered_is_refused() -> None:
+def test_invalid_registrations_are_rejected() -> None:
     class Lstm(NewFamily):
         family: Literal["lstm"] = "lstm"
 
@@ -245,7 +245,7 @@ SGD = torch.optim.SGD
         ({"optimizer": lambda model: torch.optim.LBFGS(model.parameters())}, "LBFGS computes the loss several times"),
     ],
 )
-def test_what_is_no_function_of_the_right_kind_is_refused_and_replaces_no_run(
+def test_invalid_custom_functions_are_rejected_before_overwriting(
     own: dict, said: str, text: Path, tmp_path: Path
 ) -> None:
     lemma.train("decoder", text=text, out=tmp_path / "a", **SMALL)
@@ -256,9 +256,9 @@ def test_what_is_no_function_of_the_right_kind_is_refused_and_replaces_no_run(
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == weights
 
 
-def test_an_objective_is_registered_with_its_loss() -> None:
+def test_objective_registration_requires_a_loss() -> None:
     class Lossless(NewObjective):
-        """Without one."""
+        """An objective without a loss."""
 
         kind: Literal["lossless"] = "lossless"
 

@@ -1,4 +1,4 @@
-"""Layers that are recomputed give the same gradients; what has no layers, or cannot be sharded, is refused."""
+"""Recomputed layers have the same gradients; models without layers are rejected."""
 
 from pathlib import Path
 
@@ -23,14 +23,14 @@ SPECS = {
 
 
 @pytest.mark.parametrize("family", SPECS)
-def test_recomputed_layers_give_the_same_gradients_bit_for_bit_with_dropout(family: str) -> None:
+def test_recomputed_layers_have_bit_identical_gradients_with_dropout(family: str) -> None:
     tokens = torch.randint(0, 8, (3, 6))
     result = []
     for again in (False, True):
         torch.manual_seed(1)
         model = build(SPECS[family], 0.3).train()
         layers, runs = find_layers(model), []
-        for layer in layers:  # a part of it runs whenever the layer does
+        for layer in layers:  # a child module runs with each forward pass of the layer
             part = next(iter(layer.children()))
             part.register_forward_hook(lambda *_, runs=runs: runs.append(1))
         if again:
@@ -45,7 +45,7 @@ def test_recomputed_layers_give_the_same_gradients_bit_for_bit_with_dropout(fami
     assert all(torch.equal(item, result[1][name]) for name, item in result[0].items() if item is not None)
 
 
-def test_with_penalties_on_attention_a_recomputed_run_is_the_same(tmp_path: Path, spec_and_data) -> None:
+def test_recomputation_does_not_change_attention_penalties(tmp_path: Path, spec_and_data) -> None:
     words = {"steps": 3, "entropy_penalty": 0.1, "distance_penalty": 0.01}
     item, other = (
         train_small(tmp_path / name, "decoder", spec_and_data, recompute=name, **words) for name in ("none", "layers")
@@ -62,7 +62,7 @@ def test_with_penalties_on_attention_a_recomputed_run_is_the_same(tmp_path: Path
         ("decoder", {"shard": True, "optimizer": {"kind": "muon"}}, "whole matrices"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_written(
+def test_unsupported_recompute_or_shard_is_rejected_before_writing(
     tmp_path: Path, spec_and_data, family: str, words: dict, reason: str
 ) -> None:
     with pytest.raises(SpecError, match=reason):
@@ -70,7 +70,7 @@ def test_what_cannot_be_is_refused_before_anything_is_written(
     assert not (tmp_path / "run").exists()
 
 
-def test_one_process_shards_nothing(tmp_path: Path, spec_and_data) -> None:
+def test_sharding_has_no_effect_in_one_process(tmp_path: Path, spec_and_data) -> None:
     base = train_small(tmp_path / "plain", "decoder", spec_and_data, steps=2)
     assert train_small(tmp_path / "one", "decoder", spec_and_data, steps=2, shard=True).best_loss == base.best_loss
     assert Recipe(shard=True).shard

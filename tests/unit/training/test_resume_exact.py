@@ -1,4 +1,4 @@
-"""A run that is stopped and resumed equals the one left alone, bit for bit: every family, at sizes that align badly."""
+"""Resumed runs are bit-identical to uninterrupted ones: every family, at sizes with bad memory alignment."""
 
 import gzip
 import json
@@ -62,7 +62,7 @@ OTHERS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 
 def data_of(kind: str, folder: Path) -> dict[str, Any]:
-    """The argument that names the data of a kind, with the files written."""
+    """Write the files of a kind of data and return the arguments that name them."""
     if kind == "text":
         (folder / "text.txt").write_text(small_text())
         return {"text": folder / "text.txt", "tokenizer": "characters"}
@@ -101,13 +101,13 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("case", TEXT)
-def test_a_resumed_run_on_text_has_the_same_bits_at_odd_sizes(case: str, tmp_path: Path) -> None:
+def test_resumed_text_run_is_bit_identical_at_odd_sizes(case: str, tmp_path: Path) -> None:
     family, settings = TEXT[case]
     kwargs = {**data_of("text", tmp_path), **QUICK, **settings}
     assert_resumes(tmp_path, lambda out: lemma.train(family, out=out, **kwargs))
 
 
-def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_path: Path) -> None:
+def test_sharded_text_run_resumes_exactly_within_an_epoch(tmp_path: Path) -> None:
     lines = small_text().splitlines(keepends=True)
     for index in range(3):
         with gzip.open(tmp_path / f"part-{index}.jsonl.gz", "wt", encoding="utf-8") as file:
@@ -118,17 +118,17 @@ def test_a_run_over_shards_that_is_stopped_inside_an_epoch_goes_on_exactly(tmp_p
     run = lemma.load(tmp_path / "cut", device="cpu")
     splits = task_for(run.spec).load(run.data, LoadContext(run.spec, run.recipe, SilentObserver(), run.tokenizer))
     epoch = len(splits.item("train")) / (run.recipe.batch * run.spec.context)
-    assert 3 < epoch != int(epoch)  # it stopped after three steps
+    assert 3 < epoch != int(epoch)  # the first run stopped after three steps
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_a_resumed_run_on_other_data_has_the_same_bits_at_odd_sizes(case: str, tmp_path: Path) -> None:
+def test_resumed_run_on_other_data_is_bit_identical_at_odd_sizes(case: str, tmp_path: Path) -> None:
     model, kind, settings = OTHERS[case]
     kwargs = {**data_of(kind, tmp_path), **QUICK, **settings}
     assert_resumes(tmp_path, lambda out: lemma.train(model, out=out, **kwargs))
 
 
-def test_a_resumed_reranker_has_the_same_bits_at_odd_sizes(tmp_path: Path) -> None:
+def test_resumed_reranker_is_bit_identical_at_odd_sizes(tmp_path: Path) -> None:
     kwargs = {**data_of("images", tmp_path), **QUICK, "batch": 5}
     lemma.train(LSTM.replace(shared=7, image_width=18), out=tmp_path / "base", **kwargs)
     del kwargs["tokenizer"]
@@ -136,19 +136,19 @@ def test_a_resumed_reranker_has_the_same_bits_at_odd_sizes(tmp_path: Path) -> No
     assert_resumes(tmp_path, lambda out: lemma.adapt(tmp_path / "base", out=out, **kwargs))
 
 
-def test_no_family_is_left_out() -> None:
+def test_every_family_is_tested_for_exact_resume() -> None:
     assert {family for family, _ in TEXT.values()} | OTHERS.keys() | {"cross-attention"} == FAMILIES.keys()
 
 
-def test_what_is_read_lies_in_memory_as_what_is_computed(tmp_path: Path) -> None:
+def test_loaded_tensors_are_aligned_like_computed_ones(tmp_path: Path) -> None:
     tensors = {f"{number}": torch.rand(number) for number in range(1, 30)}
-    for length in range(20):  # of the header, which comes before the numbers
+    for length in range(20):  # length of the header before the data
         write_tensors(tmp_path / "a.safetensors", tensors, {"about": "x" * length})
         read, _ = read_tensors(tmp_path / "a.safetensors")
         assert all(tensor.data_ptr() % 64 == 0 for tensor in read.values())
 
 
-def test_another_number_of_threads_is_told_in_a_sentence(tmp_path: Path, spec_and_data, monkeypatch) -> None:
+def test_changed_thread_count_warns_on_resume(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("torch.get_num_threads", lambda: 6)
         train_small(tmp_path / "run", "lstm", spec_and_data, observer=StopAt(3))
@@ -158,7 +158,7 @@ def test_another_number_of_threads_is_told_in_a_sentence(tmp_path: Path, spec_an
     assert "step 3 was saved with 6 CPU threads and this process has 1" in warning and "OMP_NUM_THREADS=6" in warning
 
 
-def test_the_same_threads_or_a_checkpoint_that_does_not_say_are_no_news(tmp_path: Path, spec_and_data) -> None:
+def test_equal_or_unrecorded_thread_count_does_not_warn(tmp_path: Path, spec_and_data) -> None:
     for name in ("same", "old"):
         train_small(tmp_path / name, "lstm", spec_and_data, observer=StopAt(3))
     saved = read_latest_checkpoint(tmp_path / "old" / "checkpoints")
@@ -186,7 +186,7 @@ def test_a_checkpoint_of_version_0_1_keeps_its_carried_states(tmp_path: Path, sp
 
 
 @pytest.mark.parametrize(("before", "after"), [("muon", "adamw"), ("adamw", "muon")])
-def test_a_run_goes_on_with_another_optimizer_whose_memory_begins_empty(
+def test_resuming_with_another_optimizer_resets_its_state(
     before: str, after: str, tmp_path: Path, spec_and_data
 ) -> None:
     train_small(tmp_path / "run", "decoder", spec_and_data, optimizer=before, observer=StopAt(3))

@@ -1,4 +1,4 @@
-"""Every tracker gets the rows of metrics.jsonl: read back, offline, with the real packages where they are installed."""
+"""Trackers get the rows of metrics.jsonl: read back offline, with the installed packages."""
 
 import json
 import sys
@@ -26,7 +26,7 @@ def of_tensorboard(folder: Path) -> Curve:
 
 
 def records_of(log: bytes) -> Iterator[bytes]:
-    """The records of a LevelDB log: parts with a header of seven bytes, in blocks of 32 KiB; the file has one too."""
+    """Yield the records of a LevelDB log: parts with a header of seven bytes, in blocks of 32 KiB."""
     index, waiting = 7, b""
     while index + 7 <= len(log):
         size, kind = int.from_bytes(log[index + 4 : index + 6], "little"), log[index + 6]
@@ -35,17 +35,17 @@ def records_of(log: bytes) -> Iterator[bytes]:
             continue
         waiting += log[index + 7 : index + 7 + size]
         index += 7 + size
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # full record or its last part
             yield waiting
             waiting = b""
 
 
 def of_wandb(folder: Path) -> Curve:
-    """From the file that wandb leaves for a later `wandb sync`."""
+    """Return the rows of the file that wandb writes for a later `wandb sync`."""
     import wandb
     from wandb.proto import wandb_internal_pb2
 
-    wandb.teardown()  # its own process has written all then
+    wandb.teardown()  # its background process has written everything by then
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
     result = []
     for content in records_of(path.read_bytes()):
@@ -83,7 +83,7 @@ READERS: dict[str, Callable[[Path], Curve]] = {
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_tracker_gets_the_rows_of_the_metrics_and_stdout_nothing(
+def test_trackers_get_metric_rows_without_printing(
     name: str, tmp_path: Path, spec_and_data: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip(name, reason=f"pip install {name}")
@@ -101,7 +101,7 @@ def test_a_tracker_gets_the_rows_of_the_metrics_and_stdout_nothing(
     assert capsys.readouterr().out == ""
 
 
-def test_a_missing_tracker_says_what_to_type_and_leaves_nothing(
+def test_missing_tracker_error_says_what_to_install(
     tmp_path: Path, spec_and_data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("wandb", "mlflow", "trackio"):
@@ -111,7 +111,7 @@ def test_a_missing_tracker_says_what_to_type_and_leaves_nothing(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_tracker_that_fails_is_an_error_at_first_and_later_a_warning(
+def test_tracker_failure_is_an_error_at_start_and_a_warning_later(
     tmp_path: Path, spec_and_data: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*row: object, **named: object) -> None:
@@ -128,7 +128,7 @@ def test_a_tracker_that_fails_is_an_error_at_first_and_later_a_warning(
     assert len(RunFolder.open(tmp_path / "later").metrics.rows()) == 4 and len(caught) == 1 and ended == [1]
 
 
-def test_recipes_of_earlier_versions_are_read() -> None:
+def test_recipes_of_earlier_versions_load() -> None:
     assert Recipe.read({"tensorboard": True}, "recipe").tracker == "tensorboard"
     assert Recipe.read({"tensorboard": False}, "recipe").tracker is None
     with pytest.raises(SpecError, match="tracker"):

@@ -1,4 +1,4 @@
-"""Pairs and labelled texts in training: a task learned to the end, shares by targets, exact resume, clear refusals."""
+"""Training on pairs and labelled texts: convergence, accumulation by targets, exact resume, errors."""
 
 import random
 from pathlib import Path
@@ -46,7 +46,7 @@ def reversed_digits(folder: Path, count: int = 4000) -> Path:
 
 
 @pytest.mark.slow
-def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> None:
+def test_encoder_decoder_learns_to_reverse_digits(tmp_path: Path) -> None:
     pairs = reversed_digits(tmp_path)
     words = {**DIGITS, **TINY, "steps": 600, "evaluate_every": 600}
     lemma.train("encoder-decoder", pairs=pairs, out=tmp_path / "run", **words)
@@ -63,7 +63,7 @@ def test_reversing_a_digit_string_is_learned_to_99_per_cent(tmp_path: Path) -> N
     assert score.chrf.value > 99 and "tok:13a" in score.signatures["bleu"]  # a number is one word: no 4-grams
 
 
-def test_parts_of_a_batch_of_pairs_give_the_gradient_of_the_whole(tmp_path: Path) -> None:
+def test_accumulated_pair_gradients_equal_full_batch(tmp_path: Path) -> None:
     from lemma.data.pairs import prepare_pairs
     from lemma.spec.data import Characters, PairsSpec
 
@@ -73,7 +73,7 @@ def test_parts_of_a_batch_of_pairs_give_the_gradient_of_the_whole(tmp_path: Path
 
 
 @pytest.mark.parametrize("held_out", [0.1, 0.2])
-def test_parts_of_a_batch_of_labels_give_the_gradient_of_the_whole(tmp_path: Path, held_out: float) -> None:
+def test_accumulated_label_gradients_equal_full_batch(tmp_path: Path, held_out: float) -> None:
     from lemma.data.labels import prepare_labels
     from lemma.spec.data import Characters, LabelsSpec
 
@@ -98,7 +98,9 @@ def _compare_parts(model: Any, examples: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pairs", "labels"])
-def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_example_run_resumes_bit_identically(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = reversed_digits(tmp_path, 80) if kind == "pairs" else small_table(tmp_path)
     model = "encoder-decoder" if kind == "pairs" else "encoder"
     words: dict[str, Any] = {**TINY, "width": 16, "heads": 2, "context": 16, "batch": 8, "dropout": 0.2, "warm_up": 2}
@@ -112,7 +114,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(kind: str, tmp_path: Path, monke
     assert same_bits(tmp_path / "whole", tmp_path / "cut")
 
 
-def test_data_of_another_kind_are_refused_with_what_would_do(tmp_path: Path) -> None:
+def test_data_of_wrong_kind_are_rejected_with_a_suggestion(tmp_path: Path) -> None:
     labels = small_table(tmp_path)
     with pytest.raises(SpecError, match="encoder-decoder: it learns --pairs"):
         lemma.train("encoder-decoder", text=labels, out=tmp_path / "run", **TINY)
@@ -127,7 +129,7 @@ def test_data_of_another_kind_are_refused_with_what_would_do(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("body", ["rnn", "lstm", "gru", "feed-forward", "attentive", "decoder", "encoder", "table-a5"])
-def test_any_body_is_trained_as_a_classifier_and_judged(body: str, tmp_path: Path) -> None:
+def test_every_body_trains_and_evaluates_as_classifier(body: str, tmp_path: Path) -> None:
     words = {**TINY, "steps": 5, "batch": 8, "warm_up": 1}
     lemma.train(body, labels=small_table(tmp_path), out=tmp_path / "run", **words)
     score = lemma.evaluate(tmp_path / "run", progress=False)

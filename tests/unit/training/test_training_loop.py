@@ -1,4 +1,4 @@
-"""Whole small runs: what they leave behind, when they stop, and that nothing outside changes them."""
+"""Small training runs: files, stopping, resume, and independence of outside state."""
 
 import errno
 import json
@@ -26,7 +26,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 class AtStep(SilentObserver):
-    """Does something once a given step is done."""
+    """Observer that calls a function after a step."""
 
     def __init__(self, step: int, action) -> None:
         self.step, self.action, self.said = step, action, []
@@ -40,7 +40,7 @@ class AtStep(SilentObserver):
 
 
 class Scores:
-    """Validations that come out as told, with the weights they were asked about."""
+    """Validation with predetermined losses that records the evaluated weights."""
 
     def __init__(self, *losses: float) -> None:
         self.losses, self.seen = list(losses), []
@@ -52,7 +52,7 @@ class Scores:
 
 
 @pytest.mark.parametrize("family", MODELS)
-def test_a_run_learns_and_leaves_a_whole_folder(tmp_path: Path, spec_and_data, family: str) -> None:
+def test_training_reduces_loss_and_writes_a_complete_run(tmp_path: Path, spec_and_data, family: str) -> None:
     result = train_small(
         tmp_path / "run", family, spec_and_data, steps=60, learning_rate=0.02, sample=lambda model: ["one", "two"]
     )
@@ -81,7 +81,7 @@ def test_a_run_learns_and_leaves_a_whole_folder(tmp_path: Path, spec_and_data, f
         assert word in str(result)
 
 
-def test_evaluating_and_random_numbers_outside_leave_no_trace(tmp_path: Path, spec_and_data) -> None:
+def test_training_does_not_depend_on_evaluation_or_outside_randomness(tmp_path: Path, spec_and_data) -> None:
     def noisy(model) -> QuickScore:
         assert not model.training and not torch.is_grad_enabled()
         torch.manual_seed(int(torch.randint(100, ()).item()))
@@ -99,7 +99,7 @@ def test_evaluating_and_random_numbers_outside_leave_no_trace(tmp_path: Path, sp
 
 
 @pytest.mark.parametrize(("keep", "index"), [("best", 1), ("last", 4)])
-def test_patience_ends_a_run_and_the_kept_weights_are_those_of_their_validation(
+def test_patience_stops_training_with_the_selected_weights(
     tmp_path: Path, spec_and_data, keep: str, index: int
 ) -> None:
     scores = Scores(3.0, 2.0, 2.5, 2.0, 2.1)
@@ -113,7 +113,7 @@ def test_patience_ends_a_run_and_the_kept_weights_are_those_of_their_validation(
 
 
 @pytest.mark.parametrize("loss", [float("nan"), float("inf")])
-def test_a_validation_that_is_no_number_is_a_failed_training(tmp_path: Path, spec_and_data, loss: float) -> None:
+def test_nonfinite_validation_loss_fails_training(tmp_path: Path, spec_and_data, loss: float) -> None:
     with pytest.raises(
         TrainingError, match=f"At step 2 the validation loss is {loss}. The checkpoint of step 1 is good"
     ):
@@ -122,7 +122,7 @@ def test_a_validation_that_is_no_number_is_a_failed_training(tmp_path: Path, spe
     assert TrainingError.exit_status == 1 and not RunFolder.open(tmp_path / "run").is_finished
 
 
-def test_a_changed_recipe_is_refused_or_taken_over_by_an_explicit_setting(tmp_path: Path, spec_and_data) -> None:
+def test_edited_recipe_requires_an_explicit_setting(tmp_path: Path, spec_and_data) -> None:
     train_small(tmp_path / "run", "lstm", spec_and_data, steps=4)
     recipe = tmp_path / "run" / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("steps = 4\n", "steps = 6\n"))
@@ -135,7 +135,7 @@ def test_a_changed_recipe_is_refused_or_taken_over_by_an_explicit_setting(tmp_pa
         resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 8})
 
 
-def test_a_full_disk_at_the_first_new_checkpoint_leaves_the_finished_run(
+def test_full_disk_on_resume_preserves_the_finished_run(
     tmp_path: Path, spec_and_data, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train_small(tmp_path / "run", "lstm", spec_and_data, steps=4)
@@ -152,7 +152,7 @@ def test_a_full_disk_at_the_first_new_checkpoint_leaves_the_finished_run(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_after_the_step_and_resuming_gives_the_uninterrupted_run(
+def test_interrupted_run_resumes_to_the_uninterrupted_weights(
     tmp_path: Path, spec_and_data, number: signal.Signals
 ) -> None:
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
@@ -168,8 +168,8 @@ def test_a_signal_stops_after_the_step_and_resuming_gives_the_uninterrupted_run(
     assert equal(final_weights(tmp_path / "a"), final_weights(tmp_path / "b"))
 
 
-def test_means_that_were_being_taken_at_an_interruption_are_taken_on(tmp_path: Path, spec_and_data) -> None:
-    """With 300 steps a row of metrics is the mean of three steps; the run is cut off after two of them."""
+def test_metric_means_continue_after_an_interruption(tmp_path: Path, spec_and_data) -> None:
+    """With 300 steps a row of metrics is the mean of three steps; the run is interrupted after two of them."""
     observer = AtStep(101, lambda: signal.raise_signal(signal.SIGTERM))
     train_small(tmp_path / "a", "feed-forward", spec_and_data, steps=300, observer=observer)
     resume_small(tmp_path / "a", spec_and_data[1])
@@ -179,7 +179,7 @@ def test_means_that_were_being_taken_at_an_interruption_are_taken_on(tmp_path: P
     assert losses[0] == losses[1] and [step for step, *_ in losses[0]][:3] == [3, 6, 9]
 
 
-def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, spec_and_data) -> None:
+def test_second_ctrl_c_stops_immediately(tmp_path: Path, spec_and_data) -> None:
     def twice() -> None:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)
@@ -190,7 +190,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path, spec_and_data) -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_training_works_in_a_thread(tmp_path: Path, spec_and_data) -> None:
+def test_training_runs_in_a_thread(tmp_path: Path, spec_and_data) -> None:
     results = []
     worker = threading.Thread(target=lambda: results.append(train_small(tmp_path / "run", "lstm", spec_and_data)))
     worker.start()
@@ -198,7 +198,7 @@ def test_training_works_in_a_thread(tmp_path: Path, spec_and_data) -> None:
     assert results[0].stopped == "done"
 
 
-def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(tmp_path: Path, spec_and_data) -> None:
+def test_nonfinite_loss_stops_training_with_a_finite_checkpoint(tmp_path: Path, spec_and_data) -> None:
     words = {"learning_rate": 1e30, "warm_up": 0, "clip": 0, "checkpoint_every": 1}
     with pytest.raises(TrainingError, match=r"At step (\d+) .*(nan|inf).*checkpoint of step \d+ is good"):
         train_small(tmp_path / "run", "decoder", spec_and_data, **words)
@@ -206,31 +206,31 @@ def test_a_loss_that_is_no_number_stops_the_run_and_the_last_good_state_stays(tm
     assert checkpoint and all(tensor.isfinite().all() for tensor in checkpoint.tensors["model"].values())
 
 
-def test_a_run_that_learns_nothing_is_warned_of_once(tmp_path: Path, spec_and_data) -> None:
+def test_stuck_training_warns_once(tmp_path: Path, spec_and_data) -> None:
     observer = AtStep(0, None)
     result = train_small(tmp_path / "run", "lstm", spec_and_data, steps=60, learning_rate=1e-9, observer=observer)
     stuck = [message for message in observer.said if "Nothing is learned" in message]
     assert len(stuck) == 1 and stuck[0] in result.warnings and stuck[0] in " ".join(str(result).split())
 
 
-def test_a_finished_run_goes_on_with_more_steps(tmp_path: Path, spec_and_data) -> None:
+def test_finished_run_resumes_with_more_steps(tmp_path: Path, spec_and_data) -> None:
     train_small(tmp_path / "run", "decoder", spec_and_data, evaluate=Scores(*[1.0] * 10))
     result = resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 30})
     folder = RunFolder.open(tmp_path / "run")
     assert (result.steps, folder.recipe.steps, folder.metrics.rows()[-1]["step"]) == (30, 30, 30)
-    assert result.best_loss == 1.0 and result.best_step == 2  # the best of the first session is not forgotten
+    assert result.best_loss == 1.0 and result.best_step == 2  # the best loss of the first session is remembered
     with pytest.raises(SpecError, match="Did you mean 'steps'"):
         resume_small(tmp_path / "run", spec_and_data[1], changes={"step": 40})
 
 
-def test_changing_the_batch_of_a_recurrent_run_starts_its_streams_afresh(tmp_path: Path, spec_and_data) -> None:
+def test_changing_the_batch_restarts_recurrent_streams(tmp_path: Path, spec_and_data) -> None:
     train_small(tmp_path / "run", "lstm", spec_and_data)
     result = resume_small(tmp_path / "run", spec_and_data[1], changes={"steps": 24, "batch": 6})
     assert result.stopped == "done" and result.steps == 24
     assert result.tokens == (20 * 8 + 4 * 6) * 12
 
 
-def test_resuming_with_another_text_is_refused(tmp_path: Path, spec_and_data, monkeypatch) -> None:
+def test_resuming_with_another_text_is_rejected(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     from dataclasses import replace
 
     train_small(tmp_path / "run", "decoder", spec_and_data)
@@ -238,9 +238,7 @@ def test_resuming_with_another_text_is_refused(tmp_path: Path, spec_and_data, mo
         resume_small(tmp_path / "run", replace(spec_and_data[1], hash="another"))
 
 
-def test_a_result_says_on_how_much_text_the_tokenizer_was_trained_also_when_resumed(
-    tmp_path: Path, spec_and_data
-) -> None:
+def test_result_reports_the_tokenizer_training_sample(tmp_path: Path, spec_and_data) -> None:
     from dataclasses import replace
 
     output = "the byte-pairs were trained on 8.4 of the 20.0 MB of training text"
@@ -253,7 +251,7 @@ def test_a_result_says_on_how_much_text_the_tokenizer_was_trained_also_when_resu
         assert item.to_dict()["tokenizer_sample"] == output and output in " ".join(str(item).split())
 
 
-def test_bad_input_leaves_nothing_behind(tmp_path: Path, spec_and_data, monkeypatch) -> None:
+def test_invalid_training_input_leaves_no_run(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
     for words, reason in (
         ({"batch": 7, "accumulate": 2}, "equal parts"),
@@ -264,7 +262,7 @@ def test_bad_input_leaves_nothing_behind(tmp_path: Path, spec_and_data, monkeypa
     assert not (tmp_path / "run").exists()
 
 
-def test_an_existing_run_is_refused_before_anything_is_built(tmp_path: Path, spec_and_data) -> None:
+def test_existing_run_is_rejected_before_building(tmp_path: Path, spec_and_data) -> None:
     train_small(tmp_path / "run", "decoder", spec_and_data)
     before = final_weights(tmp_path / "run")
     with pytest.raises(RunError, match="--resume"):
@@ -274,7 +272,7 @@ def test_an_existing_run_is_refused_before_anything_is_built(tmp_path: Path, spe
     assert not equal(final_weights(tmp_path / "run"), before)
 
 
-def test_a_damaged_checkpoint_is_named_in_the_result_and_the_one_before_resumed(tmp_path: Path, spec_and_data) -> None:
+def test_damaged_checkpoint_is_reported_and_the_previous_resumed(tmp_path: Path, spec_and_data) -> None:
     words = {"dropout": 0.1, "evaluate_every": 5}
     train_small(tmp_path / "a", "decoder", spec_and_data, **words)
     expected = final_weights(tmp_path / "a")

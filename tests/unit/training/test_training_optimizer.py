@@ -1,4 +1,4 @@
-"""Which parameters decay, and that the optimizer's memory survives."""
+"""Weight decay by parameter, optimizer state, clipping and Muon."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ DECAYING = {
 
 
 @pytest.mark.parametrize("name", DECAYING)
-def test_matrices_decay_and_nothing_else(name: str) -> None:
+def test_weight_decay_applies_to_matrices_only(name: str) -> None:
     model = build(SMALL[name])
     groups = build_optimizer(model, Recipe(weight_decay=0.3)).param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -43,7 +43,7 @@ def test_matrices_decay_and_nothing_else(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_every_parameter_is_in_one_group_and_learned_positions_do_not_decay(name: str) -> None:
+def test_optimizer_groups_partition_parameters_without_decaying_positions(name: str) -> None:
     model = build(SMALL[name])
     groups = build_optimizer(model, Recipe()).param_groups
     members = [id(parameter) for group in groups for parameter in group["params"]]
@@ -54,7 +54,7 @@ def test_every_parameter_is_in_one_group_and_learned_positions_do_not_decay(name
             assert id(parameter) in still
 
 
-def test_the_memory_goes_to_another_optimizer_bit_for_bit() -> None:
+def test_optimizer_state_transfers_bit_identically() -> None:
     models = [build(SMALL["lstm-tied"]) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     optimizers = [build_optimizer(model, Recipe()) for model in models]
@@ -74,7 +74,7 @@ def test_the_memory_goes_to_another_optimizer_bit_for_bit() -> None:
     assert optimizer_state(optimizers[1], models[1])["embedding.weight:step"] == 4
 
 
-def test_clipping_bounds_the_norm_and_0_leaves_the_gradient_alone() -> None:
+def test_clipping_bounds_the_norm_and_0_disables_it() -> None:
     model = torch.nn.Linear(3, 2)
     for largest, left in ((0.0, 5.0), (7.0, 5.0), (0.5, 0.5)):
         model.weight.grad, model.bias.grad = torch.full((2, 3), 4 / 6**0.5), torch.full((2,), 3 / 2**0.5)
@@ -84,7 +84,7 @@ def test_clipping_bounds_the_norm_and_0_leaves_the_gradient_alone() -> None:
 
 
 @pytest.mark.parametrize("name", ["decoder-none", "lstm-tied", "attentive"])
-def test_muon_takes_the_matrices_inside_and_adamw_the_rest(name: str) -> None:
+def test_muon_updates_hidden_matrices_and_adamw_the_rest(name: str) -> None:
     model = build(SMALL[name])
     groups = build_optimizer(model, Recipe(optimizer="muon", learning_rate=0.002)).param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -96,7 +96,7 @@ def test_muon_takes_the_matrices_inside_and_adamw_the_rest(name: str) -> None:
 
 
 @pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this version of PyTorch has no Muon")
-def test_muon_is_that_of_pytorch_to_the_rounding_of_bfloat16() -> None:
+def test_muon_matches_pytorch_within_bfloat16_rounding() -> None:
     shapes = [(6, 10), (10, 6), (6, 10), (8, 8)]
     ours, reference = ([torch.nn.Parameter(torch.randn(shape)) for shape in shapes] for _ in range(2))
     for item, other in zip(ours, reference, strict=True):
@@ -108,7 +108,7 @@ def test_muon_is_that_of_pytorch_to_the_rounding_of_bfloat16() -> None:
         for item, other in zip(ours, reference, strict=True):
             item.grad = torch.randn_like(item)
             other.grad = item.grad.clone()
-        if step in (1, 2):  # not every matrix has a part in every step
+        if step in (1, 2):  # some matrices have no gradient in some steps
             ours[2 * step - 2].grad = reference[2 * step - 2].grad = None
         actual.step()
         peer.step()
@@ -116,7 +116,7 @@ def test_muon_is_that_of_pytorch_to_the_rounding_of_bfloat16() -> None:
         torch.testing.assert_close(item, other, rtol=0, atol=5e-3)  # four steps of about 0.1 each
 
 
-def test_orthogonal_brings_all_singular_values_near_one() -> None:
+def test_orthogonalize_brings_singular_values_near_one() -> None:
     for shape in ((3, 20, 8), (2, 8, 20), (1, 16, 16)):
         values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)).float())
         assert values.min() > 0.5 and values.max() < 1.3

@@ -1,4 +1,4 @@
-"""What `auto` comes to, and that a compiler that fails does not stop training."""
+"""Values of `auto` for precision, compilation and device; failed compilation."""
 
 from pathlib import Path
 
@@ -23,12 +23,12 @@ def chosen(device: torch.device, stateful: bool = False, **words) -> tuple[torch
     return arithmetic.dtype, arithmetic.is_compiled
 
 
-def test_a_cpu_is_left_plain_unless_asked() -> None:
+def test_cpu_defaults_to_float32_without_compilation() -> None:
     assert chosen(CPU) == (torch.float32, False)
     assert chosen(CPU, precision="bfloat16", compile=True) == (torch.bfloat16, True)
 
 
-def test_a_gpu_gets_bfloat16_and_a_compiled_model_unless_the_model_is_recurrent(monkeypatch) -> None:
+def test_gpu_defaults_to_bfloat16_compiled_unless_recurrent(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert chosen(GPU) == (torch.bfloat16, True)
     assert chosen(GPU, stateful=True) == (torch.bfloat16, False)
@@ -36,12 +36,12 @@ def test_a_gpu_gets_bfloat16_and_a_compiled_model_unless_the_model_is_recurrent(
     assert chosen(GPU, precision="float32", compile=False) == (torch.float32, False)
 
 
-def test_an_old_gpu_stays_with_float32(monkeypatch) -> None:
+def test_gpu_without_bfloat16_uses_float32(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: including_emulation)
     assert chosen(GPU)[0] == torch.float32
 
 
-def test_arithmetic_that_the_processor_lacks_is_told_with_the_next_step() -> None:
+def test_unsupported_precision_error_names_the_next_step() -> None:
     arithmetic = choose_arithmetic(Recipe(precision="bfloat16"), CPU, False)
     with pytest.raises(SpecError, match=r"LSTM forward.*Use precision=float32"), arithmetic.autocast():
         raise RuntimeError("could not create a primitive descriptor for the LSTM forward primitive. Run workload …")
@@ -50,7 +50,7 @@ def test_arithmetic_that_the_processor_lacks_is_told_with_the_next_step() -> Non
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_an_lstm_in_bfloat16_on_a_cpu_is_run_or_refused_in_words(tmp_path: Path, spec_and_data) -> None:
+def test_bfloat16_lstm_on_cpu_runs_or_gives_a_clear_error(tmp_path: Path, spec_and_data) -> None:
     try:
         result = train_small(tmp_path / "run", "lstm", spec_and_data, steps=2, precision="bfloat16")
     except SpecError as error:
@@ -59,7 +59,7 @@ def test_an_lstm_in_bfloat16_on_a_cpu_is_run_or_refused_in_words(tmp_path: Path,
         assert result.stopped == "done"
 
 
-def test_the_device_is_the_gpu_if_there_is_one(monkeypatch) -> None:
+def test_device_defaults_to_an_available_gpu(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert choose_device(Recipe(), 3) == torch.device("cuda", 3) and choose_device(Recipe(device="cpu")) == CPU
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -68,7 +68,7 @@ def test_the_device_is_the_gpu_if_there_is_one(monkeypatch) -> None:
         choose_device(Recipe(device="cuda"))
 
 
-def test_the_precision_of_products_is_put_back_even_after_an_error() -> None:
+def test_matmul_precision_is_restored_after_errors() -> None:
     before = torch.get_float32_matmul_precision()
     with pytest.raises(ZeroDivisionError), matmul_precision("high"):
         assert torch.get_float32_matmul_precision() == "high"
@@ -76,7 +76,7 @@ def test_the_precision_of_products_is_put_back_even_after_an_error() -> None:
     assert torch.get_float32_matmul_precision() == before
 
 
-def test_a_compiler_that_fails_is_a_warning_and_training_goes_on(tmp_path: Path, spec_and_data, monkeypatch) -> None:
+def test_failed_compilation_warns_and_training_continues(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     def broken(module, **words):
         def fail(*inputs, **words):
             raise RuntimeError("no C++ compiler\nwith a long story")
@@ -89,9 +89,7 @@ def test_a_compiler_that_fails_is_a_warning_and_training_goes_on(tmp_path: Path,
     assert "no C++ compiler" in result.warnings[0] and "long story" not in result.warnings[0]
 
 
-def test_a_compiled_module_trains_the_same_weights_under_the_same_names(
-    tmp_path: Path, spec_and_data, monkeypatch
-) -> None:
+def test_compiled_training_saves_equal_weights_and_names(tmp_path: Path, spec_and_data, monkeypatch) -> None:
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda module, **words: compile(module, backend="eager", **words))
     for name, words in {"plain": {}, "compiled": {"compile": True}}.items():
@@ -102,8 +100,8 @@ def test_a_compiled_module_trains_the_same_weights_under_the_same_names(
 
 
 @pytest.mark.parametrize("rate", [0.01, 3.0])
-def test_validations_in_bfloat16_end_with_figures_in_float32(tmp_path: Path, spec_and_data, rate: float) -> None:
-    """At the second rate, which rises to the end, the best weights are not the last ones."""
+def test_final_validation_is_reported_in_float32(tmp_path: Path, spec_and_data, rate: float) -> None:
+    """At the second rate, which rises until the end, the best weights are not the last."""
     messages: list[str] = []
     observer, out = SilentObserver(), tmp_path / "run"
     observer.log = messages.append  # type: ignore[method-assign]

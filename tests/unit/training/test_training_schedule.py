@@ -1,4 +1,4 @@
-"""Learning rates and due dates against PyTorch's own scheduler and a plain count."""
+"""Learning rates against PyTorch's scheduler; intervals of validation, logs and checkpoints."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ def due(when, recipe: Recipe) -> list[int]:
     return [step for step in range(1, recipe.steps + 1) if when(recipe, step)]
 
 
-def test_the_cosine_is_pytorch_s() -> None:
+def test_cosine_schedule_matches_pytorch() -> None:
     recipe = Recipe(steps=60, warm_up=20, learning_rate=0.4, final_rate=0.25)
     optimizer = torch.optim.SGD([torch.zeros(1)], lr=0.4)
     scheduler = CosineAnnealingLR(optimizer, T_max=40, eta_min=0.1)
@@ -24,7 +24,7 @@ def test_the_cosine_is_pytorch_s() -> None:
         scheduler.step()
 
 
-def test_the_warm_up_is_a_straight_line_to_the_rate() -> None:
+def test_warm_up_is_linear() -> None:
     recipe = Recipe(steps=60, warm_up=20, learning_rate=0.4)
     assert [learning_rate(recipe, step) for step in range(1, 21)] == pytest.approx(
         [0.02 * step for step in range(1, 21)]
@@ -32,13 +32,13 @@ def test_the_warm_up_is_a_straight_line_to_the_rate() -> None:
 
 
 @pytest.mark.parametrize("warm_up", [0, 10, 500])
-def test_any_warm_up_fits(warm_up: int) -> None:
+def test_learning_rate_is_valid_for_any_warm_up(warm_up: int) -> None:
     rates = [learning_rate(Recipe(steps=10, warm_up=warm_up), step) for step in range(1, 11)]
     assert all(0 < rate <= 2e-3 for rate in rates)
 
 
 @pytest.mark.parametrize("steps", [1, 7, 10, 99, 100, 1000, 12345])
-def test_a_run_has_ten_validations_a_hundred_logs_and_ends_with_all_three(steps: int) -> None:
+def test_default_schedule_has_ten_validations_and_a_hundred_logs(steps: int) -> None:
     recipe = Recipe(steps=steps)
     validations, rows = due(should_validate, recipe), due(should_log, recipe)
     assert len(validations) in ({steps} if steps < 10 else {9, 10}) and validations[-1] == rows[-1] == steps
@@ -46,12 +46,12 @@ def test_a_run_has_ten_validations_a_hundred_logs_and_ends_with_all_three(steps:
     assert len(rows) >= min(steps, 100) and due(should_save, recipe) == validations
 
 
-def test_given_dates_are_kept() -> None:
+def test_explicit_intervals_are_respected() -> None:
     recipe = Recipe(steps=20, evaluate_every=6, checkpoint_every=8)
     assert due(should_validate, recipe) == [6, 12, 18, 20] and due(should_save, recipe) == [8, 16, 20]
 
 
-def test_the_other_schedules_are_lines() -> None:
+def test_linear_wsd_and_constant_schedules_match_their_formulas() -> None:
     recipe = Recipe(steps=100, warm_up=20, learning_rate=1.0, final_rate=0.2)
     linear = [learning_rate(recipe.replace(schedule="linear"), step) for step in range(20, 101)]
     assert linear == pytest.approx([1 - 0.8 * done / 80 for done in range(81)])
@@ -62,7 +62,7 @@ def test_the_other_schedules_are_lines() -> None:
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "wsd", "constant"])
 @pytest.mark.parametrize("warm_up", [0, 45, 95])
-def test_no_schedule_jumps_where_the_warm_up_ends(schedule: str, warm_up: int) -> None:
+def test_schedules_are_continuous_after_warm_up(schedule: str, warm_up: int) -> None:
     recipe = Recipe(steps=100, warm_up=warm_up, learning_rate=1.0, final_rate=0.1, schedule=schedule)
     rates = [learning_rate(recipe, step) for step in range(1, 101)]
     steepest = max(before - after for before, after in pairwise(rates))

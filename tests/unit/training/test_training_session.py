@@ -1,4 +1,4 @@
-"""One step of training against PyTorch done by hand: batches, carried states, accumulation."""
+"""A training step against plain PyTorch: batches, carried states, accumulation."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def take_gradients(session: Session) -> tuple[float, dict[str, torch.Tensor]]:
 
 
 @pytest.mark.parametrize("order", [RandomWindows(700, 12, 8, 3), ContiguousStreams(700, 12, 8, 3)])
-def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(order) -> None:
+def test_text_batches_follow_the_order_with_shifted_targets(order) -> None:
     batches = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU))
     for step in (0, 1, 50):
         inputs, targets = batches.batch(step)
@@ -43,19 +43,19 @@ def test_a_batch_is_cut_where_the_order_says_and_targets_are_one_further_on(orde
         )
 
 
-def test_the_slices_of_a_team_make_up_the_batch_of_one() -> None:
+def test_process_slices_join_to_the_global_batch() -> None:
     order = RandomWindows(700, 12, 8, 3)
     full = TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU)).batch(5)[0]
     parts = [TextBatches(TEXT, order, 12, Recipe(batch=8), Distributed(CPU, rank, 4)).batch(5)[0] for rank in range(4)]
     assert torch.equal(torch.cat(parts), full)
 
 
-def test_recurrent_models_read_streams_and_others_windows() -> None:
+def test_recurrent_models_use_streams_and_others_windows() -> None:
     kinds = {name: type(session_of(name).batches.order) for name in ("lstm", "decoder", "feed-forward")}
     assert kinds == {"lstm": ContiguousStreams, "decoder": RandomWindows, "feed-forward": RandomWindows}
 
 
-def test_the_sequence_length_is_the_recipe_s_or_the_context_or_64() -> None:
+def test_sequence_length_defaults_to_context_or_64() -> None:
     assert training_length(MODELS["decoder"], Recipe()) == 12 and training_length(MODELS["lstm"], Recipe()) == 64
     assert (
         training_length(MODELS["decoder"], Recipe(sequence_length=5)) == 5
@@ -63,23 +63,23 @@ def test_the_sequence_length_is_the_recipe_s_or_the_context_or_64() -> None:
     )
 
 
-def test_a_text_that_is_too_short_is_refused() -> None:
+def test_too_short_training_text_is_rejected() -> None:
     with pytest.raises(DataError, match="700 tokens"):
         LanguageTask().batches(build(MODELS["lstm"]), TEXT, Recipe(sequence_length=100), Distributed(CPU))
 
 
 @pytest.mark.parametrize("family", ["decoder", "lstm", "feed-forward"])
 @pytest.mark.parametrize("parts", [2, 4])
-def test_the_gradient_of_a_batch_cut_into_parts_is_that_of_the_whole(family: str, parts: int) -> None:
+def test_accumulated_gradients_equal_full_batch(family: str, parts: int) -> None:
     full, cut = session_of(family), session_of(family, accumulate=parts)
-    for _ in range(3):  # the second and third steps go on from the carried states
+    for _ in range(3):  # the second and third steps continue from the carried states
         (loss, gradients), (cut_loss, cut_gradients) = take_gradients(full), take_gradients(cut)
         assert cut_loss == pytest.approx(loss, abs=1e-6)
         for name in gradients:
             torch.testing.assert_close(cut_gradients[name], gradients[name], atol=1e-6, rtol=1e-4)
 
 
-def test_a_carried_state_makes_sequences_one_long_reading_until_the_streams_begin_again() -> None:
+def test_carried_state_continues_streams_until_the_epoch_ends() -> None:
     session = session_of("lstm")
     streams = session.batches.order
     assert isinstance(streams, ContiguousStreams) and streams.steps > 2
@@ -89,37 +89,37 @@ def test_a_carried_state_makes_sequences_one_long_reading_until_the_streams_begi
             begin = streams.offsets(epoch * streams.steps)
             rows = np.stack([TEXT[start : start + 12 * (index + 1) + 1] for start in begin]).astype(np.int64)
             tokens = torch.from_numpy(rows)
-            logits, _ = session.model(tokens[:, :-1])  # from the beginning of the streams, no state handed over
+            logits, _ = session.model(tokens[:, :-1])  # from the start of the streams, without a carried state
             expected = causal_loss(logits[:, -12:], tokens[:, -12:])
             assert loss == pytest.approx(expected.item(), abs=1e-6)
 
 
-def test_no_gradient_flows_back_into_the_sequence_before() -> None:
+def test_carried_state_is_detached() -> None:
     session = session_of("lstm")
     take_gradients(session)
     assert all(not tensor.requires_grad for tensor in session.carried_states[0].tensors().values())
 
 
-def test_an_uneven_batch_is_refused_with_the_nearest_that_fits() -> None:
+def test_indivisible_batch_is_rejected_with_the_nearest_size() -> None:
     with pytest.raises(SpecError, match=r"batch = 8 .* 3 processes × accumulate 1\. Nearest batch: 9"):
         session_of("decoder", Distributed(CPU, 0, 3))
     with pytest.raises(SpecError, match="accumulate 3"):
         session_of("decoder", accumulate=3)
 
 
-def test_the_seed_fixes_weights_and_batches_and_another_seed_changes_them() -> None:
+def test_seed_determines_weights_and_batches() -> None:
     first, again, other = (session_of("decoder", seed=seed) for seed in (1, 1, 2))
     assert take_gradients(first)[0] == take_gradients(again)[0] != take_gradients(other)[0]
 
 
-def test_bfloat16_is_close_to_float32_but_not_equal() -> None:
+def test_bfloat16_training_is_close_to_float32() -> None:
     exact, rough = session_of("decoder"), session_of("decoder", precision="bfloat16")
     a, b = take_gradients(exact)[0], take_gradients(rough)[0]
     assert a != b and a == pytest.approx(b, rel=0.02)
 
 
-def test_a_team_parts_with_its_reducers_before_its_group() -> None:
-    """In the other order PyTorch's destructors may wait for each other for ever, which shows only on a busy machine."""
+def test_ddp_reducers_are_released_before_the_process_group() -> None:
+    """In the other order PyTorch's destructors may deadlock, which shows only on a busy machine."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     team = Distributed(CPU, 0, 2)
     shared = team.wrap(torch.nn.Linear(3, 2))

@@ -1,4 +1,4 @@
-"""Training on trees: what a batch is cut into changes nothing."""
+"""Training on trees: gradients do not depend on accumulation or processes."""
 
 import pytest
 import torch
@@ -32,22 +32,24 @@ def gradients(parts: int, team: Distributed | None = None) -> dict[str, torch.Te
 
 
 @pytest.mark.parametrize("parts", [2, 4])
-def test_the_gradient_of_a_batch_of_trees_cut_into_parts_is_that_of_the_whole(parts: int) -> None:
+def test_accumulated_tree_gradients_equal_full_batch(parts: int) -> None:
     full, cut = gradients(1), gradients(parts)
     assert max(float(gradient.abs().max()) for gradient in full.values()) > 1e-3
     for name, gradient in full.items():
         torch.testing.assert_close(cut[name], gradient, rtol=1e-4, atol=1e-6)
 
 
-def test_scores_that_do_not_fit_in_memory_are_worked_out_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tree_scores_are_computed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     full = gradients(1)
     monkeypatch.setattr(parsing, "MAX_SCORES", 1)
     for name, gradient in gradients(1).items():
         torch.testing.assert_close(gradient, full[name], rtol=1e-4, atol=1e-6)
 
 
-def test_the_mean_over_two_processes_is_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Distributed, "wrap", lambda team, module: module)  # no processes: each half is worked out here
+def test_mean_over_two_processes_equals_full_tree_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        Distributed, "wrap", lambda team, module: module
+    )  # without processes: each half is computed here
     full = gradients(1)
     halves = [gradients(1, Distributed(torch.device("cpu"), rank, 2)) for rank in (0, 1)]
     for name, gradient in full.items():

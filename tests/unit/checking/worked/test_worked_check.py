@@ -302,9 +302,9 @@ def test_command_checks_a_custom_case_file(tmp_path: Path, capsys: pytest.Captur
         ([str(case)], 2),
         (["e9", "--names"], 0),
     ):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main(["check", "worked", *words])
-        assert int(left.value.code or 0) == status
+        assert int(exit_info.value.code or 0) == status
         printed = capsys.readouterr().out
         assert "--json" in words or all(display_width(line) <= 80 for line in printed.splitlines())
 

@@ -10,9 +10,9 @@ from lemma.cli.main import main
 
 def look(*words: str) -> int:
     """Run a command in this process and return its exit status."""
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["look", *words])
-    return int(left.value.code or 0)
+    return int(exit_info.value.code or 0)
 
 
 def test_attention_prints_the_numbers_of_the_example(capsys: pytest.CaptureFixture[str]) -> None:

@@ -159,9 +159,9 @@ def test_invalid_cases_are_explained(words: Any, message: str) -> None:
 
 def test_command_prints_lists_examples_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     def look(*words: str) -> str:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exit_info:
             main(["look", "graph", *words])
-        assert not left.value.code
+        assert not exit_info.value.code
         return capsys.readouterr().out
 
     assert "lemma look graph cycle" in look("--list")

@@ -211,9 +211,9 @@ def test_defaults_for_missing_values_are_noted() -> None:
 
 
 def look(*words: str) -> int:
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main(["look", "lstm", *words])
-    return int(left.value.code or 0)
+    return int(exit_info.value.code or 0)
 
 
 def test_command_lists_prints_saves_and_reloads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,19 +33,19 @@ def kill_after(after: int) -> Iterator[list[str]]:
     touched: list[str] = []
 
     def killing(name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        def touch(path: Any, *given: Any, **named: Any) -> Any:
+        def touch(path: Any, *args: Any, **kwargs: Any) -> Any:
             if name == "fsync" or "/runs" in str(path):
                 if len(touched) >= after:
                     raise ProcessKilled
                 touched.append(name)
-            return real(path, *given, **named)
+            return real(path, *args, **kwargs)
 
         return touch
 
-    def rmtree_before_kill(path: Any, *given: Any, **named: Any) -> None:
+    def rmtree_before_kill(path: Any, *args: Any, **kwargs: Any) -> None:
         if len(touched) >= after:
             raise ProcessKilled
-        real_rmtree(path, *given, **named)
+        real_rmtree(path, *args, **kwargs)
 
     real_rmtree = shutil.rmtree
     with pytest.MonkeyPatch.context() as patch:
