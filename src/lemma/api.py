@@ -88,7 +88,7 @@ def load(run: Path | str, device: str = "auto") -> Run:
 
 
 def watch(progress: bool) -> Observer:
-    """Return the observer that shows progress; of several processes only the first shows it."""
+    """Return an observer that prints progress, or a silent one if `progress` is false or RANK is not 0."""
     from lemma.report.progress import SilentObserver, make_observer
 
     is_first = os.environ.get("RANK", "0") == "0"
@@ -114,12 +114,12 @@ def require_run(run: Any) -> Run:
 
 
 def run_folder(run: Path | str | Run) -> Path:
-    """Return the folder of a run, which may be loaded already."""
+    """Return the path of a run's folder; a loaded run knows its own."""
     return Path(run) if isinstance(run, (str, os.PathLike)) else require_run(run).path
 
 
 def check_settings(settings: Mapping[str, Any], allowed: Iterable[str], verb: str) -> None:
-    """Refuse a setting that a verb does not know."""
+    """Raise SpecError for a setting that is not in `allowed`; `verb` is the command, for the message."""
     for name in settings:
         if name not in allowed:
             raise SpecError(describe_unknown(f"{verb}: setting", name, allowed))
@@ -193,7 +193,7 @@ def train(
 
 
 def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that are functions, which a recipe records as custom."""
+    """Return the settings whose values are functions, which a recipe records as custom."""
     if isinstance(getattr(settings.get("optimizer"), "param_groups", None), list):
         from lemma.training.optimizer import CUSTOM_OPTIMIZER_HINT
 
@@ -202,7 +202,7 @@ def _custom_functions(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pop_data_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Remove and return the settings of the data, such as columns of a file."""
+    """Remove the settings of data, such as column names, from `settings` in place and return them."""
     from lemma.tasks.registry import DATA_SETTINGS
 
     return {name: settings.pop(name) for name in list(settings) if name in DATA_SETTINGS}
@@ -373,6 +373,7 @@ adapt = Adapt()
 def _adaptation_data(
     labels: Any, text: Any, pairs: Any, images: Any, limit: int | None, settings: Mapping[str, Any]
 ) -> tuple[DataArgs, dict[str, Any]]:
+    """Return the data arguments of an adaptation, and the settings that remain."""
     from lemma.tasks.registry import data_args
 
     remaining = {name: value for name, value in settings.items() if name != "epochs" or value is not None}
@@ -577,7 +578,7 @@ look = Look()
 
 
 def call_view(view: Callable[..., Any], args: tuple[Any, ...], settings: dict[str, Any]) -> Any:
-    """Call a view; raise a SpecError for arguments that do not fit."""
+    """Return view(*args, **settings); raise SpecError for arguments that do not fit its signature."""
     try:
         inspect.signature(view).bind(*args, **settings)
     except TypeError as error:
@@ -779,7 +780,7 @@ def generate(
 
 
 def _answer_sources(run: Run, source: str | Sequence[str], settings: dict[str, Any]) -> Any:
-    """Translate sources, or classify them, by the kind of the run."""
+    """Return the translation or the class of each source, by the kind of the run; a list if `source` is one."""
     from lemma.generation.beam import Beam, translate_texts
     from lemma.generation.sampling import Sampling
     from lemma.models.encoder_decoder import EncoderDecoderModel
@@ -1158,6 +1159,7 @@ class Check:
         return check_sources(rows, partial(report, "checking"))
 
     def _check(self, name: str, model: Any, answers: Sequence[Any] = (), sizes: Mapping[str, Any] | None = None) -> Any:
+        """Return the verdict of the checker `name` on answers about a model or case."""
         from lemma.checking.checkers import MODEL_CHECKERS, run_checker
         from lemma.counting.subject import import_model
 
@@ -1309,7 +1311,7 @@ def application(
 
 
 def _run_loader(device: str) -> Callable[[Path | str | Run], Run]:
-    """Return the function that loads a run to serve onto a device."""
+    """Return a function that loads a run onto a device, or returns a loaded one."""
     import torch
 
     kind = device.partition(":")[0]
@@ -1320,6 +1322,7 @@ def _run_loader(device: str) -> Callable[[Path | str | Run], Run]:
 
 
 def _require_packages(verb: str, *packages: str, extra: str = "serve") -> None:
+    """Raise InputError, with the pip command, if a package that `verb` needs is not installed."""
     missing = [name for name in packages if find_spec(name) is None]
     if missing:
         raise InputError(f"{verb} needs {' and '.join(missing)}, not installed here: pip install 'lemma-lm[{extra}]'")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lemma.checking.identities import check_identity
-from lemma.checking.identities.attention import dense_map, dense_scores, orthogonal, relative_error
+from lemma.checking.identities.attention import dense_map, dense_scores, draw_orthogonal, relative_error
 from lemma.checking.identities.heads import head_matrix, head_output
 from lemma.checking.identities.scores import fourth_moment
 
@@ -17,7 +17,7 @@ from lemma.checking.identities.scores import fourth_moment
 @pytest.mark.parametrize("norm", [0.1, 1.0, 2.0, 3.0])
 @pytest.mark.parametrize(("N", "D"), [(2, 2), (5, 8)])
 def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
-    inputs = norm * orthogonal(N, D, seed=3).numpy()
+    inputs = norm * draw_orthogonal(N, D, seed=3).numpy()
     np.testing.assert_allclose(inputs @ inputs.T, norm**2 * np.eye(N), atol=1e-12)
     weights = np.exp(inputs @ inputs.T)
     outputs = weights / weights.sum(1, keepdims=True) @ inputs

@@ -54,11 +54,12 @@ class Adaptation(Generic[Module]):
 
     @property
     def trainable(self) -> list[TrainableParameter]:
+        """Path and shape of every parameter that is trained."""
         return trainable_parameters(self.model)
 
     @property
     def num_trainable(self) -> int:
-        """How many numbers are trained."""
+        """Number of trained scalars."""
         return sum(math.prod(parameter.shape) for parameter in self.trainable)
 
     @property
@@ -76,7 +77,7 @@ class Adaptation(Generic[Module]):
 def adapt_model(
     model: Module, method: Method, learn: Sequence[str] = (), *, any_rank: bool = False
 ) -> Adaptation[Module]:
-    """Freeze a model in place, and add or unfreeze what a method trains; `requires_grad` marks it. All or nothing.
+    """Freeze a model in place, and add or unfreeze what a method trains (`requires_grad`); change nothing on an error.
 
     Args:
         learn: Patterns of parameters that are trained with every method.
@@ -102,7 +103,7 @@ def adapt_model(
 
 
 def match_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
-    """Return the ids of the parameters whose paths match some pattern."""
+    """Return the `id` of every parameter whose path matches at least one pattern, such as *.bias."""
     paths: dict[int, list[str]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.setdefault(id(parameter), []).append(path)
@@ -111,23 +112,26 @@ def match_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
 
 
 def trainable_parameters(model: nn.Module) -> list[TrainableParameter]:
-    """Return every parameter that is trained, a tied one once."""
+    """Return path and shape of every trained parameter; a tied one once."""
     return [TrainableParameter(path, tuple(p.shape)) for path, p in model.named_parameters() if p.requires_grad]
 
 
 def check_not_adapted(model: nn.Module) -> None:
-    """Raise SpecError if a model has updates or adapters already."""
+    """Raise SpecError if a model has LoRA updates or adapters already."""
     if lora_modules(model) or has_adapters(model):
         raise SpecError("this model is adapted already. Take merge_lora(model) of one with LoRA, or the plain base.")
 
 
 def lora_matrix(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
-    """Return a matrix with a LoRA update (problem E5): R(W_in + W_out) numbers are trained, W_in·W_out are frozen."""
+    """Return a W_in × W_out matrix with a LoRA update of rank R (problem E5): R(W_in + W_out) trained numbers."""
     return adapt_model(nn.Linear(W_in, W_out, bias=False), Lora(rank=R, targets=("*",))).model
 
 
 def merge_lora(model: Module) -> Module:
-    """Add every update to its matrix, remove the wrappers, and unfreeze everything; outputs stay equal."""
+    """Return a model, changed in place, with LoRA updates added to its matrices and nothing frozen.
+
+    Outputs stay equal.
+    """
     if has_adapters(model):
         raise SpecError(
             "adapters cannot be merged: σ is between W_down and W_up, so that x + W_up σ(W_down x) is not a matrix. "
@@ -171,7 +175,7 @@ def copy_merged(model: Module) -> Module:
 
 
 def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Parameter, LowRankUpdate]]:
-    """Yield each matrix that has an update, with its update; a tied matrix once."""
+    """Yield (matrix, its LoRA update) for each updated matrix; a tied matrix once."""
     seen: set[int] = set()
     for wrapper in wrappers:
         updates: Any = wrapper.updates if isinstance(wrapper, LoraMatrices) else {"weight": wrapper.update}
@@ -183,6 +187,6 @@ def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Param
 
 
 def _add_update(weight: Tensor, update: LowRankUpdate) -> Tensor:
-    """Return the updated matrix, rounded once."""
+    """Return matrix + update, computed in the update's dtype and rounded once to the matrix's."""
     delta = update.delta()
     return (weight.to(delta.dtype) + delta).to(weight.dtype)

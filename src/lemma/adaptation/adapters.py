@@ -33,7 +33,7 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def forward(self, output: Any) -> Any:
-        """Adapt the output of a module: a tensor, or the first of several values."""
+        """Return a module's output after the adapter; if it is a tuple, its first tensor is adapted."""
         if isinstance(output, Tensor):
             return self.adapt(output)
         if isinstance(output, Mapping):  # such as Hugging Face's outputs
@@ -47,7 +47,7 @@ class Adapter(nn.Module):
         raise InputError(f"an adapter comes after a module that returns a {type(output).__name__}; expected a tensor.")
 
     def adapt(self, vectors: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Add the output of the bottleneck to vectors."""
+        """Return x + W_up σ(W_down x + b) + c for each vector x."""
         if vectors.shape[-1] != self.down.in_features:
             raise InputError(
                 f"an adapter of width {self.down.in_features} comes after a module that returns vectors of "
@@ -72,12 +72,13 @@ UNCALLED_MODULES = (
 
 
 def _adapt(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    """Return the output after the module's adapter: the forward hook that `add_adapters` registers."""
     adapter: Any = module._modules[ADAPTER_NAME]
     return adapter(output)
 
 
 def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
-    """Add an adapter after every module of the method's placement; return their paths.
+    """Add an adapter after every module that the method's patterns match; return the paths of these modules.
 
     A module keeps its class and names. A sequence of modules gets one more; any other module gets a hook that finds the
     adapter in the module itself, so copies of the module have their own.
@@ -95,7 +96,7 @@ def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
 
 
 def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str, nn.Module]]:
-    """Return the modules that match the patterns, each once; those of the family if there are no patterns."""
+    """Return (path, module) of each module that matches a pattern; without patterns those usual for the family."""
     modules = list(model.named_modules())
     if placement:
         return [modules[index] for index in match_patterns("placement", placement, [{path} for path, _ in modules])]
@@ -112,6 +113,7 @@ def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str
 
 
 def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int) -> Adapter:
+    """Return a new adapter for the output of the module at `path`; raise SpecError if it cannot have one."""
     if isinstance(module, UNCALLED_MODULES):
         raise SpecError(
             f"placement: {path or 'the model'} is never called, its owner reads its contents: an adapter after it "
@@ -127,13 +129,13 @@ def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int
 
 
 def output_width(module: nn.Module) -> int | None:
-    """Return the width of a module's output: its own, or else that of its last submodule that has one."""
+    """Return the width of a module's output, or of its last submodule with a known width; None if unknown."""
     widths = (_layer_width(layer) for layer in (module, *reversed(list(module.modules()))))
     return next(filter(None, widths), None)
 
 
 def _default_paths(model: nn.Module) -> Iterator[str]:
-    """Yield the paths of attention and feed-forward of each layer, of recurrent layers, and of a hidden layer."""
+    """Yield the paths after which adapters are usual: attention and feed-forward, recurrent and hidden layers."""
     for path, module in model.named_modules():
         match module:
             case Attention():
@@ -147,6 +149,7 @@ def _default_paths(model: nn.Module) -> Iterator[str]:
 
 
 def _layer_width(module: nn.Module) -> int | None:
+    """Return the output width of a single torch layer; None for other modules."""
     match module:
         case nn.Linear():
             return module.out_features

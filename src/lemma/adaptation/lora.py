@@ -31,7 +31,7 @@ LAYER_NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)|^\d+(?=\.|$)|(?<=_l)\d+(?=_|$)")
 
 
 def match_patterns(setting: str, patterns: Iterable[str], names: Sequence[Collection[str]]) -> list[int]:
-    """Return the sorted indices of the items in `names` with a name that matches some pattern.
+    """Return the indices, in order, of the items of `names` (each a set of names) with a name that matches a pattern.
 
     Raises:
         SpecError: A pattern matches nothing; the message starts with the `setting`, and suggests another pattern.
@@ -52,7 +52,7 @@ def match_patterns(setting: str, patterns: Iterable[str], names: Sequence[Collec
 
 
 def star_layer_numbers(path: str) -> str:
-    """Replace the number of each layer by a star.
+    """Return a module path with the numbers of layers replaced by *, such as layers.*.attention.
 
     >>> star_layer_numbers("layers.3.attention.output"), star_layer_numbers("layers.weight_ih_l1")
     ('layers.*.attention.output', 'layers.weight_ih_l*')
@@ -61,18 +61,19 @@ def star_layer_numbers(path: str) -> str:
 
 
 def list_paths(names: Iterable[str]) -> str:
-    """Join paths for a message: repeated layers once, and not more than `MAX_LISTED`."""
+    """Return module paths as text for a message: layers as *, at most `MAX_LISTED` paths."""
     paths = list(dict.fromkeys(star_layer_numbers(name) for name in names if name))
     more = f" and {len(paths) - MAX_LISTED} more" if len(paths) > MAX_LISTED else ""
     return (", ".join(paths[:MAX_LISTED]) or "none") + more
 
 
 def _matches(pattern: str, names: Collection[str]) -> bool:
+    """Return whether some name matches a pattern with wildcards."""
     return any(fnmatchcase(name, pattern) for name in names)
 
 
 def _suggest_pattern(pattern: str, names: Sequence[str]) -> str | None:
-    """Return a pattern that matches below it, one that ends with it, or a similarly spelled one."""
+    """Return a similar pattern that matches some of the names, for an error message; None without one."""
     for wider in (f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"):
         if _matches(wider, names):
             return wider
@@ -100,6 +101,7 @@ class MatrixLocation:
 
     @property
     def parameter_path(self) -> str:
+        """Path of the matrix in the model."""
         return ".".join(filter(None, (self.path, self.name)))
 
 
@@ -112,21 +114,22 @@ class TargetMatrix:
 
     @property
     def names(self) -> list[str]:
-        """The paths of its modules and of the parameter."""
+        """Paths of the matrix, and of the modules that own it."""
         return [name for location in self.locations for name in (location.path, location.parameter_path)]
 
     @property
     def path(self) -> str:
+        """Path of the matrix at its first location."""
         return self.locations[0].parameter_path
 
     @property
     def is_transposed(self) -> bool:
-        """Return whether it is stored as inputs × outputs, like GPT-2's."""
+        """True if it is stored as inputs × outputs, like GPT-2's."""
         return any(is_conv1d(location.owner) for location in self.locations)
 
 
 def find_matrices(model: nn.Module) -> list[TargetMatrix]:
-    """Return all matrices of a module, tied ones once."""
+    """Return all matrices of a model with their locations; tied ones once."""
     matrices: dict[int, tuple[nn.Parameter, list[MatrixLocation]]] = {}
     for path, owner in model.named_modules(remove_duplicate=False):
         for name, parameter in () if isinstance(owner, PARAMETER_CONTAINERS) else owner._parameters.items():
@@ -136,7 +139,7 @@ def find_matrices(model: nn.Module) -> list[TargetMatrix]:
 
 
 def find_body_matrices(model: nn.Module) -> list[TargetMatrix]:
-    """Return the matrices of the backbone: not embeddings, nor matrices tied to them, nor output layers."""
+    """Return the matrices of the backbone: no embeddings, matrices tied to these, or output layers."""
     outputs = {id(layer) for layer in find_output_layers(model)}
 
     def is_body(owner: nn.Module) -> bool:
@@ -146,7 +149,7 @@ def find_body_matrices(model: nn.Module) -> list[TargetMatrix]:
 
 
 def find_output_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the output layers of a model, as far as they can be recognised."""
+    """Yield the output layers of a model, as far as names of modules and `get_output_embeddings` tell."""
     for module in model.modules():
         outputs = getattr(type(module), "output_modules", ())  # named by Lemma's backbones
         yield from (child for name, child in module.named_children() if name in outputs and is_linear(child))
@@ -162,12 +165,12 @@ def find_output_layers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def is_matrix(parameter: Tensor) -> bool:
-    """Return whether a parameter is an initialised matrix of real numbers."""
+    """Return whether a parameter is an initialised two-dimensional tensor of real numbers."""
     return not isinstance(parameter, UninitializedParameter) and parameter.dim() == 2 and parameter.is_floating_point()
 
 
 def is_linear(module: Any) -> bool:
-    """Return whether a module is a linear map: torch.nn's, or that of GPT-2 in transformers."""
+    """Return whether a module is a linear layer: torch.nn's, or GPT-2's in transformers."""
     return isinstance(module, nn.Linear) or is_conv1d(module)
 
 
@@ -215,26 +218,26 @@ class LowRankUpdate(nn.Module):
         nn.init.kaiming_uniform_(self.A, a=math.sqrt(5))  # uniform within ±1/√columns
 
     def forward(self, inputs: Float[Tensor, "*batch columns"]) -> Float[Tensor, "*batch rows"]:
-        """Apply the update to vectors, A first."""
+        """Return scale · B A x for each vector x."""
         inputs = inputs.to(self.A.dtype)
         if self.training and self.dropout:
             inputs = functional.dropout(inputs, self.dropout)
         return functional.linear(functional.linear(inputs, self.A) * self.scale, self.B)  # scaled at rank width
 
     def embed(self, tokens: Int[Tensor, "*batch"], padding: int | None) -> Float[Tensor, "*batch columns"]:
-        """Return the rows of some tokens; the row of padding gets no gradient."""
+        """Return the rows of the update for token ids; that of the padding id gets no gradient."""
         rows = functional.embedding(tokens, self.B, padding)
         if self.training and self.dropout:
             rows = rows * functional.dropout(torch.ones_like(rows[..., :1]), self.dropout)
         return rows @ self.A * self.scale
 
     def delta(self, A: Tensor | None = None) -> Float[Tensor, "first second"]:
-        """Return the update in the layout of its matrix, with another A if given."""
+        """Return scale · B A as stored in the matrix, possibly transposed; `A` replaces the module's own."""
         product = self.B @ (self.A if A is None else A) * self.scale
         return product.mT if self.transposed else product
 
     def add_to(self, weight: Float[Tensor, "first second"]) -> Float[Tensor, "first second"]:
-        """Return the updated matrix for one call; in training, columns of A are dropped."""
+        """Return weight + update; in training with dropout on columns of A."""
         A = self.A
         if self.training and self.dropout:
             A = A * functional.dropout(torch.ones_like(A[:1]), self.dropout)
@@ -272,7 +275,7 @@ class LoraLinear(LoraWrapper):
 
     @property
     def weight(self) -> Tensor:
-        """The updated matrix, for code that reads it directly, such as torch's attention."""
+        """Updated matrix, for code that reads it directly, such as torch's attention."""
         return self.update.add_to(self.base.weight)
 
 
@@ -288,7 +291,7 @@ class LoraMatrices(LoraWrapper):
         return self.updated_weight(name) if name in updates else super().__getattr__(name)
 
     def updated_weight(self, name: str) -> Tensor:
-        """Return a matrix with its update, for one call."""
+        """Return the matrix with this name in the module, plus its update."""
         update: Any = self.updates[name]
         return update.add_to(getattr(self.base, name))
 
@@ -307,7 +310,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def replace_modules(model: Module, replacements: Mapping[nn.Module, nn.Module]) -> Module:
-    """Replace modules of a model in place; return the model, or its replacement if it is replaced itself."""
+    """Replace submodules in place (old → new); return the model, or its replacement if it is replaced itself."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child is not None and child in replacements:
@@ -316,7 +319,7 @@ def replace_modules(model: Module, replacements: Mapping[nn.Module, nn.Module]) 
 
 
 def unwrapped_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield every module with its path in the model without LoRA; a wrapper has the path of its base."""
+    """Yield (path, module) of every module, with paths as in the model without LoRA; wrappers have their base's."""
     seen: set[int] = set()
     queue = [(path, model)]
     while queue:
@@ -330,19 +333,19 @@ def unwrapped_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, n
 
 
 def lora_modules(model: nn.Module) -> list[tuple[str, LoraWrapper]]:
-    """Return every wrapper with its path in the model without LoRA."""
+    """Return (path, wrapper) of every LoRA wrapper, with paths as in the model without LoRA."""
     return [(path, module) for path, module in unwrapped_modules(model) if isinstance(module, LoraWrapper)]
 
 
 def add_updates(model: Module, method: LoraMethod, matrices: Sequence[TargetMatrix]) -> Module:
-    """Add new updates to matrices, and return the model."""
+    """Add a new low-rank update to each matrix in place; return the model, or its wrapper if it is wrapped itself."""
     scale = method.alpha / method.rank
     updates = {id(matrix.weight): init_update(matrix, method.rank, scale, method.lora_dropout) for matrix in matrices}
     return wrap_owners(model, matrices, updates)
 
 
 def select_matrices(model: nn.Module, targets: Sequence[str], excluded: Collection[int] = ()) -> list[TargetMatrix]:
-    """Return the matrices that match `targets`, each once; those of the body if there are no targets."""
+    """Return the matrices with a path that matches a pattern in `targets`; without patterns those of the body."""
     matrices = [matrix for matrix in find_matrices(model) if id(matrix.weight) not in excluded]
     if targets:
         indices = match_patterns("targets", targets, [matrix.names for matrix in matrices])
@@ -357,7 +360,7 @@ def select_matrices(model: nn.Module, targets: Sequence[str], excluded: Collecti
 
 
 def init_update(matrix: TargetMatrix, rank: int, scale: float, dropout: float = 0.0) -> LowRankUpdate:
-    """Return a new update of a matrix, with its initial values."""
+    """Return a new low-rank update of a matrix, with random A and zero B."""
     _check_matrix(matrix)
     update = LowRankUpdate(matrix.weight, rank, scale, dropout, matrix.is_transposed)
     if any(isinstance(location.owner, EMBEDDINGS) for location in matrix.locations):
@@ -366,7 +369,7 @@ def init_update(matrix: TargetMatrix, rank: int, scale: float, dropout: float = 
 
 
 def wrap_owners(model: Module, matrices: Sequence[TargetMatrix], updates: Mapping[int, LowRankUpdate]) -> Module:
-    """Wrap every module that owns some of the matrices; `updates` are by the id of the matrix."""
+    """Wrap every module that owns some of the matrices, in place; `updates` maps a matrix's `id` to its update."""
     owners: defaultdict[nn.Module, dict[str, LowRankUpdate]] = defaultdict(dict)
     for matrix in matrices:
         for location in matrix.locations:
@@ -391,13 +394,14 @@ def check_rank(matrices: Sequence[TargetMatrix], rank: int) -> None:
 
 
 def _wrap(owner: nn.Module, updates: dict[str, LowRankUpdate]) -> LoraWrapper:
+    """Return the LoRA wrapper of a module; `updates` maps names of its matrices to their updates."""
     if [*updates] == ["weight"] and (is_linear(owner) or isinstance(owner, nn.Embedding)):
         return LoraLinear(owner, updates["weight"])
     return LoraMatrices(owner, updates)
 
 
 def _check_matrix(matrix: TargetMatrix) -> None:
-    """Raise SpecError if a module changes the matrix itself, or if modules read it both ways."""
+    """Raise SpecError if a module changes the matrix itself (max_norm), or if some modules read it transposed."""
     for location in matrix.locations:
         if (norm := getattr(location.owner, "max_norm", None)) is not None:
             raise SpecError(

@@ -22,6 +22,8 @@ Formula = Annotated[
 
 
 def _add_formula_command(quantity: str, about: str) -> None:
+    """Add the command `lemma check QUANTITY` for formulas; `about` is its help text."""
+
     @app.command(quantity, help=about)
     def check_formula(model: Model, formula: Formula, sizes: Sizes = None, json: Json = False) -> None:
         from lemma.api import check
@@ -228,7 +230,10 @@ def sources(
 
 
 def _read_lines(file: Path | None, lines: list[str] | None, example: str) -> list[str]:
-    """Return the lines of a file, then those that were typed."""
+    """Return the lines of `file`, if any, then the typed `lines`.
+
+    If there are none, raise an error with the example.
+    """
     try:
         texts = [*([file.read_text(encoding="utf-8")] if file else []), *(lines or [])]
     except (OSError, UnicodeDecodeError) as error:
@@ -239,6 +244,7 @@ def _read_lines(file: Path | None, lines: list[str] | None, example: str) -> lis
 
 
 def _parse_sizes(arguments: list[str] | None) -> dict[str, Any]:
+    """Return sizes by name from arguments of the form L=2; raise SpecError for another argument."""
     sizes, names = split_settings(arguments or [])
     if names:
         raise SpecError(f"'{names[0]}' is not of the form key=value, as in L=2.")

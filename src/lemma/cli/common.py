@@ -26,7 +26,7 @@ class GroupedCommand(TyperCommand):
     """A command whose `--help` shows first what everyone needs, then a group of options per kind of data."""
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write arguments, then plain options, then each group under its name."""
+        """Write the help: arguments, then options without a group, then each group under its name."""
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -57,7 +57,7 @@ def print_result(result: Any, as_json: bool, out: Path | None = None) -> None:
 
 @contextmanager
 def announce_if_slow(message: str) -> Iterator[None]:
-    """Print a message on a terminal if something takes long."""
+    """Print a message on a terminal if the body of the context takes long."""
     timer = threading.Timer(ANNOUNCE_AFTER, lambda: print_message(message, to_stderr=True))
     if sys.stderr is not None and sys.stderr.isatty():
         timer.start()
@@ -68,19 +68,22 @@ def announce_if_slow(message: str) -> Iterator[None]:
 
 
 def print_message(message: str, *, to_stderr: bool = False) -> None:
-    """Print a wrapped message, on stderr if stdout must hold only the result."""
+    """Print a message wrapped to the terminal's width, on stderr if stdout must hold only the result."""
     typer.echo(wrap_lines(message, stream_width(sys.stderr if to_stderr else sys.stdout)), err=to_stderr)
 
 
 def to_json(values: Any) -> str:
-    """Write results or values as indented JSON, lists of numbers on one line; NaN and infinity become null."""
+    """Return results or plain values as indented JSON text, lists of numbers on one line.
+
+    NaN and infinity become null.
+    """
     from lemma.report.result import to_plain
 
     return _indent_json(to_plain(values), "\n")
 
 
 def _indent_json(values: Any, line: str) -> str:
-    """Write a value as JSON; `line` is the line break and indent before each part, except in lists of numbers."""
+    """Return a value as JSON text; `line` is the line break and indent before each part, except in lists of numbers."""
     inner = f"{line}  "
     if isinstance(values, dict) and values:
         parts = [
@@ -93,7 +96,7 @@ def _indent_json(values: Any, line: str) -> str:
 
 
 def split_settings(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
-    """Separate KEY=VALUE settings from the other arguments."""
+    """Return the KEY=VALUE arguments as a dictionary of parsed values, and all other arguments."""
     from lemma.spec.base import parse_settings
 
     names = [argument for argument in arguments if "=" not in argument]
@@ -101,7 +104,7 @@ def split_settings(arguments: list[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 def reject_loose_files(files: list[str], data: dict[str, Any]) -> None:
-    """Refuse files without an option next to --validation or --test: they may be meant for it or for the text."""
+    """Raise SpecError for files without an option if --validation or --test is set: it is unclear whose they are."""
     if files and ("validation" in data or "test" in data):
         raise SpecError(
             f"'{files[0]}': next to --validation and --test each file needs an option of its own, as in "
@@ -125,7 +128,7 @@ def option(
     default: Any = None,
     **bounds: Any,
 ) -> Declared:
-    """Declare an option; its names are `names`, or else the key in the table."""
+    """Return the declaration of a command's option; `names` are its flags, by default its key in the table."""
     info = typer.Option(*names.split(), metavar=metavar, help=help, rich_help_panel=group, **bounds)
     return Declared(Annotated[kind, info], default)
 
@@ -156,7 +159,7 @@ DATA_OPTIONS = {  # shared by train, evaluate and adapt
 
 
 def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the options that name data to a command, which receives those that are set as the dictionary `data`."""
+    """Return a decorator that adds the data options but `excluded` to a command, which gets the set ones as `data`."""
     options = {name: declared for name, declared in DATA_OPTIONS.items() if name not in excluded}
     return with_options("data", options, num_first=1)
 
@@ -164,7 +167,7 @@ def with_data(*excluded: str) -> Callable[[Callable[..., None]], Callable[..., N
 def with_options(
     parameter: str, options: Mapping[str, Declared], num_first: int | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add options to a command, which receives those that are set as the dictionary `parameter`.
+    """Return a decorator that adds options to a command, which gets the set ones as the dictionary `parameter`.
 
     What has a default is always set. In the help, the first of them (all unless `num_first` says how many) come before
     the command's own options.

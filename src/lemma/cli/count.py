@@ -103,7 +103,7 @@ def count(
 def _solve(
     model: str, unknown: str | None, quantities: list[str] | None, options: dict[str, Any], sizes: dict[str, Any]
 ) -> tuple[Any, bool]:
-    """Find sizes from totals, or the largest below a bound; return the result, and whether there is one."""
+    """Return the result of solving for sizes with given totals or a bound, and whether there is a solution."""
     import lemma.api as lemma
 
     totals, ranges = options.get("total"), options.get("within", ())
@@ -123,4 +123,5 @@ def _solve(
 
 
 def _split_list(names: str | None) -> list[str]:
+    """Return the parts of a comma-separated list; none for None."""
     return [name.strip() for name in (names or "").split(",") if name.strip()]

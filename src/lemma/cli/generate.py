@@ -76,13 +76,14 @@ def generate(
 
 
 def _reject(names: list[str], reason: str) -> None:
+    """Raise SpecError with the reason if `names` has options that do not apply."""
     if names:
         flags = ", ".join(f"--{name.replace('_', '-')}" for name in names)
         raise SpecError(f"{flags}: {reason}. Leave out the one or the other.")
 
 
 def _continue_prompts(run: Path, prompts: list[str], settings: dict[str, Any], json: bool) -> None:
-    """Continue prompts; print the text of a single one as it is generated."""
+    """Generate and print a continuation of each prompt; that of a single one as it is generated."""
     from lemma import api
 
     samples = settings.pop("samples", 1)
@@ -107,6 +108,7 @@ def _continue_prompts(run: Path, prompts: list[str], settings: dict[str, Any], j
 
 
 def _parse_bias(text: str) -> tuple[int, float]:
+    """Return token id and bias of an argument such as 17=-5."""
     token, _, value = text.partition("=")
     try:
         return int(token), float(value)
@@ -115,7 +117,7 @@ def _parse_bias(text: str) -> tuple[int, float]:
 
 
 def _make_echo(prompt: str) -> Callable[[int, str], None]:
-    """Return a function that prints pieces of text, the prompt before the first: by then, the request is valid."""
+    """Return a function (index, piece) that prints pieces of a text, preceded by its prompt."""
     pending = [prompt]
 
     def echo(_: int, piece: str) -> None:
@@ -125,6 +127,7 @@ def _make_echo(prompt: str) -> Callable[[int, str], None]:
 
 
 def _answer_sources(run: Path, sources: list[str], settings: dict[str, Any], json: bool) -> None:
+    """Print the translation or the class of each source."""
     from lemma import api
 
     results = api.generate(run, source=sources, **settings)
@@ -135,4 +138,5 @@ def _answer_sources(run: Path, sources: list[str], settings: dict[str, Any], jso
 
 
 def _print_json(values: list[Any], name: str) -> None:
+    """Print a single value as JSON, or several as the list `name` of an object."""
     typer.echo(to_json(values[0] if len(values) == 1 else {name: values}))

@@ -149,7 +149,7 @@ WORKED: dict[str, tuple[dict[str, Declared], int, str]] = {  # view: its options
 
 
 def _make_command(view: str) -> Callable[..., None]:
-    """Make the command of a view that works a case by hand."""
+    """Return the command of a view (`attention`, `cross` …) that works a case by hand."""
     options, digits, about = WORKED[view]
 
     def work(
@@ -208,7 +208,7 @@ def bpe(
 
 
 def _look(view: str, case: str | None, settings: dict[str, Any], out: Path | None, as_json: bool) -> Any:
-    """Call a view of `lemma.look`, and print its result or, after writing it to a file, only the name of the file."""
+    """Return the result of a view of `lemma.look`, after printing it, or its file's name if saved to `out`."""
     from lemma.api import look
 
     lists_examples = case is None and view != "bpe"
@@ -229,7 +229,7 @@ class RunOrCommand(TyperGroup):
     """A group whose first argument is a command or else a run: `lemma look runs/a --text "…"`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Insert `run` before a first argument that is no command and no option."""
+        """Parse arguments after inserting `run` before a first one that is neither a command nor an option."""
         if not args or args[0] in self.commands or args[0].startswith("-"):
             return super().parse_args(ctx, args)
         from lemma.api import pretrained_names

@@ -32,7 +32,7 @@ class OrderedGroup(TyperGroup):
     """A group that lists its commands in the order of the docs."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands."""
+        """Return the names of the commands in the order of the docs."""
         return sorted(super().list_commands(ctx), key=[*VERBS.split(), *self.commands].index)
 
 
@@ -54,6 +54,7 @@ app.add_typer(look, name="look")
 
 
 def _show_version(value: bool) -> None:
+    """Print the version and exit if `value` is true."""
     if value:
         from lemma import __version__
 
@@ -70,7 +71,7 @@ def _options(
 
 
 def _format_warning(message: Warning | str, category: type[Warning], *location: object) -> str:
-    """Write a warning without its location in the code, which is of no use to people."""
+    """Return a warning as one line without its location in the code."""
     kind = "" if category is UserWarning else f"{category.__name__}: "
     return wrap_lines(f"lemma: {kind}{message}\n", stream_width(sys.stderr))
 
@@ -82,7 +83,7 @@ SPIN_IDLE, SPIN_BUSY = 10_000, 1_000  # values of GOMP_SPINCOUNT
 
 
 def choose_spin_count(load: str) -> int:
-    """Return the spin count for a line of /proc/loadavg, whose fourth field starts with the number of running threads.
+    """Return GOMP_SPINCOUNT for the machine's load, a line of /proc/loadavg.
 
     >>> choose_spin_count("0.1 0.2 0.3 1/200 42"), choose_spin_count("9.0 9.0 9.0 9999/10000 42"), choose_spin_count("")
     (10000, 1000, 10000)

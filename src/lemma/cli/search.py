@@ -73,6 +73,6 @@ def search(
 
 
 def _flag(name: str, value: Any) -> str:
-    """Return an option as it is typed."""
+    """Return the command-line flag of a setting: text_column gives --text-column."""
     special = {"k": "-k", "words": "--word", "faiss": "--faiss" if value else "--exact"}
     return special.get(name, f"--{name.replace('_', '-')}")

@@ -80,6 +80,7 @@ def train(
 
 
 def _print_settings(model: str, as_json: bool) -> None:
+    """Print the settings of a model preset with their defaults, as a table or as JSON."""
     from lemma.spec.choose import describe_settings
 
     rows = describe_settings(model)

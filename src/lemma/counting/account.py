@@ -172,7 +172,7 @@ class Quantity:
         return number
 
     def _fill_sizes(self, values: Sizes) -> dict[str, int]:
-        """Return every size that this quantity depends on: from `values`, else by default, else the account's."""
+        """Return the value of every size in the formula: from `values`, else by default rule, else the account's."""
         names = self.size_names | {*self.compared_at}  # empty for a quantity that could not be counted
         for name, value in values.items():
             if names and name not in names | {*self.derived}:
@@ -350,7 +350,7 @@ class Account(Result):
 
     @property
     def default_settings(self) -> dict[str, Polynomial]:
-        """Return the default rule (such as 4·d) of each size that a user can set, by its symbol."""
+        """Return the sizes that the user can set but has not, each with its default rule, such as d_ff = 4·d."""
         derived = {name for quantity in self.quantities.values() for name in quantity.derived}
         return {name: default for name, default in self.defaults.items() if name not in derived}
 

@@ -220,7 +220,7 @@ class SubjectCounter:
 
     @cached_property
     def _finder(self) -> DerivedSizeFinder:
-        """Return the finder of derived sizes of this subject."""
+        """Return the finder of this subject's sizes that no polynomial describes, such as 64·⌈d/24⌉; cached."""
         return DerivedSizeFinder(self.reader)
 
     def count(self, name: str) -> Quantity:

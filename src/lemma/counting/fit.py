@@ -45,7 +45,7 @@ class Domain:
         return not is_elsewhere and not any(sizes.get(name, 0) % step for name, step in self.multiples.items())
 
     def restrict(self, probe_sizes: ProbeSizes) -> ProbeSizes:
-        """Return probe sizes within this domain: multiples where needed, and a single value for fixed sizes."""
+        """Return probe sizes at which formulas of this domain hold: multiples, and a single value for fixed sizes."""
         stepped = {name: [step * size for size in probe_sizes[name]] for name, step in self.multiples.items()}
         return {**probe_sizes, **stepped, **{name: [size] for name, size in self.only_at.items()}}
 
@@ -95,7 +95,7 @@ class GroupFit:
 
     @property
     def total(self) -> Polynomial:
-        """Return the formula of the amount of all members: their number times the product of the columns.
+        """Return the formula of the sum over all paths of the group: their number times the product of the columns.
 
         A single column is an amount; several are the dimensions of a tensor.
         """
@@ -112,7 +112,7 @@ class FitResult:
 
     @property
     def groups(self) -> list[PathGroup]:
-        """Return all groups: those with a formula, then those without."""
+        """Return all groups of paths: those with a formula, then those without."""
         return [*self.fits, *self.failures]
 
 
@@ -126,11 +126,11 @@ def total_size(rows: Iterable[Amounts]) -> int:
 
 
 def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
-    """Fit the readings of every group of paths as polynomials of the symbols, on the first probe sizes that work.
+    """Fit polynomials of the symbols to the readings of a module, a formula for all paths such as `layers.*.weight`.
 
     Args:
         read: returns the readings of the module at given sizes.
-        choices: probe sizes to try, in this order.
+        choices: probe sizes in the order in which they are tried; the first that work are used.
 
     Raises:
         CountingError: nothing can be read at any of the sizes.
@@ -273,7 +273,7 @@ def _star_numbers(path: str, starred: Sequence[int]) -> str:
 
 
 def _members_by_pattern(readings: Readings) -> dict[str, list[Member]]:
-    """Return path and reading of the members of every path pattern, ordered by the numbers in their paths."""
+    """Return (path, reading) pairs by path pattern such as `layers.*.weight`, ordered by the numbers in the paths."""
     members: dict[str, list[Member]] = {}
     for path, row in readings.items():
         members.setdefault(path_pattern(path), []).append((path, row))
@@ -283,7 +283,7 @@ def _members_by_pattern(readings: Readings) -> dict[str, list[Member]]:
 
 
 def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[PathGroup, list[Amounts]]:
-    """Return the readings that belong to each group; a path that belongs to no group becomes a group itself."""
+    """Return the readings of the paths in each group; a path that is in no group becomes a group itself."""
     rows: dict[PathGroup, list[Amounts]] = {group: [] for group in groups}
     for members in _members_by_pattern(readings).values():
         for index, (path, row) in enumerate(members):
@@ -293,7 +293,10 @@ def assign_to_groups(groups: Iterable[PathGroup], readings: Readings) -> dict[Pa
 
 
 def find_groupings(samples: Sequence[Readings]) -> dict[str, list[Grouping]]:
-    """Return by pattern the ways to group its paths that fit all samples, the most detailed first and "sum" last."""
+    """Return by path pattern, such as `layers.*.weight`, the ways to group its paths that fit all samples.
+
+    In a way that fits, members of a group have equal readings. The most detailed way comes first and "sum" last.
+    """
     samples_by_pattern = [_members_by_pattern(sample) for sample in samples]
     groupings: dict[str, list[Grouping]] = {}
     for pattern in dict.fromkeys(pattern for members in samples_by_pattern for pattern in members):

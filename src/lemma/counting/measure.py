@@ -408,7 +408,10 @@ def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
 
 
 def _collect_work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
-    """Run a module forward and backward; return by path these columns of its work, first those of the forward pass."""
+    """Run a module forward and backward and count its operations of some kinds, by module path.
+
+    `columns` selects the kinds: `PRODUCTS`, `CAUSAL` or `ELEMENTS`. A reading has their counts forward, then backward.
+    """
     work = _run_counter(module, inputs).work
     paths = dict.fromkeys(path for path, _, column in work if column in columns)
     return {path: tuple(work[path, phase, column] for phase in (0, 1) for column in columns) for path in paths}

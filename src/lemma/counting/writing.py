@@ -236,7 +236,7 @@ class Collector:
         return list(self.order).index(name) if name in self.order else len(self.order), name
 
     def rank_symbols(self, names: frozenset[str]) -> list[str]:
-        """Sort symbols in the order in which terms are collected by them; atoms (bracketed sums) come last."""
+        """Return the names in the order in which terms are collected by them; atoms (bracketed sums) come last."""
         return sorted(names, key=lambda name: (name != self.first, name in self.atoms, self.sort_key(name)))
 
     def collect(self, polynomial: Polynomial, depth: int = 0) -> Sum:
@@ -292,7 +292,7 @@ class Collector:
         return self._sort_terms([*self.collect(with_symbol, depth).terms, *without_symbol.terms])
 
     def list_terms(self, polynomial: Polynomial) -> Sum:
-        """Return the sum of all terms as they are."""
+        """Convert a polynomial to a sum of its sorted terms, without factoring."""
         products = [self._make_product(number, monomial) for monomial, number in polynomial.terms.items()]
         return self._sort_terms(products) if products else Sum((Product(Fraction(0)),))
 

@@ -144,7 +144,7 @@ LLAMA3_CONTEXT, LLAMA3_SLOW, LLAMA3_FAST = 8192, 1.0, 4.0
 
 
 def _read_scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, base: float) -> dict[str, Any] | None:
-    """Convert the scaling of rotary positions in a GGUF file to `rope_scaling` of config.json; None if there is none.
+    """Convert the scaling of rotary positions in a GGUF file to `rope_scaling` of config.json; None without scaling.
 
     Args:
         metadata: of the file.

@@ -64,6 +64,7 @@ def application(
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
+    """Add the routes of the OpenAI-compatible API (/v1/…) to the application."""
     served = service.served
 
     def body_of(request_type: type[RequestType]) -> Any:
@@ -106,7 +107,7 @@ def _add_api(app: FastAPI, service: Service) -> None:
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Return every error as JSON in the format of OpenAI's API."""
+    """Make the application answer every error with JSON in the format of OpenAI's API."""
 
     async def handle_lemma_error(_: Request, error: Exception) -> Response:
         return error_response(to_api_error(error) or ApiError(500, str(error)))

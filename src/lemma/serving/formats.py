@@ -43,22 +43,22 @@ Items = Sequence[TextPiece | FinishedText]
 
 
 def json_bytes(values: Any) -> bytes:
-    """Return plain values as JSON in ASCII, which cannot be cut inside a character."""
+    """Return dicts, lists, numbers and strings as JSON in ASCII, which cannot be cut inside a character."""
     return json.dumps(values, allow_nan=False).encode("ascii")
 
 
 def event_bytes(values: Any) -> bytes:
-    """Return one event of a stream."""
+    """Return one server-sent event whose data are the values as JSON."""
     return b"data: " + json_bytes(values) + b"\n\n"
 
 
 def json_response(values: Any, status: int = 200, headers: Any = None) -> Response:
-    """Return plain values as a response."""
+    """Return an HTTP response with the values as JSON."""
     return Response(json_bytes(values), status, headers, JSON_TYPE)
 
 
 def error_response(error: ApiError) -> Response:
-    """Return an error as a response."""
+    """Return an HTTP response with the status and the JSON of an error."""
     return json_response(error.to_dict(), error.status, error.headers)
 
 
@@ -76,7 +76,7 @@ class CompletionFormat:
         self._offsets = [TokenOffsets(job, row) for row in range(job.rows)]
 
     def full_response(self, items: Items) -> dict[str, Any]:
-        """Return all texts in one response."""
+        """Return the response body for all texts of a request that is not streamed."""
         choices: list[dict[str, Any]] = []
         for row in range(self._job.rows):
             pieces = [item for item in items if item.row == row and isinstance(item, TextPiece)]
@@ -89,13 +89,13 @@ class CompletionFormat:
         return {**self._head, "object": self._job.request.object, "choices": choices, "usage": self._usage(ends)}
 
     def start_events(self) -> bytes:
-        """Return the first events of a stream: of a chat, the role."""
+        """Return the events at the start of a stream: for a chat one with the role of each text, otherwise none."""
         delta = {"delta": {"role": "assistant", "content": ""}}
         rows = range(self._job.rows if self._is_chat else 0)
         return b"".join(self._chunk([self._choice(row, delta)]) for row in rows)
 
     def events(self, items: Items) -> bytes:
-        """Return an event for each item: the next piece of a text, or why it ended."""
+        """Return a server-sent event for each item: the next piece of a text, or its end with the reason."""
         choices: list[dict[str, Any]] = []
         for item in items:
             if isinstance(item, FinishedText):
@@ -107,19 +107,22 @@ class CompletionFormat:
         return b"".join(self._chunk([choice]) for choice in choices)
 
     def end_events(self, ends: Sequence[FinishedText]) -> bytes:
-        """Return the last events of a stream: the usage, if it was requested, and [DONE]."""
+        """Return the events at the end of a stream: token counts, if the client asked for them, and [DONE]."""
         usage = self._chunk([], self._usage(ends)) if self._job.request.wants_usage else b""
         return usage + b"data: [DONE]\n\n"
 
     def _choice(
         self, row: int, content: dict[str, Any], pieces: Sequence[PieceLogprobs] = (), reason: str | None = None
     ) -> dict[str, Any]:
+        """Return the entry of text `row` in the field `choices`, with log-probabilities if they were requested."""
         logprobs = None
         if self._job.request.num_top_logprobs is not None and (pieces or reason):
             logprobs = self._chat_logprobs(pieces) if self._is_chat else self._logprobs(row, pieces)
         return {"index": row, **content, "logprobs": logprobs, "finish_reason": reason}
 
     def _chat_logprobs(self, pieces: Sequence[PieceLogprobs]) -> dict[str, Any]:
+        """Return the field `logprobs` of the chat API for the tokens of these pieces."""
+
         def format_token(token: TokenLogprob) -> dict[str, Any]:
             is_complete = INCOMPLETE not in token.text
             values = {"token": token.text, "logprob": token.logprob}
@@ -130,7 +133,7 @@ class CompletionFormat:
         return {"content": content, "refusal": None}
 
     def _logprobs(self, row: int, pieces: Sequence[PieceLogprobs]) -> dict[str, Any]:
-        """Return log-probabilities of the completions API; the first token of a prompt has none."""
+        """Return the field `logprobs` of the completions API for text `row`; the first token of a prompt has none."""
         columns: dict[str, list[Any]] = {"tokens": [], "token_logprobs": [], "top_logprobs": [], "text_offset": []}
         offsets = self._offsets[row]
         for piece in pieces:
@@ -151,11 +154,13 @@ class CompletionFormat:
         return columns
 
     def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, int] | None = None) -> bytes:
+        """Return the server-sent event of a stream with these choices."""
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
         usage_field = {"usage": usage} if self._job.request.wants_usage else {}
         return event_bytes({**self._head, "object": kind, "choices": choices, **usage_field})
 
     def _usage(self, ends: Sequence[FinishedText]) -> dict[str, int]:
+        """Return the field `usage`: the numbers of prompt and generated tokens of all texts."""
         num_read, num_generated = self._job.prompt_tokens, sum(end.tokens for end in ends)
         return {
             "prompt_tokens": num_read,
@@ -178,7 +183,10 @@ class TokenOffsets:
         self.partial: list[int] = []
 
     def add(self, token: int, text: str) -> int:
-        """Return the offset of the next token; of a part of a character, that of the character."""
+        """Return the character offset of the next token, whose text is `text`.
+
+        For a part of a character that of the character.
+        """
         decoded = ""
         if self.partial:
             decoded = self._job.decode_partial(self.partial, self.offset == self._prompt_length)
@@ -195,5 +203,5 @@ class TokenOffsets:
         return start
 
     def end_prompt(self) -> None:
-        """Continue after an echoed prompt."""
+        """Set the next offset to the length of the echoed prompt, after which the generated text starts."""
         self.offset, self.partial = self._prompt_length, []

@@ -77,6 +77,10 @@ class RequestGuard:
         await self.app(scope, count_bytes, send_with_headers)
 
     def _find_error(self, path: str, headers: dict[bytes, bytes]) -> ApiError | None:
+        """Return the error of a request with a foreign host or origin, or without the API key.
+
+        None if it is allowed.
+        """
         host_header = headers.get(b"host", b"").decode("latin-1").lower()
         host = host_name(host_header)
         if self.hosts is not None and host not in self.hosts and not ("*" in self.hosts and _is_address(host)):
@@ -95,7 +99,7 @@ class RequestGuard:
 
 
 def _has_key(authorization: bytes, key: str) -> bool:
-    """Return whether a header has the key: as a bearer token, or as the password of any user name."""
+    """Return whether an Authorization header has the API key, as a bearer token or as the password of any user name."""
     scheme, _, value = authorization.strip().partition(b" ")
     if scheme.lower() == b"basic":
         try:
@@ -116,7 +120,7 @@ def _is_address(host: str) -> bool:
 
 
 def host_name(host: str) -> str:
-    """Return a host without its port.
+    """Return the host of a Host header, without its port.
 
     >>> host_name("localhost:8000"), host_name("[::1]:8000"), host_name("127.0.0.1")
     ('localhost', '::1', '127.0.0.1')

@@ -51,10 +51,11 @@ class GenerationJob:
 
     @property
     def seconds_left(self) -> float:
+        """Seconds until the request's time limit, at least 0.001."""
         return max(0.001, self.started + self.served.limits.seconds - time.monotonic())
 
     async def prepare(self) -> None:
-        """Read the prompts in a worker thread, and refuse what this run cannot do."""
+        """Tokenize the prompts in a worker thread; raise an error for requests that the run cannot answer."""
         served = self.served
         prepare = self._prepare_texts if served.generates_text else self._prepare_answers
         work = (served.chat_threads if self._uses_chat_template else served.prepare_threads).submit(prepare)
@@ -67,7 +68,7 @@ class GenerationJob:
         served.check_waiting_tokens(self)
 
     def start(self) -> None:
-        """Schedule the prepared request in the run's thread."""
+        """Schedule the prepared request in the thread of the run's model."""
 
         def finish(work: Future[Any]) -> None:
             error = work.exception()
@@ -77,7 +78,7 @@ class GenerationJob:
         self._when_done(self.served.thread.submit(work), finish)
 
     def _when_done(self, work: "Future[Any]", callback: Callable[["Future[Any]"], None]) -> None:
-        """Call back in the event loop when work is done and not cancelled."""
+        """Call `callback(work)` in the event loop when the future is done, unless it is cancelled."""
 
         def schedule(done: "Future[Any]") -> None:
             if not done.cancelled():
@@ -87,7 +88,7 @@ class GenerationJob:
         work.add_done_callback(schedule)
 
     def release(self) -> None:
-        """Free everything the request holds: all is delivered, or nobody listens any more."""
+        """Free everything the request holds, since all is delivered or the client has left."""
         served = self.served
         if self not in served.jobs:
             return
@@ -101,14 +102,17 @@ class GenerationJob:
         served.metrics.observe("lemma_request_seconds", seconds, model=served.name)
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error."""
+        """End the request with an error, which `items` raises."""
         if self._prepared.done():
             self._queue.put_nowait([error])
         else:
             self._prepared.set_exception(error)
 
     async def items(self) -> AsyncIterator[Items]:
-        """Yield all that has come at a time, the pieces of a text joined; raise what went wrong."""
+        """Yield batches of pieces and ends of texts as they arrive, pieces of one text joined.
+
+        Raise the request's error.
+        """
         num_finished, queue = 0, self._queue
         while num_finished < self.rows:
             received = await queue.get()
@@ -134,15 +138,18 @@ class GenerationJob:
 
     @property
     def _uses_chat_template(self) -> bool:
+        """True for a chat request to a model whose tokenizer has a chat template."""
         has_template = self.served.generates_text and self.served.run.tokenizer.has_chat_template
         return isinstance(self.request, ChatRequest) and has_template
 
     def _end_preparing(self, work: "Future[Any]") -> None:
+        """Pass the end or the error of the preparing future on to the waiting coroutine."""
         if not self._prepared.done():
             error = work.exception()
             self._prepared.set_exception(error) if error else self._prepared.set_result(None)
 
     def _prepare_texts(self) -> None:
+        """Build the engine's requests from the prompts, or from the chat by its template."""
         served, request, tokenizer = self.served, self.request, self.served.run.tokenizer
         self.max_tokens = request.resolve_max_tokens(served.limits.tokens)
         prompts, param = request.prompts, "prompt"
@@ -177,7 +184,10 @@ class GenerationJob:
             )
 
     def _fit_context(self, tokens: list[int], param: str) -> list[int]:
-        """Truncate a prompt that is too long for the model if that was requested; otherwise refuse it."""
+        """Return a prompt's tokens, the last ones if the client asked for truncation.
+
+        Otherwise refuse a prompt that is too long.
+        """
         context, truncate = self.served.context, self.request.truncate_prompt_tokens
         limit = min(context or MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS)
         if truncate is not None:
@@ -195,7 +205,7 @@ class GenerationJob:
         return tokens
 
     def _prepare_answers(self) -> None:
-        """Refuse what a translator or a classifier, which does not sample, cannot do."""
+        """Store the texts for a translator or a classifier; refuse what these cannot do, such as sampling."""
         served, request = self.served, self.request
         if served.answer_kind == "vectors":
             message = f"{served.name} makes vectors of texts and writes none: POST /v1/embeddings"
@@ -220,7 +230,7 @@ class GenerationJob:
     # In the run's thread.
 
     def _add_to_engine(self) -> list[TextPiece]:
-        """Queue the prompts in the engine; return the prompts that are echoed before its output."""
+        """Queue the request in the engine; return the prompts as pieces if the client asked for an echo."""
         engine = self.served.thread.require_engine()
         if self in self.served.jobs:  # its client has not left meanwhile
             self.is_in_engine = True
@@ -231,7 +241,7 @@ class GenerationJob:
         return [TextPiece(row, self.prompts[row // self.request.num_choices]) for row in range(self.rows)]
 
     def _answer(self) -> Items:
-        """Translate or classify each prompt."""
+        """Return the translation or the class of each prompt as a finished text."""
         items: Items = []
         if self not in self.served.jobs:  # its client has left meanwhile
             return items
@@ -250,7 +260,7 @@ class GenerationJob:
     # In the event loop.
 
     def receive(self, events: Sequence[TextEvent | Exception]) -> None:
-        """Queue what the engine has generated."""
+        """Queue events of the engine, or an error, for `items`."""
         served, num_choices = self.served, self.request.num_choices
         if not self.first_event_at:
             self.first_event_at = time.monotonic()
@@ -281,18 +291,21 @@ class GenerationJob:
         self._queue.put_nowait(items)
 
     def first_token(self, row: int) -> tuple[int, str]:
-        """Return the first token of a prompt and its text."""
+        """Return the first token of the prompt of text `row`, and the token's text."""
         [token] = self._requests[row // self.request.num_choices].prompt[:1]
         return token, self.served.run.tokenizer.decode([token])
 
     def decode_partial(self, tokens: list[int], is_start: bool) -> str:
-        """Decode tokens that are parts of characters; half a character at the start of a text is left out."""
+        """Return the text of tokens that are parts of characters.
+
+        At the start of a text without an incomplete character.
+        """
         text = self.served.run.tokenizer.decode(tokens)
         return "" if is_start and len(text) <= 3 and not text.strip(INCOMPLETE) else text
 
 
 def encode_prompt(served: ServedRun, prompt: str | list[int], param: str) -> list[int]:
-    """Return the tokens of a prompt; refuse tokens that the run does not have."""
+    """Return a prompt as token ids; raise an error that names the field `param` for ids that the run does not have."""
     tokenizer = served.run.tokenizer
     if isinstance(prompt, str):
         try:
@@ -315,7 +328,7 @@ class EmbeddingJob:
 
 
 async def embed_texts(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
-    """Return the vectors of texts in the format of OpenAI's API."""
+    """Return the response body with the vectors of a request's texts, in the format of OpenAI's API."""
     if served.answer_kind != "vectors":
         message = f"{served.name} makes no vectors of texts. Serve a run of an encoder or a dual encoder."
         raise ApiError(400, message, "model")

@@ -38,13 +38,13 @@ class ServerMetrics:
         self.gauge("lemma_start_time_seconds", lambda: started)
 
     def count(self, name: str, amount: float = 1, **labels: str) -> None:
-        """Add to a counter."""
+        """Add `amount` to the counter with this name and these labels."""
         with self._lock:
             counts, key = self._counters.setdefault(name, {}), tuple(labels.items())
             counts[key] = counts.get(key, 0) + amount
 
     def observe(self, name: str, seconds: float, **labels: str) -> None:
-        """Add a time to a histogram."""
+        """Add a duration in seconds to the histogram with this name and these labels."""
         with self._lock:
             series, key = self._histograms.setdefault(name, {}), tuple(labels.items())
             counts, total = series.get(key) or ([0] * (len(BUCKETS) + 1), 0.0)
@@ -52,11 +52,11 @@ class ServerMetrics:
             series[key] = (counts, total + seconds)
 
     def gauge(self, name: str, value: Callable[[], float], **labels: str) -> None:
-        """Register a number that is evaluated whenever the metrics are read."""
+        """Register a function whose value is reported under a name whenever the metrics are read."""
         self._gauges.setdefault(name, {})[tuple(labels.items())] = value
 
     def text(self) -> str:
-        """Return all metrics that have a value."""
+        """Return all metrics that have a value, in the text format of Prometheus."""
         lines: list[str] = []
         with self._lock:
             for name, (kind, description) in METRICS.items():
@@ -66,6 +66,7 @@ class ServerMetrics:
         return "".join(f"{line}\n" for line in lines)
 
     def _samples(self, name: str) -> list[str]:
+        """Return the lines of all series of the metric with this name."""
         lines = [_format_line(name, labels, value()) for labels, value in self._gauges.get(name, {}).items()]
         lines += [_format_line(name, labels, value) for labels, value in self._counters.get(name, {}).items()]
         for labels, (counts, total) in self._histograms.get(name, {}).items():
@@ -77,6 +78,8 @@ class ServerMetrics:
 
 
 def _format_line(name: str, labels: Labels, value: float) -> str:
+    """Return one line of the Prometheus format: name{label="…"} value."""
+
     def escape(text: str) -> str:
         return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

@@ -56,7 +56,7 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 
 def add_pages(app: FastAPI, service: Service) -> None:
-    """Add the page, its assets and the routes of its tabs."""
+    """Add the routes of the web page, its assets and its tabs to the application."""
     for path, (name, media_type) in ASSETS.items():
         text = (files("lemma.serving") / "assets" / name).read_text(encoding="utf-8")
         if media_type == "text/html":
@@ -100,6 +100,8 @@ def add_pages(app: FastAPI, service: Service) -> None:
 
 
 def _asset(text: str, media_type: str) -> Callable[[], Any]:
+    """Return a route function that answers with a fixed text of this media type."""
+
     async def asset() -> Response:
         return Response(text, media_type=media_type, headers={"cache-control": "no-cache"})
 
@@ -109,7 +111,10 @@ def _asset(text: str, media_type: str) -> Callable[[], Any]:
 async def _frame_response(
     request: Request, service: Service, run: ServedRun, make_page: Coroutine[Any, Any, str], policy: str
 ) -> Response:
-    """Return a page for a frame, made in other threads; an error becomes a page with its message."""
+    """Return the HTML page that `make_page` makes, with a content security policy.
+
+    An error becomes a page with its message.
+    """
     status, headers = 200, {"content-security-policy": policy}
     try:
         if service.pages_waiting >= MAX_WAITING_PAGES:
@@ -137,7 +142,7 @@ def body_schema(model: type[Any]) -> dict[str, Any]:
 
 
 def add_description(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> None:
-    """Add the routes /openapi.json and /docs."""
+    """Add the routes /openapi.json and /docs to the application."""
     app.openapi = describe = cache(partial(_make_document, app, run_names, needs_key))
 
     @app.get("/openapi.json", include_in_schema=False)
@@ -151,6 +156,7 @@ def add_description(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> 
 
 
 def _make_document(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> dict[str, Any]:
+    """Return the OpenAPI document of the application, with the served runs as values of the field `model`."""
     document = get_openapi(title="Lemma", version="1", description=DESCRIPTION, routes=app.routes)
     models = (CompletionRequest, ChatRequest, EmbeddingRequest)
     _, schemas = models_json_schema(
@@ -168,7 +174,7 @@ def _make_document(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> d
 
 
 def _schema_fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return the fields of a schema that are read: name, type with its bounds, and meaning."""
+    """Return (name, type with bounds, meaning) of each field that the server reads in a JSON schema."""
     unread = NOOP_VALUES.keys() | IGNORED_FIELDS
     return [
         (name, _describe_type(field), field.get("description", ""))
@@ -178,6 +184,7 @@ def _schema_fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def _describe_type(field: dict[str, Any]) -> str:
+    """Return the type of a field of a JSON schema in words, such as "number (≥ 0)"."""
     if "anyOf" in field:
         return " or ".join(_describe_type(option) for option in field["anyOf"] if option.get("type") != "null")
     if "$ref" in field:

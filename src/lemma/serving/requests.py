@@ -88,7 +88,7 @@ class ApiError(Exception):
 
 
 def to_api_error(error: Exception) -> ApiError | None:
-    """Return an error that was raised on purpose as an API error; None for any other."""
+    """Return the API error for an error with a message for the user; None for an unexpected one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InputError):
@@ -109,7 +109,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def check_api_key(key: str | None) -> None:
-    """Refuse a key that cannot be sent, or that protects nothing, such as an empty one."""
+    """Raise an error for an API key that a header cannot hold, or that is empty."""
     if key is None:
         return
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -133,7 +133,7 @@ class StrictModel(BaseModel):
     ignored_fields: ClassVar[frozenset[str]] = frozenset()
 
     def check(self) -> None:
-        """Raise an `ApiError` for a combination of fields that does not fit."""
+        """Raise an `ApiError` if fields of the request contradict each other."""
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class GenerationRequest(StrictModel):
     """Of a longer prompt, read only this many tokens at its end; −1: as many as the model's context."""
 
     def resolve_max_tokens(self, limit: int) -> int:
-        """Return how many tokens to generate; refuse more than the server's limit."""
+        """Return the number of tokens to generate; refuse more than `limit`."""
         for name in self.token_fields:
             requested = getattr(self, name)
             if requested is None:
@@ -196,21 +196,21 @@ class GenerationRequest(StrictModel):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Texts to continue, or their tokens."""
+        """Prompts to continue, as text or as token ids."""
         raise NotImplementedError
 
     @property
     def num_choices(self) -> int:
-        """Number of texts per prompt."""
+        """Number of texts to generate for each prompt."""
         return self.n or 1
 
     @property
     def wants_usage(self) -> bool:
-        """True if a stream ends with the number of tokens."""
+        """True if a stream is to end with the numbers of tokens."""
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling_settings(self) -> dict[str, Any]:
-        """Return the settings of `generate` that the request has."""
+        """Return the request's settings under their names in `lemma.generate`."""
         names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
         settings = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
         settings["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
@@ -220,6 +220,7 @@ class GenerationRequest(StrictModel):
         return {name: value for name, value in settings.items() if value is not None} | {"stop": stops}
 
     def check(self) -> None:
+        """Raise an `ApiError` if too many texts are requested at once."""
         rows = len(self.prompts) * self.num_choices
         if rows > MAX_ROWS:
             message = f"n times the number of prompts is {rows} texts; at most {MAX_ROWS} are generated at once."
@@ -272,7 +273,7 @@ class ChatMessage(StrictModel):
 
     @property
     def text(self) -> str:
-        """Content as one string."""
+        """The message's content, its parts joined."""
         content = self.content or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
@@ -305,6 +306,7 @@ class ChatRequest(GenerationRequest):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     def check(self) -> None:
+        """Raise an `ApiError` for top_logprobs without logprobs, or a message without text."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, f"top_logprobs = {self.top_logprobs} needs logprobs = true.", "top_logprobs")
         for index, message in enumerate(self.messages):
@@ -327,7 +329,7 @@ class EmbeddingRequest(StrictModel):
 
     @property
     def inputs(self) -> list[str | list[int]]:
-        """Texts, or their tokens."""
+        """Texts to embed, or their token ids."""
         single = isinstance(self.input, str) or isinstance(self.input[0], int)
         return [self.input] if single else list(self.input)  # pyright: ignore[reportReturnType]
 
@@ -337,7 +339,7 @@ RequestType = TypeVar("RequestType", CompletionRequest, ChatRequest, EmbeddingRe
 
 
 def read_request(body: bytes, request_type: type[RequestType]) -> RequestType:
-    """Parse and check a request; refuse whatever does not fit with the name of the field."""
+    """Return the parsed JSON body as a request object; raise an `ApiError` with the name of a field that is wrong."""
     fields = _drop_noops(_parse_json(body), request_type)
     if unknown := next((name for name in fields if name not in request_type.model_fields), None):
         message = describe_unknown("field", unknown[:80], request_type.model_fields)
@@ -356,7 +358,7 @@ def read_request(body: bytes, request_type: type[RequestType]) -> RequestType:
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object of bounded depth; NaN and infinity are not JSON."""
+    """Return the JSON object in a body; raise an `ApiError` for other JSON, NaN, infinity or deep nesting."""
 
     def reject_constant(name: str) -> NoReturn:
         raise ValueError(f"{name} is not a JSON number")
@@ -378,7 +380,7 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 
 def _drop_noops(fields: Mapping[str, Any], model: type[StrictModel], path: str = "") -> dict[str, Any]:
-    """Leave out the fields that ask for nothing; refuse those that ask for what is not supported."""
+    """Return the fields without those that ask for nothing; raise an `ApiError` for one that is not supported."""
     supported: dict[str, Any] = {}
     for name, value in fields.items():
         if name in model.noop_values:
@@ -392,7 +394,7 @@ def _drop_noops(fields: Mapping[str, Any], model: type[StrictModel], path: str =
 
 
 def _to_field_error(error: ValidationError, fields: dict[str, Any]) -> ApiError:
-    """Return the error of the field that is wrong; of several types it may have, of the one that it is nearest to."""
+    """Return a validation error as the API error of one field, for a union of types of the nearest type."""
     errors = error.errors(include_url=False)
     same_field = [details for details in errors if details["loc"][0] == errors[0]["loc"][0]]
     details = max(same_field, key=lambda details: (not details["type"].endswith("_type"), len(details["loc"])))

@@ -78,43 +78,45 @@ class ServedRun:
             metrics.gauge("lemma_texts", lambda: thread.engine.num_running if thread.engine else 0, model=name)
 
     def _make_engine(self) -> BatchEngine:
+        """Return a new decoding engine for the run's model."""
         dtype = Sampling(precision=self.precision).dtype(next(self.run.module.parameters()).device)
         return BatchEngine(self.run.merge_lora().model, self.run.tokenizer, self.limits.batch, dtype=dtype)
 
     def make_request(self, prompt: Sequence[int], settings: Mapping[str, Any], **options: Any) -> TextRequest:
-        """Return a request to the engine; settings that are not given are the model's, or those of OpenAI's API."""
+        """Return a request to the engine; unset settings are the model's defaults, or those of OpenAI's API."""
         names = Sampling.__dataclass_fields__
         defaults = {name: value for name, value in self.run.tokenizer.sampling.items() if name in names}
         return TextRequest(tuple(prompt), Sampling(**{"temperature": 1.0, **defaults, **settings}), **options)
 
     def answer(self, texts: Sequence[str], max_tokens: int) -> list[Classification] | list[TranslatedText]:
-        """Classify or translate texts."""
+        """Return the class or the translation of each text, of at most `max_tokens` tokens."""
         if self.answer_kind == "class":
             return classify_texts(self.run, texts)
         model = self.run.merge_lora().require(EncoderDecoderModel, "a translator, which answers a source")
         return translate_texts(model, self.run.tokenizer, texts, Beam(tokens=max_tokens))
 
     def embed(self, inputs: Sequence[str | list[int]]) -> tuple[list[list[float]], int]:
-        """Return the vectors of texts, or of their tokens, and the number of tokens."""
+        """Return the vector of each text or list of token ids, and the total number of tokens."""
         return embed_inputs(self.run, inputs)
 
     def look(self, text: str) -> Callable[[], str]:
-        """Run the model on a text; return the function that renders the page of its heads without the model."""
+        """Run the model on a text; return a function that renders the HTML page of its attention heads."""
         return partial(render_page, look_at_run(self.run, text))
 
     @unchanged_random_state()
     def count_page(self) -> str:
-        """Return the formulas of the model as HTML."""
+        """Return an HTML page with the formulas of the model's sizes."""
         return count(resolve_subject(self.run.path))._repr_html_()
 
     def _has_attention(self) -> bool:
+        """Return whether the run's attention heads can be shown, tried on one token."""
         try:
             return bool(look_at_run(self.run, self.run.tokenizer.token_strings([0])[0]))
         except InputError:
             return False
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the model as OpenAI's clients list it, with Lemma's fields at the end."""
+        """Return the run's entry in the list of models of OpenAI's API, with fields of Lemma at the end."""
         try:
             created = int((Path(self.run.path) / "spec.toml").stat().st_mtime)
         except OSError:
@@ -131,24 +133,28 @@ class ServedRun:
         }
 
     def admit(self, job: "GenerationJob | EmbeddingJob") -> None:
-        """Accept a request; if there are too many, refuse it with the time after which to try again."""
+        """Register a request; if too many are under way, raise an `ApiError` with the seconds to wait."""
         if len(self.jobs) >= self.limits.batch + self.limits.waiting:
             raise self._busy_error(len(self.jobs))
         self.jobs.add(job)
 
     def check_waiting_tokens(self, job: "GenerationJob | EmbeddingJob") -> None:
-        """Refuse an admitted request if all prompts together have too many tokens."""
+        """Refuse a request if the prompts of all waiting requests together have too many tokens."""
         others = [other.prompt_tokens for other in self.jobs if other is not job]
         if others and sum(others) + job.prompt_tokens > MAX_WAITING_TOKENS:
             raise self._busy_error(len(others))
 
     def _busy_error(self, requests: int) -> ApiError:
+        """Return the error (status 429) for a run with so many requests, with the estimated seconds to wait."""
         seconds = min(60, max(1, math.ceil(self.average_seconds * requests / self.limits.batch)))
         message = f"{self.name} has {requests} requests already. Try again in {seconds} s."
         return ApiError(429, message, code="busy", headers={"retry-after": str(seconds)})
 
     def error_if_gone(self, error: Exception) -> Exception:
-        """Return the error itself, or that the run's folder has vanished if that may be its cause."""
+        """Return an error that says so if the run's folder has vanished, which may be its cause.
+
+        Else the error itself.
+        """
         if not isinstance(error, InputError | OSError) or not self.had_folder or Path(self.run.path).exists():
             return error
         message = f"{self.name}: its folder {self.run.path} has vanished since the server began."
@@ -162,7 +168,7 @@ def load_runs(
     limits: Limits,
     metrics: ServerMetrics,
 ) -> dict[str, ServedRun]:
-    """Load runs and name them by their folders; skip files that are not runs with a warning."""
+    """Return the loaded runs by the names of their folders; files that are not runs are skipped with a warning."""
     if not sources:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
     runs: dict[str, Run] = {}
@@ -190,7 +196,7 @@ def load_runs(
 
 
 def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
-    """Return the run that a request names; the name may be left out if there is only one."""
+    """Return the run with the name in a request; the name may be None if only one run is served."""
     if name is None:
         if len(served) > 1:
             raise ApiError(400, f"model is missing: which of {', '.join(served)}?", "model")

@@ -52,12 +52,13 @@ class Server(uvicorn.Server):
         self._service, self._on_ready = service, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start listening, then call `on_ready`."""
         await super().startup(sockets)
         self._loop = asyncio.get_running_loop()
         self._on_ready()
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Stop on a signal: requests under way have some seconds left, unless a second signal comes."""
+        """Stop at a signal: requests under way have some seconds to finish, unless a second signal comes."""
         service, is_second = self._service, self._service.stopping
         service.stopping = True
         grace = 0.0 if is_second else service.limits.grace
@@ -66,10 +67,12 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     def _end(self) -> None:
+        """Fail the requests under way, and close their connections some seconds later."""
         self._service.fail_requests()
         self._loop.call_later(SECONDS_FOR_END, self._cut_off)
 
     def _cut_off(self) -> None:
+        """Close all connections at once."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -81,11 +84,12 @@ class TimeoutProtocol(H11Protocol):
     _reader: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
+        """Start the time limit for the head of the first request."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
 
     def data_received(self, data: bytes) -> None:
-        """Read more; the time for a head begins with its first byte."""
+        """Handle received bytes; the time limit for a head starts with its first byte."""
         super().data_received(data)
         if not self._is_waiting:
             if self._timer is not None:
@@ -96,24 +100,27 @@ class TimeoutProtocol(H11Protocol):
 
     @property
     def _is_waiting(self) -> bool:
-        """True if the next bytes are a head, or the rest of a body that is answered already."""
+        """True if the connection waits for a request head, or for the rest of a body that needs no answer any more."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
 
     def _close(self) -> None:
+        """Close a connection that still waits when the time limit for a head is over."""
         if self._is_waiting:
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """Limit the time in which the client must read what was sent."""
+        """Start the time limit in which the client must read what was sent."""
         super().pause_writing()
         self._reader = self.loop.call_later(SECONDS_FOR_READER, self.transport.abort)
 
     def resume_writing(self) -> None:
+        """Cancel the time limit for reading, since the client has read."""
         super().resume_writing()
         if self._reader is not None:
             self._reader.cancel()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """Cancel all time limits of the connection."""
         super().connection_lost(exc)
         for timer in (self._timer, self._reader):
             if timer is not None:
@@ -132,7 +139,7 @@ def serve_runs(
     allow_hosts: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> None:
-    """Serve runs until Ctrl-C, which is the normal end of a server; see `application`."""
+    """Serve runs on host and port until Ctrl-C, the normal end of a server; the options are those of `application`."""
     limits = limits or Limits()
     check_api_key(api_key)
     for name, value in (("host", host), *(("allow_hosts", name) for name in allow_hosts)):
@@ -160,7 +167,7 @@ def serve_runs(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Bind a port before anything is loaded; if it is in use, the error names the next free one."""
+    """Return a listening socket, before any run is loaded; if the port is in use, the error names the next free one."""
     if not 0 <= port < 2**16:
         raise InputError(f"port = {port}: give a number from 0 (any free port) to 65535.")
     try:
@@ -180,6 +187,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def _open_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that listens on host and port; raise OSError if it cannot."""
     family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     opened = socket.socket(family, kind, protocol)
     try:
@@ -193,6 +201,7 @@ def _open_socket(host: str, port: int) -> socket.socket:
 
 
 def _suggest_port(host: str, port: int) -> str:
+    """Return a sentence that names a free port near `port`, for an error message."""
     for other in range(port + 1, min(port + MAX_PORT_ATTEMPTS, 2**16)):
         try:
             _open_socket(host, other).close()

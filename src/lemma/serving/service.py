@@ -48,12 +48,12 @@ class Service:
         self.count_pages: dict[str, str] = {}
 
     def check_running(self) -> None:
-        """Refuse new requests while the server finishes those under way."""
+        """Raise an `ApiError` (refuse new requests) while the server is stopping."""
         if self.stopping:
             raise ApiError(503, "the server is stopping.", code="stopping", headers={"retry-after": "5"})
 
     def fail_requests(self) -> None:
-        """End the requests under way."""
+        """End all requests under way with an error."""
         self.stopping = True
         for run in self.served.values():
             for job in list(run.jobs):
@@ -61,7 +61,7 @@ class Service:
                     job.fail(ApiError(503, "the server is stopping.", code="stopping"))
 
     def close(self) -> None:
-        """End all threads."""
+        """End the worker threads and the threads of the models."""
         self.fail_requests()
         for run in self.served.values():
             run.thread.close()
@@ -97,18 +97,18 @@ async def read_body(request: Request, request_type: type[RequestType], service: 
 
 
 async def in_thread_if_large(size: int, work: Callable[..., Value], *args: Any) -> Value:
-    """Run work on this many bytes in a thread if it would block the event loop for long."""
+    """Return work(*args), computed in a worker thread if `size` bytes would block the event loop for long."""
     return await asyncio.to_thread(work, *args) if size > LARGE_BYTES else work(*args)
 
 
 async def wait_for_disconnect(request: Request) -> None:
-    """Wait until the client is gone."""
+    """Return when the client has closed its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 async def await_with_client(request: Request, work: Awaitable[Value], seconds: float) -> Value:
-    """Wait for work while its client waits, at most so long; then cancel it if it has not begun."""
+    """Return the result of work; cancel it if the client leaves or `seconds` pass."""
     answer, leaving = asyncio.ensure_future(work), asyncio.create_task(wait_for_disconnect(request))
     done, _ = await asyncio.wait({answer, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -121,7 +121,10 @@ async def await_with_client(request: Request, work: Awaitable[Value], seconds: f
 
 
 async def complete(request: Request, body: AnyRequest, service: Service) -> Response:
-    """Answer a request; whatever is wrong with it is reported before the first piece."""
+    """Return the response to a completion or chat request, streamed or full.
+
+    Errors are raised before the first piece.
+    """
     job = GenerationJob(find_run(service.served, body.model), body, asyncio.get_running_loop())
     leaving = asyncio.create_task(_release_on_disconnect(request, job))
     try:
@@ -142,17 +145,19 @@ async def complete(request: Request, body: AnyRequest, service: Service) -> Resp
 
 
 async def _release_on_disconnect(request: Request, job: GenerationJob) -> None:
+    """Wait until the client leaves, then release and fail its job."""
     await wait_for_disconnect(request)
     job.release()
     job.fail(ApiError(499, "the client has left."))
 
 
 def _estimate_bytes(items: Items) -> int:
+    """Return about how many bytes of JSON the items take."""
     return BYTES_PER_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
 
 
 async def _events(first: Items, batches: AsyncIterator[Items], formatter: CompletionFormat) -> AsyncIterator[bytes]:
-    """Yield the events of a stream; an error in the middle is an event, since the status is already sent."""
+    """Yield the bytes of a stream's events; an error in the middle is an event, since the status is already sent."""
     ends: list[FinishedText] = []
     yield formatter.start_events() + await in_thread_if_large(_estimate_bytes(first), formatter.events, first)
     try:

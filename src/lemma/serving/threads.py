@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 def run_future(future: "Future[Any]", work: Callable[[], Any]) -> None:
-    """Run work, and put its result or its error into a future unless that is cancelled."""
+    """Call `work()` and set its result or error in the future, unless that is cancelled."""
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(work())
@@ -42,7 +42,7 @@ class WorkerThreads:
         self._threads: list[Thread] = []
 
     def submit(self, work: Callable[[], Value]) -> "Future[Value]":
-        """Schedule work for the next free thread."""
+        """Return a future of `work()`, which the next free thread calls."""
         future: Future[Value] = Future()
         self._queue.put((future, work))
         if len(self._threads) < self._count:
@@ -51,7 +51,7 @@ class WorkerThreads:
         return future
 
     def close(self, seconds: float = 0.0) -> None:
-        """End the threads after their current work, and wait for that at most so long."""
+        """End the threads after their current work; wait at most `seconds` for that."""
         deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._queue.put(None)
@@ -59,6 +59,7 @@ class WorkerThreads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
+        """Run queued work until the pool is closed."""
         while item := self._queue.get():
             run_future(*item)
 
@@ -85,23 +86,23 @@ class ModelThread:
         self._thread.start()
 
     def submit(self, work: Callable[[], Value]) -> "Future[Value]":
-        """Schedule work between two steps."""
+        """Return a future of `work()`, which the thread calls between two decoding steps."""
         future: Future[Value] = Future()
         self._inbox.append((future, work))
         self._wake.set()
         return future
 
     def close(self) -> None:
-        """End the thread after the current step."""
+        """End the thread after the current decoding step, without waiting."""
         self._is_closed = True
         self._wake.set()
 
     def join(self, seconds: float) -> None:
-        """Wait for the end of the thread: a process that exits while a thread is inside torch is aborted."""
+        """Wait at most `seconds` for the thread's end; a process that exits while it runs torch is aborted."""
         self._thread.join(seconds)
 
     def require_engine(self) -> "BatchEngine":
-        """Return the engine, created again if that failed before; for use in this thread only."""
+        """Return the decoding engine, created again after a failure; call it in this thread only."""
         if self.engine is None and self._make_engine is not None:
             try:
                 self.engine, self.failure = self._make_engine(), None
@@ -112,6 +113,7 @@ class ModelThread:
         return self.engine
 
     def _work(self) -> None:
+        """Run turns until the thread is closed; after an error report it to all jobs and create a new engine."""
         while not self._is_closed:
             try:
                 self._run_turn()
@@ -129,7 +131,7 @@ class ModelThread:
             self._inbox.popleft()[0].cancel()
 
     def _run_turn(self) -> None:
-        """Run submitted work, then one step, or wait if there is nothing to generate."""
+        """Run submitted work, then one decoding step; wait if there is nothing to generate."""
         while self._inbox:
             run_future(*self._inbox.popleft())
         if self.engine is None or not self.engine.is_busy:
@@ -151,7 +153,7 @@ class ModelThread:
             self._send({job: unsent.pop(job) for job in urgent})
 
     def _send(self, events: "dict[GenerationJob, list[Any]]") -> None:
-        """Deliver its events to each job, in the thread of its event loop."""
+        """Deliver events to each job, in the thread of the job's event loop."""
         by_loop: dict[Any, list[tuple[GenerationJob, list[Any]]]] = {}
         for job, job_events in events.items():
             by_loop.setdefault(job.loop, []).append((job, job_events))
@@ -161,7 +163,7 @@ class ModelThread:
 
 
 def _deliver(deliveries: "Sequence[tuple[GenerationJob, list[Any]]]") -> None:
-    """Hand each job its events; an error in one ends that one alone."""
+    """Hand each job its events; an error in one job ends that job only."""
     for job, events in deliveries:
         try:
             job.receive(events)

@@ -83,7 +83,7 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
 
 
 def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
-    """Return how many tokens a training step predicts."""
+    """Return the number of tokens that a training step predicts: batch size times training length."""
     return recipe.batch * training_length(model, recipe)
 
 

@@ -361,7 +361,7 @@ def build_page(
     trials: Sequence[Block] = (),
     seconds: Seconds = NOT_TIMED,
 ) -> Iterator[Block]:
-    """Yield everything that the HTML page shows below the table."""
+    """Yield the blocks of the HTML page below the table: plots, claims, curves, samples, recipes."""
     has_scores = best_row(rows) is not None
     if has_scores and can_draw():
         interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""

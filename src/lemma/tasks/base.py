@@ -54,15 +54,17 @@ class LoadContext:
 
     @classmethod
     def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
-        """Return how a run reads its own data, or with `run_path` others."""
+        """Return the context in which a run reads its own data; with `run_path`, other data to be evaluated on."""
         return cls(run.spec, run.recipe, observer, run.vocabulary, run.labels, run_path, split)
 
     @property
     def progress(self) -> Callable[..., None]:
+        """Function that reports how much of the data has been read."""
         return reading_progress(self.observer)
 
     @property
     def is_evaluation(self) -> bool:
+        """True if a finished run is evaluated on the data, False if it was or is trained on them."""
         return self.run_path is not None
 
 
@@ -80,39 +82,39 @@ class Task(ABC):
 
     @abstractmethod
     def load(self, data: Any, context: LoadContext) -> Splits[Any]:
-        """Read the data of a data spec as a model reads them."""
+        """Return the splits of the data that a data spec names, as the model of the context reads them."""
 
     @abstractmethod
     def batches(self, model: Any, examples: Any, recipe: Recipe, worker: "Worker") -> "Batches":
-        """Return the batches of a training split on this process's device."""
+        """Return the batches of a training split (`examples`) on this process's device."""
 
     @abstractmethod
     def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> "TaskLoss":
-        """Return the model joined with its loss."""
+        """Return a module that computes the model's loss on a batch."""
 
     @abstractmethod
     def validate(self, model: Any, data: Any, recipe: Recipe) -> "Score":
-        """Score a model on the validation split during training, quickly."""
+        """Return a quick score of a model in training on the validation split."""
 
     @abstractmethod
     def score(
         self, run: Run, data: Splits[Any], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "Score":
-        """Score a run on a split, with the full protocol."""
+        """Return a run's score on a split by the full protocol; `settings` are those of the task's evaluation."""
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return how many steps read a training split once; `model` is a spec."""
+        """Return how many training steps read a training split once; `model` is a spec, not a module."""
         return max(1.0, len(examples.lengths) / recipe.batch)
 
     def samples(self, model: Any, data: Any) -> list[str]:
-        """Return texts that the trained model writes; none for most tasks."""
+        """Return texts that the trained model writes, such as translations; none for most tasks."""
         return []
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most tasks have nothing to check)
         """Raise InputError if a setting of an evaluation is wrong, before any data are read."""
 
     def _load_own(self, run: Run, observer: Observer) -> Splits[Any]:
-        """Load the data that a run was trained on; raise RunError if they have changed."""
+        """Return the data that a run was trained on; raise RunError if they have changed since."""
         data = self.load(run.data, LoadContext.of_run(run, observer))
         if data.hash != run.data_hash:
             splits = [files if isinstance(files, tuple) else (files,) for files in split_files(run.data).values()]
@@ -125,21 +127,24 @@ class Task(ABC):
         return data
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Any]:
-        """Load other data to evaluate a run on, held out in the same fraction as the run's own."""
+        """Return data other than the run's own, to evaluate it on.
+
+        Split in the same fractions if they have no splits.
+        """
         trained_on: Any = run.data
         own = {"held_out": trained_on.held_out} if isinstance(trained_on, self.info.data_spec) else {}
         data = self.info.data_spec(**{self.info.option: args.name}, **own, **args.settings)
         return self.load(data, LoadContext.of_run(run, observer, run.path, split))
 
     def _data_name(self, data: Any) -> str:
-        """Return the name of the data in a data spec, for messages."""
+        """Return the name of the data of a data spec, for messages."""
         return getattr(data, self.info.option)
 
 
 def evaluate_run(
     run: Run, args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> "Score":
-    """Score a run on its own held-out data or on other data; `settings` are those of its task's evaluation."""
+    """Return a run's score on the held-out split of its own data (`args` names none), or on the data in `args`."""
     task, family = task_for(run.spec), run.spec.family
     info = task.info
     if args.option not in (None, info.option):
@@ -182,14 +187,14 @@ def evaluate_run(
 
 
 def epochs_to_steps(epochs: Any, task: Task, model: Any, data: Splits[Any], recipe: Recipe, observer: Observer) -> int:
-    """Convert epochs of the training split to steps, and log them; `model` is a spec."""
+    """Return the number of training steps in `epochs` passes over the training split, and log it; `model` is a spec."""
     steps = math.ceil(epochs * task.steps_per_epoch(model, data.item("train"), recipe))
     observer.log(f"epochs = {epochs:g}: {steps:,} steps of batch {recipe.batch}.")
     return steps
 
 
 def check_penalties(task: Task, recipe: Recipe) -> None:
-    """Raise SpecError if a recipe penalizes attention where that does not apply."""
+    """Raise SpecError if a recipe penalizes attention and the task does not support that."""
     if task.info.no_penalties and (recipe.entropy_penalty or recipe.distance_penalty):
         raise SpecError(
             f"entropy_penalty and distance_penalty are for a language model's attention; {task.info.no_penalties}. "
@@ -198,20 +203,20 @@ def check_penalties(task: Task, recipe: Recipe) -> None:
 
 
 def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
-    """Log what was skipped, cut or shared between splits, and return the data."""
+    """Log how many items were skipped, cut or in several splits; return the data unchanged."""
     for message in (*data.notes, *data.overlaps):
         observer.log(message)
     return data
 
 
 def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
-    """Return the entries of a protocol about the data."""
+    """Return the protocol entries (name → value) about the data that a score was measured on."""
     entries = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split}
     return {**entries, "data hash": data.hash, **split_protocol(data, split)}
 
 
 def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
-    """Return the entries of a protocol about a split that is a file of its own."""
+    """Return the protocol entries about a split: hash of its own file, overlap with other splits."""
     entries = {"split hash": data.split_hashes.get(split), "overlap": "; ".join(data.overlaps)}
     return {name: value for name, value in entries.items() if value}
 
@@ -228,19 +233,19 @@ class Worker:
     size: int = 1
 
     def local_rows(self, batch_size: int) -> slice:
-        """Return the rows of the global batch that this process reads."""
+        """Return the slice of a batch of `batch_size` rows that this process reads."""
         count = batch_size // self.size
         return slice(self.rank * count, (self.rank + 1) * count)
 
     def to_device(self, array: np.ndarray) -> Tensor:
-        """Copy an array to this process's device without waiting for the copy."""
+        """Return an array as a tensor on this process's device; the copy may not be finished yet."""
         tensor = torch.from_numpy(array)
         if self.device.type == "cpu":
             return tensor
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Concatenate the tensors of all processes along their first dimension, in the order of ranks."""
+        """Return the tensors of all processes concatenated along the first dimension, by rank."""
         if self.size == 1:
             return tensor
         local = tensor.to(self.device).contiguous()
@@ -266,15 +271,18 @@ class Batches:
         self.length, self.tokens_per_step = length, tokens_per_step
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of a step: this process's rows of both."""
+        """Return the inputs and targets of a training step, only this process's rows."""
         raise NotImplementedError
 
     def weight(self, targets: Tensor, num_parts: int) -> float | Tensor:
-        """Return the weight of one part of a batch in the loss; parts are equal by default."""
+        """Return the factor of the loss of one of `num_parts` parts of a batch in the loss of the batch.
+
+        Equal by default.
+        """
         return 1 / num_parts
 
     def resets_state(self, step: int) -> bool:
-        """Return whether a carried state is dropped before this step."""
+        """Return whether the recurrent state carried from the previous batch is dropped before this step."""
         return True
 
     def close(self) -> None:
@@ -294,7 +302,7 @@ class ExampleBatches(Batches):
         self.num_targets = 0  # of the last batch, over the rows of all processes
 
     def predicted_targets(self, targets: Any) -> Any:
-        """Select the targets that are predicted; negative ones do not count."""
+        """Return the part of the targets that the loss counts; negative entries are padding."""
         return targets
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows ..."], Int[Tensor, "rows ..."]]:
@@ -303,7 +311,7 @@ class ExampleBatches(Batches):
         return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
     def weight(self, targets: Int[Tensor, "rows ..."], num_parts: int) -> Float[Tensor, ""]:
-        """Weight a part by its number of targets, so that the loss is the mean over the global batch.
+        """Return a part's factor in the loss, by its number of targets: the loss is the mean over the global batch.
 
         Gradients are averaged over the processes; the factor `worker.size` undoes that.
         """
@@ -407,29 +415,35 @@ class Headline:
 
     @property
     def baseline_text(self) -> str:
+        """The baseline with three decimals; a dash without a baseline."""
         return NO_VALUE if self.baseline is None else f"{self.baseline:.3f}"
 
     @property
     def is_at_baseline(self) -> bool:
-        """Return whether the figure is not significantly above the baseline."""
+        """True if the figure, or the lower bound of its interval, is not above the baseline."""
         return self.baseline is not None and (self.bounds[0] if self.bounds else self.value) <= self.baseline
 
     @property
     def signed_value(self) -> float:
-        """The figure with the sign that makes more better."""
+        """The figure, negated if smaller is better, for sorting."""
         return self.value if self.more_is_better else -self.value
 
     @property
     def text(self) -> str:
+        """The figure as text."""
         return f"{self.value:.3f}" if self.value <= 1 else f"{self.value:,.2f}"
 
     @property
     def interval(self) -> str:
+        """The confidence interval as text, such as 0.812–0.845; a dash without one."""
         digits = 3 if self.value <= 1 else 1
         return "–".join(f"{bound:.{digits}f}" for bound in self.bounds) if self.bounds else NO_VALUE
 
     def is_on_par_with(self, best: "Headline") -> bool:
-        """Return whether the intervals overlap; without intervals, whether it is within two per cent of the best."""
+        """Return whether the intervals of this figure and the best overlap.
+
+        Without intervals, whether both differ by at most 2 %.
+        """
         if not self.bounds or not best.bounds:
             return self.signed_value >= best.signed_value - 0.02 * abs(best.value)
         return self.bounds[1] >= best.bounds[0] if self.more_is_better else self.bounds[0] <= best.bounds[1]
@@ -444,7 +458,7 @@ class Score(Result):
 
     @property
     def perplexity(self) -> float:
-        """exp(loss); infinite where that overflows."""
+        """exp(loss); infinite if that overflows."""
         try:
             return math.nan if self.loss is None else math.exp(self.loss)
         except OverflowError:
@@ -452,7 +466,7 @@ class Score(Result):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures that training logs at each validation, next to loss and perplexity."""
+        """Figures by name that training logs at each validation, besides loss and perplexity."""
         return {}
 
     @property
@@ -472,4 +486,5 @@ class Score(Result):
     def _lines(self) -> NamedValues: ...
 
     def _table(self) -> list[str]:
+        """Return the lines of a table printed below the summary; none by default."""
         return []

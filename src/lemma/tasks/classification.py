@@ -48,13 +48,13 @@ class ClassificationTask(Task):
     info = CLASSIFICATION
 
     def load(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
-        """Read labelled texts as the classifier's body reads them."""
+        """Return the splits of labelled texts, as the classifier's backbone reads them."""
         body, labels, run_path = context.model.body, context.labels, context.run_path
         texts = load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe, run_path)
         return report_skipped(texts, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
-        """Read all of other labelled texts; a tree body gets their trees from its own parser unless one is named."""
+        """Return other labelled texts, unsplit; trees for a tree model come from its own parser unless one is named."""
         parser = run.data.parser if isinstance(run.data, LabelsSpec) else None
         settings = {"parser": parser, **args.settings, "limit": None}
         return super()._load_other(run, replace(args, settings=settings), split, observer)
@@ -86,7 +86,7 @@ class TreeClassificationTask(ClassificationTask):
 
 
 def max_tokens(body: BodySpec, recipe: Recipe) -> int:
-    """Return the most tokens of a text that a classifier reads: its body's limit, or less if the recipe says so."""
+    """Return the most tokens of a text that a classifier reads: its backbone's limit, or the recipe's if smaller."""
     return min(max_text_tokens(body), recipe.sequence_length or max_text_tokens(body))
 
 
@@ -99,10 +99,16 @@ def load_labels(
     recipe: Recipe | None = None,
     evaluated_run: Path | None = None,
 ) -> Splits[LabelledExamples]:
-    """Read labelled texts as a body reads them, to train on or to evaluate a run.
+    """Return the splits of labelled texts, tokenized for a classifier with this backbone.
+
+    Args:
+        body: spec of the backbone; one that reads trees gets them from a parser.
+        tokenizer: the run's tokenizer, if it exists already.
+        labels: the classifier's classes, if they are known already.
+        evaluated_run: path of the run that is evaluated on the texts; None to train on them.
 
     Raises:
-        SpecError: A tree body cannot be trained on them.
+        SpecError: A tree backbone cannot be trained on them.
     """
     if isinstance(body, Tree) and evaluated_run is None:
         if data.tokenizer.kind != "words":
@@ -168,7 +174,7 @@ class ClassificationScore(Score):
 
     @property
     def majority(self) -> tuple[str, float]:
-        """The most frequent class, and the accuracy of always naming it."""
+        """The most frequent class, and the accuracy (0 to 1) of always predicting it."""
         majority = max(self.classes, key=lambda score: score.support)
         return majority.label, majority.support / self.texts
 
@@ -219,11 +225,13 @@ class ClassificationScore(Score):
         return [*lines, f"rows: the class of a {self.unit}; columns: what it was said to be", *self._confusion_matrix()]
 
     def _confusion_list(self, names: list[str]) -> list[str]:
+        """Return lines with the most frequent pairs (true class → predicted class) and their counts."""
         cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
         largest = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:MAX_CONFUSIONS]
         return [f"{count:>7,}  {names[i]} → {names[j]}" for count, i, j in largest]
 
     def _confusion_matrix(self) -> list[str]:
+        """Return the lines of a table: rows are true classes, columns predicted ones."""
         names = [score.label for score in self.classes]
         name_width = min(max(5, *map(len, names)), LABEL_WIDTH) + 1
         digits = len(f"{max(map(max, self.confusion)):,}")
@@ -236,6 +244,7 @@ class ClassificationScore(Score):
 
 
 def _shorten(label: str) -> str:
+    """Return a label cut to the width of the table's first column."""
     return label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}…"
 
 
@@ -270,7 +279,7 @@ def score_classes(
     seed: int = 0,
     unit: str = "text",
 ) -> ClassificationScore:
-    """Compare the most likely class of each text with its label.
+    """Return the score of the most probable classes against the true class indices `gold`, with bootstrap intervals.
 
     Macro averages are over the classes that occur or were predicted.
     """
@@ -333,7 +342,7 @@ def bootstrap_metrics(
 def _macro_metrics(
     draws: Int64[np.ndarray, "samples pairs"], pairs: Int64[np.ndarray, "two pairs"], num_classes: int
 ) -> Float[np.ndarray, "figures samples"]:
-    """Return accuracy, precision, recall and F1 from how often each pair (class, prediction) was drawn."""
+    """Return accuracy, macro precision, recall and F1 from how often samples drew each (class, prediction) pair."""
     support, predicted, correct = (np.zeros((len(draws), num_classes), dtype=np.int64) for _ in range(3))
     for counts, (gold, prediction) in zip(draws.T, pairs.T, strict=True):
         support[:, gold] += counts
@@ -347,7 +356,7 @@ def _macro_metrics(
 
 
 def _divide(numerator: Counts, denominator: Counts) -> Float[np.ndarray, "samples classes"]:
-    """Divide; 0/0 is 0, as in scikit-learn with zero_division=0."""
+    """Return numerator / denominator; 0/0 is 0, as in scikit-learn with zero_division=0."""
     return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
 
 
@@ -367,6 +376,7 @@ class Classification(Result):
 
     @property
     def probability(self) -> float:
+        """Probability of the most likely class."""
         return self.probabilities[self.label]
 
     def to_dict(self) -> dict[str, Any]:
@@ -377,13 +387,14 @@ class Classification(Result):
         yield Text(f"{self.label}  {self.probability:.3f}" + (f"  ({self.note})" if self.note else ""))
 
     def details(self) -> Iterator[Block]:
+        """Yield the blocks of the detailed output: the text, and a table of all classes with their probabilities."""
         yield Text(self.source)
         ranked = sorted(self.probabilities.items(), key=lambda item: -item[1])
         yield Table(("class", "probability"), [(label, f"{probability:.3f}") for label, probability in ranked])
 
 
 def classify_texts(run: Run, texts: Sequence[str]) -> list[Classification]:
-    """Classify texts; a text longer than the classifier reads is cut, and its result says so."""
+    """Return the predicted class of each text with all probabilities; a text that is too long is cut and marked."""
     assert isinstance(run.spec, Classifier)
     for index, text in enumerate(texts):
         if not isinstance(text, str):

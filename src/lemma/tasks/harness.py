@@ -65,12 +65,12 @@ class HarnessModel(TemplateLM):
 
     @property
     def eot_token_id(self) -> int:
-        """The token before the first token of a text."""
+        """Id of the token that precedes the first token of a text."""
         return int([*self.run_tokenizer.encode(""), start_token(self.run_tokenizer)][0])
 
     @property
     def tokenizer_name(self) -> str:
-        """Key of cached requests in lm_eval."""
+        """Name under which lm_eval caches tokenized requests."""
         return self.run_tokenizer.hash
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
@@ -81,7 +81,7 @@ class HarnessModel(TemplateLM):
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """Return the log-probability of each continuation, and whether greedy decoding would give it."""
+        """Return each continuation's log-probability after its context, and whether greedy decoding would give it."""
         answers: dict[int, tuple[float, bool]] = {}
         inputs: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # requests by the tokens that are read
         for number, (_, context, continuation) in enumerate(requests):
@@ -112,7 +112,7 @@ class HarnessModel(TemplateLM):
     def _read(
         self, rows: Sequence[tuple[int, ...]], device: torch.device, batch_tokens: int
     ) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
-        """Read rows as one batch, each padded on the right, in chunks whose logits fit in memory.
+        """Yield log-probabilities of token rows, read as one batch padded on the right.
 
         Returns:
             For each row: the log-probability of each token but the first, whether it is the most likely one, and all
@@ -139,7 +139,7 @@ class HarnessModel(TemplateLM):
         return [(scores, greedy, last[index]) for index, (scores, greedy) in enumerate(by_row)]
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, in windows of the context as lm_eval cuts them."""
+        """Return the total log-probability of each request's text, read in windows as lm_eval cuts them."""
         windows: list[tuple[None, list[int], list[int]]] = []
         owners: list[int] = []
         for number, request in enumerate(requests):
@@ -154,7 +154,7 @@ class HarnessModel(TemplateLM):
         return totals
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Continue each context until one of its stop strings; greedily, unless the task says otherwise."""
+        """Return the text generated after each context, up to a stop string; greedy unless the task says otherwise."""
         context = self.max_length
         default = DEFAULT_TOKENS if context is None or context > DEFAULT_TOKENS else max(1, context // 2)
         groups: defaultdict[str, list[int]] = defaultdict(list)
@@ -236,7 +236,7 @@ class HarnessScore(Result):
 
 
 def evaluate_tasks(run: Run, tasks: Sequence[str | Path], limit: int | None = None) -> HarnessScore:
-    """Evaluate a run on task files of lm_eval, on the first `limit` examples of each task if set.
+    """Return a run's scores on task files of lm_eval, on the first `limit` examples of each task if set.
 
     The files are YAML, in which `!function` names Python code that lm_eval imports: name only files that you trust.
     """

@@ -47,10 +47,11 @@ class ImageTextTask(Task):
     info = IMAGE_TEXT
 
     def load(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
-        """Read images with captions as the dual encoder reads them."""
+        """Return the splits of captioned images, sized and tokenized for the dual encoder."""
         return report_skipped(self._prepare(data, context), context.observer)
 
     def _prepare(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
+        """Return the splits of captioned images for the model of the context; raise SpecError for a tree backbone."""
         towers = context.model.towers if isinstance(context.model, CrossAttention) else context.model
         if towers.body.family == "tree":
             raise SpecError(
@@ -81,7 +82,7 @@ class ImageTextTask(Task):
     def score(
         self, run: Run, data: Splits[CaptionedImages], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> Score:
-        """Score retrieval both ways, next to the baseline of the nearest training image where that can be read."""
+        """Return the retrieval score in both directions, next to the nearest-training-image baseline if available."""
         model = run.require(DualEncoderModel, "a dual encoder")
         return score_dual_encoder(
             model,
@@ -92,7 +93,7 @@ class ImageTextTask(Task):
         )
 
     def _training_images(self, run: Run, observer: Observer) -> CaptionedImages | None:
-        """Return the images that a run was trained on; None, with a message, if they are unknown or have changed."""
+        """Return the images that a run was trained on; None, with a message, if they are missing or have changed."""
         skipped = "The baseline of the nearest pixel is left out:"
         if not isinstance(run.data, ImagesSpec):
             observer.log(f"{skipped} what it was trained on is not known.")
@@ -107,7 +108,7 @@ class ImageTextTask(Task):
         return None
 
     def samples(self, model: Any, data: Splits[CaptionedImages]) -> list[str]:
-        """Find the caption of each of the first few validation images."""
+        """Return lines with the caption that the model retrieves for each of the first validation images."""
         examples = data.item("validation")
         captions = [caption for image in examples.images for caption in image.captions]
         vectors = embed_images(model, examples.pixels[:NUM_SAMPLES])
@@ -162,7 +163,7 @@ ImageTextMask = Bool[Tensor, "images texts"]
 def contrastive_loss(
     logits: ImageTextLogits, duplicates: ImageTextMask | None = None, smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Return −½ (mean log softmax of rows + mean log softmax of columns) on the diagonal, in nats.
+    """Return −½ (mean log softmax of rows + mean log softmax of columns) on the diagonal of `logits`, in nats.
 
     Image i belongs to text i. Where `duplicates` is true off the diagonal, text j is right for image i, too: the pair
     is left out of both softmaxes and of smoothing. For equal logits the loss is ln B.
@@ -178,7 +179,7 @@ def contrastive_loss(
 
 
 def _diagonal_loss(logits: ImageTextLogits, mask: ImageTextMask, smoothing: float) -> CrossEntropy:
-    """Return the cross-entropy of each row with its diagonal as target, without the masked logits."""
+    """Return the mean cross-entropy of rows whose target is the diagonal, without logits where `mask` is True."""
     exact = torch.promote_types(logits.dtype, torch.float32)
     log_probs = logits.masked_fill(mask, -math.inf).log_softmax(-1, dtype=exact)
     loss = -log_probs.diagonal().mean()
@@ -189,7 +190,7 @@ def _diagonal_loss(logits: ImageTextLogits, mask: ImageTextMask, smoothing: floa
 
 
 def equal_rows(tokens: Int[Tensor, "batch time"]) -> Bool[Tensor, "batch batch"]:
-    """Return which texts are equal, token for token.
+    """Return a matrix that is True where texts i and j have equal tokens.
 
     >>> equal_rows(torch.tensor([[1, 2], [1, -1], [1, 2]]))[0].tolist()
     [True, False, True]
@@ -244,11 +245,13 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, vectors: Tensor, worker: Worker) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the rows of all processes, by rank."""
         ctx.worker, ctx.num_rows = worker, len(vectors)  # pyright: ignore[reportAttributeAccessIssue]
         return worker.gather(vectors)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the gradient of this process's rows, summed over all processes."""
         total = gradient.contiguous().clone()
         distributed.all_reduce(total)
         start = ctx.worker.rank * ctx.num_rows
@@ -267,7 +270,7 @@ def score_dual_encoder(
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
 ) -> RetrievalScore:
-    """Score the retrieval of captions by images and of images by captions, next to the nearest training image."""
+    """Return the retrieval score in both directions; given `training_examples`, next to the nearest-image baseline."""
     images, texts = embed_images(model, examples.pixels), embed_texts(model, examples.rows)
     relevance, first_captions = Relevance.from_captions(examples), examples.caption_bounds[:-1]
     protocol = {**(protocol or {}), "loss of": f"batches of {min(batch, len(images)):,} pairs"}
@@ -302,7 +305,7 @@ def mean_batch_loss(
     scale: float,
     batch: int,
 ) -> float:
-    """Return the mean contrastive loss of pairs in random batches of one size; few pairs are one batch."""
+    """Return the mean contrastive loss of pairs of vectors in random batches of `batch` pairs, at most all."""
     size = min(batch, len(images))
     order = np.random.default_rng(0).permutation(len(images))[: len(images) // size * size].reshape(-1, size)
     losses = []

@@ -53,12 +53,12 @@ class TextTask(Task):
     """Base of the tasks that are trained on plain text."""
 
     def load(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
-        """Tokenise a text."""
+        """Return the splits of a text as token ids."""
         text = prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
         return report_skipped(text, context.observer)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
-        """Tokenise other text, which has splits only where these are named too."""
+        """Return other text as token ids; it has several splits only if files for them are named."""
         context = LoadContext.of_run(run, observer, run.path, split)
         if args.settings:
             return self.load(DataSpec(text=tuple(args.name), **args.settings), context)
@@ -68,7 +68,7 @@ class TextTask(Task):
         return ", ".join(data.text)
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return how many steps predict as many tokens as the text has."""
+        """Return how many training steps predict as many tokens as the text has."""
         return max(1.0, len(examples) / (recipe.batch * training_length(model, recipe)))
 
 
@@ -126,7 +126,7 @@ class LanguageTask(TextTask):
 
 
 def _read_two_tokens(model: LanguageModel) -> tuple[Tensor, Any]:
-    """Run a model on one row of two tokens, without gradients or dropout."""
+    """Return a model's output (logits, state) on a row of two tokens, without gradients or dropout."""
     with evaluating(model), torch.no_grad():
         return model(torch.zeros(1, 2, dtype=torch.long, device=next(model.parameters()).device))
 
@@ -179,7 +179,7 @@ CHUNK = 1 << 24  # tokens copied to the GPU at once
 
 
 def training_length(spec: ModelSpec, recipe: Recipe) -> int:
-    """Return the tokens of a training sequence: of the recipe, else a Transformer's context, else 64."""
+    """Return the number of tokens of a training sequence: the recipe's, else a Transformer's context, else 64."""
     if isinstance(spec, NewFamily):
         return recipe.sequence_length or spec.longest or SEQUENCE_LENGTH
     return recipe.sequence_length or (spec.context if isinstance(spec, Decoder | Encoder) else SEQUENCE_LENGTH)
@@ -202,7 +202,7 @@ class TextBatches(Batches):
         return isinstance(self.order, RandomWindows) or self.order.starts_epoch(step)
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
-        """Return the inputs of a step together with the last target of each row."""
+        """Return this process's rows of a step, one token longer than its inputs: the last one is a target only."""
         positions = self.order.offsets(step)[self.rows, None] + self.window_offsets
         return torch.from_numpy(self.tokens[positions].astype(np.int64))
 
@@ -238,6 +238,7 @@ class PrefetchingBatches(TextBatches):
         return current.result().to(self.worker.device, non_blocking=True)
 
     def _pin_windows(self, step: int) -> Tensor:
+        """Return the token windows of a step in pinned memory, from which a GPU copies asynchronously."""
         return super().token_windows(step).pin_memory()
 
     def close(self) -> None:
@@ -257,7 +258,7 @@ def causal_loss(
 
 
 def objective_function(objective: ObjectiveChoice) -> LossFunction:
-    """Return the function of logits and targets to minimise; try one of another package on a few numbers first.
+    """Return the loss function (logits, targets) of an objective; a plugin's is tried on a few numbers first.
 
     >>> objective_function(ObjectiveChoice(kind="causal")) is causal_loss
     True
@@ -312,7 +313,7 @@ class LanguageLoss(TaskLoss):
     def compute_terms(
         self, logits: Float[Tensor, "rows length vocabulary"], targets: Int[Tensor, "rows length"]
     ) -> tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...]]:
-        """Return the objective to minimise, and the terms to report."""
+        """Return the objective to minimise, and the terms that are logged."""
         if self.objective is causal_loss:
             loss = causal_loss(logits, targets)
             return loss, (loss,)
@@ -398,15 +399,16 @@ class ReadingPlan:
 
     @property
     def num_rows(self) -> int:
+        """Number of rows (windows or streams) into which the text is cut."""
         return 1 + max(0, -(-(self.num_targets - self.length) // self.scored))
 
     @property
     def warm_up(self) -> int:
-        """Tokens that each row but the first reads without scoring."""
+        """Number of tokens at the start of each row but the first that are read but not scored."""
         return self.length - self.scored if self.num_rows > 1 else 0
 
     def slice_rows(self, tokens: np.ndarray, rows: range, columns: range) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens of some rows and columns, and their targets: `NOT_SCORED` where nothing is scored."""
+        """Return the tokens and targets of some rows and columns; targets that are not scored are `NOT_SCORED`."""
         starts = np.arange(rows.start, rows.stop)[:, None] * self.scored
         offsets = np.arange(columns.start, columns.stop)
         positions = starts + offsets
@@ -416,7 +418,7 @@ class ReadingPlan:
         return inputs, targets
 
     def batches(self, batch_tokens: int) -> Iterator[tuple[range, list[range]]]:
-        """Yield groups of rows, each with the spans of columns to read in turn, about `batch_tokens` tokens at once.
+        """Yield ranges of rows, each with the ranges of columns to read in turn, about `batch_tokens` tokens at once.
 
         All streams are in one group, since a span needs the state of the one before.
         """
@@ -432,7 +434,7 @@ class ReadingPlan:
 def plan_reading(
     model: LanguageModel, num_targets: int, context: int | None, stride: int | None, streams: int | None
 ) -> ReadingPlan:
-    """Choose how to read a text: streams where a carried state gives each token its full context, else windows.
+    """Return how to read a text: as streams if a carried state gives each token its full context, else as windows.
 
     By default the context is the model's receptive field, or for a Transformer the context it was trained with. The
     stride is half of a Transformer's context, since each window is read again, and 1 for window models.
@@ -598,7 +600,7 @@ def perplexity(
 
 
 def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: ReadingPlan, batch_tokens: int) -> float:
-    """Return the sum of −log p over all tokens that are scored."""
+    """Return the sum of −log p over all tokens that the plan scores, in nats."""
     device = next(model.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model), torch.no_grad():
@@ -616,7 +618,7 @@ def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: Read
 
 
 def _describe_protocol(plan: ReadingPlan, source: TextSource, precision: str) -> Protocol:
-    """Describe how a text was read, and what is not measured."""
+    """Return the protocol of a measurement: how the text was read, and what is not scored."""
     left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
     if source.unknown_characters:
         left_out.append(f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet")
@@ -647,7 +649,7 @@ def split_perplexity(
     context: int | None = None,
     stride: int | None = None,
 ) -> PerplexityScore:
-    """Measure the perplexity of one split by a full pass."""
+    """Return the perplexity of one split of a data set, by a full pass over it."""
     tokens = dataset.item(split)
     source = TextSource(dataset.tokenizer.description, dataset.hash, split, tokens.dropped_characters, dataset.overlaps)
     return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)

@@ -58,7 +58,7 @@ class MaskedTask(TextTask):
 
 
 def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed: int = 0) -> MaskedWindows:
-    """Return the windows that an encoder reads of a text of `length` tokens."""
+    """Return the windows in which an encoder reads a text of `length` tokens, a fraction `rate` of them masked."""
     return MaskedWindows(length, spec.context, batch, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
 
 
@@ -71,6 +71,7 @@ class MaskedBatches(Batches):
         self.windows = masked_windows(len(tokens), spec, recipe.mask_rate, recipe.batch, recipe.seed)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:
+        """Return windows with masked tokens, and the true tokens at the masked positions."""
         inputs, targets = self.windows.batch(self.tokens, step)
         return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
@@ -78,14 +79,14 @@ class MaskedBatches(Batches):
 def masked_loss(
     logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Return the loss at all masked positions."""
+    """Return the mean cross-entropy of the masked tokens."""
     return cross_entropy(logits[:, 1:], targets[:, 1:], smoothing)
 
 
 def next_sentence_loss(
     follows: Float[Tensor, "batch two"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Return the loss of the logits of 0 (does not follow) and 1 (follows)."""
+    """Return the mean cross-entropy of logits of 0 (second segment does not follow the first) and 1 (follows)."""
     return cross_entropy(follows, targets[:, 0], smoothing)
 
 
@@ -168,12 +169,13 @@ class _RunningMeans:
         self.loss, self.right, self.count = 0.0, 0, 0
 
     def add(self, logits: Float[Tensor, "predictions classes"], targets: Int[Tensor, " predictions"]) -> None:
+        """Add the cross-entropies and the number of correct predictions of these logits to the sums."""
         self.loss += functional.cross_entropy(logits.double(), targets, reduction="sum").item()
         self.right += int((logits.argmax(-1) == targets).sum())
         self.count += len(targets)
 
     def means(self) -> tuple[float | None, float | None]:
-        """Return loss and accuracy, None where nothing was predicted."""
+        """Return mean loss and accuracy; None for both if nothing was added."""
         return (self.loss / self.count, self.right / self.count) if self.count else (None, None)
 
 
@@ -185,7 +187,7 @@ def score_masked(
     seed: int = SEED,
     protocol: Mapping[str, Any] | None = None,
 ) -> MaskedScore:
-    """Score a text window by window with `rate` of its tokens masked, the same for every model of that context."""
+    """Return loss and accuracy on a text with a fraction `rate` of its tokens masked, the same ones for every model."""
     spec = model.spec
     num_special = 2 if spec.objective == "masked" else len(SPECIAL_TOKENS)
     context = min(spec.context, len(tokens) + num_special)  # a shorter text is one window

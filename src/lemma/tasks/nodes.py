@@ -41,7 +41,7 @@ class NodesTask(Task):
         self._inputs_cache: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
 
     def load(self, data: GraphSpec, context: LoadContext) -> Splits[GraphNodes]:
-        """Read a graph; its nodes are split by the recipe's seed unless the data spec names another."""
+        """Return a graph with its nodes in splits, drawn by the recipe's seed unless the data spec has a seed."""
         seed, labels = context.recipe.seed, context.labels or None
         graph = prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
         return report_skipped(graph, context.observer)
@@ -54,13 +54,14 @@ class NodesTask(Task):
         )
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
+        """Return 1.0, since every step reads the whole graph."""
         return 1.0  # every step reads the graph
 
     def batches(self, model: GraphModel, examples: GraphNodes, recipe: Recipe, worker: Worker) -> "GraphBatches":
         return GraphBatches(model, examples, recipe, worker)
 
     def loss(self, model: GraphModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
-        """Return the cross-entropy of the labelled nodes' classes, computed through the whole graph."""
+        """Return the model with the cross-entropy of the labelled nodes' classes, computed over the whole graph."""
 
         def predict(model: Any, nodes: Tensor, classes: Tensor) -> tuple[Tensor, Tensor]:
             return model(batches.features, batches.adjacency)[nodes], classes
@@ -68,7 +69,7 @@ class NodesTask(Task):
         return SmoothedLoss(model, recipe.label_smoothing, predict)
 
     def validate(self, model: GraphModel, data: Splits[GraphNodes], recipe: Recipe) -> ClassificationScore:
-        """Classify the validation nodes; the inputs on the device are built once."""
+        """Return the score on the validation nodes; the graph's tensors on the device are built once and reused."""
         graph, key = data.item("validation").graph, (next(model.parameters()).device, model.spec.normalise)
         if self._inputs_cache is None or self._inputs_cache[0] is not graph or self._inputs_cache[1] != key:
             self._inputs_cache = graph, key, build_graph_inputs(graph, model.spec.normalise, key[0])
@@ -108,7 +109,7 @@ class GraphBatches(Batches):
 def classify_nodes(
     model: GraphModel, graph: NodeGraph, inputs: GraphInputs | None = None
 ) -> Float[np.ndarray, "nodes classes"]:
-    """Return the probability of each class for each node; `inputs` are built from the graph if not given."""
+    """Return the class probabilities of each node; `inputs` are the graph's tensors, built here if None."""
     with measuring(model) as device:
         features, adjacency = inputs or build_graph_inputs(graph, model.spec.normalise, device)
         return model(features, adjacency).double().softmax(-1).cpu().numpy()
@@ -122,7 +123,7 @@ def score_nodes(
     samples: int = 1000,
     inputs: GraphInputs | None = None,
 ) -> ClassificationScore:
-    """Classify the nodes of a split, and compare with their labels."""
+    """Return the score of the predicted classes of a split's nodes against their labels."""
     nodes = graph.item(split)
     probabilities = classify_nodes(model, nodes.graph, inputs)[nodes.nodes]
     return score_classes(nodes.classes, probabilities, graph.labels, protocol, samples=samples, unit="node")

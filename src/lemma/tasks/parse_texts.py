@@ -30,7 +30,7 @@ SAVE_INTERVAL = 2048  # texts after which the cache is written, so that an inter
 def tree_source_for(
     body: BodySpec, data: LabelsSpec, observer: Observer, evaluated_run: Path | None = None
 ) -> TreeSource | None:
-    """Return the source of the trees of labelled texts for a tree body; None for any other body.
+    """Return the source of dependency trees for the labelled texts of a tree model; None for other models.
 
     `evaluated_run` is the run to evaluate on these texts, if they are not to train one.
     """
@@ -58,7 +58,7 @@ def tree_source_for(
 
 
 def parser_trees(path: Path, observer: Observer) -> TreeSource:
-    """Return a parser's run as a source of trees; those of many texts are cached in the data home."""
+    """Return the source of dependency trees that runs the parser at `path`; trees of many texts are cached on disk."""
     if not path.exists():
         raise SpecError(
             f"--parser {path}: there is no such folder; a parser's run is expected. To train one: {TRAIN_COMMAND}"
@@ -79,7 +79,7 @@ def parser_trees(path: Path, observer: Observer) -> TreeSource:
 def cached_trees(
     texts: Sequence[str], parser: str, parse: Callable[[Sequence[str]], Iterable[ParsedWords]]
 ) -> list[ParsedWords]:
-    """Return the trees of texts by the parser with the hash `parser`; parse and cache those that are missing."""
+    """Return the tree of each text, from the cache of the parser with the hash `parser`, or by `parse`, then cached."""
     if len(texts) < MIN_CACHED_TEXTS:
         return list(parse(texts))
     cache = home_folder("trees") / f"{parser[:32]}.json"
@@ -95,7 +95,7 @@ def cached_trees(
 
 
 def parse_batches(parser: Path, texts: Sequence[str], observer: Observer) -> Iterator[ParsedWords]:
-    """Parse texts sentence by sentence, in batches, with progress."""
+    """Yield the dependency tree of each text, parsed sentence by sentence with the run at `parser`."""
     run = load(parser, "cuda" if torch.cuda.is_available() else "cpu")
     model = run.require(ParserModel, "a parser")
     observer.start("drawing trees", len(texts), "texts")
@@ -109,12 +109,13 @@ def parse_batches(parser: Path, texts: Sequence[str], observer: Observer) -> Ite
 
 
 def _write(path: Path, trees: Mapping[str, ParsedWords]) -> None:
+    """Write trees, by the hash of their texts, to the cache file `path`."""
     rows = {digest: [tree.text, tree.heads] for digest, tree in trees.items()}  # no word holds white space
     write_atomically(path, json.dumps(rows, ensure_ascii=False))
 
 
 def _read(path: Path) -> dict[str, ParsedWords]:
-    """Read the cache; a damaged one is empty, so that all texts are parsed again."""
+    """Return the trees in the cache file `path` by the hash of their texts; none if the file is missing or damaged."""
     try:
         rows = json.loads(path.read_bytes())
         trees = {digest: ParsedWords(tuple(text.split()), tuple(heads)) for digest, (text, heads) in rows.items()}

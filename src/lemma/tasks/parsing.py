@@ -52,7 +52,10 @@ class ParsingTask(Task):
     trained_on = "trees"
 
     def load(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
-        """Read a treebank; before training, its validation trees must have relations that the parser learns."""
+        """Return the splits of a treebank.
+
+        Before training, check that validation trees have relations to be learned.
+        """
         model = context.model
         if not isinstance(model, Parser):
             raise SpecError(f"a model of the family {model.family} learns text, not trees. Use the family parser.")
@@ -73,7 +76,7 @@ class ParsingTask(Task):
         read_limit(settings)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Trees]:
-        """Read one split of other trees: of files named as splits, else of a treebank, folder or file."""
+        """Return trees to evaluate on as one split: of files named as splits, else of a treebank, folder or file."""
         context = LoadContext.of_run(run, observer, run.path, split)
         files = {name: args.settings[name] for name in ("validation", "test") if name in args.settings}
         if not files:
@@ -94,7 +97,7 @@ class ParsingTask(Task):
     def score(
         self, run: Run, data: Splits[Trees], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "ParsingScore":
-        """Compare the trees of a parser with those of a split."""
+        """Return the score of a parser's trees against those of a split."""
         trees = data.select(split) if len(data.split_names) > 1 else data
         gold = trees.item(split).sentences[: read_limit(settings)]
         protocol = {"model": run.lexicon.description, **tree_protocol(trees)}
@@ -114,7 +117,7 @@ def check_relations(data: Splits[Trees]) -> None:
 
 
 def read_limit(settings: Mapping[str, Any]) -> int | None:
-    """Return the number of sentences to evaluate, if it is set."""
+    """Return the setting `limit`, the number of sentences to evaluate; None for all; raise InputError below 1."""
     limit = settings.get("limit")
     if limit is not None and limit < 1:
         raise InputError(f"evaluate: limit = {limit}, but at least one sentence must be read.")
@@ -122,7 +125,7 @@ def read_limit(settings: Mapping[str, Any]) -> int | None:
 
 
 def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
-    """Return the entries of a protocol about a treebank of one split."""
+    """Return the protocol entries (name → value) about the trees that a score was measured on."""
     entries = {"treebank": trees.description, "data hash": trees.hash, "skipped": "; ".join(trees.notes) or None}
     return {**entries, **split_protocol(trees, trees.split_names[0])}
 
@@ -131,6 +134,7 @@ class TreeBatches(ExampleBatches):
     """Batches of sentences with their trees."""
 
     def predicted_targets(self, targets: Any) -> Any:
+        """Return the head of each word, negative at padding."""
         return targets[..., 0]  # the head of each word
 
 
@@ -213,6 +217,7 @@ class ParsingLoss(TaskLoss):
     def _terms(
         self, encoded: Float[Tensor, "rows positions width"], targets: TreeTargets
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
+        """Return the arc loss and the attention loss of encoded sentences; the latter 0 if its weight is 0."""
         scores = self.model.heads(encoded).float()
         loss = arc_loss(scores, targets)
         return loss, attention_loss(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
@@ -273,12 +278,15 @@ class RelationScore:
 
     @property
     def recall(self) -> float | None:
-        """Per cent of the words with the relation that are correct; None where no word has it."""
+        """Per cent of the words with this gold relation whose head and relation are predicted.
+
+        None without such words.
+        """
         return 100 * self.correct / self.count if self.count else None
 
     @property
     def precision(self) -> float | None:
-        """Per cent of the words assigned the relation that are correct; None where there are none."""
+        """Per cent of the words predicted to have this relation that are correct; None without such words."""
         return 100 * self.correct / self.guessed if self.guessed else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -348,6 +356,7 @@ class ParsingScore(Score):
         return lines + protocol_values(self.protocol)
 
     def _table(self) -> list[str]:
+        """Return the lines of the table of scores by relation, or of the best attention heads."""
         if self.las is None:
             return [BEST_HEADS, *map(str, self.findings)] if self.findings else []
         head = f"{'relation':<14}{'count':>7}{'recall':>9}{'precision':>11}"
@@ -363,13 +372,14 @@ class ParsingScore(Score):
 
 
 def _percent(value: float | None) -> str:
+    """Return a percentage as text with two decimals; a dash for None."""
     return NO_VALUE if value is None else f"{value:.2f} %"
 
 
 def score_trees(
     gold: Sequence[Sentence], predicted: Sequence[Sentence], protocol: Mapping[str, Any] | None = None
 ) -> ParsingScore:
-    """Compare trees word by word; predicted relations `_` mean that there are none to compare.
+    """Return attachment scores of predicted against gold trees; predicted relations `_` mean unlabelled trees.
 
     >>> tree = Sentence(("I", "sleep"), (2, 0), ("nsubj", "root"))
     >>> score_trees([tree], [Sentence(("I", "sleep"), (2, 0), ("dobj", "root"))]).to_dict()["las"]
@@ -413,7 +423,7 @@ def score_trees(
 
 
 def _undirected_hits(gold: Sequence[Sentence], predicted: Sequence[Sentence]) -> list[bool]:
-    """Return for each gold arc between two words whether it was predicted, in either direction."""
+    """Return for each gold arc between two words whether it was predicted in either direction."""
 
     def arcs(tree: Sentence) -> list[frozenset[int]]:
         return [frozenset((head, word)) for word, head in enumerate(tree.heads, start=1) if head]
@@ -426,7 +436,7 @@ def _undirected_hits(gold: Sequence[Sentence], predicted: Sequence[Sentence]) ->
 
 
 def chain_baselines(gold: Sequence[Sentence]) -> dict[str, float]:
-    """Return the UAS of trees in which every word hangs on the word before it, or on the word after it."""
+    """Return the UAS in per cent, by name, of attaching each word to the word before it, and to the word after."""
     words = [(index, len(tree.heads), head) for tree in gold for index, head in enumerate(tree.heads)]
     before = sum(head == index for index, _, head in words)
     after = sum(head == (index + 2) % (length + 1) for index, length, head in words)  # the last word is the root
@@ -436,7 +446,7 @@ def chain_baselines(gold: Sequence[Sentence]) -> dict[str, float]:
 def score_parser(
     model: ParserModel, lexicon: Lexicon, gold: Sequence[Sentence], protocol: Mapping[str, Any] | None = None
 ) -> ParsingScore:
-    """Parse the sentences of a treebank and compare, with the parser's loss on the gold arcs, in nats/word.
+    """Return the score of a parser's trees on gold sentences, with its loss on the gold arcs in nats/word.
 
     For B1: from each head word with dependents of a relation, whether that relation's head attends most to one of them.
     """

@@ -207,7 +207,7 @@ DATA_SETTINGS = {
 
 
 def task_info(spec: ModelSpec | type[ModelSpec]) -> TaskInfo:
-    """Return the description of the task of a model spec, without importing the task.
+    """Return names, options and wording of a model spec's task, without importing the task's module.
 
     >>> from lemma.spec.models import Lstm
     >>> task_info(Lstm()).name, task_info(Encoder()).name
@@ -217,7 +217,7 @@ def task_info(spec: ModelSpec | type[ModelSpec]) -> TaskInfo:
 
 
 def task_for(spec: ModelSpec | type[ModelSpec]) -> "Task":
-    """Import the task of a model spec."""
+    """Return the task of a model spec, importing its module."""
     info = task_info(spec)
     module, _, name = info.path.partition(":")
     return getattr(import_module(module), name)()
@@ -242,10 +242,11 @@ class DataArgs:
 
     @property
     def option(self) -> str | None:
+        """Name of the option that names the data, such as "text"; None if no data are named."""
         return self.info.option if self.info else None
 
     def spec(self, choice: Choice) -> AnyDataSpec:
-        """Return the data spec for a choice of model."""
+        """Return the data spec of these arguments for a choice of model."""
         if self.info is None:
             raise SpecError(
                 "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
@@ -255,7 +256,10 @@ class DataArgs:
 
 
 def data_args(arguments: Mapping[str, Any]) -> DataArgs:
-    """Read the data that a person named: of one kind at most, with settings that belong to it; None means not given."""
+    """Return the data arguments among `arguments`.
+
+    Raise an error for two kinds of data, or settings of another kind.
+    """
     arguments = {name: value for name, value in arguments.items() if value is not None}
     options = [option for option in TASKS_BY_OPTION if option in arguments]
     if len(options) > 1:
@@ -300,13 +304,13 @@ def data_args(arguments: Mapping[str, Any]) -> DataArgs:
 
 
 def absolute_path(name: Any, names: Collection[str] = ()) -> str:
-    """Return the absolute path of a file; a name in `names` stays as it is."""
+    """Return the absolute path of a file; a name in `names`, such as that of a known corpus, is returned unchanged."""
     text = str(name)
     return str(Path(text).resolve()) if text not in names and exists(Path(text)) else text
 
 
 def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
-    """Return the sorted files that match a pattern such as shard-*.txt.gz; the name itself if it is no pattern."""
+    """Return the sorted files that match a pattern such as shard-*.txt.gz; [name] if it is no pattern."""
     text = str(name)
     if text in names or not any(sign in text for sign in "*?[") or exists(Path(text)):
         return [text]
@@ -317,7 +321,7 @@ def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
 
 
 def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
-    """Raise SpecError if epochs are not a number above 0, or steps are given too; called before any data are read."""
+    """Raise SpecError if `epochs` is not a number above 0, or `settings` has steps too."""
     if epochs is None:
         return
     if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:

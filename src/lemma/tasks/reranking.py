@@ -56,7 +56,7 @@ class RerankingTask(ImageTextTask):
     def score(
         self, run: Run, data: Splits[CaptionedImages], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "RerankingScore":
-        """Score re-ranking next to the dual encoder alone."""
+        """Return the score of re-ranking, next to that of the dual encoder alone."""
         model = run.require(CrossAttentionModel, "a re-ranker")
         base = None
         if run.adaptation is not None and run.adaptation.method.kind != "frozen":  # the towers have changed since
@@ -69,7 +69,7 @@ class RerankingTask(ImageTextTask):
 
 
 def sample_images(examples: CaptionedImages, number: int) -> CaptionedImages:
-    """Return at most `number` of the images with all their captions, the same ones every time."""
+    """Return at most `number` of the images with all their captions, always the same ones."""
     num_images = len(examples.caption_bounds) - 1
     if num_images <= number:
         return examples
@@ -92,7 +92,7 @@ def score_reranker(
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
 ) -> "RerankingScore":
-    """Score a re-ranker both ways, next to the dual encoder `base`, or to its own towers."""
+    """Return a re-ranker's score both ways, next to that of the dual encoder `base`, or of its own towers."""
 
     def dual_scores(towers: DualEncoderModel) -> PairScores:
         return vector_scores(embed_images(towers, examples.pixels), embed_texts(towers, examples.rows))
@@ -126,11 +126,12 @@ class Candidates(NamedTuple):
 
     @property
     def either(self) -> ImageTextMask:
+        """Mask of pairs that are candidates in at least one direction."""
         return self.texts | self.images
 
 
 def select_candidates(logits: ImageTextLogits, number: int, duplicates: ImageTextMask | None = None) -> Candidates:
-    """Return the `number` best of each row and of each column, always with the diagonal.
+    """Return as candidates the `number` highest logits of each image (row) and text (column), and the diagonal.
 
     Where `duplicates` is true off the diagonal, as for two images with one caption, the pair is left out of both.
 
@@ -149,12 +150,13 @@ def select_candidates(logits: ImageTextLogits, number: int, duplicates: ImageTex
 
 
 def _top_k_mask(similarities: Float[Tensor, "queries candidates"], number: int) -> Bool[Tensor, "queries candidates"]:
+    """Return True for each query's `number` most similar candidates."""
     best = similarities.topk(min(number, similarities.shape[1]), dim=1).indices
     return torch.zeros_like(similarities, dtype=torch.bool).scatter_(1, best, True)
 
 
 def reranking_loss(logits: ImageTextLogits, candidates: Candidates) -> Float[Tensor, ""]:
-    """Return −log p(diagonal) among the candidates, the mean of both directions, in nats.
+    """Return the mean over both directions of −log p(true partner) among the candidates, in nats.
 
     >>> reranking_loss(torch.zeros(4, 4), select_candidates(torch.zeros(4, 4), 2)).exp().item()  # chance: one of two
     2.0
@@ -188,7 +190,7 @@ class RerankingLoss(TaskLoss):
     def logits(
         self, images: Shaped[Tensor, "rows 3 side side"], tokens: Int[Tensor, "rows time"]
     ) -> tuple[Float[Tensor, "rows rows"], Candidates]:
-        """Return the dual encoder's logits of all pairs, those of candidates with the re-ranker's terms added."""
+        """Return the dual encoder's logits of all pairs, those of candidates corrected; and the candidates."""
         towers, mask = self.model.towers, tokens >= 0
         patches, words = towers.patches(images), towers.words(tokens)
         image_vectors, text_vectors = towers.project_image(patches).float(), towers.project_text(words, mask).float()
@@ -226,7 +228,7 @@ class RerankingGain:
     ceiling: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name; `interval` is that of the recall."""
+        """Return the fields by name; `interval` is the confidence interval of the recall."""
         values = {"recall_at_1": self.recall.value, "interval": self.recall.interval}
         return {**values, "better": self.better, "worse": self.worse, "ceiling": self.ceiling}
 
@@ -249,7 +251,7 @@ class RerankingScore(Score):
 
     @property
     def loss(self) -> float:
-        """−log p(relevant) among the candidates, mean of both directions, in nats."""
+        """Mean over both directions of −log p(relevant item) among the candidates, in nats."""
         return self.score.loss
 
     @property
@@ -292,7 +294,7 @@ class TopK:
     def rescore(
         self, scores_block: Float[np.ndarray, "queries candidates"], rows: slice
     ) -> Float[np.ndarray, "queries candidates"]:
-        """Return scores with the best candidates before all others, in their new order.
+        """Return scores of the queries in `rows` in which their top candidates come first, in re-ranked order.
 
         >>> TopK(np.array([[2, 0]]), np.array([[1.0, 5.0]])).rescore(np.array([[3.0, 1.0, 4.0]]), slice(0, 1))
         array([[6., 1., 2.]])
@@ -307,7 +309,7 @@ class TopK:
 
 
 def top_candidates(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
-    """Return the indices of each query's best candidates, best first; ties in the order of the candidates."""
+    """Return the indices of each query's `number` candidates with the highest scores, best first; ties by index."""
     blocks = row_blocks(queries, candidates)
     return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :number] for rows in blocks])
 
@@ -323,7 +325,7 @@ def score_reranking(
     samples: int = 1000,
     seed: int = 0,
 ) -> RerankingScore:
-    """Re-rank the best `number` candidates of `scores` in both directions, and compare with `before`, or with `scores`.
+    """Return the score after re-ranking each query's best `number` candidates, next to `before`, or to `scores`.
 
     The loss is that of training: −log p of each text and its image among the irrelevant candidates, both directions.
     """

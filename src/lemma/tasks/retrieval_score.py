@@ -33,7 +33,7 @@ class PairScores(NamedTuple):
 
 
 def vector_scores(images: Float[np.ndarray, "images shared"], texts: Float[np.ndarray, "texts shared"]) -> PairScores:
-    """Return scores that are inner products of vectors."""
+    """Return the similarities of all images with all texts: inner products of their vectors."""
     return PairScores(lambda rows: images[rows] @ texts.T, lambda rows: texts[rows] @ images.T)
 
 
@@ -46,7 +46,7 @@ class Relevance:
 
     @classmethod
     def from_captions(cls, examples: CaptionedImages) -> Self:
-        """Return the relevance of captions and images."""
+        """Return which captions are relevant for which images, and vice versa."""
         _, text_ids = np.unique(examples.caption_ids, return_inverse=True)
         return cls(examples.image_indices, text_ids.astype(np.int64))
 
@@ -61,14 +61,14 @@ class Relevance:
         return int(self.owners.max()) + 1
 
     def of_images(self, rows: slice) -> np.ndarray:
-        """Return which texts are relevant for some images: their own, and all equal ones."""
+        """Return a matrix for the images in `rows`: True at their own texts, and at all texts equal to one of these."""
         is_owned = (self.owners >= rows.start) & (self.owners < rows.stop)
         has_text = np.zeros((rows.stop - rows.start, int(self.text_ids.max()) + 1), dtype=bool)
         has_text[self.owners[is_owned] - rows.start, self.text_ids[is_owned]] = True
         return has_text[:, self.text_ids]
 
     def of_texts(self, rows: slice) -> np.ndarray:
-        """Return which images are relevant for some texts: all that own the text or an equal one."""
+        """Return a matrix for the texts in `rows`: True at all images that have this text or an equal one."""
         is_relevant = np.zeros((rows.stop - rows.start, self.images), dtype=bool)
         queries, texts = np.nonzero(self.text_ids[rows, None] == self.text_ids)
         is_relevant[queries, self.owners[texts]] = True
@@ -92,11 +92,11 @@ class Ranks(NamedTuple):
     num_relevant: Int[np.ndarray, " queries"]
 
     def mean_ranks(self) -> Float[np.ndarray, " queries"]:
-        """Return the mean rank of the first relevant candidate over all orders of ties; 1 is the best."""
+        """Return each query's rank of its best relevant candidate, averaged over all orders of ties; 1 is the best."""
         return self.num_higher + 1 + self.num_tied / (self.num_relevant + 1)
 
     def hit_probabilities(self, cutoff: int) -> Float[np.ndarray, " queries"]:
-        """Return the probability that a relevant candidate is among the first `cutoff`, over all orders of ties.
+        """Return each query's probability of a relevant candidate in the first `cutoff`, ties in random order.
 
         Without ties it is 0 or 1. Otherwise all of the j remaining ranks are irrelevant with C(e, j) / C(e + r, j).
 
@@ -113,7 +113,7 @@ class Ranks(NamedTuple):
 
 
 def rank_relevant(scores: Block, is_relevant: Bool[np.ndarray, "queries candidates"]) -> Ranks:
-    """Rank the best relevant candidate of every query; NaN is lower than all other scores.
+    """Return the rank of the best relevant candidate of each query; NaN scores are lowest.
 
     >>> rank_relevant(np.array([[0.1, 0.9, 0.5], [2.0, 2.0, 1.0]]), np.array([[0, 0, 1], [1, 0, 0]]) > 0).mean_ranks()
     array([2. , 1.5])
@@ -125,7 +125,7 @@ def rank_relevant(scores: Block, is_relevant: Bool[np.ndarray, "queries candidat
 
 
 def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Yield rows in blocks of about `BLOCK_SCORES` scores."""
+    """Yield slices of `rows` rows, so that each block of `columns` columns has about `BLOCK_SCORES` scores."""
     size = max(1, BLOCK_SCORES // max(1, columns))
     return (slice(start, min(rows, start + size)) for start in range(0, max(rows, 1), size))
 
@@ -149,20 +149,20 @@ class NearestPixel:
     training_ids: Int64[np.ndarray, " captions"]
 
     def of_images(self, rows: slice) -> Float[np.ndarray, "images texts"]:
-        """Return the scores of all texts for some images."""
+        """Return the scores of the images in `rows` with all texts."""
         return -self._nearest(rows, self.text_ids)
 
     def of_texts(self, rows: slice) -> Float[np.ndarray, "texts images"]:
-        """Return the scores of all images for some texts."""
+        """Return the scores of the texts in `rows` with all images."""
         return -self._nearest(slice(0, len(self.pixels)), self.text_ids[rows]).T
 
     def count_training_images(self) -> int:
-        """Return how many of the images are training images, pixel for pixel."""
+        """Return how many of the scored images equal a training image, pixel for pixel."""
         return int(np.isin(self._hashes[0], self._hashes[1]).sum())
 
     @cached_property
     def _hashes(self) -> list[np.ndarray]:
-        """64-bit hashes of the pixels, of the images and of the training images."""
+        """64-bit hashes of each scored image, and of each training image."""
         result = []
         for pixels in (self.pixels, self.training_pixels):
             hashes = (blake2b(np.ascontiguousarray(image).tobytes(), digest_size=8).digest() for image in pixels)
@@ -170,7 +170,7 @@ class NearestPixel:
         return result
 
     def _nearest(self, rows: slice, text_ids: Int64[np.ndarray, " texts"]) -> Float[np.ndarray, "images texts"]:
-        """Return the squared distances of some images to the nearest training image with each of these texts."""
+        """Return squared pixel distances of the images in `rows` to the nearest training image with each text."""
         distinct, inverse = np.unique(text_ids, return_inverse=True)
         nearest = np.full((rows.stop - rows.start, len(distinct)), np.inf, dtype=np.float32)
         captions = np.flatnonzero(np.isin(self.training_ids, distinct))
@@ -195,12 +195,13 @@ class NearestPixel:
 
 
 def _image_blocks(count: int, pixels: Pixels) -> Iterator[slice]:
-    """Yield images in blocks of about `PIXEL_BLOCK` values."""
+    """Yield slices of `count` images of about `PIXEL_BLOCK` values each."""
     size = min(MAX_BLOCK_IMAGES, max(1, PIXEL_BLOCK // int(np.prod(pixels.shape[1:]))))
     return (slice(start, min(count, start + size)) for start in range(0, count, size))
 
 
 def _flatten_pixels(pixels: Pixels) -> Float[np.ndarray, "images pixels"]:
+    """Return 8-bit images as rows of numbers from −0.5 to 0.5."""
     return pixels.reshape(len(pixels), -1).astype(np.float32) / 255 - 0.5
 
 
@@ -226,7 +227,7 @@ class DirectionScore:
     chance_rank: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values by name, with their intervals."""
+        """Return recalls and median rank by name, with their intervals."""
         return {
             "queries": self.queries,
             "candidates": self.candidates,
@@ -268,7 +269,7 @@ class RetrievalScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Means of both directions."""
+        """Mean of both directions of each figure, by name."""
         return {f"recall_at_{n}": sum(direction.recall[n].value for direction in self.scores) / 2 for n in (1, 10)}
 
     def to_dict(self) -> dict[str, Any]:
@@ -279,6 +280,8 @@ class RetrievalScore(Score):
         return "\n".join([*self._table(), "", format_named_values(self._lines())])
 
     def _table(self) -> list[str]:
+        """Return the lines of the table of recalls and median ranks, baselines below."""
+
         def row(name: str, recall: Iterable[float], rank: float) -> str:
             return f"{name:<20}" + "".join(f"{100 * value:>12.2f} %" for value in recall) + f"{rank:>14,.1f}".rstrip()
 
@@ -316,7 +319,7 @@ ROUNDING = 1e-9  # tolerance of a probability of one half
 def score_directions(
     scores: PairScores | NearestPixel, relevance: Relevance, *, samples: int = 1000, seed: int = 0
 ) -> DirectionScores:
-    """Return recall and median rank in both directions; intervals come from a bootstrap over the images."""
+    """Return recalls and median rank in both directions, with bootstrap intervals over the images."""
     results: list[DirectionScore] = []
     for score, (is_relevant, owners, candidates) in zip(
         (scores.of_images, scores.of_texts), relevance.directions(), strict=True
@@ -345,7 +348,7 @@ def score_directions(
 
 
 def chance_rank(num_relevant: Int[np.ndarray, " queries"], candidates: int) -> float:
-    """Return the median rank of the first relevant candidate over all orders, given their number for each query.
+    """Return the median rank of the first relevant candidate in random order, over all queries.
 
     If r of n candidates are relevant, none is among the first j with probability C(n − r, j) / C(n, j).
 
@@ -368,7 +371,7 @@ def bootstrap_ranks(
     samples: int,
     seed: int,
 ) -> tuple[Float[np.ndarray, "cutoffs samples"], Float[np.ndarray, " samples"]]:
-    """Return recalls and median ranks of bootstrap samples of the images, each with its queries; candidates stay."""
+    """Return recalls and median ranks of bootstrap samples of images with their queries (`owners`: images)."""
     random, images = np.random.default_rng(seed), int(owners.max()) + 1
     order = np.argsort(ranks, kind="stable")
     step = max(1, BOOTSTRAP_ELEMENTS // len(ranks))
@@ -394,7 +397,7 @@ def score_retrieval(
     samples: int = 1000,
     seed: int = 0,
 ) -> RetrievalScore:
-    """Score both directions, next to baselines: other scores of the same images and texts."""
+    """Return the retrieval score both ways, next to baselines: other similarities of the same images and texts."""
     if not len(relevance.owners):
         raise InputError("no images to score. Give a folder or a split that holds some.")
     measure = partial(score_directions, relevance=relevance, samples=samples, seed=seed)

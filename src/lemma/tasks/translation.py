@@ -51,7 +51,7 @@ class TranslationTask(Task):
     info = TRANSLATION
 
     def load(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
-        """Read pairs; those that are too long for the model are skipped."""
+        """Return the splits of token pairs; pairs too long for the model are skipped."""
         pairs = prepare_pairs(
             data,
             length=context.model.context,
@@ -65,7 +65,7 @@ class TranslationTask(Task):
         return PairBatches(examples, recipe, worker)
 
     def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
-        """Return the cross-entropy of each target token, given the source and the target tokens before it."""
+        """Return the model with the cross-entropy of each target token, given the source and earlier target tokens."""
 
         def predict(model: Any, sources: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
             inputs, labels = teacher_forcing(targets)
@@ -79,7 +79,7 @@ class TranslationTask(Task):
     def score(
         self, run: Run, data: Splits[TokenPairs], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "TranslationScore":
-        """Translate the sources of a split and compare with their targets."""
+        """Return BLEU and chrF of a split's translated sources against their targets."""
         beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
         limit = settings.get("limit")
         if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -98,7 +98,7 @@ class TranslationTask(Task):
         return score_translations(translations, list(references.values()), protocol)
 
     def samples(self, model: EncoderDecoderModel, data: Splits[TokenPairs]) -> list[str]:
-        """Translate the first few validation sources."""
+        """Return translations of the first validation sources."""
         sources = [pair.source for pair in data.item("validation").pairs[:NUM_SAMPLES]]
         translations = translate_texts(model, data.tokenizer, sources, Beam())
         return [f"{translation.source} → {translation.text}" for translation in translations]
@@ -108,13 +108,14 @@ class PairBatches(ExampleBatches):
     """Batches of sources and targets."""
 
     def predicted_targets(self, targets: Any) -> Any:
+        """Return all target tokens but the first, <start>."""
         return targets[:, 1:]  # all tokens but the first, <start>
 
 
 def teacher_forcing(
     targets: Int[Tensor, "batch time"],
 ) -> tuple[Int[Tensor, "batch inputs"], Int[Tensor, "batch inputs"]]:
-    """Split targets, <start> … <end>, into the tokens that the decoder reads and those that it predicts.
+    """Return the decoder's input (targets without their last token) and the tokens it predicts (without <start>).
 
     >>> import torch
     >>> [tokens.tolist() for tokens in teacher_forcing(torch.tensor([[7, 1, 2, 8], [7, 3, 8, -1]]))]
@@ -196,7 +197,7 @@ def score_translations(
     *,
     samples: int = BOOTSTRAP_SAMPLES,
 ) -> TranslationScore:
-    """Compare translations with one or several references each."""
+    """Return BLEU and chrF of translations (`hypotheses`) against one or several references each."""
     all_references = [(item,) if isinstance(item, str) else tuple(item) for item in references]
     if not hypotheses:
         raise InputError("no translations to score. Give pairs to translate.")
@@ -222,6 +223,7 @@ def score_translations(
 def _compute_metric(
     metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
 ) -> tuple[Estimate, Any]:
+    """Return a sacrebleu metric's value with its bootstrap interval, and sacrebleu's own result."""
     try:
         score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     except TypeError:  # sacrebleu cannot average samples without a match, a float 0.0, with others, NumPy's float32
@@ -243,7 +245,7 @@ def _compute_metric(
 
 
 def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
-    """Measure how well a model predicts the targets of pairs: the mean of −log p over all tokens with `<end>`."""
+    """Return the mean loss of the target tokens of pairs, `<end>` included, given source and earlier target tokens."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
     count = 0

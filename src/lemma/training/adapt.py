@@ -72,7 +72,7 @@ class AdaptResult(Result):
 
     @cached_property
     def formula(self) -> str:
-        """Formula of the trained parameters, read off the adapted module and proved against it."""
+        """Formula of the number of trained parameters, read off the adapted module and proved against it."""
         return self.describe(self.spec, self.method, self.always_trained)
 
     def __str__(self) -> str:
@@ -132,7 +132,7 @@ def plan_adaptation(
     data: Splits[Any] | None = None,
     rerank: bool = False,
 ) -> AdaptationPlan:
-    """Find the base, the data as it reads them, and the recipe; raise before any work if it cannot be adapted.
+    """Return an adaptation's plan: base, data as the base reads them, recipe; raise an error if it cannot be done.
 
     Args:
         run: The base.
@@ -188,7 +188,7 @@ def plan_adaptation(
 
 
 def _check_settings(settings: Mapping[str, Any], method: Method, base: ModelSpec) -> None:
-    """Raise SpecError if a setting belongs to another method, or to the base."""
+    """Raise SpecError if a setting belongs to another adaptation method, or to the base and cannot be changed."""
     allowed = {*type(method).setting_names(), *Recipe.setting_names()}
     for name in (name for name in settings if name not in allowed):
         owner = next((other for other, spec_class in METHODS.items() if name in spec_class.setting_names()), None)
@@ -199,7 +199,7 @@ def _check_settings(settings: Mapping[str, Any], method: Method, base: ModelSpec
 
 
 def adapted_spec(base: ModelSpec, args: DataArgs, rerank: bool) -> ModelSpec:
-    """Return the model to train: a classifier with the base as its body, a re-ranker of it, or the base itself."""
+    """Return the spec to train: a classifier on the base, a re-ranker of the base, or the base's own spec."""
     if rerank:
         if args.option != "images":
             raise SpecError("adapt: a re-ranker learns images with captions, as in --rerank --images FOLDER.")
@@ -226,7 +226,7 @@ def adapted_spec(base: ModelSpec, args: DataArgs, rerank: bool) -> ModelSpec:
 def adapt_run(
     plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
 ) -> AdaptResult | TrainingResult:
-    """Train a plan into the folder `out`, which stores only what changed, and evaluate it on the held-out data.
+    """Train a plan's model into the run folder `out`, which stores only what changed; return the held-out score.
 
     If training is interrupted, its result is returned. Only the main process evaluates.
     """
@@ -248,7 +248,7 @@ def adapt_run(
 def adapt_or_resume(
     plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
 ) -> AdaptResult | TrainingResult:
-    """Do the same, but reuse or resume a run of the same plan in `out`."""
+    """Adapt as `adapt_run` does, but return or resume a run of the same plan if `out` holds one."""
     if overwrite or not has_same_plan(plan, out):
         return adapt_run(plan, out, observer, describe, overwrite)
     folder = RunFolder.open(out)
@@ -259,7 +259,7 @@ def adapt_or_resume(
 
 
 def has_same_plan(plan: AdaptationPlan, out: Path) -> bool:
-    """Return whether the folder holds a run of the same plan."""
+    """Return whether the folder `out` holds a run of the same plan, finished or not."""
     if not (out / SPEC).exists():
         return False
     folder = RunFolder.open(out)
@@ -269,7 +269,7 @@ def has_same_plan(plan: AdaptationPlan, out: Path) -> bool:
 
 
 def evaluate_adapted(plan: AdaptationPlan, out: Path, training: TrainingResult, describe: Describe) -> AdaptResult:
-    """Evaluate a finished run on its held-out data, and return that score with the figures of its training."""
+    """Return the held-out score of the finished run in `out`, with the figures of its training."""
     loaded = load(out, str(choose_device(plan.recipe)))
     return AdaptResult(
         path=out,
@@ -303,11 +303,11 @@ class Forgetting:
 
     @property
     def ratio(self) -> float:
-        """Factor by which the perplexity has grown; 1 if nothing is forgotten."""
+        """Perplexity after adaptation over perplexity before; 1 if nothing is forgotten."""
         return self.after / self.before
 
     def to_dict(self) -> dict[str, float]:
-        """Return the perplexities and their ratio by name."""
+        """Return both perplexities and their ratio by name."""
         return {"before": self.before, "after": self.after, "ratio": self.ratio}
 
 
@@ -322,7 +322,7 @@ class BaseEvaluation:
 
     @classmethod
     def measure(cls, plan: AdaptationPlan) -> "BaseEvaluation":
-        """Measure the base of a plan on its own data."""
+        """Return the perplexity of a plan's base on the base's own data, or the reason why it is unknown."""
         if isinstance(plan.base.spec, Classifier):
             return cls(reason="The base is a classifier, of which no perplexity can be forgotten.")
         if isinstance(plan.base.data, PretrainedData):
@@ -338,7 +338,7 @@ class BaseEvaluation:
         return cls(run, data, float(task.validate(run.module, data, run.recipe).perplexity))
 
     def measure_forgetting(self, run: Run) -> Forgetting | None:
-        """Measure an adapted run on the base's data; None if the base could not be measured."""
+        """Return the perplexities of base and adapted run on the base's data; None if the base's is unknown."""
         if self.run is None:
             return None
         can_merge = run.adaptation is not None and run.adaptation.method.kind != "adapters"

@@ -47,7 +47,7 @@ class Arithmetic:
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """Autocast a forward pass unless it is in float32.
+        """Run a forward pass under autocast to `dtype`, or unchanged in float32.
 
         A missing kernel, such as the LSTM's on some CPUs, only shows when it runs: it is explained then.
         """
@@ -93,12 +93,14 @@ def training_environment(recipe: Recipe, device: torch.device) -> Iterator[None]
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[None]:
-    """Return a context that restores the random states of the CPU and of `device`."""
+    """Return a context that restores the random states of the CPU and of `device` at its end."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, flops: float = math.inf) -> Arithmetic:
-    """Resolve `auto` in a recipe: on a GPU bfloat16, and a compiled model in long runs; elsewhere neither.
+    """Return device, dtype and how to run for a recipe.
+
+    `auto` is bfloat16 on a GPU, compiled in long runs, else neither.
 
     A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and without it small models wait for
     the launches of kernels. `flops` are those of all matrix products of the run.
@@ -112,7 +114,7 @@ def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, fl
 
 
 def check_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
-    """Run recurrent layers on one token, so that a missing kernel is reported before a run is written."""
+    """Run a model's recurrent layers on one token, so that a missing kernel raises an error before a run is written."""
     if arithmetic.dtype == torch.float32:
         return
     with fork_random(arithmetic.device):
@@ -122,7 +124,7 @@ def check_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
 
 
 def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
-    """Return the device a recipe names; auto takes the GPU if there is one."""
+    """Return the device that a recipe names; `auto` is the GPU if there is one, of several that of `local_rank`."""
     has_gpu = torch.cuda.is_available()
     if recipe.device == "cuda" and not has_gpu:
         raise SpecError("device = 'cuda': PyTorch sees no GPU here. Use device=cpu, or device=auto.")
@@ -135,7 +137,7 @@ def compile_module(
     try_forward: Callable[[Forward], object],
     log_message: Callable[[str], None],
 ) -> Forward:
-    """Compile a module and try it once; if that fails, log it and return the module as it is.
+    """Return a module compiled by torch.compile and tried once; if that fails, log it and return the module itself.
 
     If it has layers of one shape, one of them is compiled for all, which takes seconds for any number of layers. The
     compiled module shares the parameters. The code is cached in the data home for later runs.
@@ -213,11 +215,11 @@ class Distributed(Worker):
 
     @property
     def is_main(self) -> bool:
-        """Return whether this is the process that writes files, validates and logs."""
+        """True in the process that writes files, validates and logs."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Wrap a module to average its gradients over all processes, or to shard its tensors.
+        """Return a module that averages its gradients over all processes (DDP), or has its tensors sharded (FSDP2).
 
         FSDP2 gathers the tensors of a layer when it runs, forward and backward, and frees them afterwards.
         """
@@ -238,7 +240,7 @@ class Distributed(Worker):
         return self.ddp_modules[-1]
 
     def leave(self) -> None:
-        """Leave the process group.
+        """Leave torch's process group.
 
         The reducers are deleted first: one that outlives the group waits for gloo's thread, which may wait for the
         interpreter lock that the reducer holds.
@@ -249,7 +251,7 @@ class Distributed(Worker):
         distributed.destroy_process_group()
 
     def mean(self, tensor: Tensor) -> Tensor:
-        """Average a tensor over all processes."""
+        """Return the mean of a tensor over all processes."""
         if self.size == 1:
             return tensor
         total = tensor.clone()
@@ -257,7 +259,7 @@ class Distributed(Worker):
         return total / self.size
 
     def broadcast(self, numbers: Sequence[float]) -> list[float]:
-        """Return the numbers of the main process in every process."""
+        """Return in every process the numbers of the main process."""
         if self.size == 1:
             return list(numbers)
         received = torch.tensor(numbers, dtype=torch.float64, device=self.device)
@@ -265,7 +267,7 @@ class Distributed(Worker):
         return received.tolist()
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Gather full tensors one after the other in the main process's memory; the others get none.
+        """Return the full tensors by name in the main process, gathered one by one; other processes get none.
 
         Tensors of a model that is not sharded are returned as they are.
         """
@@ -287,7 +289,7 @@ class Distributed(Worker):
 
 @contextmanager
 def skip_gradient_sync(module: nn.Module) -> Iterator[None]:
-    """Accumulate gradients without averaging them over the processes."""
+    """Accumulate gradients inside the context without averaging them over the processes."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -303,13 +305,13 @@ def skip_gradient_sync(module: nn.Module) -> Iterator[None]:
 
 
 def find_layers(model: nn.Module) -> list[nn.Module]:
-    """Return the layers of a model: the modules in all its lists called `layers`."""
+    """Return a model's repeated layers: the modules in all its lists called `layers`."""
     lists = [module for name, module in model.named_modules() if name.rpartition(".")[2] == "layers"]
     return [layer for module in lists if isinstance(module, nn.ModuleList) for layer in module]
 
 
 def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return this process's shard of a full tensor if `other` is sharded; else the tensor on the device of `other`."""
+    """Return this process's shard of a full tensor if `other` is sharded, else the tensor on the device of `other`."""
     local = tensor.to(other.device)
     if not hasattr(other, "device_mesh"):
         return local
@@ -320,7 +322,7 @@ def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def recompute_layers(model: nn.Module) -> None:
-    """Make each layer store its inputs only, and run again for its gradients (Chen et al. 2016).
+    """Make each layer store only its inputs and run again in the backward pass (Chen et al. 2016).
 
     Dropout draws the same numbers again, so gradients are equal bit for bit.
     """
@@ -361,7 +363,7 @@ def check_layers(model: nn.Module, recipe: Recipe) -> None:
 
 @contextmanager
 def join_processes(recipe: Recipe) -> Iterator[Distributed]:
-    """Join the processes that torchrun has started, if any, and leave them at the end."""
+    """Join the processes that torchrun has started, if any; leave them at the end of the context."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = choose_device(recipe, int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":

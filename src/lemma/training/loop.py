@@ -105,7 +105,7 @@ class TrainingResult(Result):
 
     @property
     def info(self) -> TaskInfo:
-        """Describes the task of the model; a family that is not known here counts as a language model."""
+        """Names, unit and wording of the model's task; that of language models for a family not known here."""
         spec = find_family(self.family)
         return LANGUAGE if spec is None else task_info(spec)
 
@@ -113,7 +113,7 @@ class TrainingResult(Result):
     def from_session(
         cls, session: Session, folder: RunFolder, data: Splits[Any], stopped: StopReason, setup_seconds: float
     ) -> Self:
-        """Return the figures of a session that has stopped."""
+        """Return the figures of a session that has stopped for the reason `stopped`."""
         state, model = session.state, session.model
         return cls(
             path=folder.path,
@@ -134,7 +134,7 @@ class TrainingResult(Result):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Read the summary of a run, which `to_dict` wrote."""
+        """Return the result that `to_dict` wrote to the summary of a run."""
         names = {item.name for item in fields(cls)} - {"figures"}
         arguments: dict[str, Any] = {name: values.get(name) for name in names}
         arguments |= {"path": Path(str(arguments["path"])), "tokenizer_sample": arguments["tokenizer_sample"] or ""}
@@ -145,7 +145,7 @@ class TrainingResult(Result):
 
     @property
     def interrupted(self) -> bool:
-        """Return whether a signal stopped the run, which can be resumed."""
+        """True if a signal stopped the run, which can be resumed."""
         return self.stopped == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:
@@ -195,13 +195,14 @@ class TrainingResult(Result):
         yield Text("\n".join(lines))
 
     def _format_loss(self, loss: float, perplexity: float | None) -> str:
+        """Return a loss as text, with its perplexity or its unit."""
         if self.info.has_perplexity:
             return f"loss {loss:.4f}, perplexity {perplexity:,.2f}"
         return f"loss {loss:.4f} {self.info.unit}"
 
 
 def _format_figure(name: str, value: float) -> str:
-    """Format a figure of a validation: fractions with three digits, percentages with two."""
+    """Return a figure of a validation as text: fractions with three digits, percentages with two."""
     if name in ("uas", "las"):
         return f"{name.upper()} {value:.2f}"
     return f"{name.replace('_at_', '@').replace('_', ' ')} {value:.3f}"
@@ -264,7 +265,7 @@ def resume(
 def fit_recipe(
     recipe: Recipe, observer: Observer, reference: Recipe | None = None, max_steps: int | None = None
 ) -> Recipe:
-    """Shorten a warm-up that is too long for the steps, and log that; see `fit_warm_up`."""
+    """Return the recipe with its warm-up shortened if it is too long for the steps; log the change."""
     result = fit_warm_up(recipe, reference, max_steps)
     if result.warm_up != recipe.warm_up:
         observer.log(warm_up_message(result, recipe.warm_up))
@@ -274,7 +275,7 @@ def fit_recipe(
 def run_steps(
     session: Session, folder: RunFolder, metrics_log: "MetricsLog", evaluate: Evaluate, stop: "StopFlag"
 ) -> StopReason:
-    """Take steps until all are done, validation stops improving, or a signal or `on_step` asks to stop.
+    """Train until all steps are done, validation stops improving, or a signal or `on_step` asks to stop; return which.
 
     Every process ends at the same step, for the same reason.
     """
@@ -314,9 +315,10 @@ def _run(
     overwrite: bool | None,
     hooks: TrainingHooks | None,
 ) -> TrainingResult:
-    """Start a run, or continue it if `overwrite` is None; take all steps, save, and finish unless it is interrupted.
+    """Train a run and return its figures: start it, or resume it if `overwrite` is None.
 
-    The random state and the precision of the program are left as they were.
+    After the last step it is saved, evaluated and finished, or only saved if a signal interrupts it. The random state
+    and the precision of the program are as before.
     """
     recipe = folder.recipe
     with ExitStack() as stack:
@@ -381,7 +383,7 @@ class StopFlag:
         self._echo, self._time = echo, 0.0
 
     def handle_signal(self, number: int, frame: FrameType | None) -> None:
-        """Set the flag at the first signal; a second Ctrl-C ends the program at once."""
+        """Set the flag at the first signal; raise KeyboardInterrupt at a second Ctrl-C."""
         if self.is_set and number == signal.SIGINT and time.monotonic() - self._time >= self._echo:
             raise KeyboardInterrupt
         if not self.is_set:
@@ -390,7 +392,7 @@ class StopFlag:
 
 @contextmanager
 def catch_signals(is_distributed: bool = False) -> Iterator[StopFlag]:
-    """Handle Ctrl-C and SIGTERM by a flag; signals reach only the main thread."""
+    """Yield a flag that Ctrl-C and SIGTERM set; signals reach only the main thread."""
     stop = StopFlag(ECHO_SECONDS if is_distributed else 0.0)
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -420,7 +422,7 @@ class MetricsLog:
         self.observer.start("training", folder.recipe.steps, "steps", step)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Write a row of metrics without infinite values and NaN, which JSON cannot hold."""
+        """Write a row of metrics (name → value), without infinite values and NaN, which JSON cannot hold."""
         if not self.is_main:
             return
         finite = {name: value for name, value in row.items() if math.isfinite(value)}

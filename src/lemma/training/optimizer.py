@@ -21,7 +21,7 @@ LOOKUP_TABLES = (nn.Embedding, LearnedEmbedding)  # their rows are looked up, no
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, capturable: bool = False) -> AdamW:
-    """Build AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
+    """Return AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
 
     Decay is decoupled from the gradient (Loshchilov & Hutter 2019). With Muon the inner matrices are a third group; the
     output layer stays with AdamW. If `capturable` by a CUDA graph, the learning rate is a tensor on the GPU.
@@ -69,6 +69,7 @@ class LightAdamW(AdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update the parameters from their gradients; return the loss of `closure` if one is passed."""
         return unwrap(AdamW.step)(self, closure)
 
 
@@ -80,7 +81,7 @@ class Muon(LightAdamW):
     """
 
     def batched_momentum(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
-        """Return the momentum of matrices of one shape in one tensor; `state` has a view of it for each."""
+        """Return the momentum of equally shaped matrices as one tensor; their entries in `state` are views of it."""
         means = [self.state[matrix].get("mean") for matrix in matrices]
         first = means[0]
         if (
@@ -99,6 +100,10 @@ class Muon(LightAdamW):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update inner matrices by Muon, all other parameters by AdamW.
+
+        Return the loss of `closure` if one is passed.
+        """
         all_groups = self.param_groups
         try:
             self.param_groups = [group for group in all_groups if "momentum" not in group]
@@ -122,7 +127,7 @@ class Muon(LightAdamW):
 
 
 def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor, "count rows columns"]:
-    """Bring all singular values near 1 (0.7 to 1.2) by five steps of Newton and Schulz, in bfloat16.
+    """Return matrices with singular values near 1 (0.7 to 1.2), by five Newton–Schulz steps in bfloat16.
 
     X ← aX + (bXXᵀ + c(XXᵀ)²)X has the same singular vectors; a, b, c are Jordan's, chosen for the steepest rise.
     """
@@ -136,7 +141,7 @@ def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale the gradient down to a norm of at most `max_norm`, unless that is 0; return its norm before."""
+    """Scale all gradients in place to a total norm of at most `max_norm` (0: no limit); return the norm before."""
     if max_norm:
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
     else:
@@ -153,7 +158,7 @@ CUSTOM_OPTIMIZER_HINT = (
 
 
 def build_custom_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
-    """Build a user-supplied optimizer; the learning rates of its groups are the peaks that the schedule scales."""
+    """Return the optimizer that a user's function makes; its learning rates are the peaks of the schedule."""
     if isinstance(make, type):
         raise SpecError(f"optimizer: {make.__name__} is a class. {CUSTOM_OPTIMIZER_HINT}")
     optimizer = make(model)
@@ -223,7 +228,7 @@ VALIDATIONS_PER_RUN = 10
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Return the learning rate of a step: linear from 0 in the warm-up, then down to its final fraction.
+    """Return the learning rate of a step (from 1): linear from 0 in the warm-up, then down to its final fraction.
 
     >>> recipe = Recipe(steps=100, warm_up=10, learning_rate=1.0, final_rate=0.1)
     >>> [round(learning_rate(recipe, step), 3) for step in (1, 10, 55, 100)]
@@ -248,7 +253,7 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 
 def should_log(recipe: Recipe, step: int) -> bool:
-    """Return whether metrics are logged after this step: a hundred times per run, and at validations."""
+    """Return whether metrics are logged after this step: about a hundred times per run, and at validations."""
     return step % max(1, recipe.steps // LOGS_PER_RUN) == 0 or should_validate(recipe, step)
 
 

@@ -117,7 +117,7 @@ class TrainingState:
     tokenizer_sample: str = ""
 
     def record_validation(self, loss: float, perplexity: float) -> bool:
-        """Record a validation; return whether it is the best so far."""
+        """Record the figures of a validation; return whether its loss is the lowest so far."""
         self.validation_loss, self.perplexity = loss, perplexity
         is_best = loss < (math.inf if self.best_loss is None else self.best_loss)  # NaN is not
         self.without_better = 0 if is_best else self.without_better + 1
@@ -208,7 +208,7 @@ class Session:
         self.restart_clock()
 
     def step(self) -> None:
-        """Compute the gradients of the next batch, clip them, and update the weights."""
+        """Train one step: compute the gradients of the next batch, clip them, and update the weights."""
         self.state.step += 1
         rate = self.scheduled_rate(self.state.step)
         for index, group in enumerate(self.optimizer.param_groups):
@@ -237,7 +237,7 @@ class Session:
         self.optimizer.zero_grad(set_to_none=True)
 
     def scheduled_rate(self, step: int) -> float:
-        """Return the learning rate of a step."""
+        """Return the learning rate of a step by the recipe's schedule or the user's function."""
         if self.recipe.schedule != "custom" or not self.hooks.schedule:
             return learning_rate(self.recipe, step)
         value: Any = self.hooks.schedule(step)
@@ -253,7 +253,7 @@ class Session:
         return self.recipe.learning_rate * fraction
 
     def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
-        """Start a row of metrics, or continue that of a checkpoint.
+        """Set the running sums of metrics to zero, or to those of a checkpoint, with the seconds and steps they cover.
 
         The sums of loss, gradient norm and other terms are on the device, so that no step waits for them.
         """
@@ -263,7 +263,7 @@ class Session:
         self.summed_steps, self.row_start = steps, seconds
 
     def compute_gradients(self) -> list[Float[Tensor, ""]]:
-        """Accumulate the gradients of the step's batch, part by part; return its loss and other terms."""
+        """Accumulate the gradients of the step's batch, part by part; return its loss and other logged terms."""
         step, parts = self.state.step - 1, self.recipe.accumulate
         if self.batches.resets_state(step):
             self.carried_states = [None] * parts
@@ -281,12 +281,12 @@ class Session:
         return totals
 
     def check_finite(self, loss: float, norm: float, steps: int) -> None:
-        """Raise TrainingError if the loss or the gradient norm of the last steps is infinite or NaN."""
+        """Raise TrainingError if the mean loss or gradient norm of the last `steps` steps is infinite or NaN."""
         last = self.state.step
         check_finite(loss, norm, range(last - steps + 1, last + 1), self.applied_rate, self.saved_step)
 
     def synchronize(self) -> tuple[float, float, dict[str, float]]:
-        """Wait for the device, update the clock, and return mean loss, gradient norm and terms since the last row."""
+        """Wait for the device; return mean loss, mean gradient norm and further means since the last row of metrics."""
         steps = max(1, self.summed_steps)
         loss, norm, *terms = (self.processes.mean(self.sums) / steps).tolist()
         self.check_finite(loss, norm, steps)
@@ -296,11 +296,11 @@ class Session:
         return loss, norm, dict(zip(self.terms, terms, strict=True))
 
     def restart_clock(self) -> None:
-        """Count the seconds of training from now on."""
+        """Start counting the seconds of training from now."""
         self.clock_start = time.perf_counter()
 
     def metrics_row(self) -> dict[str, float]:
-        """Return a row of metrics over the steps since the last row."""
+        """Return a row of metrics (name → value) about the steps since the last row."""
         loss, norm, terms = self.synchronize()
         state = self.state
         state.training_loss = loss
@@ -321,7 +321,7 @@ class Session:
         }
 
     def validate(self, evaluate: Callable[[Any], Any]) -> dict[str, float]:
-        """Validate in the main process, copy the weights if they are the best, and return the columns of a row.
+        """Evaluate the model in the main process, copy the weights if they are the best; return columns of a row.
 
         The precision is that of training; `revalidate_in_float32` gives the final figures.
         """
@@ -350,7 +350,7 @@ class Session:
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
     def revalidate_in_float32(self, evaluate: Callable[[Any], Any]) -> None:
-        """Validate the last and the best weights in float32, if the validations were in bfloat16."""
+        """Evaluate the last and the best weights again in float32, if validations ran in bfloat16."""
         state = self.state
         if not self.validates_in_bfloat16 or state.validation_loss is None:
             return
@@ -406,6 +406,7 @@ class Session:
             self.log_message(message)
 
     def _compile_loss(self) -> Forward:
+        """Return the model with its loss, compiled and tried on a part of the first batch."""
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.batches.batch(0))
 
         def try_loss(loss: Forward) -> None:
@@ -418,6 +419,8 @@ class Session:
         return compile_module(self.wrapped_loss, self.layers, try_loss, lambda message: self.warn("compile", message))
 
     def _record_step(self) -> GraphedTrainingStep | None:
+        """Return a training step recorded as a CUDA graph; None, with a warning, if it cannot be recorded."""
+
         def step(inputs: Tensor, targets: Tensor) -> list[Tensor]:
             with self.arithmetic.autocast():
                 objective, (loss, *terms), _ = self.loss(inputs, targets, None)
@@ -439,7 +442,7 @@ class Session:
 
 
 def seed_random(seed: int, device: torch.device) -> None:
-    """Seed the generators of the CPU and of `device`, the ones that `fork_random` restores.
+    """Set the seeds of the random generators of the CPU and of `device`, which `fork_random` restores.
 
     `torch.manual_seed` would also seed all other GPUs, and those of a program that has not used its GPUs yet.
     """
@@ -455,7 +458,7 @@ def seed_random(seed: int, device: torch.device) -> None:
 
 
 def save_session(session: Session, folder: RunFolder) -> None:
-    """Save a checkpoint of a session; all processes take part and the main one writes."""
+    """Write a checkpoint of a session to a run folder; all processes take part, the main one writes."""
     session.synchronize()
     state, processes = session.state, session.processes
     random = {"cpu": torch.get_rng_state()}
@@ -493,7 +496,7 @@ def save_session(session: Session, folder: RunFolder) -> None:
 
 
 def check_resumable(folder: RunFolder, data: Splits[Any]) -> None:
-    """Raise RunError if a run has no checkpoint to continue from, or the data or the tokenizer are others."""
+    """Raise RunError if a run has no checkpoint to resume from, or its data or tokenizer have changed."""
     folder.check_resumable()
     if data.hash != folder.data_hash:
         raise RunError(
@@ -508,7 +511,7 @@ def check_resumable(folder: RunFolder, data: Splits[Any]) -> None:
 
 
 def restore_latest(session: Session, folder: RunFolder) -> None:
-    """Restore a session, and its folder, from the last good checkpoint, if there is one."""
+    """Load weights, optimizer and random state from the run's last good checkpoint into a session, if there is one."""
     damage: list[str] = []
     checkpoint = read_latest_checkpoint(folder.checkpoints, damage.append)
     if checkpoint:
@@ -523,6 +526,7 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
 
 
 def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
+    """Load weights, optimizer, progress and random state of a checkpoint into a session."""
     path = folder.checkpoints / f"step-{checkpoint.step}"
     values, tensors = checkpoint.state, checkpoint.tensors
     check_weights_spec(path, values["spec"], folder.spec)
@@ -564,7 +568,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
 def _restore_carried_states(
     session: Session, saved_reading: Mapping[str, int], carried: Mapping[str, Tensor] | None
 ) -> None:
-    """Restore the states of a recurrent model, unless the resumed run reads the text in another way."""
+    """Load the recurrent states carried between batches, unless the resumed run reads the text otherwise."""
     # those of version 0.1 have former names of settings
     reading = {Recipe.renamed.get(name, name): value for name, value in saved_reading.items()}
     if not carried or reading != _reading(session):
@@ -581,12 +585,13 @@ def _restore_carried_states(
 
 
 def _optimizer_name(session: Session) -> str:
+    """Return the name of a session's optimizer; of a user-supplied one its class."""
     kind = session.recipe.optimizer.kind
     return type(session.optimizer).__name__ if kind == "custom" else kind
 
 
 def _reading(session: Session) -> dict[str, int]:
-    """Return the settings that decide which tokens a step reads."""
+    """Return the settings by name that determine which tokens a step reads."""
     recipe = session.recipe
     return {"batch": recipe.batch, "sequence_length": session.batches.length, "seed": recipe.seed}
 
@@ -603,9 +608,10 @@ MAX_EPOCHS = 200  # reading a text more often is a mistake
 def chance_warning(
     recipe: Recipe, step: int, loss: float, choices: int, noun: str = "tokens", symbol: str = "V"
 ) -> str | None:
-    """Warn of a loss still at chance after a fifth of the steps, twice the warm-up and fifty steps.
+    """Return a warning if the training loss is still at chance late in a run, else None.
 
-    Chance is the logarithm of the choices: ln V among V tokens, ln B among the B captions of a batch.
+    Late is after a fifth of the steps, twice the warm-up and fifty steps. Chance is the logarithm of the choices: ln V
+    among V tokens, ln B among the B captions of a batch.
     """
     chance = math.log(choices)
     if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < CHANCE_FRACTION * chance:
@@ -618,7 +624,7 @@ def chance_warning(
 
 
 def validation_warning(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
-    """Warn of a validation loss far below the training loss, once a third of the steps are done."""
+    """Return a warning if validation loss is far below training loss after a third of the steps, else None."""
     if step <= recipe.steps / 3 or validation >= min(SUSPICIOUS_FRACTION * training, training - SUSPICIOUS_GAP):
         return None
     cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
@@ -629,7 +635,7 @@ def validation_warning(recipe: Recipe, step: int, validation: float, training: f
 
 
 def epochs_warning(recipe: Recipe, tokens: int, sequence_length: int) -> str | None:
-    """Warn of a text so short that the run reads it hundreds of times."""
+    """Return a warning if the run reads a text of `tokens` tokens hundreds of times, else None."""
     epochs = recipe.steps * recipe.batch * sequence_length / tokens
     if epochs < MAX_EPOCHS:
         return None
@@ -637,7 +643,7 @@ def epochs_warning(recipe: Recipe, tokens: int, sequence_length: int) -> str | N
 
 
 def check_finite(loss: float, norm: float, steps: range, rate: float, saved_step: int) -> None:
-    """Raise TrainingError if the loss or the gradient norm of these steps is infinite or NaN."""
+    """Raise TrainingError if the mean loss or gradient norm of these steps is infinite or NaN; the message advises."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     problem = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
@@ -647,5 +653,5 @@ def check_finite(loss: float, norm: float, steps: range, rate: float, saved_step
 
 
 def describe_checkpoint(saved_step: int) -> str:
-    """Describe which checkpoint a failed run can be resumed from."""
+    """Return a clause for messages of failed runs: which checkpoint is good, or that none was saved (step 0)."""
     return f"The checkpoint of step {saved_step} is good" if saved_step else "No checkpoint had been saved before"

@@ -23,7 +23,7 @@ Tracker = tuple[Callable[[Row], None], Callable[[], object]]
 
 
 def import_tracker(name: str) -> Any:
-    """Import the package of a tracker; raise SpecError with the command that installs it."""
+    """Return the imported package of a tracker; if it is missing, raise SpecError with the command that installs it."""
     try:
         match name:
             case "tensorboard":
@@ -43,7 +43,7 @@ def import_tracker(name: str) -> Any:
 
 
 def open_tracker(folder: RunFolder, step: int) -> Tracker:
-    """Start a run in the recipe's tracker; `step` is the last step before.
+    """Return a new run of the recipe's tracker, to which metrics are logged; `step` is the last step already trained.
 
     A tracker that fails later is not used any more, and training continues.
     """
@@ -75,10 +75,12 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
 
 
 def _first_line(error: Exception) -> str:
+    """Return an error's type and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _start_run(name: str, folder: RunFolder, step: int) -> Tracker:
+    """Return functions that log a row of metrics to the tracker `name` and that close its run."""
     package, title, settings = import_tracker(name), folder.path.resolve().name, _settings(folder)
     if name == "tensorboard":
         writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)
