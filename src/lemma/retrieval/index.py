@@ -346,7 +346,7 @@ def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEnt
 def rewrite_index(
     index: Index, rows: Sequence[tuple[int, IndexEntry]], unreadable: Sequence[IndexEntry], images: str
 ) -> Index:
-    """Write an index anew with a subset of its vectors, and return it.
+    """Rewrite an index with a subset of its vectors, and return it.
 
     Args:
         index: the current index.
@@ -434,7 +434,7 @@ def update_index(
 ) -> UpdatedIndex:
     """Update the index in a folder to hold the vectors of exactly these images, and return it with the changes.
 
-    An index of another model or a damaged one is made anew.
+    An index of another model or a damaged one is rebuilt.
     """
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; an index is a folder. Choose another place.")
