@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from lemma.checking.accounts import account_for, alternative_conventions, count_cached, symbol_aliases
+from lemma.checking.accounts import ModelExercise, account_for
 from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, read_question, substitute_sizes
 from lemma.checking.explain import describe_nearest, explain, explain_number, suggest_settings
 from lemma.checking.mistakes import COST_FACTOR, COST_TENSOR
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.polynomial import FormulaTooLarge, symbol, work_limit
-from lemma.counting.subject import BATCH, Model, resolve_subject
+from lemma.counting.subject import BATCH, Model
 from lemma.errors import InputError, describe_unknown
 
 FORMULA_QUANTITIES = ("parameters", "flops", "trainable")
@@ -43,20 +43,12 @@ def check_formula(
         return exercise.check(exercise.parse(text), diagnose)
 
 
-class FormulaExercise:
-    """The exercise to write a quantity of a model as a formula; the model is counted once for any number of answers."""
-
-    def __init__(
-        self, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
-    ) -> None:
-        self.subject = resolve_subject(model, settings)
-        self.quantity, self.settings, self.conventions = quantity, settings or {}, conventions
-        self.account = account_for(self.subject, (quantity,), conventions)
-        self.aliases = symbol_aliases(self.subject.spec, self.account.symbols)
+class FormulaExercise(ModelExercise):
+    """The exercise to write a quantity of a model as a formula."""
 
     def parse(self, text: str) -> FormulaQuestion:
         """Parse a formula in the account's symbols, together with the formula it is compared with."""
-        return read_question(self.account, self.quantity, text, self.aliases, self.settings)
+        return read_question(self.account, self.names[0], text, self.aliases, self.settings)
 
     def check(self, question: FormulaQuestion, diagnose: bool = True) -> Verdict:
         """Return the verdict on a parsed formula, and on the number stated after it, as in V*d = 32,768.
@@ -118,10 +110,10 @@ class FormulaExercise:
         """Return a sentence on the counting convention or rule of thumb by which the answer is right; "" if none is."""
         defaults = question.account.defaults
         unused = {name: value for name, value in defaults.items() if name not in question.answer.symbols}
-        for notes, formula in alternative_conventions(self.subject, self.conventions):
+        for notes, formula in self.alternatives:
             if question.answer_polynomial == formula.substitute_all(unused):
                 return f"But it is right {', '.join(notes)}."
-        account = count_cached(self.subject, ("parameters",), DEFAULT_CONVENTIONS)
+        account = account_for(self.subject, ("parameters",), DEFAULT_CONVENTIONS)
         parameters = account.quantities["parameters"].polynomial.substitute_all(unused)
         for factor in (2, 6):  # the second with the backward pass
             if question.answer_polynomial == parameters * factor * symbol(BATCH) * symbol("T"):

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from lemma.checking.accounts import account_for, alternative_conventions, split_ratio, symbol_aliases
+from lemma.checking.accounts import ModelExercise
 from lemma.checking.compare_formula import Verdict, format_number, read_question
 from lemma.checking.explain import explain_number
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.polynomial import Polynomial
-from lemma.counting.subject import Model, resolve_subject
+from lemma.counting.subject import Model
 from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.numbers import SIZES_HINT, WrittenNumber, read_number
 
@@ -48,17 +48,8 @@ def check_number(
     return NumberExercise(model, quantity, settings, conventions).check(read_number(value))
 
 
-class NumberExercise:
-    """The exercise to find a number of a model, one quantity or the ratio of two; counted once for all answers."""
-
-    def __init__(
-        self, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
-    ) -> None:
-        self.subject, self.conventions = resolve_subject(model, settings), conventions
-        self.names = split_ratio(quantity)
-        self.account = account_for(self.subject, self.names, conventions)
-        self.aliases = symbol_aliases(self.subject.spec, self.account.symbols)
-        self.quantity = self.account.quantities[self.names[0]]  # the numerator of a ratio
+class NumberExercise(ModelExercise):
+    """The exercise to find a number of a model: one quantity, or the ratio of two."""
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
         """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
@@ -186,7 +177,7 @@ class NumberExercise:
         """Yield sentences that explain a wrong number, best first: another convention, size, tensor or factor."""
         account, name, sizes = self.account, self.names[0], self.account.symbols
         if name in ("flops", "backward"):
-            for differences, formula in alternative_conventions(self.subject, self.conventions):
+            for differences, formula in self.alternatives:
                 if number.matches(formula.at(sizes)):
                     yield f"But it is right {', '.join(differences)}."
         if not number.unit:

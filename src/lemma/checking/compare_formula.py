@@ -1,6 +1,5 @@
 """An answer next to the model's formula in the same symbols, and the verdict on it."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -283,7 +282,8 @@ class Verdict(Result):
     @property
     def solution(self) -> str:
         """The right answer; a formula with its number at the requested sizes."""
-        return f"{self.right} = {format_number(self.right_at)}" if has_symbols(self.right) else self.right
+        number = format_number(self.right_at)
+        return f"{self.right} = {number}" if has_symbols(self.right) and self.right != number else self.right
 
     @property
     def headline(self) -> str:
@@ -315,8 +315,8 @@ class Verdict(Result):
 
 
 def has_symbols(text: str) -> bool:
-    """Return whether the text of a formula has a letter and is not just a number, such as 8.9e-06."""
-    return any(character.isalpha() for character in re.sub(r"(?<=\d)e[+-]\d+", "", text))
+    """Return whether the text of a formula has a letter and is not just a number."""
+    return any(character.isalpha() for character in text)
 
 
 def format_number(value: Number) -> str:

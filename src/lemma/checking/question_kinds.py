@@ -155,7 +155,7 @@ class ExpressionQuestion(PreparedQuestion):
         verdict = self.check(answer, diagnose)
         value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
         error = mistake = ""
-        if has_symbols(verdict.right) and not has_symbols(verdict.yours):
+        if verdict.solution != verdict.right and not has_symbols(verdict.yours):
             error, mistake = "a formula is asked for, not a number", "a number in place of a formula"
         elif verdict.equal and self.question.kind == "number" and not self._is_close(value, expected):
             error, mistake = f"{text} is rounded too far", "rounded too far"
