@@ -175,7 +175,7 @@ class ClassMarks(Result):
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
-        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks()]
+        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks]
 
     def details(self) -> list[Block]:
         """Return statistics, mistakes, tables, and every student's answers with their marks."""
@@ -201,7 +201,7 @@ class ClassMarks(Result):
         introduction = Text("For the teacher: mistakes give away what is right.", "note")
         mistakes = self._mistake_blocks(MAX_DETAILED_MISTAKES)
         overview = [Heading(self.title, 1), introduction, Facts(facts), *mistakes, Heading("Questions"), questions]
-        return [*overview, *self._note_blocks(), Heading("Students"), students, Heading("Answers"), *answers]
+        return [*overview, *self._note_blocks, Heading("Students"), students, Heading("Answers"), *answers]
 
     def _means(self) -> list[float]:
         """Return the mean points of all students for each question."""
@@ -239,8 +239,9 @@ class ClassMarks(Result):
         table = Table(("", "mistake", "students"), rows, is_text=True, caption=caption)
         return [Heading("The most frequent mistakes"), table] if mistakes else []
 
+    @property
     def _note_blocks(self) -> list[Block]:
-        """Return a heading and a list of the notes; [] if there are none."""
+        """A heading and a list of the notes; [] if there are none."""
         return [Heading("To be looked at"), Items(self.notes)] if self.notes else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -367,20 +368,17 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
 
 
 def _read_rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]]]:
-    """Return the header, and (line number, cells) of the rows of a table.
-
-    A byte that is not UTF-8 becomes a character that no formula has.
+    """Return the header of a table and its rows as (line number, cells); invalid UTF-8 becomes a character that no
+    formula has.
     """
     if path.is_file() and path.stat().st_size > MAX_TABLE_BYTES:
         raise InputError(f"{path}: has more than {MAX_TABLE_BYTES:,} bytes. Split the class.")
-    content, readable = path.read_bytes() if path.is_file() else b"", path
     with TemporaryDirectory() as folder:
+        readable = Path(folder) / path.name if path.is_file() else path
         try:
-            content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            readable = Path(folder) / path.name
-            readable.write_text(content.decode("utf-8-sig", "replace"), encoding="utf-8", newline="")
-        try:
+            if path.is_file():
+                text = path.read_bytes().decode("utf-8-sig", "replace")
+                readable.write_text(text, encoding="utf-8", newline="")
             names, row_iterator = open_table(readable)
             rows = list(row_iterator)
         except InputError as error:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -68,8 +69,7 @@ class Marker:
 
     def mark(self, submission: Submission) -> "StudentMarks":
         """Return the marks of one student's submission; no error in an answer stops the marking of the others."""
-        ids: dict[str, AnswerId] = {}
-        marks = []
+        ids, marks = dict[str, AnswerId](), list[Mark]()
         for question in self.sheet.questions:
             answer = submission.answers.get(question.id.casefold()) or StudentAnswer(question.id, "")
             text = "" if answer.error else answer.text
@@ -85,17 +85,13 @@ class Marker:
         student, user, source = submission.student, submission.user, submission.source
         return StudentMarks(self.sheet.title, student, tuple(marks), tuple(notes), user, source)
 
-    def diagnose(self, seconds: float | None = None) -> int:
-        """Explain wrong answers marked so far, the most frequent first; return how many are left when the time is up.
-
-        Args:
-            seconds: the time; unlimited by default.
-        """
+    def diagnose(self, seconds: float = inf) -> int:
+        """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
         waiting = [id for id, result in self.assessments.items() if result.needs_diagnosis]
         waiting.sort(key=lambda id: -self.uses[id])
-        deadline = None if seconds is None else monotonic() + seconds
+        deadline = monotonic() + seconds
         for done, id in enumerate(waiting):
-            if deadline is not None and monotonic() > deadline:
+            if monotonic() > deadline:
                 return len(waiting) - done
             self.assessments[id] = self._attempt(id, diagnose=True)
         return 0
@@ -155,16 +151,11 @@ class Mark:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for the student, without the mistakes, which are the teacher's."""
-        return {name: value for name, value in asdict(self).items() if name != "mistakes"}  # those are the teacher's
+        return {name: value for name, value in asdict(self).items() if name != "mistakes"}
 
 
 def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
-    """Turn an assessment into a mark that shows what the sheet allows.
-
-    Args:
-        text: the answer as the student wrote it.
-        assessment: None if there is no answer.
-    """
+    """Turn the assessment of an answer, None if there is no answer, into a mark that shows what the sheet allows."""
     mark = Mark(question.id, question.text, text[:MAX_ANSWER_CHARS], "not answered", "", 0, question.points)
     if assessment is None:
         return mark
