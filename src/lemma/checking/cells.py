@@ -185,11 +185,7 @@ class GradientCell(Spec):
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
-        """Return the cell's spelling of a name, its aliases and its `_t` resolved; an unknown name stays unchanged.
-
-        Args:
-            helpers: names that the answer defines itself; they count as known.
-        """
+        """Return the cell's spelling of a name, without alias and `_t`; `helpers` and unknown names stay unchanged."""
         for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
@@ -311,13 +307,7 @@ def find_cell(source: CellLike) -> GradientCell:
 
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
-    """Validate the table of a function and run it once; a SpecError names the input or line at fault.
-
-    Args:
-        fields: the table of a TOML file.
-        source: the file or title, for error messages.
-        name: the function's name if `fields` has none; `source` by default.
-    """
+    """Validate the table of a function and run it once; a SpecError names `source` and the input or line at fault."""
     for table in ("sizes", "inputs", "aliases"):
         inside = fields.get(table)
         if not isinstance(inside, Mapping):
@@ -340,11 +330,7 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 
 
 def _check_names(cell: GradientCell, source: str) -> None:
-    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes.
-
-    Args:
-        source: the file or title, for error messages.
-    """
+    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes."""
     defined: dict[str, str] = {}
     for kind, names in (("size", cell.sizes), ("input", cell.input_sides)):
         for name in names:
@@ -375,13 +361,7 @@ def _check_names(cell: GradientCell, source: str) -> None:
 
 
 def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
-    """Add a name to `defined`; raise a SpecError if it is not allowed or already defined.
-
-    Args:
-        source: the file or title, for error messages.
-        kind: "size", "input" or "step".
-        defined: the kind of each defined name, by name; extended.
-    """
+    """Add a name of a size, input or step to `defined`; raise a SpecError if it is not allowed or already defined."""
     articles = {"size": "a size", "input": "an input", "step": "a step"}
     if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
         raise SpecError(
@@ -402,11 +382,7 @@ def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
 
 @dataclass(frozen=True)
 class Sample:
-    """A random draw of sizes and inputs, with the values of all names of a cell.
-
-    Attributes:
-        size_names: the size, or the sum of sizes, that has each length; no two have the same.
-    """
+    """A random draw of sizes and inputs, with the values of all names of a cell."""
 
     size_names: dict[int, str]
     values: dict[str, Tensor]
@@ -488,13 +464,10 @@ def run_forward(
     constants: frozenset[str] = frozenset(),
     source: str = "",
 ) -> None:
-    """Evaluate the equations of a cell and add the results to `values`, the loss as a scalar; in place.
+    """Evaluate the equations of a cell and add the steps and `loss`, a scalar, to `values`.
 
-    Args:
-        values: tensors of the sizes and inputs by name; extended by the steps and `loss`.
-        sample: names of the sizes, for error messages.
-        constants: steps that are detached, so that no gradient flows through them.
-        source: a step that is detached and becomes a leaf, so that its gradient can be taken.
+    Steps in `constants` are detached, so that no gradient flows through them; the step `source` becomes a leaf, whose
+    gradient can be taken. The names of sizes in `sample` are for error messages.
     """
     for equation in cell.equations:
         label = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
@@ -523,11 +496,7 @@ def run_forward(
 def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
-    """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it.
-
-    Args:
-        target: name of a gradient, such as "dW".
-    """
+    """Return the gradient `target` with some steps detached; None if the loss no longer depends on it."""
     values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:

@@ -88,11 +88,7 @@ class RepairSearch:
 
 
 def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluator | None = None) -> bool:
-    """Return whether an expression has, in a sample, the true value of the name `target`.
-
-    Args:
-        evaluate: an evaluator of the sample with cached values; a new one by default.
-    """
+    """Return whether an expression has the true value of the name `target` in a sample; `evaluate` may cache values."""
     truth = sample.values[target]
     try:
         value = (evaluate or Evaluator(sample.values))(expression)
@@ -138,7 +134,6 @@ class RepairContext:
         return {name: shape for name, shape in self.available_shapes.items() if len(shape) == 2}
 
     def can_use(self, node: Node) -> bool:
-        """Return whether a repair may use all names of an expression."""
         return variable_names(node) <= self.available_shapes.keys()
 
     @cached_property
@@ -165,11 +160,7 @@ Rule = Callable[[Node, RepairContext], Rewrites]
 
 
 def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield the repairs of an expression that rules propose, in the order of the rules.
-
-    Args:
-        tree: the wrong expression.
-    """
+    """Yield the repairs of an expression that rules propose, in the order of the rules."""
     for rule in rules:
         for path, node, description in rule(tree, context):
             yield Repair(description, replace_at(tree, path, node))
@@ -281,7 +272,7 @@ def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
 
 
 def _list_factors(node: Node) -> list[Node]:
-    """Return the factors of a chain of elementwise products, from left to right; [node] for any other node."""
+    """Return the factors of a chain of elementwise products; [node] for any other node."""
     return [factor for child in node.children for factor in _list_factors(child)] if node.op == "*" else [node]
 
 
@@ -385,15 +376,9 @@ def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
 def _join_missing(
     kind: str, operator: str, tree: Node, context: RepairContext, candidates: Sequence[tuple[Node, Shape | None]]
 ) -> Rewrites:
-    """Yield rewrites that join a candidate to a node of the same shape by an operator.
+    """Yield rewrites that join a candidate (a "term" or "factor") to a node of the same shape by "+" or "*".
 
-    A factor is added to a whole chain of elementwise products.
-
-    Args:
-        kind: "term" or "factor", for the description.
-        operator: "+" or "*".
-        candidates: expressions with their shapes; None for a shape that is not known.
-    """
+    A factor is added to a whole chain of elementwise products."""
     operands = _product_operands(tree) if operator == "*" else set()
     for path, node, shape in _walk_matrices(tree, context):
         for other, other_shape in candidates if path not in operands else ():

@@ -163,11 +163,7 @@ def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, 
 
 
 def relative_error(N: int, score: float) -> float:
-    """Return √(N(N−1)) / (e^s + N − 1), the distance of each output from its input relative to the input's norm.
-
-    Args:
-        score: s, the score of an input with itself.
-    """
+    """Return √(N(N−1)) / (e^s + N − 1), an output's distance from its input relative to the norm; s is the score."""
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
 

@@ -200,11 +200,7 @@ def merged_head(J: int, I: int) -> Attention:  # noqa: E741
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
-    """Return the number of query and key parameters of a module as a polynomial in J and I.
-
-    Args:
-        factory: function of J and I that builds the module.
-    """
+    """Return the number of query and key parameters of what a factory of J and I builds, as a polynomial."""
     parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
     return sum_polynomials(part.total for part in parts if "query" in part.path)
 

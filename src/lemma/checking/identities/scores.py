@@ -75,12 +75,7 @@ def product_variance(
 
 
 def check_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
-    """Raise a SpecError if sampling pairs of vectors takes too much work.
-
-    Args:
-        sizes: the requested sizes by name, for the message.
-        width: the sum of the widths of all pairs that each sample draws.
-    """
+    """Raise a SpecError if drawing pairs of vectors, together `width` wide in each sample, takes too much work."""
     check_work(sizes, operations=2 * OPERATIONS_PER_DRAW * samples * width, numbers=8 * samples)
 
 

@@ -227,12 +227,7 @@ def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
-    """Return report blocks of the arithmetic of one row: its query, then for each column key, score, weight and α·v.
-
-    Args:
-        row: index of the row.
-        decimals: of printed numbers.
-    """
+    """Return the arithmetic of one row: its query, then for each column key, score, weight and α·v."""
 
     def vectors(matrix: Array) -> list[str]:
         return [format_vector(row, decimals) for row in matrix]
@@ -340,7 +335,6 @@ class WorkedSentence:
     passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sentence with every pass as plain values for JSON, and the products α·v of the words in focus."""
         passes = [
             steps.to_dict()
             | {"contributions": {steps.rows[row]: steps.contributions(row).tolist() for row in self.focus}}
@@ -363,7 +357,6 @@ class WorkedAttention(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if some matrices are printed only with `full`."""
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def expected(self) -> list[ExpectedValue]:
@@ -388,7 +381,6 @@ class WorkedAttention(WorkedCase):
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the words in focus, or of all words in short sentences or with `full`."""
         description = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [description, *map(Text, self.notes)]
         for sentence in self.sentences:
@@ -524,12 +516,10 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case with every matrix, by name, as plain values for JSON."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, the cosines and nearest vectors included."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [
@@ -539,7 +529,6 @@ class WorkedCross(WorkedCase):
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the vectors in focus and of all preferences; `every_matrix` adds all matrices."""
         steps, decimals = self.steps, self.decimals
         blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:

@@ -102,7 +102,6 @@ class GraphSteps:
 
     @property
     def edges(self) -> int:
-        """The number of edges between different nodes."""
         return int(self.adjacency.sum()) // 2
 
     @cached_property
@@ -193,11 +192,9 @@ class WorkedGraph(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if the matrices are printed only with `full`."""
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of matrices (of a large graph only if `full`), properties and powers."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (
@@ -310,7 +307,6 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _number(self, value: float) -> str:
-        """Write a number with the decimals of the report."""
         return format_numbers([value], self._decimals(value))[0]
 
     def _product(self, left: float, right: float) -> str:
@@ -322,7 +318,6 @@ class WorkedGraph(WorkedCase):
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
     def to_dict(self) -> dict[str, Any]:
-        """Return matrices, degrees, properties, norms, layer and verdict as plain values for JSON."""
         steps = self.steps
         names = ("edges", "degrees", "matrices", "features", "layer")
         norms = {
@@ -339,7 +334,6 @@ class WorkedGraph(WorkedCase):
         return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
@@ -443,12 +437,7 @@ def work_graph(
 
 
 def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
-    """Read a table of edges as a case.
-
-    Args:
-        overrides: fields that replace those of the case, unless they are None.
-        notes: messages; extended by what is left out.
-    """
+    """Read a table of edges as a case; add to `notes` what is left out."""
     columns = [
         Column("source", None, frozenset(SOURCE_COLUMNS)),
         Column("target", None, frozenset(TARGET_COLUMNS)),

@@ -417,12 +417,10 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if weights and products are printed only with `full`."""
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, gradients included, with the arrays of known mistakes."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})
@@ -437,18 +435,13 @@ class WorkedLstm(WorkedCase):
         return expected
 
     def _labels(self, name: str, array: Array) -> tuple[Labels, ...]:
-        """Return the labels of the axes of an array: those of [a_prev; x] where it has them; others are counted from 1.
-
-        Args:
-            name: the name of the value, such as "W_f".
-        """
+        """Return the labels of the axes of a named array: of [a_prev; x], or () where axes are counted from 1."""
         inputs = self.input_labels
         if not inputs or not array.ndim or array.shape[-1] != len(inputs) or name.endswith("_y"):
             return ()
         return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of all steps; `every_matrix` adds the weights."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         backward = [] if self.backward is None else self._backward_blocks()
@@ -565,15 +558,10 @@ class WorkedLstm(WorkedCase):
         return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
     def _number(self, value: Any) -> str:
-        """Write a number with the decimals of the report."""
         return format_numbers([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, vector: Array, bias: Array | None = None) -> list[Text]:
-        """Return every product behind W v + b as text, a line for each row; [] for a large matrix, unless `full`.
-
-        Args:
-            row: word before the number of a row, "unit" or "class".
-        """
+        """Return every product behind W v + b, a line for each unit or class; [] for a large matrix, unless `full`."""
         if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []

@@ -99,7 +99,6 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
@@ -125,7 +124,6 @@ class WorkedMatching(WorkedCase):
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of every product of the images in focus; `every_matrix` adds the matrices."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
