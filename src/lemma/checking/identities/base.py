@@ -254,15 +254,10 @@ def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
     return sorted({*(size for size in sizes if size < last), last})
 
 
-def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
-    """Raise a SpecError if an identity would take more than MAX_OPERATIONS or MAX_NUMBERS.
+def check_work(operations: int, numbers: int, **sizes: int) -> None:
+    """Raise a SpecError if an identity takes too many operations, or numbers in memory, at the requested sizes.
 
-    Args:
-        sizes: the requested sizes by name, for the message.
-        operations: floating-point operations it takes.
-        numbers: float64 numbers it holds in memory at once.
-
-    >>> check_work({"D": 10**5}, operations=4 * 10**13, numbers=10**8)
+    >>> check_work(4 * 10**13, 10**8, D=10**5)
     Traceback (most recent call last):
     lemma.errors.SpecError: D = 100,000: that takes 4e+13 operations; at most 2e+10 are made. Give smaller sizes.
     """
