@@ -32,7 +32,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -191,9 +191,9 @@ class GradientCell(Spec):
                 return spelling
             if spelling in self.aliases:
                 return self.aliases[spelling]
-            value = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
-            if value and f"d{value}" in self.all_names:
-                return f"d{value}"
+            gradient = f"d{self.aliases.get(spelling[1:])}"
+            if spelling.startswith("d") and gradient in self.all_names:
+                return gradient
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
@@ -308,13 +308,10 @@ def find_cell(source: CellLike) -> GradientCell:
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
     """Validate the table of a function and run it once; a SpecError names `source` and the input or line at fault."""
-    for table in ("sizes", "inputs", "aliases"):
-        inside = fields.get(table)
-        if not isinstance(inside, Mapping):
-            continue
-        for field in ("forward", "loss", "answers", "about"):
-            if field in inside and field not in fields:  # below a table's heading, TOML takes a field for a part of it
-                raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
+    for table, field in product(("sizes", "inputs", "aliases"), ("forward", "loss", "answers", "about")):
+        inside = fields.get(table)  # below a table's heading, TOML takes a field for a part of it
+        if isinstance(inside, Mapping) and field in inside and field not in fields:
+            raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or source, **fields}, source)
     _check_names(cell, source)
     for alias, meaning in cell.aliases.items():
@@ -332,9 +329,10 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 def _check_names(cell: GradientCell, source: str) -> None:
     """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes."""
     defined: dict[str, str] = {}
-    for kind, names in (("size", cell.sizes), ("input", cell.input_sides)):
-        for name in names:
-            _define_name(source, kind, name, defined)
+    for name in cell.sizes:
+        _define_name(source, "size", name, defined)
+    for name in cell.input_sides:
+        _define_name(source, "input", name, defined)
     for name, sides in cell.input_sides.items():
         for side in sides:
             try:

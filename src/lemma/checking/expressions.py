@@ -649,14 +649,13 @@ def _check_size(elements: int) -> None:
 
 
 class Evaluator:
-    """Evaluates expressions for given values of names, and counts its operations.
+    """Evaluates expressions for given values of names, within the current budget of operations.
 
     A value is a number, a column (n, 1), a row (1, n), a matrix, or a batch of matrices, in float64.
     """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
-        self.values, self.operations = values, 0
-        self._budget = _BUDGET.get()
+        self.values, self._budget = values, _BUDGET.get()
         self._cache: dict[int, tuple[Node, Tensor]] = {}
 
     def cache_values(self, node: Node) -> None:
@@ -672,16 +671,13 @@ class Evaluator:
         """Return the value of a node; raise a `ShapeError` if shapes do not fit."""
         if id(node) in self._cache:
             return self._cache[id(node)][1]
-        self._spend(1)  # also where the shapes do not fit
+        if self._budget:
+            self._budget.spend(1)  # also where the shapes do not fit
         operands = [self(child) for child in node.children]
         value = self._apply(node, operands)
-        self._spend(_extra_operations(node, operands, value))
+        if self._budget:
+            self._budget.spend(_extra_operations(node, operands, value))
         return value
-
-    def _spend(self, operations: int) -> None:
-        self.operations += operations
-        if operations and self._budget is not None:
-            self._budget.spend(operations)
 
     def _apply(self, node: Node, operands: list[Tensor]) -> Tensor:
         if node.op == "number":

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, combinations
@@ -148,9 +149,8 @@ class _GradientChecker:
     ) -> None:
         self.cell, self.samples, self.gradients = cell, samples, set(cell.gradients)
         self.derived = {line.name for line in derivation}
-        self.uses = {
-            line.name: variable_names(line.expression) for line in derivation if line.name not in cell.all_names
-        }
+        helpers = [line for line in derivation if line.name not in cell.all_names]
+        self.uses = {line.name: variable_names(line.expression) for line in helpers}
         self.helpers: dict[str, Node] = {}
         self.sources: dict[str, set[str]] = {}
         self.uncomputed: set[str] = set()
@@ -206,7 +206,7 @@ class _GradientChecker:
     def _explain(
         self, verdict: GradientVerdict, line: Equation, fault: str, available: Collection[str]
     ) -> GradientVerdict:
-        """Return the verdict on a wrong line with a repair by available names, or the steps that it takes for constants."""
+        """Return the verdict on a wrong line with a repair by available names, or the steps it takes for constants."""
         expressions = [line.expression]
         if variable_names(line.expression) & set(self.helpers):
             expanded = expand_names(line.expression, self.helpers)
@@ -215,20 +215,15 @@ class _GradientChecker:
             if repair := self.search.find(expression, line.name, self.samples, available):
                 repaired = f"{line.text.partition('=')[0].strip()} = {repair.expression}"
                 return replace(verdict, reason=f"{fault}: {repair.description}", repair=repaired)
-        try:
-            with self.constant_budget:
-                forgotten = forgotten_steps(
-                    line.expression, self.cell, line.name, self.samples, self.constant_gradients
-                )
-        except TooMuchWork:
-            return verdict
+        forgotten: tuple[str, ...] = ()
+        with suppress(TooMuchWork), self.constant_budget:
+            forgotten = forgotten_steps(line.expression, self.cell, line.name, self.samples, self.constant_gradients)
         if not forgotten:
             return verdict
         *first, last = forgotten
+        reason = f"{last} is taken for a constant; it depends"
         if first:
             reason = f"{', '.join(first)} and {last} are taken for constants; they depend"
-        else:
-            reason = f"{last} is taken for a constant; it depends"
         return replace(verdict, reason=f"{fault}: {reason} on {line.name[1:]} too")
 
 
@@ -297,20 +292,13 @@ def _strip_line(text: str) -> str:
 
 
 def read_line(text: str, number: int) -> list[Equation]:
-    """Parse `name = expression`, or `name = expression = expression` into an equation for each expression.
-
-    Args:
-        number: the line number, for errors.
+    """Parse `name = expression`, or `name = expression = …` into an equation for each expression.
 
     >>> [str(equation.expression) for equation in read_line("dz = a - b = -(b - a)", 1)]
     ['a - b', '-(b - a)']
     """
-    if text.count("=") < 2:
-        return [parse_equation(text, number)]
-    name, steps = parse_steps(text, number)
-    if not name:
-        return [parse_equation(text, number)]
-    return [Equation(name, step, text, number) for step in steps]
+    name, steps = parse_steps(text, number) if text.count("=") > 1 else ("", [])
+    return [Equation(name, step, text, number) for step in steps] if name else [parse_equation(text, number)]
 
 
 # Explaining.

@@ -4,6 +4,7 @@ A rule yields rewrites of an expression: the path of a node, the node to put the
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from itertools import combinations, combinations_with_replacement
@@ -30,8 +31,8 @@ from lemma.checking.expressions import (
 
 TOLERANCE = 1e-9  # relative error up to which two float64 values count as equal
 ABSOLUTE_TOLERANCE = 1e-13  # rounding of a gradient that is 0, such as that of a bias before a softmax over it
-MAX_OPERATIONS = 45_000  # for the repairs of a report
-MAX_OPERATIONS_PER_LINE = 20_000  # a third of a second at most
+MAX_OPERATIONS = 65_000  # for the repairs of a report
+MAX_OPERATIONS_PER_LINE = 30_000  # half a second at most
 _MAX_CHAIN = 12  # factors of a product
 _ONE = Node("number", value="1")
 
@@ -48,7 +49,7 @@ class RepairSearch:
     """The search for repairs of the lines of one derivation, which share a budget of operations."""
 
     def __init__(self, cell: GradientCell) -> None:
-        self.cell, self.operations_left = cell, MAX_OPERATIONS
+        self.cell, self.budget = cell, WorkBudget(MAX_OPERATIONS)
 
     def find(
         self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
@@ -60,30 +61,17 @@ class RepairSearch:
             available: names that the repair may use; any by default.
         """
         first, *other_samples = samples
-        limit, num_attempts, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
-        if limit <= 0:
-            return None
-        try:
-            with WorkBudget(2 * limit) as budget:
-                evaluate = Evaluator(first.values)
-                evaluate.cache_values(expression)
-                start = evaluate.operations
-                for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
-                    num_attempts += 1
-                    spent = evaluate.operations - start + num_attempts
-                    if spent > limit:
-                        break
-                    if (
-                        is_correct(repair.expression, target, first, evaluate)
-                        and (available is None or variable_names(repair.expression) <= {*available})
-                        and all(is_correct(repair.expression, target, sample) for sample in other_samples)
-                    ):
-                        self.operations_left -= spent
-                        return repair
-        except TooMuchWork:  # with large values the search alone may take all of it
-            self.operations_left -= limit
-            return None
-        self.operations_left -= max(spent, min(limit, (2 * limit - budget.remaining) // 2))
+        with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
+            evaluate = Evaluator(first.values)
+            evaluate.cache_values(expression)
+            for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
+                budget.spend(1)
+                if (
+                    is_correct(repair.expression, target, first, evaluate)
+                    and (available is None or variable_names(repair.expression) <= {*available})
+                    and all(is_correct(repair.expression, target, sample) for sample in other_samples)
+                ):
+                    return repair
         return None
 
 
@@ -125,8 +113,8 @@ class RepairContext:
     def available_shapes(self) -> dict[str, Shape]:
         """The shape of every name that a repair may use, by name; names derived only after the target are left out."""
         cell, available = self.cell, self.cell.available_for(self.target)
-        names = (name for name in (*cell.input_sides, *cell.steps, *cell.gradients) if name in available)
-        return {name: self.sample.values[name].shape for name in names}
+        names = (*cell.input_sides, *cell.steps, *cell.gradients)
+        return {name: self.sample.values[name].shape for name in names if name in available}
 
     @cached_property
     def matrices(self) -> dict[str, Shape]:
@@ -142,14 +130,12 @@ class RepairContext:
         nodes: list[Node] = []
         for function, pre, output in self.cell.activations:
             complement = binary("-", _ONE, output)
-            if function == "relu":
-                nodes.append(binary(">", variable(pre), Node("number", value="0")))
-                continue
-            if function == "sigmoid":
-                nodes += [binary("*", output, complement), complement]
-            else:
-                nodes.append(binary("-", _ONE, _square(output)))
-            if output.op != "name":
+            nodes += {
+                "relu": [binary(">", variable(pre), Node("number", value="0"))],
+                "sigmoid": [binary("*", output, complement), complement],
+                "tanh": [binary("-", _ONE, _square(output))],
+            }[function]
+            if function != "relu" and output.op != "name":
                 nodes.append(output)
         evaluate = Evaluator(self.sample.values)
         return [(node, evaluate(node).shape) for node in nodes if self.can_use(node)]
@@ -265,10 +251,8 @@ def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
             dropped = [candidates[index] for index in indices]
             remaining = [factor for index, factor in enumerate(candidates) if index not in indices] + tail
             product, is_repeated = multiply(dropped), all(factor in remaining for factor in dropped)
-            description = (
-                f"the factor {product} occurs twice; drop one" if is_repeated else f"drop the factor {product}"
-            )
-            yield multiply(remaining), description
+            twice = f"the factor {product} occurs twice; drop one"
+            yield multiply(remaining), twice if is_repeated else f"drop the factor {product}"
 
 
 def _list_factors(node: Node) -> list[Node]:
