@@ -59,7 +59,6 @@ class DerivedSize:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Return the symbols that this size depends on."""
         return frozenset(name for operand in self.operands for name in operand.symbols)
 
     @property

@@ -476,17 +476,14 @@ class Plan(Result):
 
     @property
     def title(self) -> str:
-        """Return "Plan: MODEL on DEVICE"."""
         return f"Plan: {self.model} on {self.settings.device.name}"
 
     @property
     def peak(self) -> int:
-        """Return the bytes on one device at the peak of a step."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """Return whether the peak is within the memory budget."""
         return self.peak <= self.settings.budget
 
     @property
@@ -500,7 +497,6 @@ class Plan(Result):
         return TOKENS_PER_PARAMETER * self.active
 
     def blocks(self) -> Iterator[Block]:
-        """Yield tables of memory, time, largest sizes and generation costs."""
         settings, device = self.settings, self.settings.device
         yield Heading(self.title, 1)
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.symbols.items())
@@ -578,7 +574,6 @@ class Plan(Result):
                 yield "all of them", f"{format_seconds(costs.together_seconds)} a token, {rate:,.0f} tokens/s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of the plan."""
         settings = self.settings
         device = {name: getattr(settings.device, name) for name in ("name", "memory", "bandwidth")}
         option_names = ("batch", "precision", "optimizer", "recompute", "shards", "accumulate", "efficiency", "reserve")
@@ -609,7 +604,6 @@ class Plan(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row of CSV per part of memory ("weights", "activations", …) with its bytes at the peak."""
         return [{"part": part, "bytes": size} for part, size in self.parts.items()]
 
 

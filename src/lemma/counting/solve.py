@@ -65,7 +65,6 @@ class Solutions(Result):
 
     @property
     def title(self) -> str:
-        """Return the unknowns and totals as text: "V, d from 9,721,596 at L=2"."""
         return f"{', '.join(self.unknown)} from {'; '.join(map(str, self.totals))}"
 
     @property
@@ -97,12 +96,10 @@ class Solutions(Result):
         return f"{solve} the equation {within}.{more}"
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the totals, a summary sentence and the table of solutions, for the terminal."""
         lines = "\n".join([*map(str, self.totals), self.summary])
         yield self._table(lines) if self.solutions else Text(lines)
 
     def details(self) -> Iterator[Block]:
-        """Yield the totals, a summary sentence and the table of solutions, for the HTML page."""
         yield Items([str(total) for total in self.totals])
         yield Text(self.summary)
         if self.solutions:
@@ -114,7 +111,6 @@ class Solutions(Result):
         return Table(self.unknown, rows, title, left=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of unknowns, totals, ranges and solutions."""
         return {
             "unknown": list(self.unknown),
             "totals": [{"total": total.value, "known": dict(total.sizes)} for total in self.totals],
@@ -125,7 +121,6 @@ class Solutions(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row per solution for CSV: value by unknown."""
         return [dict(solution) for solution in self.solutions]
 
 
@@ -239,11 +234,9 @@ class BoundSolution(Result):
 
     @property
     def title(self) -> str:
-        """Return a heading such as "largest d with activations ≤ 80,000,000,000"."""
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the formula, the extreme size and the quantity there, as lines of text."""
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
         name, quantity = self.bound.unknown, self.bound.quantity
         lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
@@ -260,7 +253,6 @@ class BoundSolution(Result):
         yield Text("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of bound, formula and solution."""
         return {
             "quantity": self.bound.quantity,
             "relation": "<=" if self.bound.is_upper else ">=",
