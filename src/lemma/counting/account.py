@@ -237,11 +237,7 @@ class Quantity:
         return fitted_parts + measured
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
-        """Return the parts as rows of the tree of module paths.
-
-        Returns:
-            Rows of depth, name, shape, formula, amount and note. A module's row has the sum over its submodules.
-        """
+        """Return the parts as rows of the tree of module paths; a module's row has the sum over its submodules."""
         order = tuple(self.sizes)
 
         def leaf(name: str, part: Part, depth: int) -> TreeRow:

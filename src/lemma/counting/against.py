@@ -91,11 +91,9 @@ class ToolComparison(Result):
 
 
 def compare_tools(subject: Subject, tools: Sequence[str] | None = None) -> ToolComparison:
-    """Count a subject's parameters and FLOPs with other tools, on the CPU, and compare with Lemma's counts.
+    """Count a subject's parameters and FLOPs with other tools ("fvcore", …) on the CPU, and compare with Lemma's.
 
-    Args:
-        subject: the model; each tool gets a new copy of it at the requested sizes.
-        tools: names of tools, such as "fvcore"; all of them by default.
+    Each tool gets a new copy of the module at the requested sizes; by default all tools are run.
     """
     tools = tuple(TOOLS) if tools is None else tools
     wrong = next((tool for tool in tools if tool not in TOOLS), None)
