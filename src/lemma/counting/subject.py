@@ -99,10 +99,11 @@ class Subject:
 
     def can_build(self, sizes: Sizes) -> bool:
         """Return whether a module can be built at these sizes."""
-        with suppress(CountingError):
-            self.build(sizes)
-            return True
-        return False
+        try:
+            module = self._call_factory(sizes, "meta", random_init=True)
+        except Exception:  # as in `build`, which says why
+            return False
+        return isinstance(module, nn.Module) and not any(map(nn.parameter.is_lazy, module.parameters()))
 
     def build_inputs(self, sizes: Sizes, device: str = "meta") -> Inputs:
         """Make one batch of inputs at these sizes; raise a CountingError if the subject does not define inputs."""
