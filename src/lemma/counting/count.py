@@ -599,7 +599,7 @@ class CountCache:
             self._entries = read_checked_json(self.path)
 
     def get_or_compute(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return the cached JSON value of this name; if there is none, store and return `compute()`."""
+        """Return the cached JSON value of this name, else store and return `compute()`."""
         if name not in self._entries:
             self._entries[name] = compute()
             if self.path is not None:
@@ -609,7 +609,7 @@ class CountCache:
         return self._entries[name]
 
     def get_or_fit(self, name: str, fit: Callable[[], FitResult]) -> FitResult:
-        """Return the cached fit of this name; if there is none, store and return `fit()`."""
+        """Return the cached fit of this name, else store and return `fit()`."""
         return _fit_from_json(self.get_or_compute(name, lambda: _fit_to_json(fit())))
 
 

@@ -286,7 +286,7 @@ def _find_terms(
 
 
 def _solve_coefficients(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
-    """Return a polynomial with monomials of `basis` that goes through all samples; None if there is none.
+    """Return a polynomial with monomials of `basis` that goes through all samples, else None.
 
     The system has more equations than unknowns; its free unknowns depend on the order of the monomials, so two orders
     are tried and the shorter polynomial is returned. A sample is sizes and the amount there.

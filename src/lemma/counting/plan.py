@@ -132,7 +132,7 @@ def split_device_name(name: str) -> frozenset[str]:
 
 
 def match_device(name: str) -> Device | None:
-    """Return the device in the table that is meant by `name`, as a driver or a user writes it; None if there is none.
+    """Return the device in the table that is meant by `name`, as a driver or a user writes it, else None.
 
     All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
     one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.

@@ -465,7 +465,7 @@ def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[
 
 
 def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
-    """Return the largest of `values` at which a polynomial of symbol `name` is at most `bound`; None if there is none.
+    """Return the largest of `values` at which a polynomial of symbol `name` is at most `bound`, else None.
 
     Where the polynomial rises it is found by bisection; else every value is tried.
 
