@@ -366,6 +366,34 @@ def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> 
         return make()
 
 
+def cached_folder(folder: Path, header_name: str, write: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the header of a cached folder; if the header or a file is missing or damaged, the folder is made again.
+
+    `write` fills a temporary folder with files and returns the header, which is stored with their checksums.
+    """
+
+    def make() -> dict[str, Any]:
+        remove_atomically(folder)  # a damaged one
+        with atomic_new_folder(folder) as temporary:
+            header = write(temporary)
+            files = {path.name: file_checksum(path) for path in sorted(temporary.iterdir())}
+            write_checked_json(temporary / header_name, {**header, "files": files})
+        return read_verified_header(folder, header_name)
+
+    return cached(folder, lambda: read_verified_header(folder, header_name), make)
+
+
+def read_verified_header(folder: Path, header_name: str) -> dict[str, Any]:
+    """Return the header of a folder that `cached_folder` wrote; a missing or damaged file is a RunError."""
+    header = read_checked_json(folder / header_name)
+    files = header.get("files")
+    if not isinstance(files, dict):
+        raise RunError(f"{folder / header_name} is damaged: it lists no files.")
+    for name, checksum in files.items():
+        verify_file(folder / name, checksum, header_name)
+    return header
+
+
 def data_home() -> Path:
     """Return the folder of all cached data: $LEMMA_HOME, else $XDG_CACHE_HOME/lemma, else ~/.cache/lemma."""
     if chosen := os.environ.get("LEMMA_HOME"):
