@@ -88,13 +88,9 @@ def read_pair_file(
     progress: Progress | None = None,
     deduplicate: bool = True,
 ) -> ExampleFile[Pair]:
-    """Read pairs of texts from a built-in data set or a table.
+    """Read pairs of texts from a built-in data set, or from a TSV, CSV or JSONL file.
 
-    Args:
-        name: data set, or path of a TSV, CSV or JSONL file.
-        source_column: name or number of the column of sources; by default the one with a usual name.
-        target_column: the same for the targets.
-        deduplicate: whether repeated pairs count once.
+    Columns are given by name or number; by default those with usual names are read.
     """
     is_builtin = name in PAIR_CORPORA
     if is_builtin:
@@ -124,10 +120,7 @@ def split_pairs(
 ) -> dict[str, Pairs]:
     """Split pairs into train, validation and test, so that all pairs with the same source are in one split.
 
-    Args:
-        pair_file: the pairs.
-        held_out: fraction of the sources for each of validation and test.
-        provided: files of the user for validation or test, which are not changed.
+    `held_out` is the fraction of the sources for each of validation and test that is not provided.
     """
     provided = provided or {}
     groups: dict[str, list[Pair]] = {}
