@@ -366,6 +366,17 @@ def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> 
         return make()
 
 
+def cached_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the values of a cached JSON file; if it is missing or damaged, what `make` returns, which is written."""
+
+    def make_and_write() -> Mapping[str, Any]:
+        values = make()
+        write_checked_json(path, values)
+        return values
+
+    return cached(path, lambda: read_checked_json(path), make_and_write)
+
+
 def cached_folder(folder: Path, header_name: str, write: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
     """Return the header of a cached folder; if the header or a file is missing or damaged, the folder is made again.
 
@@ -432,7 +443,6 @@ def progress_counter(progress: Progress | None, label: str, total: int) -> Advan
     done = 0
 
     def advance(size: int) -> None:
-        """Add a number of bytes and report the sum."""
         nonlocal done
         done += size
         if progress:
@@ -458,9 +468,9 @@ def file_hash(path: Path, advance: Advance | None = None) -> str:
     return digest.hexdigest()
 
 
-def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
-    """Return the combined SHA-256 of files, in this order; `advance` is called with the bytes that were read."""
-    return combine_hashes([file_hash(path, advance) for path in paths])
+def files_hash(paths: Iterable[Path]) -> str:
+    """Return the combined SHA-256 of files, in this order."""
+    return combine_hashes(list(map(file_hash, paths)))
 
 
 def text_hash(text: str) -> str:

@@ -83,10 +83,7 @@ def prepare_graph(
 ) -> Splits[GraphNodes]:
     """Read or generate a graph and split its nodes into training, validation and test.
 
-    Args:
-        spec: the graph and how it is split.
-        seed: draws the split, unless `spec.split` sets a seed.
-        labels: class names of a trained model, in its order; by default the graph's labels, sorted.
+    `seed` draws the split, unless `spec.split` sets one; `labels` are the class names of a trained model, in its order.
     """
     raw = read_graph(spec, progress)
     edges, weights = deduplicate_edges(raw.edges, raw.weights, len(raw.node_names))
@@ -96,14 +93,11 @@ def prepare_graph(
     if not edges.shape[1]:
         notes.append("there are no edges: each node is alone")
     names = tuple(labels) if labels is not None else tuple(sorted({label for label in raw.labels if label}))
-    if not names:
-        raise DataError(
-            f"{raw.description}: no node has a label, so that there is nothing to learn. Give some nodes one."
-        )
-    if len(names) == 1:
-        raise DataError(
-            f"{raw.description}: all labelled nodes are of one class, {names[0][:40]!r}; at least two are needed."
-        )
+    if len(names) < 2:
+        problem = "no node has a label, so that there is nothing to learn. Give some nodes one."
+        if names:
+            problem = f"all labelled nodes are of one class, {names[0][:40]!r}; at least two are needed."
+        raise DataError(f"{raw.description}: {problem}")
     class_numbers = {label: number for number, label in enumerate(names)} | {"": -1}
     for label in raw.labels:
         if label not in class_numbers:
@@ -140,10 +134,7 @@ def _read_node_list(
 ) -> tuple[Nodes, list[str]]:
     """Read a file with one node name per line; return the node numbers, sorted, and notes on duplicates.
 
-    Args:
-        path: the text file.
-        node_numbers: number of each node by name.
-        classes: class number of each node; a listed node without a class (−1) is an error.
+    An unknown node, or one without a class (−1 in `classes`), is an error.
     """
     open_text(path)  # refuses a file that is missing, empty or not a text
     numbers: list[int] = []
@@ -182,7 +173,7 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
     if spec.graph == "blocks":
         return generate_block_graph(spec.nodes, spec.edges)
     if spec.graph == "cora":
-        edges, nodes = sorted(fetch_corpus(CORPORA_BY_KIND["graph"]["cora"], progress))
+        edges, nodes = fetch_corpus(CORPORA_BY_KIND["graph"]["cora"], progress)
         return read_graph_tables(nodes, edges, "cora")
     if not exists(path):
         unknown = describe_unknown("graph", spec.graph, GRAPHS) if path.name == str(path) and not path.suffix else ""
@@ -246,12 +237,8 @@ def split_nodes(
 ) -> tuple[dict[str, Nodes], list[str]]:
     """Draw training, validation and test nodes; return their numbers by split, and notes on what the graph lacked.
 
-    Args:
-        classes: class number of each node; −1 if unknown, and then in no split.
-        spec: sizes of the splits.
-        seed: of the draw.
-        names: class names for the notes; by default their numbers.
-        provided: splits that are fixed by the user; the others are drawn from the remaining nodes.
+    Nodes of unknown class (−1) are in no split. `names` are those of the classes, for the notes. The splits that the
+    user `provided` stay, and the others are drawn from the remaining nodes.
 
     >>> splits, notes = split_nodes(np.array([0, 1] * 17), GraphSpec(graph="karate"), seed=1)
     >>> {name: len(nodes) for name, nodes in splits.items()}
@@ -530,10 +517,7 @@ def parse_float32(value: str | float) -> float | None:
 def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate: Locate) -> tuple[Features, list[str]]:
     """Convert the feature columns of a table to a matrix of nodes × features, with notes on how they were read.
 
-    Args:
-        columns: cells of each feature column by its name.
-        num_nodes: number of nodes, which is the number of cells of each column.
-        locate: converts a row index to a location for error messages.
+    `locate` converts a row index to a location for error messages.
     """
     if "features" in columns:
         features, note = _parse_feature_lists(columns["features"], locate)
@@ -554,10 +538,7 @@ def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate
 
 
 def _parse_feature_lists(cells: Sequence[str], locate: Locate) -> tuple[Features, str]:
-    """Convert one cell per node, with numbers or words between spaces, to a feature matrix and a note.
-
-    `locate` converts a row index to a location for error messages.
-    """
+    """Convert one cell per node, with numbers or words between spaces, to a feature matrix and a note."""
     rows = [cell.replace(",", " ").split() for cell in cells]
     first = next((row for row in rows if row), [])
     if not first or not all(map(_is_number, first)):

@@ -190,11 +190,8 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
     """Draw emoji with a font as PNG files in a cache; return their paths by file name.
 
     All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
-    font draws depends on the libraries that read it, so that their versions are part of the cache's key.
-
-    Args:
-        font: path of the font file.
-        names: file names of the images, each an emoji's code points in hexadecimal; those the font lacks are left out.
+    font draws depends on the libraries that read it, so that their versions are part of the cache's key. `names` are
+    file names, each an emoji's code points in hexadecimal; those that the font lacks are left out.
     """
     Image = import_pillow()
     from PIL import ImageDraw, ImageFont, features
@@ -255,12 +252,8 @@ def list_images(
 ) -> ImageList:
     """List the images and captions of a built-in set or of a user's folder; none is decoded.
 
-    Args:
-        name: built-in set, or path of a folder of images.
-        captions: path of the table of captions; by default the only table in the folder.
-        image: name or number of the table's column of image paths.
-        caption: name or number of its column of captions.
-        splits: by "validation" or "test", path of a table of captions whose images are that split.
+    `captions` is the path of the table of captions, by default the only one in the folder; `image` and `caption` name
+    or number its columns. `splits` are further tables, whose images are the validation or test split.
     """
     splits = splits or {}
     if name in IMAGES:
@@ -482,9 +475,7 @@ class CaptionedImages:
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Return the pixels of the images with these indices, and the tokens of one caption of each.
 
-        Args:
-            indices: of the images.
-            choice: number of the caption, for all images or for each; modulo the number of captions that an image has.
+        `choice` is the caption's number, for all images or for each; modulo the number of captions that an image has.
         """
         return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.pad_captions(indices, choice)
 
@@ -521,12 +512,8 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     """Split images into train, validation and test; return the range of indices in `readable` of each split.
 
     Images of a built-in set are split by a hash of the caption, so that another style of the set is split the same way.
-    Those of a folder are split by count, and equal files stay together. Provided splits come last.
-
-    Args:
-        listing: all images.
-        readable: indices in it of the images that could be decoded.
-        held_out: fraction of the images for each of validation and test.
+    Those of a folder are split by count, and equal files stay together. Provided splits come last. `readable` are the
+    indices in `listing` of the images that could be decoded, `held_out` the fraction for each of validation and test.
     """
     images = [listing.images[index] for index in readable]
     numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
@@ -604,16 +591,11 @@ def prepare_images(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[CaptionedImages]:
-    """Read, split and tokenize images with captions.
+    """Read, split and tokenize images of `side` × `side` pixels, with captions that are cut to `length` tokens.
 
-    Args:
-        spec: the images, their captions and how they are split.
-        side: width and height of the images in pixels.
-        length: number of tokens that captions are cut to, special tokens included.
-        special_tokens: whether captions are put between `<start>` and `<end>`.
-        tokenizer: of a trained model; by default one is trained on the training captions.
-        evaluation: whether to return one split: a folder as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    `special_tokens` puts captions between `<start>` and `<end>`, which count. Without the tokenizer of a trained model
+    one is trained on the training captions. `evaluation` returns one split: a folder as a whole, or `split` of other
+    data, by default `test`.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)

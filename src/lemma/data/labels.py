@@ -310,17 +310,12 @@ def prepare_labels(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[LabelledExamples]:
-    """Read, split and tokenize labelled texts.
+    """Read, split and tokenize labelled texts, which are cut to `length` tokens.
 
-    Args:
-        spec: the texts, their labels and how they are split.
-        length: number of tokens that texts are cut to, special tokens included.
-        special_tokens: whether texts are put between `<start>` and `<end>`.
-        tokenizer: of a trained model; by default one is trained on the training texts.
-        labels: class names of a trained model, in its order.
-        trees: source of dependency trees; tokens are then the words of the trees, and come with their heads.
-        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    `special_tokens` puts texts between `<start>` and `<end>`, which count. A trained model passes its tokenizer and its
+    class names in order; otherwise a tokenizer is trained on the training texts. With `trees` the tokens are the words
+    of the trees, and come with their heads. `evaluation` returns one split: a file as a whole, or `split` of other
+    data, by default `test`.
     """
     source = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     allowed = labels if labels is not None else sorted({label for _, label in source.examples})

@@ -148,14 +148,10 @@ def prepare_pairs(
 ) -> Splits[TokenPairs]:
     """Read, split and tokenize pairs of texts; drop those with more than `length` tokens on a side.
 
-    Repeated pairs count once, unless both validation and test are provided: then all files are taken as they are.
-
-    Args:
-        spec: the pairs and how they are split.
-        length: maximum number of tokens of a source with `<end>`, and of a target with one special token.
-        tokenizer: of a trained model; by default one is trained on both sides of the training pairs.
-        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    A source counts with `<end>`, a target with one special token. Repeated pairs count once, unless both validation and
+    test are provided: then all files are taken as they are. Without the tokenizer of a trained model one is trained on
+    both sides of the training pairs. `evaluation` returns one split: a file as a whole, or `split` of other data, by
+    default `test`.
     """
     files = split_files(spec)
     source = read_pair_file(spec.pairs, spec.source, spec.target, progress, deduplicate=len(files) < 2)

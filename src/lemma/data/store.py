@@ -37,6 +37,7 @@ from lemma.files import (
     Progress,
     atomic_new_folder,
     cached,
+    cached_json,
     combine_hashes,
     file_checksum,
     file_hash,
@@ -312,13 +313,7 @@ def _train_on_text(
 def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
     """Return the cached tokenizer with this key, or else the one that `train` returns, which is then cached."""
     path = home_folder("tokenizers") / f"{key}.json"
-
-    def train_and_write() -> Tokenizer:
-        tokenizer = train()
-        write_checked_json(path, {"tokenizer": tokenizer.json})
-        return tokenizer
-
-    return cached(path, lambda: Tokenizer(str(read_checked_json(path)["tokenizer"]), str(path)), train_and_write)
+    return Tokenizer(cached_json(path, lambda: {"tokenizer": train().json})["tokenizer"], str(path))
 
 
 def _cache_key(*parts: object) -> str:

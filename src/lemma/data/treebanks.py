@@ -521,9 +521,9 @@ def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Se
     splits: dict[str, tuple[Sentence, ...]] = {}
     notes: list[str] = []
     for split, paths in files.items():
-        contents = [read_conllu(path) for path in paths]
-        splits[split] = tuple(sentence for sentences, _ in contents for sentence in sentences)
-        notes += [note for _, file_notes in contents for note in file_notes]
+        contents, file_notes = zip(*map(read_conllu, paths), strict=True)
+        splits[split] = tuple(chain.from_iterable(contents))
+        notes += chain.from_iterable(file_notes)
     return splits, notes
 
 

@@ -40,14 +40,8 @@ def evaluate_attention(
 ) -> ParsingScore:
     """Score dependency trees derived from attention, and find the best head for each dependency relation.
 
-    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights.
-
-    Args:
-        run: a trained language model.
-        data_args: the treebank.
-        split: of the treebank; None for the default.
-        settings: `layer` and `head` select one head (default: the mean of all); `limit` sentences; `seed`.
-        observer: receives progress.
+    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights. `settings`
+    are `layer` and `head` (by default the mean of all), `limit`, a number of sentences, and `seed`.
     """
     for name in settings:
         if name in ("context", "stride"):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,22 +102,10 @@ class Head:
 
     def record(self) -> dict[str, Any]:
         """Return the head's statistics and best pattern as a flat dictionary, for CSV."""
-        nearest = self.nearest
-        return {
-            "layer": self.layer,
-            "head": self.head,
-            "name": self.name,
-            "entropy": self.statistics.entropy,
-            "uniform_entropy": self.statistics.uniform_entropy,
-            "distance": self.statistics.distance,
-            "first": self.statistics.first,
-            "sink": self.sink_fraction,
-            "pattern": self.pattern,
-            "nearest": nearest.pattern if nearest else None,
-            "score": nearest.score if nearest else None,
-            "uniform": nearest.uniform if nearest else None,
-            "rows": nearest.rows if nearest else None,
-        }
+        names = {"layer": self.layer, "head": self.head, "name": self.name}
+        nearest = {"nearest": "pattern", "score": "score", "uniform": "uniform", "rows": "rows"}
+        match = {key: getattr(self.nearest, field, None) for key, field in nearest.items()}
+        return {**names, **asdict(self.statistics), "sink": self.sink_fraction, "pattern": self.pattern, **match}
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,7 +327,7 @@ class HeadMeans(Result):
         )
 
 
-def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], None] | None = None) -> HeadMeans:
+def look_at_corpus(run: Run, corpus: str) -> HeadMeans:
     """Measure entropy and attention distance of every head over all tokens of a text, window by window.
 
     No window's weights are in memory: on a GPU `kernels/row_statistics.py` computes the entropy and the distance of
@@ -347,7 +335,7 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
     """
     hint = "What its heads do on one text: lemma look {} --text '…'"
     model = run.require(LanguageModel, "a language model, whose heads --corpus measures", hint)
-    data = read_tokens([corpus], run.tokenizer, progress=progress)
+    data = read_tokens([corpus], run.tokenizer)
     text = np.asarray(data.item(data.split_names[0]))
     device = next(model.parameters()).device
     spec_context, sliding = getattr(run.spec, "context", None), getattr(run.spec, "window", None)

@@ -99,10 +99,7 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
 def _read_request_texts(
     texts: str | Path | Sequence[str], column: str | None, progress: Progress | None
 ) -> tuple[list[str], str]:
-    """Return the texts to search in and a description of their source.
-
-    `texts` are texts, a file (`column` of a table), or the name of a built-in set, whose captions are used.
-    """
+    """Return the texts to search in, of a file or the captions of a built-in set, and a description of their source."""
     if not isinstance(texts, str | Path):
         return validate_texts(list(texts), "text"), "the given texts"
     if str(texts) in IMAGES:
