@@ -71,10 +71,7 @@ class Splits(Generic[Item]):
         notes: Iterable[str] = (),
         labels: tuple[str, ...] = (),
     ) -> "Splits[Encoded]":
-        """Return a copy after tokenization, with new items by split, tokenizer, model sizes and labels.
-
-        `notes` are added to those that the data has.
-        """
+        """Return a copy after tokenization, with new items by split; `notes` are added to those that it has."""
         notes = (*self.notes, *notes)
         replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
         return replace(replaced, items=items)
@@ -157,13 +154,9 @@ def split_files(spec: Any) -> dict[str, Any]:
 def combine_split_hashes(
     data_hash: str, provided: Mapping[str, str], name: str = "train"
 ) -> tuple[str, dict[str, str]]:
-    """Return a hash of all data, and the hash of each part by its name.
+    """Return a hash of all data, and the hash of each part: the main files, called `name`, and the provided splits.
 
     Without provided splits the first is `data_hash` itself, and there are no parts.
-
-    Args:
-        data_hash: hash of the main files, a part that is called `name`.
-        provided: hash of each split that the user provided.
     """
     if not provided:
         return data_hash, {}
