@@ -25,7 +25,7 @@ from lemma.report.statistics import Estimate, PairedTest, estimate, item_standar
 from lemma.runs.load import Run, load
 from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import choose
-from lemma.spec.data import GraphSpec, LabelsSpec
+from lemma.spec.data import GraphSource, GraphSpec, LabelledTexts, LabelsSpec
 from lemma.spec.models import Classifier, Graph
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, GraphStudy, LabelStudy
@@ -331,7 +331,7 @@ def plan_classifier(
 
 def label_data(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     """Return the spec of a study's labelled texts with absolute file paths; `limit` is the number of training texts."""
-    values = {name: getattr(study, name) for name in LabelsSpec.model_fields if name in LabelStudy.model_fields}
+    values = {name: getattr(study, name) for name in LabelledTexts.model_fields}
     values |= {split: absolute_path(file) for split, file in split_files(study).items()}
     return LabelsSpec(**{**values, "labels": absolute_path(study.labels, LABELLED_CORPORA), "limit": limit})
 
@@ -542,7 +542,7 @@ class GraphExperiment(ClassifierExperiment):
 
     def _data(self, seed: int) -> GraphSpec:
         """Return the spec of the graph with the split of a seed and absolute file paths."""
-        values = {name: getattr(self.spec, name) for name in GraphSpec.model_fields if name != "split"}
+        values = {name: getattr(self.spec, name) for name in GraphSource.model_fields}
         for name in ("nodes_file", "labelled", "validation", "test"):
             if isinstance(values[name], str):
                 values[name] = absolute_path(values[name])
