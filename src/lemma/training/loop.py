@@ -330,7 +330,7 @@ def _run(
             import_tracker(recipe.tracker)  # to report a missing package before the work
         start = time.perf_counter()
         log_message = observer.log if processes.is_main else SilentObserver().log
-        make_model = partial(build_initial_model, folder)
+        make_model = partial(build_initial_model, folder) if folder.adaptation else None
         session = Session(folder.spec, recipe, data.item("train"), processes, log_message, make_model, hooks, task)
         if processes.is_main:
             folder.path.absolute().parent.mkdir(parents=True, exist_ok=True)
