@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
-from lemma.data.splits import Item, Splits, split_files
+from lemma.data.splits import Splits, split_files
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer, reading_progress
@@ -79,10 +79,18 @@ class Task(ABC):
     if_changed: ClassVar[str] = (
         "its validation and test splits may contain training data. To evaluate on it anyway, name it with --{}."
     )
+    note_prefix: ClassVar[str] = ""  # before each note on how the data were read
 
     @abstractmethod
-    def load(self, data: Any, context: LoadContext) -> Splits[Any]:
+    def _read(self, data: Any, context: LoadContext) -> Splits[Any]:
         """Return the splits of the data that a data spec names, as the model of the context reads them."""
+
+    def load(self, data: Any, context: LoadContext) -> Splits[Any]:
+        """Read the data as `_read` does, and log how many items were skipped, cut or in several splits."""
+        splits = self._read(data, context)
+        for message in (*(self.note_prefix + note for note in splits.notes), *splits.overlaps):
+            context.observer.log(message)
+        return splits
 
     @abstractmethod
     def batches(self, model: Any, examples: Any, recipe: Recipe, worker: "Worker") -> "Batches":
@@ -202,13 +210,6 @@ def check_penalties(task: Task, recipe: Recipe) -> None:
         )
 
 
-def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
-    """Log how many items were skipped, cut or in several splits; return the data unchanged."""
-    for message in (*data.notes, *data.overlaps):
-        observer.log(message)
-    return data
-
-
 def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
     """Return the protocol entries (name → value) about the data that a score was measured on."""
     entries = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split}
@@ -294,16 +295,19 @@ class ExampleBatches(Batches):
 
     fixed_shape = False
 
-    def __init__(self, examples: ExampleSet, recipe: Recipe, worker: Worker) -> None:
+    def __init__(
+        self,
+        examples: ExampleSet,
+        recipe: Recipe,
+        worker: Worker,
+        predicted_targets: Callable[[Any], Any] = lambda targets: targets,
+    ) -> None:
+        """Prepare batches; `predicted_targets` returns the part of the targets that the loss counts, if ≥ 0."""
         mean = float(examples.lengths.mean())
         super().__init__(recipe, worker, max(1, round(mean)), max(1, round(mean * recipe.batch)))
-        self.examples = examples
+        self.examples, self.predicted_targets = examples, predicted_targets
         self.order = BucketedExamples(examples.lengths, recipe.batch, recipe.seed)
         self.num_targets = 0  # of the last batch, over the rows of all processes
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return the part of the targets that the loss counts; negative entries are padding."""
-        return targets
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows ..."], Int[Tensor, "rows ..."]]:
         inputs, targets = self.examples.batch(self.order.examples(step))

@@ -191,7 +191,7 @@ def score_masked(
     spec = model.spec
     num_special = 2 if spec.objective == "masked" else len(SPECIAL_TOKENS)
     context = min(spec.context, len(tokens) + num_special)  # a shorter text is one window
-    windows = MaskedWindows(len(tokens), context, 1, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
+    windows = masked_windows(len(tokens), spec.replace(context=context), rate, seed=seed)
     hidden, follows = _RunningMeans(), _RunningMeans()
     rows = 0
     with measuring(model) as device:

@@ -50,8 +50,9 @@ class ParsingTask(Task):
 
     info = PARSING
     trained_on = "trees"
+    note_prefix = "skipped in "
 
-    def load(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
+    def _read(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
         """Return the splits of a treebank.
 
         Before training, check that validation trees have relations to be learned.
@@ -66,8 +67,6 @@ class ParsingTask(Task):
             lexicon=context.vocabulary,
             progress=context.progress,
         )
-        for message in (*(f"skipped in {note}" for note in trees.notes), *trees.overlaps):
-            context.observer.log(message)
         if context.vocabulary is None:
             check_relations(trees)
         return trees
@@ -84,8 +83,8 @@ class ParsingTask(Task):
         trees = self.load(TreebankSpec(treebank=args.name, **files), context)
         return trees.select(split or ("test" if "test" in files else "validation"))
 
-    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
-        return TreeBatches(examples, recipe, worker)
+    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        return ExampleBatches(examples, recipe, worker, lambda targets: targets[..., 0])  # the heads, −1 at padding
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
         return ParsingLoss(model)
@@ -128,14 +127,6 @@ def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     """Return the protocol entries (name → value) about the trees that a score was measured on."""
     entries = {"treebank": trees.description, "data hash": trees.hash, "skipped": "; ".join(trees.notes) or None}
     return {**entries, **split_protocol(trees, trees.split_names[0])}
-
-
-class TreeBatches(ExampleBatches):
-    """Batches of sentences with their trees."""
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return the head of each word, negative at padding."""
-        return targets[..., 0]  # the head of each word
 
 
 # Loss
