@@ -32,25 +32,15 @@ from lemma.tasks.registry import TASKS_BY_OPTION, DataArgs, TaskInfo, task_for
 
 @dataclass(frozen=True)
 class LoadContext:
-    """Context in which data are loaded: the model, the recipe and the run they are for.
+    """Context in which data are loaded: the model, the recipe and the run they are for."""
 
-    Attributes:
-        model: Spec of the model.
-        recipe: Recipe of the run.
-        observer: Shows progress and messages.
-        vocabulary: Tokenizer or lexicon; learned from the data if None.
-        labels: Names of the classes; taken from the data if empty.
-        run_path: Folder of the run that the data are to evaluate, where they are not its own.
-        split: Split of these data that is asked for.
-    """
-
-    model: Any
+    model: Any  # its spec
     recipe: Recipe
-    observer: Observer
-    vocabulary: Any = None
-    labels: tuple[str, ...] = ()
-    run_path: Path | None = None
-    split: str | None = None
+    observer: Observer  # shows progress and messages
+    vocabulary: Any = None  # tokenizer or lexicon; learned from the data if None
+    labels: tuple[str, ...] = ()  # names of the classes; taken from the data if empty
+    run_path: Path | None = None  # folder of the run that the data are to evaluate, where they are not its own
+    split: str | None = None  # split of these data that is asked for
 
     @classmethod
     def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
@@ -259,13 +249,11 @@ class Batches:
     """The batches of a run on its device; each is a pure function of its step.
 
     Attributes:
-        fixed_shape: Whether all batches have one shape, so that compiling pays.
-        note: Message for the user about these batches.
         length: Mean tokens of a row.
     """
 
-    fixed_shape: ClassVar[bool] = True
-    note: str | None = None
+    fixed_shape: ClassVar[bool] = True  # whether all batches have one shape, so that compiling pays
+    note: str | None = None  # message for the user about these batches
 
     def __init__(self, recipe: Recipe, worker: Worker, length: int, tokens_per_step: int) -> None:
         self.recipe, self.worker, self.rows = recipe, worker, worker.local_rows(recipe.batch)
@@ -336,15 +324,13 @@ class TaskLoss(nn.Module):
     `forward(inputs, targets, state)` returns `LossTerms`.
 
     Attributes:
-        compilable: Whether the module can be compiled.
         layers: Layers of one shape, of which one is compiled for all; empty to compile the module at once.
-        terms: Names of the reported terms.
         chance: Number of choices of an untrained model, their plural, and the symbol of the number.
     """
 
     compilable: bool = True
     layers: Sequence[nn.Module] = ()
-    terms: tuple[str, ...] = ("loss",)
+    terms: tuple[str, ...] = ("loss",)  # names of the terms that are reported
     chance: tuple[int, str, str] | None = None
 
 
@@ -353,11 +339,10 @@ class CrossEntropy(NamedTuple):
 
     Attributes:
         objective: With label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over all classes of −log p.
-        loss: −log p(target) without smoothing, to report.
     """
 
     objective: Float[Tensor, ""]
-    loss: Float[Tensor, ""]
+    loss: Float[Tensor, ""]  # −log p(target) without smoothing, to report
 
 
 def cross_entropy(
@@ -401,21 +386,13 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True)
 class Headline:
-    """The figure by which scores are compared.
-
-    Attributes:
-        name: Name of the figure.
-        value: The figure.
-        bounds: Its 95 % interval, if there is one.
-        more_is_better: Whether larger values are better.
-        baseline: Value of always naming the most frequent class.
-    """
+    """The figure by which scores are compared."""
 
     name: str
     value: float
-    bounds: Sequence[float] | None = None
+    bounds: Sequence[float] | None = None  # its 95 % interval, if there is one
     more_is_better: bool = True
-    baseline: float | None = None
+    baseline: float | None = None  # value of always naming the most frequent class
 
     @property
     def baseline_text(self) -> str:

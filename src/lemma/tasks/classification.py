@@ -131,13 +131,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassificationScore(Score):
-    """Accuracy, and precision, recall and F1 averaged over the classes, from 0 to 1.
-
-    Attributes:
-        confusion: Number of texts by class (rows) and by assigned class (columns).
-        loss: Mean of −log p(class), in nats.
-        unit: The item that is classified: "text", or "node" of a graph.
-    """
+    """Accuracy, and precision, recall and F1 averaged over the classes, from 0 to 1."""
 
     title = "Classification"
 
@@ -147,10 +141,10 @@ class ClassificationScore(Score):
     recall: Estimate
     f1: Estimate
     classes: tuple[ClassScore, ...]
-    confusion: tuple[tuple[int, ...], ...]
-    loss: float
+    confusion: tuple[tuple[int, ...], ...]  # number of texts by class (rows) and by assigned class (columns)
+    loss: float  # mean of −log p(class), in nats
     protocol: Mapping[str, Any]
-    unit: str = "text"
+    unit: str = "text"  # the item that is classified: "text", or "node" of a graph
 
     @property
     def majority(self) -> tuple[str, float]:

@@ -364,14 +364,6 @@ class ReadingPlan:
 
     Row k reads `length` tokens from token k·`scored` on and scores the last `scored` of them; the first row scores all.
 
-    Attributes:
-        num_targets: Tokens of the text that have a next one.
-        length: Tokens of a row.
-        scored: Tokens scored per row.
-        carries_state: Whether rows are streams, not windows.
-        context: Most tokens a token is predicted from; None if all before it.
-        stride: Tokens scored per window, as asked for.
-
     >>> windows = ReadingPlan(num_targets=5, length=3, scored=2, carries_state=False)
     >>> windows.slice_rows(np.arange(6), range(windows.num_rows), range(3))
     (array([[0, 1, 2],
@@ -379,12 +371,12 @@ class ReadingPlan:
            [-100,    4,    5]]))
     """
 
-    num_targets: int
-    length: int
-    scored: int
-    carries_state: bool
-    context: int | None = None
-    stride: int | None = None
+    num_targets: int  # tokens of the text that have a next one
+    length: int  # tokens of a row
+    scored: int  # tokens scored per row
+    carries_state: bool  # whether rows are streams, not windows
+    context: int | None = None  # most tokens a token is predicted from; None if all before it
+    stride: int | None = None  # tokens scored per window, as asked for
 
     @property
     def num_rows(self) -> int:
@@ -464,24 +456,19 @@ class Protocol:
     """Everything needed to repeat a measurement, or to compare two.
 
     Attributes:
-        context: Most tokens a token is predicted from; None if all before it.
         stride: Tokens scored per window: 1 if each has the full context; None where the context has no bound.
-        streams: Parts of the text read side by side with a carried state; None where windows are read.
-        warm_up: Tokens that each stream or window but the first reads before it scores one.
-        left_out: Sentences on what is not measured.
-        overlaps: Sentences on what the split shares with others.
     """
 
     tokenizer: str | None = None
     data_hash: str | None = None
     split: str | None = None
-    context: int | None = None
+    context: int | None = None  # most tokens a token is predicted from; None if all before it
     stride: int | None = None
-    streams: int | None = None
-    warm_up: int = 0
+    streams: int | None = None  # parts of the text read side by side with a carried state; None where windows are read
+    warm_up: int = 0  # tokens that each stream or window but the first reads before it scores one
     precision: str = "float32"
-    left_out: tuple[str, ...] = ()
-    overlaps: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()  # sentences on what is not measured
+    overlaps: tuple[str, ...] = ()  # sentences on what the split shares with others
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value or name != "overlaps"}

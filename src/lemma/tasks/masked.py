@@ -118,25 +118,16 @@ class MaskedLoss(TaskLoss):
 
 @dataclass(frozen=True)
 class MaskedScore(Score):
-    """Loss and accuracy on masked tokens, and on the order of segments where that is learned.
-
-    Attributes:
-        loss: Nats per masked token; per window, if only the order of segments is learned.
-        accuracy: Fraction of the masked tokens that are the most likely ones; None where none is masked.
-        tokens: Number of masked tokens.
-        rows: Number of windows.
-        follows_loss: Nats per window of the order of segments.
-        follows_accuracy: Fraction of the windows whose order is right.
-    """
+    """Loss and accuracy on masked tokens, and on the order of segments where that is learned."""
 
     title = "Prediction of hidden tokens"
 
-    loss: float
-    accuracy: float | None
-    tokens: int
-    rows: int
-    follows_loss: float | None
-    follows_accuracy: float | None
+    loss: float  # nats per masked token; per window, if only the order of segments is learned
+    accuracy: float | None  # fraction of the masked tokens that are the most likely ones; None where none is masked
+    tokens: int  # number of masked tokens
+    rows: int  # number of windows
+    follows_loss: float | None  # nats per window of the order of segments
+    follows_accuracy: float | None  # fraction of the windows whose order is right
     protocol: Mapping[str, Any]
 
     @property

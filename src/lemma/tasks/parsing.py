@@ -226,20 +226,17 @@ class RelationFinding:
     """The attention head that finds a relation best, next to baselines; accuracies in per cent (Clark et al. 2019).
 
     Attributes:
-        head: Name of the head, or `none` where no head ever finds the relation.
-        offset: The fixed distance to the other word that is right most often.
-        untrained: Accuracy of the best head of a model of the same spec with random weights.
         shuffled: Accuracy of the best head when each word's attention is permuted among the words it may see.
     """
 
     relation: str
     direction: Direction
     count: int
-    head: str
+    head: str  # name of the head, or `none` where no head ever finds the relation
     accuracy: float
-    offset: int
+    offset: int  # the fixed distance to the other word that is right most often
     offset_accuracy: float
-    untrained: float | None = None
+    untrained: float | None = None  # accuracy of the best head of a model of the same spec with random weights
     shuffled: float | None = None
 
     def __str__(self) -> str:
@@ -255,16 +252,13 @@ class RelationScore:
     """Score of one relation, in per cent.
 
     Attributes:
-        count: Words that have the relation.
-        guessed: Words that were assigned the relation.
-        correct: Words with the right head and relation.
         attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
     """
 
     relation: str
-    count: int
-    guessed: int
-    correct: int
+    count: int  # words that have the relation
+    guessed: int  # words that were assigned the relation
+    correct: int  # words with the right head and relation
     attended: float | None = None
 
     @property
@@ -292,10 +286,7 @@ class ParsingScore(Score):
     """Attachment scores in per cent, by relation, next to baselines.
 
     Attributes:
-        las: None where trees have no relations.
-        uas_without_punctuation: None where all words are punctuation.
         uuas: Per cent of the arcs between words that are there in either direction, for trees without relations.
-        loss: Nats/word of the joint (head, relation); None for trees without probabilities.
         attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
         findings: The attention head that finds each relation best, for trees from attention.
     """
@@ -305,14 +296,14 @@ class ParsingScore(Score):
     sentences: int
     words: int
     uas: float
-    las: float | None
-    uas_without_punctuation: float | None
+    las: float | None  # None where trees have no relations
+    uas_without_punctuation: float | None  # None where all words are punctuation
     las_without_punctuation: float | None
     relations: tuple[RelationScore, ...]
     baselines: Mapping[str, float]
     protocol: Mapping[str, Any]
     uuas: float | None = None
-    loss: float | None = None
+    loss: float | None = None  # nats/word of the joint (head, relation); None for trees without probabilities
     attended: float | None = None
     findings: tuple[RelationFinding, ...] = ()
 

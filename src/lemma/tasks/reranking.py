@@ -113,15 +113,10 @@ MAX_PAIR_ELEMENTS = 1 << 25  # elements of the hidden states of pairs read toget
 
 
 class Candidates(NamedTuple):
-    """Pairs to re-rank.
+    """Pairs to re-rank."""
 
-    Attributes:
-        texts: In each row, the texts among which the image's own text is to be found.
-        images: In each column, the images among which the text's own image is to be found.
-    """
-
-    texts: ImageTextMask
-    images: ImageTextMask
+    texts: ImageTextMask  # in each row, the texts among which the image's own text is to be found
+    images: ImageTextMask  # in each column, the images among which the text's own image is to be found
 
     @property
     def either(self) -> ImageTextMask:
@@ -212,19 +207,12 @@ class RerankingLoss(TaskLoss):
 
 @dataclass(frozen=True)
 class RerankingGain:
-    """Gain of re-ranking in one direction; fractions from 0 to 1.
+    """Gain of re-ranking in one direction; fractions from 0 to 1."""
 
-    Attributes:
-        recall: Recall at 1 after re-ranking minus before, by a paired bootstrap.
-        better: Queries whose relevant candidate is first only after re-ranking.
-        worse: Queries whose relevant candidate is first only before.
-        ceiling: Fraction of the queries with a relevant candidate to re-rank: the upper bound of recall at 1.
-    """
-
-    recall: Estimate
-    better: int
-    worse: int
-    ceiling: float
+    recall: Estimate  # recall at 1 after re-ranking minus before, by a paired bootstrap
+    better: int  # queries whose relevant candidate is first only after re-ranking
+    worse: int  # queries whose relevant candidate is first only before
+    ceiling: float  # fraction of the queries with a relevant candidate to re-rank: the upper bound of recall at 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name; `interval` is the confidence interval of the recall."""

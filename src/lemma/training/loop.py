@@ -63,16 +63,7 @@ class TrainingResult(Result):
     """Figures of a run that is done, stopped early or interrupted.
 
     Attributes:
-        parameters: All parameters of the model.
-        learned: Trained parameters; fewer than all where a base is adapted.
-        training_loss: Mean loss of the steps since the last row of metrics.
-        validation_loss: Loss of the last validation; `perplexity` and `figures` belong to it.
-        seconds: Duration of the training steps, over all sessions of the run.
-        setup_seconds: Duration until the first step of this session: building, copying the text, compiling.
-        split_hashes: Hash of each split, where some are files of their own.
-        overlaps: Sentences on what the splits share.
         figures: Further figures of the last validation, such as UAS and LAS.
-        tokenizer_sample: Sentence on the part of the text that the tokenizer was trained on, if not all of it.
     """
 
     title = "Training run"
@@ -82,26 +73,26 @@ class TrainingResult(Result):
     steps: int
     planned_steps: int
     stopped: StopReason
-    parameters: int
-    learned: int
+    parameters: int  # all parameters of the model
+    learned: int  # trained parameters; fewer than all where a base is adapted
     tokens: int
-    training_loss: float | None
-    validation_loss: float | None
+    training_loss: float | None  # mean loss of the steps since the last row of metrics
+    validation_loss: float | None  # loss of the last validation; `perplexity` and `figures` belong to it
     perplexity: float | None
     best_loss: float | None
     best_perplexity: float | None
     best_step: int | None
-    seconds: float
-    setup_seconds: float
+    seconds: float  # duration of the training steps, over all sessions of the run
+    setup_seconds: float  # duration until the first step of this session: building, copying the text, compiling
     tokens_per_second: float | None
     data_hash: str
-    split_hashes: dict[str, str] = field(default_factory=dict)
-    overlaps: tuple[str, ...] = ()
+    split_hashes: dict[str, str] = field(default_factory=dict)  # hash of each split, where some are files of their own
+    overlaps: tuple[str, ...] = ()  # sentences on what the splits share
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
     best_figures: dict[str, float] = field(default_factory=dict)
-    tokenizer_sample: str = ""
+    tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
     @property
     def info(self) -> TaskInfo:

@@ -90,17 +90,13 @@ class TrainingState:
     """Progress of a run: the numbers that go into every checkpoint.
 
     Attributes:
-        tokens: Tokens predicted so far, by all processes.
         figures: Further figures of the last validation, such as UAS and LAS.
-        without_better: Validations since the best one.
         interval: Sum of the training losses since the last validation, and their number.
         recent: For each of the last validations, the mean training loss before it, and its loss.
-        warnings: Messages by kind; each is given once per run.
-        tokenizer_sample: Sentence on the part of the text that the tokenizer was trained on, if not all of it.
     """
 
     step: int = 0
-    tokens: int = 0
+    tokens: int = 0  # tokens predicted so far, by all processes
     seconds: float = 0.0
     training_loss: float | None = None
     validation_loss: float | None = None
@@ -110,11 +106,11 @@ class TrainingState:
     best_step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
     best_figures: dict[str, float] = field(default_factory=dict)
-    without_better: int = 0
+    without_better: int = 0  # validations since the best one
     interval: list[float] = field(default_factory=lambda: [0.0, 0])
     recent: list[list[float]] = field(default_factory=list)
-    warnings: dict[str, str] = field(default_factory=dict)
-    tokenizer_sample: str = ""
+    warnings: dict[str, str] = field(default_factory=dict)  # messages by kind; each is given once per run
+    tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
     def record_validation(self, loss: float, perplexity: float) -> bool:
         """Record the figures of a validation; return whether its loss is the lowest so far."""
