@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from annotated_types import Le
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
@@ -15,6 +15,9 @@ from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.settings import SYNONYMS
+
+if TYPE_CHECKING:
+    from lemma.spec.plugins import PluginGroup
 
 
 @dataclass(frozen=True)
@@ -93,12 +96,15 @@ class Spec(BaseModel):
         return self.model_dump(mode="json", exclude_none=True)
 
 
-def kind_validator(noun: str, kinds: Collection[str], default: str | None = None) -> BeforeValidator:
+def kind_validator(
+    noun: str, kinds: Collection[str], group: "PluginGroup[Any] | None" = None, default: str | None = None
+) -> BeforeValidator:
     """Return a pydantic validator that accepts the `kind` of a spec instead of its table.
 
     Args:
         noun: name of the setting, for errors.
-        kinds: names of all kinds.
+        kinds: built-in kinds.
+        group: plugins with further kinds.
         default: kind of a table without one; None if it must have one.
     """
 
@@ -110,8 +116,8 @@ def kind_validator(noun: str, kinds: Collection[str], default: str | None = None
             value = str(value)
         if not isinstance(value, str):
             return value
-        if value not in kinds:
-            raise ValueError(describe_unknown(noun, value, kinds))
+        if value not in kinds and not (group and group.provides(value)):
+            raise ValueError(describe_unknown(noun, value, [*kinds, *(group.names() if group else ())]))
         return {"kind": value}
 
     return BeforeValidator(read)

@@ -50,9 +50,6 @@ STOP_MESSAGES = {
     "asked": "stopped by on_step",
     "interrupted": "interrupted",
 }
-STATE_FIELDS = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
-STATE_FIELDS += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
-"""Fields of the result that come from the state of the session."""
 
 
 # Results
@@ -106,22 +103,25 @@ class TrainingResult(Result):
     ) -> Self:
         """Return the figures of a session that has stopped for the reason `stopped`."""
         state, model = session.state, session.model
-        return cls(
-            path=folder.path,
-            family=folder.spec.family,
-            steps=state.step,
-            planned_steps=folder.recipe.steps,
-            stopped=stopped,
-            parameters=count_parameters(model),
-            learned=sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad),
-            setup_seconds=setup_seconds,
-            tokens_per_second=state.tokens / state.seconds if state.seconds else None,
-            data_hash=folder.data_hash,
-            split_hashes=dict(data.split_hashes),
-            overlaps=data.overlaps,
-            warnings=tuple(state.warnings.values()),
-            **{name: getattr(state, name) for name in STATE_FIELDS},
-        )
+        shared: dict[str, Any] = {
+            item.name: getattr(state, item.name) for item in fields(cls) if hasattr(state, item.name)
+        }
+        own = {
+            "path": folder.path,
+            "family": folder.spec.family,
+            "steps": state.step,
+            "planned_steps": folder.recipe.steps,
+            "stopped": stopped,
+            "parameters": count_parameters(model),
+            "learned": sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad),
+            "setup_seconds": setup_seconds,
+            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+            "data_hash": folder.data_hash,
+            "split_hashes": dict(data.split_hashes),
+            "overlaps": data.overlaps,
+            "warnings": tuple(state.warnings.values()),
+        }
+        return cls(**shared | own)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
