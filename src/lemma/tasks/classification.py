@@ -226,20 +226,16 @@ Counts = Int64[np.ndarray, "samples classes"]
 BOOTSTRAP_ELEMENTS = 1 << 23  # numbers drawn at once: 64 MB
 
 
-def classify(
-    model: nn.Module, examples: LabelledExamples, batch: int | None = None
-) -> Float[np.ndarray, "texts classes"]:
-    """Return the probability of each class for each text; the model reads at most `batch` texts at once, if set."""
+def classify(model: nn.Module, examples: LabelledExamples) -> Float[np.ndarray, "texts classes"]:
+    """Return the probability of each class for each text."""
     probabilities: list[np.ndarray] = []
     order: list[np.ndarray] = []
     with measuring(model) as device:
-        for group in batch_by_length(examples.lengths, tokens_per_batch(device)):
-            for start in range(0, len(group), batch or len(group)):
-                indices = group[start : start + (batch or len(group))]
-                tokens, _ = examples.batch(indices)
-                logits = model(torch.from_numpy(tokens).to(device))
-                probabilities.append(logits.double().softmax(-1).cpu().numpy())
-                order.append(indices)
+        for indices in batch_by_length(examples.lengths, tokens_per_batch(device)):
+            tokens, _ = examples.batch(indices)
+            logits = model(torch.from_numpy(tokens).to(device))
+            probabilities.append(logits.double().softmax(-1).cpu().numpy())
+            order.append(indices)
     return np.concatenate(probabilities)[np.argsort(np.concatenate(order), kind="stable")]
 
 
