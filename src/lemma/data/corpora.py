@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
-from lemma.errors import DataError, describe_unknown
+from lemma.errors import DataError
 from lemma.files import (
     Progress,
     atomic_new_folder,
@@ -38,7 +38,6 @@ from lemma.files import (
     remove_atomically,
 )
 from lemma.processes import child_environment, python_command
-from lemma.spec.base import exists
 
 if TYPE_CHECKING:
     from lemma.data.treebanks import Sentence
@@ -97,17 +96,6 @@ def list_corpora() -> list[CorpusRow]:
         for corpora in CORPORA_BY_KIND.values()
         for corpus in corpora.values()
     ]
-
-
-def resolve_user_path(kind: DataKind, name: str, expected: str) -> Path:
-    """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
-
-    The error suggests built-in data sets of this kind, or what is `expected`, such as "a text file".
-    """
-    path = Path(name)
-    if not exists(path) and path.name == name and not path.suffix:
-        raise DataError(f"{describe_unknown(kind, name, CORPORA_BY_KIND[kind])} Or give the path of {expected}.")
-    return path
 
 
 def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]:

@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD, Indices, TokenRows
-from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus, resolve_user_path
+from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus
 from lemma.data.splits import (
     ExampleFile,
     Splits,
     assign_splits,
     normalise_text,
     prepare_examples,
+    resolve_user_path,
     split_files,
     split_groups,
     stratified_order,
@@ -122,7 +123,7 @@ def read_label_file(
             rated = f"rated between −{CLEAR_RATING} and {CLEAR_RATING}"
             notes.append(f"{name}: {len(unlabelled):,} texts {rated} have no label")
     else:
-        path = resolve_user_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")
+        path = resolve_user_path("labels", name, LABELLED_CORPORA, "a CSV, TSV, JSONL or CoNLL-U file")
         paths = [path]
     if has_trees(name):
         table = _read_conllu(path)

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import PAIR_CORPORA, fetch_corpus, resolve_user_path
+from lemma.data.corpora import PAIR_CORPORA, fetch_corpus
 from lemma.data.splits import (
     ExampleFile,
     Splits,
     assign_splits,
     normalise_text,
     prepare_examples,
+    resolve_user_path,
     split_files,
     split_groups,
 )
@@ -96,7 +97,7 @@ def read_pair_file(
     if is_builtin:
         files = fetch_corpus(PAIR_CORPORA[name], progress)
     else:
-        files = [resolve_user_path("pairs", name, "a TSV, CSV or JSONL file")]
+        files = [resolve_user_path("pairs", name, PAIR_CORPORA, "a TSV, CSV or JSONL file")]
     columns = [Column("source", source_column, SOURCE_ALIASES), Column("target", target_column, TARGET_ALIASES)]
     table = read_table(files[0], columns, any_width=True, is_header=_is_header)
     pairs = tuple(map(Pair, table.cells["source"], table.cells["target"]))

@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from lemma.errors import DataError, describe_unknown
 from lemma.files import text_hash
+from lemma.spec.base import exists
 
 Item = TypeVar("Item")
 Encoded = TypeVar("Encoded")
@@ -78,6 +80,21 @@ class Splits(Generic[Item]):
 
 
 # From files of examples to the examples of each split
+
+
+def resolve_user_path(kind: DataKind, name: str, known_names: Iterable[str], expected: str) -> Path:
+    """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
+
+    Args:
+        kind: kind of data that is wanted, for the error.
+        name: path, or misspelt name of a data set.
+        known_names: data sets of this kind, to suggest.
+        expected: noun phrase of the error, such as "a text file".
+    """
+    path = Path(name)
+    if not exists(path) and path.name == name and not path.suffix:
+        raise DataError(f"{describe_unknown(kind, name, known_names)} Or give the path of {expected}.")
+    return path
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
-from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, resolve_user_path
-from lemma.data.splits import Splits, combine_split_hashes, split_files
+from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus
+from lemma.data.splits import Splits, combine_split_hashes, resolve_user_path, split_files
 from lemma.data.text import (
     DOCUMENT_END,
     SAMPLE_WINDOWS,
@@ -204,7 +204,7 @@ def find_text_files(
     """
     provided = provided or {}
     corpora = [name for name in names if name in CORPORA]
-    paths = [resolve_user_path("text", name, "a text file") for name in names if name not in CORPORA]
+    paths = [resolve_user_path("text", name, CORPORA, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(real_path(path)) for path in paths)]).most_common(1)[0]
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")

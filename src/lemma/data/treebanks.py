@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD
-from lemma.data.corpora import TREEBANKS, fetch_corpus, resolve_user_path
-from lemma.data.splits import Splits, describe_overlaps, split_files
+from lemma.data.corpora import TREEBANKS, fetch_corpus
+from lemma.data.splits import Splits, describe_overlaps, resolve_user_path, split_files
 from lemma.data.text import decode_span, open_text
 from lemma.errors import DataError, describe_unknown
 from lemma.files import Progress, files_hash, parse_json, text_hash, write_atomically
@@ -550,7 +550,7 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
 
 def _resolve_user_file(name: str) -> Path:
     """Return the path of a user's CoNLL-U file; a folder or an unknown name is an error."""
-    path = resolve_user_path("treebank", name, "a CoNLL-U file")
+    path = resolve_user_path("treebank", name, TREEBANKS, "a CoNLL-U file")
     if exists(path) and path.is_dir():
         raise DataError(f"{path}: this is a folder; a CoNLL-U file is expected here.")
     return path

@@ -42,7 +42,7 @@ from lemma.files import (
 from lemma.retrieval.embedding import Embedder
 from lemma.retrieval.result import IndexCounts
 from lemma.runs.folder import write_lock
-from lemma.runs.verify import Verification, check_files
+from lemma.runs.verify import Verification, check_files, make_verification
 from lemma.spec.base import exists
 
 HEADER_FILE = "index.json"
@@ -203,7 +203,7 @@ class Index:
 def verify_index(folder: Path) -> Verification:
     """Compare the files of the index in a folder with their checksums."""
     paths = [folder / HEADER_FILE, *_data_files(folder)]
-    return Verification(folder, tuple(check_files(paths, folder, lambda: Index.open(folder).read())))
+    return make_verification(folder, check_files(paths, lambda: Index.open(folder).read()))
 
 
 # Sources of images

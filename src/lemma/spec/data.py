@@ -5,8 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import kind_validator
+from lemma.spec.base import Letter, Spec, kind_validator
 
 
 class Characters(Spec):

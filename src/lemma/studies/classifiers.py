@@ -47,8 +47,8 @@ from lemma.studies.claims import CheaperClaim, compare_costs, format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, read_json, validation_rows, write_json
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of, time_in_turns
-from lemma.tasks.base import LoadContext, report_skipped
-from lemma.tasks.classification import classify, load_labels, score_classes
+from lemma.tasks.base import LoadContext
+from lemma.tasks.classification import ClassificationTask, classify, score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 from lemma.tasks.registry import absolute_path
 
@@ -388,8 +388,8 @@ class ClassifiersExperiment(ClassifierExperiment):
         self.data = label_data(spec, spec.limit)
         self.datasets: dict[str, Splits[LabelledExamples]] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one
-            dataset = load_labels(self.data, choice.model.body, None, (), observer)
-            self.datasets[choice.title] = dataset if self.datasets else report_skipped(dataset, observer)
+            context = LoadContext(choice.model, Recipe(), SilentObserver() if self.datasets else observer)
+            self.datasets[choice.title] = ClassificationTask().load(self.data, context)  # notes are logged once
         self.dataset = self.datasets[self.choices[0].title]  # the labelled texts as the first body reads them
 
     def cells(self) -> list[StudyCell]:
