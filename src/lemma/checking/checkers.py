@@ -4,7 +4,6 @@ Files such as claims and sheets choose a checker by its name; nothing that a fil
 """
 
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from typing import Any
 
 from lemma.errors import SpecError, describe_unknown
@@ -29,15 +28,6 @@ WITHOUT_SIZES = {  # the checkers that take no sizes, and why
     "sheet": "each question names its own",
 }
 MODEL_CHECKERS = ("parameters", "flops", "trainable", "number", "shape")  # these take `package.module:factory` too
-FUNCTIONS = {  # by module; imported when called, since some imports take a second. The others check formulas
-    "number": ("check_number", "check_number"),
-    "shape": ("shapes", "check_shapes"),
-    "gradient": ("gradients", "check_gradients"),
-    "derivation": ("derivation", "check_derivation"),
-    "worked": ("worked.check", "check_worked"),
-    "sheet": ("grading", "check_sheet"),
-    "identity": ("identities", "check_identity"),
-}
 
 
 def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[str, Any]) -> Result:
@@ -47,6 +37,7 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
         name: a key of ANSWER_ARGUMENTS, such as "parameters" or "gradient".
         model: what is checked: a model, a cell, a worked case, a sheet or an identity.
         answers: texts that follow the model on the command line, as ANSWER_ARGUMENTS lists them.
+        sizes: settings of the model or sizes of the identity.
 
     >>> run_checker("number", "table-a5", ["parameters", "9,721,596"], {"L": 2}).equal
     True
@@ -62,11 +53,36 @@ def run_checker(name: str, model: Any, answers: Sequence[Any], sizes: Mapping[st
         raise SpecError(f"check {name}: {expected} expected behind the model, got {len(answers)} answers.")
     if name in WITHOUT_SIZES and sizes:
         raise SpecError(f"check {name}: '{next(iter(sizes))}' is unknown here: {WITHOUT_SIZES[name]}.")
-    if name == "identity" and not model:
-        from lemma.checking.identities import list_identities
+    match name:  # checkers are imported when they are called: some imports take a second
+        case "parameters" | "flops" | "trainable":
+            from lemma.checking.check_formula import check_formula
 
-        return list_identities()
-    module, function = FUNCTIONS.get(name, ("check_formula", "check_formula"))
-    arguments = [model, *([] if name in FUNCTIONS else [name]), *([answers] if arguments is None else answers)]
-    check = getattr(import_module(f"lemma.checking.{module}"), function)
-    return check(*arguments, *([] if name in WITHOUT_SIZES else [sizes]))
+            return check_formula(model, name, answers[0], sizes)
+        case "number":
+            from lemma.checking.check_number import check_number
+
+            return check_number(model, answers[0], str(answers[1]), sizes)
+        case "shape":
+            from lemma.checking.shapes import check_shapes
+
+            return check_shapes(model, answers, sizes)
+        case "gradient":
+            from lemma.checking.gradients import check_gradients
+
+            return check_gradients(model, answers)
+        case "derivation":
+            from lemma.checking.derivation import check_derivation
+
+            return check_derivation(model)
+        case "worked":
+            from lemma.checking.worked.check import check_worked
+
+            return check_worked(model, answers)
+        case "sheet":
+            from lemma.checking.grading import check_sheet
+
+            return check_sheet(model, answers)
+        case _:
+            from lemma.checking.identities import check_identity, list_identities
+
+            return check_identity(model, sizes) if model else list_identities()
