@@ -197,26 +197,21 @@ class ClassMarks(Result):
 
     def _tables(self) -> tuple[Table, Table]:
         """Return a table of the points by student and question, and a table of the verdicts by question."""
-        means = self._means()
-        rows = [
-            (marks.student, f"{marks.points:g}", *(f"{mark.points:g}" for mark in marks.marks))
-            for marks in self.students
-        ]
+        means, max_points = self._means(), [mark.of for mark in self.students[0].marks]
+        rows = [(marks.student, *(f"{each.points:g}" for each in (marks, *marks.marks))) for marks in self.students]
         overall = mean(marks.points for marks in self.students)
-        total = ("mean", f"{overall:.2f}", *(f"{value:.2f}" for value in means))
+        total = ("mean", *(f"{value:.2f}" for value in (overall, *means)))
         students = Table(("student", "points", *self.questions), rows, total=total)
         counts = [self.count_verdicts(index) for index in range(len(self.questions))]
         used = [verdict for verdict in VERDICT_HEADINGS if any(count[verdict] for count in counts)]
-        max_points = [mark.of for mark in self.students[0].marks]
-        questions = Table(
-            ("question", "mean", *(VERDICT_HEADINGS[verdict] for verdict in used)),
-            [
-                (id, f"{value:.2f} of {points:g}", *(str(count[verdict]) for verdict in used))
-                for id, value, points, count in zip(self.questions, means, max_points, counts, strict=True)
-            ],
-            bars=[value / points for value, points in zip(means, max_points, strict=True)],
-        )
-        return students, questions
+        header = ("question", "mean", *(VERDICT_HEADINGS[verdict] for verdict in used))
+        columns = zip(self.questions, means, max_points, counts, strict=True)
+        rows = [
+            (id, f"{value:.2f} of {points:g}", *(str(count[verdict]) for verdict in used))
+            for id, value, points, count in columns
+        ]
+        bars = [value / points for value, points in zip(means, max_points, strict=True)]
+        return students, Table(header, rows, bars=bars)
 
     def _mistake_blocks(self, limit: int) -> list[Block]:
         """Return a heading and a table of at most `limit` mistakes; [] if there are none."""

@@ -103,14 +103,20 @@ class ExpressionQuestion(PreparedQuestion):
     aliases: Mapping[str, str] = {}  # other names of the account's symbols
     expected: Rational  # the right formula in the symbols of the model, or the right number
 
+    def __init__(self, question: SheetQuestion, exercise: FormulaExercise | NumberExercise | None = None) -> None:
+        super().__init__(question)
+        if exercise is not None:
+            self.exercise: Any = exercise
+            self.account, self.aliases = exercise.account, exercise.aliases
+
     @cached_property
     def credit(self) -> list[tuple[Any, float]]:
         """The other answers that earn partial credit: (the parsed answer, fraction of the points)."""
         return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
 
-    @abstractmethod
     def check(self, answer: Any, diagnose: bool) -> Verdict:
         """Compare a parsed answer with the right one; with `diagnose`, explain a wrong answer."""
+        return self.exercise.check(answer, diagnose)
 
     @abstractmethod
     def is_same(self, answer: Any, other: Any) -> bool:
@@ -199,17 +205,13 @@ class ModelFormula(FormulaAnswerQuestion):
     """A question for the formula of a model's parameters or FLOPs."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
-        self.account, self.aliases = self.exercise.account, self.exercise.aliases
+        exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
+        super().__init__(question, exercise)
         quantity = self.account.quantities[question.kind]
         if quantity.at(self.account.symbols) is None or quantity.refused:
             raise InputError(f"the {question.kind} of {question.model} follow no formula. Ask for something else.")
         self.expected = substitute(Rational(quantity.polynomial), self.account.defaults)
         self.solution = quantity.write_formula(self.account.order)
-
-    def check(self, answer: FormulaQuestion, diagnose: bool) -> Verdict:
-        return self.exercise.check(answer, diagnose)
 
 
 class DerivedFormula(FormulaAnswerQuestion):
@@ -283,14 +285,13 @@ class ModelNumber(NumericQuestion):
     """A question for a number of a model, or for its change in per cent between two sizes."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
-        self.account, self.aliases = self.exercise.account, self.exercise.aliases
-        expected = self.exercise.quantity.at(self.account.symbols)
+        exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
+        super().__init__(question, exercise)
+        expected = exercise.quantity.at(self.account.symbols)
         if expected is None:
             raise InputError(f"the {question.quantity} of {question.model} follow no formula. Ask for something else.")
         if question.change:
-            expected = self.exercise.expected_change(self.parse("1 %"))
+            expected = exercise.expected_change(self.parse("1 %"))
         self.expected = Rational(as_polynomial(expected))
 
     def parse(self, text: str) -> WrittenNumber:
@@ -303,9 +304,6 @@ class ModelNumber(NumericQuestion):
         if number.start or number.is_percent:
             raise InputError("a plain number is asked for, not a change in per cent.")
         return number
-
-    def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
-        return self.exercise.check(answer, diagnose)
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
         formula = read_question(self.account, self.question.quantity, earlier[0].text, self.aliases).answer_polynomial
