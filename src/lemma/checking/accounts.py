@@ -114,30 +114,34 @@ def alternative_conventions(subject: Subject, conventions: Conventions) -> list[
     """
     multiply_add, causal = 3 - conventions.multiply_add, "full" if conventions.causal == "half" else "half"
     causal_note = f"with causal attention counted {'in full' if causal == 'full' else 'half'}"
-    multiply_adds = {
-        (): conventions,
-        (f"with a multiply–add counted as {multiply_add}",): replace(conventions, multiply_add=multiply_add),
-    }
-    passes = {
-        (): ("flops",),
-        ("for the backward pass alone",): ("backward",),
-        ("for the forward and the backward pass together",): ("flops", "backward"),
-    }
     batch, time = symbol(BATCH), symbol("T")
+    multiply_adds = {"": conventions.multiply_add, f"with a multiply–add counted as {multiply_add}": multiply_add}
+    passes = {
+        "": ("flops",),
+        "for the backward pass alone": ("backward",),
+        "for the forward and the backward pass together": ("flops", "backward"),
+    }
+    portions = {
+        "": ONE,
+        "for one row of the batch (without B)": batch,
+        "for one token of each row (without T)": time,
+        "for one token (without B and T)": batch * time,
+    }
     alternatives: list[tuple[tuple[str, ...], Polynomial]] = []
-    for (notes, convention), causal_notes in product(multiply_adds.items(), ((), (causal_note,))):
-        if causal_notes:
-            convention = replace(convention, causal=causal)
+    for add_note, attention_note in product(multiply_adds, ("", causal_note)):
+        convention = replace(
+            conventions,
+            multiply_add=multiply_adds[add_note],
+            causal=causal if attention_note else conventions.causal,
+        )
         account = count(subject, ("flops", "backward"), convention)
-        for pass_notes, names in passes.items():
-            total = sum_polynomials(account.quantities[name].polynomial for name in names)
-            portions = {(): total, ("for one row of the batch (without B)",): total / batch}
-            if "T" in total.symbols:
-                portions[("for one token of each row (without T)",)] = total / time
-                portions[("for one token (without B and T)",)] = total / batch / time
-            for portion_notes, formula in portions.items():
-                alternatives.append(((*notes, *causal_notes, *pass_notes, *portion_notes), formula))
-    return sorted((entry for entry in alternatives if entry[0]), key=lambda entry: len(entry[0]))
+        for pass_note, portion_note in product(passes, portions):
+            portion = portions[portion_note]
+            total = sum_polynomials(account.quantities[name].polynomial for name in passes[pass_note])
+            notes = tuple(filter(None, (add_note, attention_note, pass_note, portion_note)))
+            if notes and ("T" in total.symbols or "T" not in portion.symbols):
+                alternatives.append((notes, total / portion))
+    return sorted(alternatives, key=lambda entry: len(entry[0]))
 
 
 def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:

@@ -166,7 +166,6 @@ class Audit(Result):
         return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
-        """Return a table of every claim with its verdict and command, and the summary."""
         header = ("row", "verdict", "claim", "right instead, or the command that measures", "command")
         rows: list[tuple[str, ...]] = []
         for checked in self.claims:
@@ -180,8 +179,7 @@ class Audit(Result):
 def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], None] | None = None) -> Audit:
     """Check the claims of some rows, such as C2, or groups of rows, such as C; all claims if `rows` is empty.
 
-    Args:
-        on_progress: called with the number of claims checked so far and their total.
+    `on_progress` receives the number of claims checked so far and their total.
 
     >>> print(check_sources(["D2"]).summary)
     1 claim: 1 right, 0 wrong, 0 to measure.

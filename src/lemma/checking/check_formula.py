@@ -1,6 +1,7 @@
 """Check a formula for the parameters or operations of a model: read → account → compare → explain → verdict."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Literal
 
 from lemma.checking.accounts import ModelExercise, account_for
@@ -8,7 +9,7 @@ from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_numb
 from lemma.checking.explain import describe_nearest, explain, explain_number, suggest_settings
 from lemma.checking.mistakes import COST_FACTOR, COST_TENSOR
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
-from lemma.counting.polynomial import FormulaTooLarge, symbol, work_limit
+from lemma.counting.polynomial import FormulaTooLarge, Polynomial, symbol, work_limit
 from lemma.counting.subject import BATCH, Model
 from lemma.errors import InputError, describe_unknown
 
@@ -106,6 +107,11 @@ class FormulaExercise(ModelExercise):
             return question.make_verdict("No simple explanation: the difference has too many terms.")
         return question.make_verdict(describe_nearest(question))
 
+    @cached_property
+    def parameters(self) -> Polynomial:
+        """The formula of the model's parameters, for the rules of thumb of its operations."""
+        return account_for(self.subject, ("parameters",), DEFAULT_CONVENTIONS).quantities["parameters"].polynomial
+
     def _match_convention(self, question: FormulaQuestion) -> str:
         """Return a sentence on the counting convention or rule of thumb by which the answer is right; "" if none is."""
         defaults = question.account.defaults
@@ -113,8 +119,7 @@ class FormulaExercise(ModelExercise):
         for notes, formula in self.alternatives:
             if question.answer_polynomial == formula.substitute_all(unused):
                 return f"But it is right {', '.join(notes)}."
-        account = account_for(self.subject, ("parameters",), DEFAULT_CONVENTIONS)
-        parameters = account.quantities["parameters"].polynomial.substitute_all(unused)
+        parameters = self.parameters.substitute_all(unused)
         for factor in (2, 6):  # the second with the backward pass
             if question.answer_polynomial == parameters * factor * symbol(BATCH) * symbol("T"):
                 return (

@@ -106,7 +106,6 @@ class NumberExercise(ModelExercise):
         )
 
     def _check_ratio(self, number: WrittenNumber) -> Verdict:
-        """Return the verdict on a number for the ratio of the two quantities."""
         account = self.account
         numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.names)
         if number.start or numerator is None or not denominator:

@@ -297,11 +297,9 @@ class Verdict(Result):
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}{note}."
 
     def blocks(self) -> list[Block]:
-        """Return the verdict as a paragraph: headline, explanations and remarks."""
         return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
 
     def details(self) -> list[Block]:
-        """Return the headline, a table of both formulas with their values, and the explanations."""
         rows = [("yours", self.yours, self.yours_at), (self.title, self.right, self.right_at)]
         cells = [(name, text, f"= {format_number(number)}" if has_symbols(text) else "") for name, text, number in rows]
         headline = Text(self.headline, "good" if self.equal else "bad")

@@ -55,7 +55,6 @@ class DerivationStep(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The reason of a wrong step, if there is one, to be printed below it."""
         return (self.reason,) if self.reason else ()
 
 
@@ -193,7 +192,6 @@ class _FormulaDerivation(_Derivation):
         return substitute(value, dict(reversed(self.meanings.items())), self.calculator)
 
     def check(self, number: int, line: str) -> DerivationStep:
-        """Compare a line with the step before it, or store the definition it holds."""
         is_definition, name, body = self._split(line)
         symbols = [symbol for symbol in self.symbols if symbol != name or symbol in self.meanings]
         try:
@@ -216,7 +214,6 @@ class _FormulaDerivation(_Derivation):
         return step
 
     def describe_difference(self, previous: Rational, step: Rational) -> str:
-        """Return the difference of two formulas as an equation; "" without one."""
         difference = self.expand(previous) - self.expand(step)
         if not difference.numerator:
             return ""
@@ -284,7 +281,6 @@ class _MatrixDerivation(_Derivation):
         self.chain = ""
 
     def check(self, number: int, line: str) -> DerivationStep:
-        """Compare a line `name = expression = …` with the step before it, by value in every sample."""
         name, expressions = parse_steps(line, number)
         if name and (canonical := self.cell.canonical(name)) in self.cell.all_names:
             name, expressions = canonical, [variable(canonical), *expressions]
@@ -303,7 +299,6 @@ class _MatrixDerivation(_Derivation):
         return step
 
     def describe_difference(self, previous: Node, step: Node) -> str:
-        """Return how the values of two expressions differ, and a repair if any; "" if they are equal."""
         samples = self.samples
         try:
             expected = [Evaluator(sample.values)(previous) for sample in samples]

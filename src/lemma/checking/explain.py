@@ -73,23 +73,22 @@ def describe_nearest(question: FormulaQuestion) -> str:
 
     def remainder(group: PartGroup) -> Polynomial:
         """Return the shorter of the difference minus and plus the group's formula."""
-        candidates = (difference - group.total, difference + group.total)
-        return min(candidates, key=lambda formula: len(formula.terms))
+        return min(difference - group.total, difference + group.total, key=lambda formula: len(formula.terms))
 
     def overlap(group: PartGroup) -> float:
         """Return the fraction of monomials that the difference and the group's formula have in common."""
         left, right = difference.terms.keys(), group.total.terms.keys()
         return len(left & right) / len(left | right)
 
-    group = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
-    if len(remainder(group).terms) < len(difference.terms):
-        nearest, rest = f"{group.name}, {question.write(group.total)}", question.write(remainder(group))
-        return f"No simple explanation. Nearest to the difference is {nearest}; beyond that, {rest} is left."
-    group = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
-    if not overlap(group):
+    nearest = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
+    if len(remainder(nearest).terms) < len(difference.terms):
+        name, rest = f"{nearest.name}, {question.write(nearest.total)}", question.write(remainder(nearest))
+        return f"No simple explanation. Nearest to the difference is {name}; beyond that, {rest} is left."
+    nearest = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
+    if not overlap(nearest):
         return "No simple explanation: no part of the model has terms like those of the difference."
-    nearest = f"{group.name}, {question.write(group.total)}"
-    return f"No simple explanation. The terms that differ are like those of {nearest}."
+    name = f"{nearest.name}, {question.write(nearest.total)}"
+    return f"No simple explanation. The terms that differ are like those of {name}."
 
 
 _PRIME = 2**61 - 1
@@ -212,7 +211,7 @@ def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> tuple[int, list[
     """Choose from the alternatives for each effect so that no part of the model is explained twice.
 
     Returns:
-        The least total cost, and for each effect the alternatives of all choices of this cost; [] if there is none.
+        The least total cost, and for each effect the alternatives of all choices of this cost; [] without a choice.
     """
     choices: dict[int, list[Sequence[Mistake]]] = {}
     for choice in product(*mistakes):

@@ -47,17 +47,14 @@ LAST_NAME_COLUMNS = ("last name", "last_name", "surname", "family name")
 def check_sheet(
     sheet: Path | str | Mapping[str, Any], answers: Sequence[Path | str | Mapping[str, Any]]
 ) -> "StudentMarks | ClassMarks":
-    """Mark answers to a sheet: one file or mapping as a student, several files, a folder or a table as a class.
-
-    Args:
-        sheet: the questions, as a TOML or Markdown file or a mapping.
-        answers: files, folders, tables or one mapping of answers.
-    """
+    """Mark answers to a sheet: one file or mapping as a student, several files, a folder or a table as a class."""
     if not answers:
         raise InputError("check sheet: ANSWERS expected behind the sheet: files, a folder or a table of a class.")
     first = answers[0]
-    if len(answers) == 1 and (isinstance(first, Mapping) or not _is_class(Path(first))):
-        return mark_answers(sheet, first)
+    if len(answers) == 1:
+        path = None if isinstance(first, Mapping) else Path(first)
+        if path is None or not (path.suffix.lower() in SEPARATED or (exists(path) and path.is_dir())):
+            return mark_answers(sheet, first)
     files = [source for source in answers if not isinstance(source, Mapping)]
     if len(files) < len(answers):
         raise InputError("check sheet: a class is given as files, a folder or a table; a mapping is one student.")
@@ -69,10 +66,7 @@ def mark_class(
 ) -> "ClassMarks":
     """Mark the answers of a class; an answer that cannot be read never stops the marking of the others.
 
-    Args:
-        sheet: the questions, as a TOML or Markdown file or a mapping.
-        sources: files of answers, folders of such files, tables with a row for each student or for each answer.
-        seconds: time for explaining wrong answers; those that most students wrote come first.
+    Wrong answers are explained for this many seconds, the most frequent first.
     """
     marker, submissions = Marker(read_sheet(sheet)), list[Submission]()
     skipped: list[str] = []
@@ -163,22 +157,16 @@ class ClassMarks(Result):
         return notes
 
     def count_verdicts(self, question: int) -> Counter[str]:
-        """Count the students by verdict on a question.
-
-        Args:
-            question: index of the question on the sheet.
-        """
+        """Count the students by verdict on a question."""
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
-        """Return tables of points by student and of verdicts by question, the most frequent mistakes, and the notes."""
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
         return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks]
 
     def details(self) -> list[Block]:
-        """Return statistics, mistakes, tables, and every student's answers with their marks."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -209,26 +197,21 @@ class ClassMarks(Result):
 
     def _tables(self) -> tuple[Table, Table]:
         """Return a table of the points by student and question, and a table of the verdicts by question."""
-        means = self._means()
-        rows = [
-            (marks.student, f"{marks.points:g}", *(f"{mark.points:g}" for mark in marks.marks))
-            for marks in self.students
-        ]
+        means, max_points = self._means(), [mark.of for mark in self.students[0].marks]
+        rows = [(marks.student, *(f"{each.points:g}" for each in (marks, *marks.marks))) for marks in self.students]
         overall = mean(marks.points for marks in self.students)
-        total = ("mean", f"{overall:.2f}", *(f"{value:.2f}" for value in means))
+        total = ("mean", *(f"{value:.2f}" for value in (overall, *means)))
         students = Table(("student", "points", *self.questions), rows, total=total)
         counts = [self.count_verdicts(index) for index in range(len(self.questions))]
         used = [verdict for verdict in VERDICT_HEADINGS if any(count[verdict] for count in counts)]
-        max_points = [mark.of for mark in self.students[0].marks]
-        questions = Table(
-            ("question", "mean", *(VERDICT_HEADINGS[verdict] for verdict in used)),
-            [
-                (id, f"{value:.2f} of {points:g}", *(str(count[verdict]) for verdict in used))
-                for id, value, points, count in zip(self.questions, means, max_points, counts, strict=True)
-            ],
-            bars=[value / points for value, points in zip(means, max_points, strict=True)],
-        )
-        return students, questions
+        header = ("question", "mean", *(VERDICT_HEADINGS[verdict] for verdict in used))
+        columns = zip(self.questions, means, max_points, counts, strict=True)
+        rows = [
+            (id, f"{value:.2f} of {points:g}", *(str(count[verdict]) for verdict in used))
+            for id, value, points, count in columns
+        ]
+        bars = [value / points for value, points in zip(means, max_points, strict=True)]
+        return students, Table(header, rows, bars=bars)
 
     def _mistake_blocks(self, limit: int) -> list[Block]:
         """Return a heading and a table of at most `limit` mistakes; [] if there are none."""
@@ -270,16 +253,10 @@ class ClassMarks(Result):
         return rows
 
 
-def _is_class(path: Path) -> bool:
-    """Return whether a path holds the answers of several students: a folder or a table."""
-    return (exists(path) and path.is_dir()) or path.suffix.lower() in SEPARATED
-
-
 def _read_file(path: Path, name: str) -> Submission:
     """Read the file of one student; a file that cannot be read becomes a submission with an error.
 
-    Args:
-        name: the student's name if the file has none.
+    `name` is the student's if the file has none.
     """
     student = sanitize_name(name)
     try:
@@ -294,9 +271,7 @@ def _read_file(path: Path, name: str) -> Submission:
 def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterator[Submission]:
     """Yield the submissions in a folder of files, or of folders with the files of one student each.
 
-    Args:
-        sheet: the file of the questions, which is left out; None for a mapping.
-        skipped: messages about files that are left out; extended.
+    Leave out the file of the questions; extend `skipped` by messages about other files that are left out.
     """
     for path in sorted(folder.iterdir()):
         try:
@@ -318,8 +293,7 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
 
     Columns are known by their names in the header.
 
-    Args:
-        skipped: messages; extended by a note on columns of no use.
+    Extend `skipped` by a note on columns of no use.
     """
     header, rows = _read_rows(path)
     names = [name.strip().casefold() for name in header]

@@ -38,10 +38,6 @@ AnswerId = tuple[Any, ...]
 def mark_answers(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> "StudentMarks":
     """Mark one student's answers to a sheet.
 
-    Args:
-        sheet: the questions, as a TOML or Markdown file or a mapping.
-        answers: the answers, as such a file or as a mapping from question id to answer.
-
     >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
     >>> mark_answers(sheet, {"Q1": "R*(W_in + W_out) + W_in*W_out"})["Q1"].points
     2.0
@@ -211,7 +207,6 @@ class StudentMarks(Result):
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
-        """Return a line for each question with its verdict, points and remarks, then the notes and the sum."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]
@@ -221,7 +216,6 @@ class StudentMarks(Result):
         return [Text("\n".join([*lines, *self.notes, self.summary]))]
 
     def details(self) -> list[Block]:
-        """Every question with its answer, preformatted, and its verdict and remarks."""
         blocks: list[Block] = [Heading(self._heading, 1), Text(self.summary, "strong")]
         kinds = {"right": "good", "wrong": "bad", "unreadable": "bad", "not answered": "strong"}
         for mark in self.marks:
@@ -234,7 +228,6 @@ class StudentMarks(Result):
 
     @property
     def _heading(self) -> str:
-        """The titles of the sheet and of the student, as in "Week 3: Ada"."""
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:

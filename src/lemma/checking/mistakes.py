@@ -50,12 +50,10 @@ class PartGroup:
 
     @cached_property
     def total(self) -> Polynomial:
-        """The formula of all parts together."""
         return sum_polynomials(part.total for part in self.parts)
 
     @cached_property
     def paths(self) -> frozenset[str]:
-        """The module paths of the parts."""
         return frozenset(part.path for part in self.parts)
 
     @property
@@ -183,11 +181,7 @@ def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
 
 
 def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Iterator[Mistake]:
-    """Yield the mistakes of terms in symbols foreign to the model's formula: all terms of a symbol, and each alone.
-
-    Args:
-        difference: the student's formula minus the model's.
-    """
+    """Yield the mistakes of terms in symbols foreign to the model's formula: all terms of a symbol, and each alone."""
     quantity = question.quantity.name if question.quantity.name != "flops" else "FLOPs"
     for name in sorted(difference.symbols - question.expected.symbols):
         terms = {term: number for term, number in difference.terms.items() if name in dict(term)}

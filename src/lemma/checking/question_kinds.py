@@ -103,14 +103,20 @@ class ExpressionQuestion(PreparedQuestion):
     aliases: Mapping[str, str] = {}  # other names of the account's symbols
     expected: Rational  # the right formula in the symbols of the model, or the right number
 
+    def __init__(self, question: SheetQuestion, exercise: FormulaExercise | NumberExercise | None = None) -> None:
+        super().__init__(question)
+        if exercise is not None:
+            self.exercise: Any = exercise
+            self.account, self.aliases = exercise.account, exercise.aliases
+
     @cached_property
     def credit(self) -> list[tuple[Any, float]]:
         """The other answers that earn partial credit: (the parsed answer, fraction of the points)."""
         return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
 
-    @abstractmethod
     def check(self, answer: Any, diagnose: bool) -> Verdict:
         """Compare a parsed answer with the right one; with `diagnose`, explain a wrong answer."""
+        return self.exercise.check(answer, diagnose)
 
     @abstractmethod
     def is_same(self, answer: Any, other: Any) -> bool:
@@ -185,7 +191,6 @@ class FormulaAnswerQuestion(ExpressionQuestion):
     at_sizes = " at the model's sizes"
 
     def parse(self, text: str) -> FormulaQuestion:
-        """Parse a formula in the account's symbols, together with the formula it is compared with."""
         return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
 
     def expand_formula(self, answer: FormulaQuestion) -> Rational:
@@ -193,7 +198,6 @@ class FormulaAnswerQuestion(ExpressionQuestion):
         return substitute(answer.answer, self.account.defaults)
 
     def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
-        """Return whether two answers are the same formula."""
         return self.expand_formula(answer) == self.expand_formula(other)
 
 
@@ -201,18 +205,13 @@ class ModelFormula(FormulaAnswerQuestion):
     """A question for the formula of a model's parameters or FLOPs."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
-        self.account, self.aliases = self.exercise.account, self.exercise.aliases
+        exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
+        super().__init__(question, exercise)
         quantity = self.account.quantities[question.kind]
         if quantity.at(self.account.symbols) is None or quantity.refused:
             raise InputError(f"the {question.kind} of {question.model} follow no formula. Ask for something else.")
         self.expected = substitute(Rational(quantity.polynomial), self.account.defaults)
         self.solution = quantity.write_formula(self.account.order)
-
-    def check(self, answer: FormulaQuestion, diagnose: bool) -> Verdict:
-        """Compare a formula with the model's; with `diagnose`, explain a wrong formula."""
-        return self.exercise.check(answer, diagnose)
 
 
 class DerivedFormula(FormulaAnswerQuestion):
@@ -250,7 +249,6 @@ class DerivedFormula(FormulaAnswerQuestion):
         return substitute(substitute(derived, self.meanings), self.account.defaults)
 
     def check(self, answer: FormulaQuestion, diagnose: bool) -> Verdict:
-        """Compare a formula with the right one for right earlier answers; wrong formulas are not explained."""
         formula, sizes = self.expand_formula(answer), self.account.symbols
         expected, diagnosis = self.expected.at(sizes), ()
         is_equal = formula == self.expected
@@ -261,11 +259,9 @@ class DerivedFormula(FormulaAnswerQuestion):
         return Verdict(is_equal, *texts, None, diagnosis, sizes, formula.at(sizes), expected, answer.notes)
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
-        """Return the verdict with the right formula."""
         return verdict.headline if verdict.equal else f"Not equal: {self.solution} is right."
 
     def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether a formula is the right one for the student's formulas of the earlier questions."""
         formula = self.expand_formula(answer)
         if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
@@ -276,7 +272,6 @@ class NumericQuestion(ExpressionQuestion):
     """A question for a number."""
 
     def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
-        """Return whether two answers are the same number, as the first rounds it."""
         return answer.matches(other.value)
 
     @property
@@ -290,14 +285,13 @@ class ModelNumber(NumericQuestion):
     """A question for a number of a model, or for its change in per cent between two sizes."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
-        self.account, self.aliases = self.exercise.account, self.exercise.aliases
-        expected = self.exercise.quantity.at(self.account.symbols)
+        exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
+        super().__init__(question, exercise)
+        expected = exercise.quantity.at(self.account.symbols)
         if expected is None:
             raise InputError(f"the {question.quantity} of {question.model} follow no formula. Ask for something else.")
         if question.change:
-            expected = self.exercise.expected_change(self.parse("1 %"))
+            expected = exercise.expected_change(self.parse("1 %"))
         self.expected = Rational(as_polynomial(expected))
 
     def parse(self, text: str) -> WrittenNumber:
@@ -311,12 +305,7 @@ class ModelNumber(NumericQuestion):
             raise InputError("a plain number is asked for, not a change in per cent.")
         return number
 
-    def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
-        """Compare a number with the model's; with `diagnose`, explain a wrong number."""
-        return self.exercise.check(answer, diagnose)
-
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether a number is the value of the student's formula in the earlier question."""
         formula = read_question(self.account, self.question.quantity, earlier[0].text, self.aliases).answer_polynomial
         if formula is None:
             return False
@@ -349,17 +338,14 @@ class DerivedNumber(NumericQuestion):
         return number
 
     def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
-        """Compare a number with the right one for right earlier answers; wrong numbers are not explained."""
         expected = self.expected.at({})
         texts = (self.question.value, "number", answer.text, format_number(expected))
         return Verdict(answer.is_right(expected), *texts, None, (), {}, answer.value, expected)
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
-        """Return the student's hint: there is nothing to add to it."""
         return hint
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether a number follows from the student's numbers in the earlier questions."""
         expected = self._derive([(work.assessment and work.assessment.value) or Fraction(0) for work in earlier])
         return answer.matches(expected) and self._is_close(answer.value, expected)
 
@@ -373,7 +359,6 @@ class GradientQuestion(PreparedQuestion):
         self.solution = "\n".join(f"{line} = …" for line in question.lines)  # the gradients themselves are left out
 
     def parse(self, text: str) -> list[str]:
-        """Split an answer into its lines."""
         return text.splitlines()
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own
@@ -456,11 +441,7 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sa
 
 
 def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return all gradients of a cell in a sample, with some of them replaced on the way back.
-
-    Args:
-        derived: the gradients that replace those of autograd, by name, such as "dh".
-    """
+    """Return all gradients of a cell in a sample, with some of them replaced on the way back."""
     values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
     for name in cell.input_sides:
         values[name].requires_grad_(f"d{name}" in cell.gradients)
@@ -476,12 +457,7 @@ def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, tor
 
 @work_limit(MAX_MARKING_STEPS)
 def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
-    """Count the model of a question and compute the right answer; an error names the sheet, the question and the field.
-
-    Args:
-        earlier: the prepared questions before it, by id.
-        source: the sheet's file or title, for errors.
-    """
+    """Count the model of a question and compute what is right; an error names the sheet, the question and the field."""
     label = f"{source}: question {question.id}"
     field = "value" if question.value else "change" if question.change else "model"
     try:

@@ -101,7 +101,6 @@ class _AnswerReader:
         self.calculator = Calculator()
 
     def read(self) -> FormulaReading:
-        """Parse the answer that the reader was created for."""
         tokens, setting_tokens = self._split_settings()
         pieces = _split(tokens, {",", ";", "newline"})
         if not pieces:
