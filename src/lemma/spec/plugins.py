@@ -98,9 +98,7 @@ class PluginGroup(Generic[Kind]):
     def load_part(self, name: str, path: str) -> Any:
         """Return the registered object of a path, or else import it.
 
-        Args:
-            name: of the plugin, for errors.
-            path: as `package.module:attribute`.
+        `path` is written as `package.module:attribute`.
         """
         if path in self.parts:
             return self.parts[path]
@@ -173,11 +171,7 @@ def kind_validator(
 ) -> BeforeValidator:
     """Return a pydantic validator that accepts the `kind` of a spec instead of its table.
 
-    Args:
-        noun: name of the setting, for errors.
-        kinds: built-in kinds.
-        group: plugins with further kinds.
-        default: kind of a table without one; None if it must have one.
+    `noun` names the setting in errors; `default` is the kind of a table without one, if it need not have one.
     """
 
     def read(value: Any) -> Any:
