@@ -368,10 +368,7 @@ def assign_settings(
 
     A dotted setting reaches into a nested spec: `positions.base=500`.
 
-    Args:
-        settings: values by setting name, letter or dotted name.
-        spec_classes: the classes, by names such as "model" and "recipe".
-        extra_names: further settings, which the error about an unknown setting suggests too.
+    `extra_names` are further settings, which the error about an unknown setting suggests too.
     """
     assigned: dict[str, dict[str, Any]] = {owner: {} for owner in spec_classes}
     for key, value in nest_settings(settings).items():

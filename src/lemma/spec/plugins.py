@@ -98,9 +98,7 @@ class PluginGroup(Generic[Kind]):
     def load_part(self, name: str, path: str) -> Any:
         """Return the registered object of a path, or else import it.
 
-        Args:
-            name: of the plugin, for errors.
-            path: as `package.module:attribute`.
+        `path` is written as `package.module:attribute`.
         """
         if path in self.parts:
             return self.parts[path]

@@ -467,12 +467,7 @@ def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any]
 def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
     """Return `old` with `value` set at a path of keys inside it.
 
-    Args:
-        old: value, or table that the path leads into.
-        path: keys; empty to replace `old`.
-        value: new value.
-        merges: whether a table as value is merged with the old table instead of replacing it.
-        source: begins error messages.
+    With `merges`, a table as value is merged with the old table; `source` begins error messages.
     """
     if path:
         if not isinstance(old, (str, Mapping)) and old is not None:

@@ -168,13 +168,8 @@ def score_table(
 ) -> StudyTable:
     """Build a table with a line per row: mean scores in per cent, then costs.
 
-    Args:
-        rows: the models.
-        title: the header of the first column.
-        scores: names of scores, such as "accuracy".
-        columns: further columns: header, and a function from a row to its cell; a missing value is a dash.
-        caption: the text below the table.
-        record_columns: further values of the CSV and JSON records, by name.
+    `columns` are further columns: header, and a function from a row to its cell, where a missing value is a dash;
+    `record_columns` are further values of the CSV and JSON records.
     """
     cells, records = [], []
     for row in rows:
@@ -210,11 +205,7 @@ def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate],
 def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str, cut: bool = False) -> Iterator[Plot]:
     """Plot mean validation accuracy over the seeds, up to the last validation that all seeds have.
 
-    Args:
-        rows: one curve each.
-        axes: titles of the x axes by "step" or "seconds", a plot for each.
-        items: "texts" or "nodes", for the caption.
-        cut: clip intervals to 0 and 100 %.
+    `axes` has the titles of the x axes by "step" or "seconds", a plot for each; `cut` clips intervals to 0 and 100 %.
     """
     for axis, title in axes.items():
         curves = []

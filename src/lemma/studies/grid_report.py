@@ -22,7 +22,7 @@ from lemma.studies.cells import (
     format_value,
     group_rows,
 )
-from lemma.studies.claims import ClaimVerdict, judge_claims
+from lemma.studies.claims import ClaimVerdict, join_names, judge_claims
 from lemma.studies.measures import (
     TEMPERATURE,
     VALIDATION_TOKENS,
@@ -62,15 +62,8 @@ def report_grid(
 ) -> StudyResult:
     """Build the result of a grid study.
 
-    Args:
-        spec: the study.
-        outcomes: of all cells.
-        data: descriptions of the data, by topic.
-        hardware: descriptions of the machine, by topic.
-        out: the folder of the study.
-        interrupted: some cells have no measures.
-        seconds: per token of training steps, by row title.
-        chosen_rates: learning rates, by row title.
+    `data` and `hardware` are descriptions by topic; `seconds` (per token of training steps) and `chosen_rates` are by
+    row title.
     """
     chosen_rates = chosen_rates or {}
     rows = tuple(group_rows(outcomes))
@@ -237,11 +230,6 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: 
     return [*findings, *missing, *(claim.sentence for claim in claims)]
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Join names: "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     """Yield sentences on the best row and the rows that differ from it, paired by seed, corrected for all pairs.
 
@@ -285,7 +273,7 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     if similar:
         figures = [f"{title} {test}" if len(similar) > 1 else str(test) for title, test in similar.items()]
         do = "does" if len(similar) == 1 else "do"
-        yield f"{_join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
+        yield f"{join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
     if len(corrected) > 1:
         pairs = f"p-values are corrected for all {len(corrected)} pairs (Holm)"
         yield f"{pairs}: the best was chosen from the same figures."

@@ -375,11 +375,7 @@ def write_texts(
     Texts that are equal but for case and white space are written once. Their order is random, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the other texts.
 
-    Args:
-        names: of sets or files of texts.
-        labelled: its training and unlabelled texts are written too; its other splits are excluded.
-        path: the file to write.
-        progress: receives progress.
+    `names` are sets or files of texts; the training and unlabelled texts of `labelled` are written too.
     """
     texts = [text for name in names for text in read_texts(name, progress)]
     if labelled.description not in names:
