@@ -158,7 +158,7 @@ def test_requests_exceeding_the_time_limit_fail(runs: dict[str, Path]) -> None:
 
 def test_slow_and_silent_clients_do_not_block_others(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.serving.server.SECONDS_FOR_HEAD", 0.3)
-    monkeypatch.setattr("lemma.serving.service.SECONDS_FOR_BODY", 0.3)
+    monkeypatch.setattr("lemma.serving.requests.SECONDS_FOR_BODY", 0.3)
     with running(runs["trigram"]) as address:
         host, port = address.removeprefix("http://").split(":")
         silent, halting, lingering = (socket.create_connection((host, int(port)), timeout=5) for _ in range(3))
