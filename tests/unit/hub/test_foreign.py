@@ -217,9 +217,17 @@ def random_pattern(chance: random.Random, depth: int = 0) -> str:
     leaf = chance.choice(["a", "b", r"\.", "1", ".", r"\d", "[ab1]", "[^a]", r"\w", "[a-c.]", ""])
     if depth > 4:
         return leaf
-    repeat = chance.choice(["*", "+", "?", "{2}", "{1,3}", "*?", "{0}"])
-    choices = [leaf, inner() + inner(), f"({inner()}|{inner()})", f"({inner()}){repeat}", chance.choice("^$") + inner()]
-    return chance.choice(choices)
+    match chance.randrange(5):
+        case 0:
+            return leaf
+        case 1:
+            return inner() + inner()
+        case 2:
+            return f"({inner()}|{inner()})"
+        case 3:
+            return f"({inner()}){chance.choice(['*', '+', '?', '{2}', '{1,3}', '*?', '{0}'])}"
+        case _:
+            return chance.choice("^$") + inner()
 
 
 def test_regex_matching_agrees_with_python() -> None:
