@@ -699,18 +699,9 @@ def generate(
 @overload
 def generate(
     run: Path | str | Run,
-    prompt: Sequence[str],
-    *,
-    on_text: OnText | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    **settings: Unpack[SamplingSettings],
-) -> list[Generation]: ...
-@overload
-def generate(
-    run: Path | str | Run,
     prompt: str | Sequence[str] = "",
     *,
-    samples: int,
+    samples: int | None = None,
     on_text: OnText | None = None,
     defaults: Mapping[str, Any] | None = None,
     **settings: Unpack[SamplingSettings],

@@ -10,13 +10,12 @@ from uuid import uuid4
 from fastapi import Response
 
 from lemma.generation.sampling import INCOMPLETE, TokenLogprob
-from lemma.serving.requests import ApiError
+from lemma.serving.requests import JSON_TYPE, ApiError
 
 if TYPE_CHECKING:
     from lemma.serving.jobs import GenerationJob
 
 MAX_PARTIAL_TOKENS = 8  # tokens of an incomplete character that are decoded again
-JSON_TYPE = "application/json"
 PieceLogprobs = Sequence[TokenLogprob | None]
 
 

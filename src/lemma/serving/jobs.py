@@ -5,7 +5,7 @@ import secrets
 import struct
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,7 +42,6 @@ class GenerationJob:
         self.rows = self.max_tokens = self.prompt_tokens = self.num_cut_tokens = 0
         self.is_in_engine = False
         self._requests: list[TextRequest] = []
-        self._prepared: asyncio.Future[None] = loop.create_future()
         self._queue: asyncio.Queue[list[TextPiece | FinishedText | Exception]] = asyncio.Queue()
         served.admit(self)
         limit = served.limits.seconds
@@ -59,9 +58,11 @@ class GenerationJob:
         served = self.served
         prepare = self._prepare_texts if served.generates_text else self._prepare_answers
         work = (served.chat_threads if self._uses_chat_template else served.prepare_threads).submit(prepare)
-        self._when_done(work, self._end_preparing)
+        self._queue_result(work)
         try:
-            await self._prepared
+            error = next(iter(await self._queue.get()), None)
+            if isinstance(error, Exception):
+                raise error
         finally:
             work.cancel()
         self.rows = len(self.prompts) * self.request.num_choices
@@ -69,23 +70,20 @@ class GenerationJob:
 
     def start(self) -> None:
         """Schedule the prepared request in the thread of the run's model."""
-
-        def finish(work: Future[Any]) -> None:
-            error = work.exception()
-            self._queue.put_nowait([error] if isinstance(error, Exception) else work.result())
-
         work = self._add_to_engine if self.served.generates_text else self._answer
-        self._when_done(self.served.thread.submit(work), finish)
+        self._queue_result(self.served.thread.submit(work))
 
-    def _when_done(self, work: "Future[Any]", callback: Callable[["Future[Any]"], None]) -> None:
-        """Call `callback(work)` in the event loop when the future is done, unless it is cancelled."""
+    def _queue_result(self, work: "Future[Any]") -> None:
+        """Queue the items that the work returns, or its error, when it is done, unless it is cancelled."""
 
-        def schedule(done: "Future[Any]") -> None:
+        def queue(done: "Future[Any]") -> None:
             if not done.cancelled():
+                error = done.exception()
+                items: list[Any] = [error] if isinstance(error, Exception) else done.result() or []
                 with suppress(RuntimeError):  # the loop is closed
-                    self.loop.call_soon_threadsafe(callback, done)
+                    self.loop.call_soon_threadsafe(self._queue.put_nowait, items)
 
-        work.add_done_callback(schedule)
+        work.add_done_callback(queue)
 
     def release(self) -> None:
         """Free everything the request holds, since all is delivered or the client has left."""
@@ -102,11 +100,8 @@ class GenerationJob:
         served.metrics.observe("lemma_request_seconds", seconds, model=served.name)
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error, which `items` raises."""
-        if self._prepared.done():
-            self._queue.put_nowait([error])
-        else:
-            self._prepared.set_exception(error)
+        """End the request with an error, which `prepare` or `items` raises."""
+        self._queue.put_nowait([error])
 
     async def items(self) -> AsyncIterator[Items]:
         """Yield batches of pieces and ends of texts as they arrive, pieces of one text joined.
@@ -141,12 +136,6 @@ class GenerationJob:
         """True for a chat request to a model whose tokenizer has a chat template."""
         has_template = self.served.generates_text and self.served.run.tokenizer.has_chat_template
         return isinstance(self.request, ChatRequest) and has_template
-
-    def _end_preparing(self, work: "Future[Any]") -> None:
-        """Pass the end or the error of the preparing future on to the waiting coroutine."""
-        if not self._prepared.done():
-            error = work.exception()
-            self._prepared.set_exception(error) if error else self._prepared.set_result(None)
 
     def _prepare_texts(self) -> None:
         """Build the engine's requests from the prompts, or from the chat by its template."""

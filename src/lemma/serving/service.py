@@ -1,4 +1,4 @@
-"""What routes share: reading a body, waiting for a client, and answering with one response or a stream of events."""
+"""What routes share: waiting for a client, and answering with one response or a stream of events."""
 
 import asyncio
 import logging
@@ -7,11 +7,9 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
 
 from lemma.runs.load import Run
 from lemma.serving.formats import (
-    JSON_TYPE,
     CompletionFormat,
     FinishedText,
     Items,
@@ -21,15 +19,14 @@ from lemma.serving.formats import (
 )
 from lemma.serving.jobs import GenerationJob
 from lemma.serving.metrics import ServerMetrics
-from lemma.serving.requests import MAX_BYTES, AnyRequest, ApiError, Limits, RequestType, read_request, to_api_error
+from lemma.serving.requests import AnyRequest, ApiError, Limits, to_api_error
 from lemma.serving.runs import Precision, RunSource, find_run, load_runs
 from lemma.serving.threads import WorkerThreads
 
 LOG = logging.getLogger("uvicorn.error")
 BYTES_PER_TOKEN = 512  # estimate for an answer with log-probabilities
 INTERNAL_ERROR = ApiError(500, "internal error; see the server's terminal.")
-LARGE_BYTES = 2**15  # of a request or an answer; a larger one is parsed or formatted in a thread
-SECONDS_FOR_BODY = 30
+LARGE_BYTES = 2**15  # of an answer; a larger one is formatted in a thread
 SECONDS_FOR_STEP = 10  # for the current step of a model when the server ends
 Value = TypeVar("Value")
 
@@ -70,30 +67,6 @@ class Service:
         for run in self.served.values():
             run.thread.join(SECONDS_FOR_STEP)
         self.page_worker.close(SECONDS_FOR_STEP)
-
-
-async def read_body(request: Request, request_type: type[RequestType], service: Service) -> RequestType:
-    """Read and check a request's body, which must be JSON of bounded size that arrives in bounded time."""
-    service.check_running()
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != JSON_TYPE:
-        raise ApiError(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding != "identity":
-        raise ApiError(415, f"the body is packed ('Content-Encoding: {encoding[:80]}'). Send it as it is.")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(SECONDS_FOR_BODY):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise ApiError(413, f"the request has more than {MAX_BYTES:,} bytes. Send a shorter one.")
-    except TimeoutError:
-        message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
-        raise ApiError(408, message, headers={"connection": "close"}) from None
-    except ClientDisconnect:
-        raise ApiError(499, "the client has left.") from None
-    return await in_thread_if_large(len(body), read_request, bytes(body), request_type)
 
 
 async def in_thread_if_large(size: int, work: Callable[..., Value], *args: Any) -> Value:

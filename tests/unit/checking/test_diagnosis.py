@@ -380,7 +380,6 @@ def wrong_answers() -> Iterator[tuple[str, str, tuple[MadeMistake, ...]]]:
         yield from pairs[: len(mistakes)]
 
 
-ANSWERS = list(wrong_answers())
 UNCERTAIN = re.compile(r"\b[Ee]ither\b|one of these|No simple explanation|[Mm]ost likely")
 
 
@@ -405,12 +404,13 @@ def test_no_part_is_explained_twice() -> None:
 
 
 def test_diagnosis_is_mostly_exact_and_never_confidently_wrong() -> None:
-    results = [(diagnose(*answer), answer) for answer in ANSWERS]
+    answers = list(wrong_answers())
+    results = [(diagnose(*answer), answer) for answer in answers]
     num_exact = sum(is_exact for (is_exact, _, _), _ in results)
     wrong = [(answer, diagnosis) for (_, is_wrong, diagnosis), answer in results if is_wrong]
     pairs = [is_exact for (is_exact, _, _), answer in results if len(answer[2]) == 2]
     counts = f"{num_exact} of {len(results)} exact ({sum(pairs)} of {len(pairs)} with two mistakes)"
     print(f"{counts}, {len(wrong)} certain and wrong")
-    assert len(ANSWERS) >= 200 and len(pairs) >= len(ANSWERS) / 2
+    assert len(answers) >= 200 and len(pairs) >= len(answers) / 2
     assert not wrong, wrong[:3]
     assert num_exact / len(results) >= 0.95 and sum(pairs) / len(pairs) >= 0.92

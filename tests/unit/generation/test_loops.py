@@ -13,7 +13,7 @@ from lemma.generation.engine import generate, generate_text
 from lemma.generation.sampling import Sampling
 from lemma.generation.sequences import GeneratedTokens, StateHistory, TextLoop, find_observed_loop, smallest_period
 from lemma.spec.data import Characters
-from stand_ins import Known, Script, Table
+from stand_ins import CertainModel, Script, Table
 
 
 def greedy(model: Table | Script, prompt: list[int], tokens: int, stop_at_loop: bool = False) -> GeneratedTokens:
@@ -146,7 +146,7 @@ class Ranked(Table):
         return 2.0 - 0.1 * ranks.double()
 
 
-def continue_greedily(model: Known, settings: Sampling, tokens: int) -> list[int]:
+def continue_greedily(model: CertainModel, settings: Sampling, tokens: int) -> list[int]:
     """Return the tokens of a longer run that does not stop at the loop."""
     [result] = generate(model, [[0]], replace(settings, tokens=tokens, stop_at_loop=False))
     return list(result.tokens)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from image_runs import drawn
+from image_runs import draw_shape
 from lemma.data.images import decode_image
 from lemma.errors import RunError
 from lemma.retrieval import index as indexing
@@ -79,8 +79,8 @@ def test_second_update_reads_and_writes_nothing(embedder: Embedder, folder: Path
 def test_update_reads_only_changed_images_and_drops_removed(embedder: Embedder, folder: Path, reads: list) -> None:
     update(embedder, folder)
     reads.clear()
-    drawn("red", "circle", side=31).save(folder / "new.png")
-    drawn("blue", "square", side=33).save(folder / "01-green-square.png")
+    draw_shape("red", "circle", side=31).save(folder / "new.png")
+    draw_shape("blue", "square", side=33).save(folder / "01-green-square.png")
     (folder / "02-blue-triangle.png").unlink()
     done = update(embedder, folder)
     assert sorted(reads) == ["01-green-square.png", "new.png"]
@@ -109,7 +109,7 @@ def test_unreadable_images_are_listed_and_retried_after_changes(embedder: Embedd
     reads.clear()
     update(embedder, folder)
     assert reads == []
-    drawn("red", "square").save(folder / "bad.png")
+    draw_shape("red", "square").save(folder / "bad.png")
     done = update(embedder, folder)
     assert reads == ["bad.png"] and [entry.name for entry in done.index.unreadable] == ["empty.png"]
     check_complete(done.index, embedder, folder)
@@ -203,7 +203,7 @@ def test_open_reader_is_unaffected_by_updates(embedder: Embedder, folder: Path) 
     index = update(embedder, folder).index
     before = np.array(index.vectors)
     (folder / "00-red-circle.png").unlink()
-    drawn("red", "circle", side=40).save(folder / "later.png")
+    draw_shape("red", "circle", side=40).save(folder / "later.png")
     update(embedder, folder)
     np.testing.assert_array_equal(index.vectors, before)
 
