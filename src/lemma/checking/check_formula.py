@@ -24,14 +24,12 @@ def check_formula(
     text: str,
     settings: Mapping[str, Any] | None = None,
     conventions: Conventions = DEFAULT_CONVENTIONS,
-    diagnose: bool = True,
 ) -> Verdict:
     """Check a written formula for the parameters, trainable parameters or operations of a model.
 
     Args:
         text: the formula, Python-like or in simple LaTeX.
         settings: sizes and choices of the model, by field name or symbol.
-        diagnose: whether to explain a wrong formula, which takes a hundred times as long.
 
     >>> print(check_formula("feed-forward", "parameters", "V(d + d_h) + (N-1) d d_h"))
     Not equal: yours − model = −d_h. The model has a bias of d_h in 'hidden' that
@@ -41,7 +39,7 @@ def check_formula(
         raise InputError(describe_unknown("quantity", quantity, FORMULA_QUANTITIES))
     exercise = FormulaExercise(model, quantity, settings, conventions)
     with work_limit(MAX_CHECKING_STEPS):
-        return exercise.check(exercise.parse(text), diagnose)
+        return exercise.check(exercise.parse(text))
 
 
 class FormulaExercise(ModelExercise):
@@ -54,8 +52,8 @@ class FormulaExercise(ModelExercise):
     def check(self, question: FormulaQuestion, diagnose: bool = True) -> Verdict:
         """Return the verdict on a parsed formula, and on the number stated after it, as in V*d = 32,768.
 
-        Sizes that the formula does not name become numbers if that makes it right, or explains it better; without
-        `diagnose` a wrong formula is not explained.
+        Sizes that the formula does not name become numbers if that makes it right, or explains it better. Without
+        `diagnose` a wrong formula is not explained, which would take a hundred times as long.
         """
         numeric, sizes = substitute_sizes(question), question.account.symbols
         absent = [name for name in sizes if name in question.expected.symbols - question.answer.symbols]

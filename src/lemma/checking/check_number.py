@@ -8,7 +8,7 @@ from typing import Any
 from lemma.checking.accounts import ModelExercise
 from lemma.checking.compare_formula import Verdict, format_number, read_question
 from lemma.checking.explain import explain_number
-from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
+from lemma.counting.count import DEFAULT_CONVENTIONS
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.subject import Model
 from lemma.errors import CountingError, InputError, describe_unknown
@@ -28,13 +28,7 @@ _SIZE_WORDS = {  # the fields and letters that a plain word may mean
 }
 
 
-def check_number(
-    model: Model,
-    quantity: str,
-    value: str,
-    settings: Mapping[str, Any] | None = None,
-    conventions: Conventions = DEFAULT_CONVENTIONS,
-) -> Verdict:
+def check_number(model: Model, quantity: str, value: str, settings: Mapping[str, Any] | None = None) -> Verdict:
     """Check a written number against a quantity of a model, or a change in per cent between two of its sizes.
 
     Args:
@@ -45,7 +39,7 @@ def check_number(
     >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    return NumberExercise(model, quantity, settings, conventions).check(read_number(value))
+    return NumberExercise(model, quantity, settings, DEFAULT_CONVENTIONS).check(read_number(value))
 
 
 class NumberExercise(ModelExercise):

@@ -332,12 +332,9 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
         if len(row) > len(header):
             error = f"Cannot be read: {path}, line {line} has {len(row)} cells where the header has {len(header)}."
         submission = Submission(student, {}, user, f"{path}, line {line}", error)
-        if pair:
-            _, pairs = submissions.setdefault(student, (submission, []))
-            pairs.append((cells[pair[0]], answer_text(cells[pair[1]])))
-        else:
-            answers = [(id, answer_text(cells[index])) for id, index in answer_columns.items()]
-            submissions[str(line)] = submission, answers
+        _, pairs = submissions.setdefault(student if pair else str(line), (submission, []))
+        columns = {cells[pair[0]]: pair[1]} if pair else answer_columns
+        pairs += [(id, answer_text(cells[index])) for id, index in columns.items()]
     return [replace(submission, answers=collect_answers(pairs)) for submission, pairs in submissions.values()]
 
 

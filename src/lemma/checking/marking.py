@@ -162,11 +162,11 @@ def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None
         verdict = "follow-through"
     elif assessment.fraction == 1:
         verdict = "right"
-    points = round(assessment.fraction * question.points, 2)
-    mark = replace(mark, verdict=verdict, reason=assessment.hint, points=points, mistakes=assessment.mistakes)
+    shown = {"reason": assessment.hint}
     if question.show_answer:
-        mark = replace(mark, reason=assessment.reason, right_answer=assessment.right_answer)
-    return mark
+        shown = {"reason": assessment.reason, "right_answer": assessment.right_answer}
+    points = round(assessment.fraction * question.points, 2)
+    return replace(mark, verdict=verdict, points=points, mistakes=assessment.mistakes, **shown)
 
 
 @dataclass(frozen=True)

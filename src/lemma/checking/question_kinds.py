@@ -63,11 +63,16 @@ class EarlierAnswer:
     assessment: Assessment | None = None
 
     @property
+    def value(self) -> Fraction:
+        """The number of the student's answer; 0 without an answer."""
+        return (self.assessment and self.assessment.value) or Fraction(0)
+
+    @property
     def formula(self) -> Rational:
         """The student's formula or number, with sizes that follow from others replaced."""
         if isinstance(self.question, FormulaAnswerQuestion):
             return self.question.expand_formula(self.answer)
-        return Rational(as_polynomial((self.assessment and self.assessment.value) or 0))
+        return Rational(as_polynomial(self.value))
 
 
 class PreparedQuestion(ABC):
@@ -346,7 +351,7 @@ class DerivedNumber(NumericQuestion):
         return hint
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        expected = self._derive([(work.assessment and work.assessment.value) or Fraction(0) for work in earlier])
+        expected = self._derive([work.value for work in earlier])
         return answer.matches(expected) and self._is_close(answer.value, expected)
 
 

@@ -99,12 +99,11 @@ def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str
 def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequence[str]) -> CheckedShape:
     """Compare the text of a shape with that of the tensor `name`."""
     readings, expected = read_shape(text, order), shapes[name]
-    actual = next((reading for reading in readings if _equal(reading, expected)), readings[0])
-    equal = _equal(actual, expected)
-    reason = "" if equal else _explain_axes(actual, expected, order)
-    if not equal and not reason:
-        other = next((other for other, shape in shapes.items() if other != name and _equal(actual, shape)), None)
-        reason = f"That is the shape of {other}." if other else ""
+    equal = expected in readings
+    actual, reason = expected if equal else readings[0], ""
+    if not equal:
+        other = next((other for other, shape in shapes.items() if actual == shape), None)
+        reason = _explain_axes(actual, expected, order) or (f"That is the shape of {other}." if other else "")
     yours, right = (" × ".join(write_formula(size, order) for size in axes) for axes in (actual, expected))
     return CheckedShape(name, yours, right, equal, reason)
 
@@ -112,17 +111,12 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
 def _explain_axes(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
     """Return a sentence on an axis that is missing, added or permuted; "" if the shapes differ in another way."""
     for index, ordinal in enumerate(ORDINALS):
-        if index < len(expected) and _equal(actual, expected[:index] + expected[index + 1 :]):
+        if index < len(expected) and actual == expected[:index] + expected[index + 1 :]:
             return f"The {ordinal} axis, {write_formula(expected[index], order)}, is missing."
-        if index < len(actual) and _equal(actual[:index] + actual[index + 1 :], expected):
+        if index < len(actual) and actual[:index] + actual[index + 1 :] == expected:
             return f"The {ordinal} axis, {write_formula(actual[index], order)}, is one too many."
-    is_permuted = any(_equal(actual, permuted) for permuted in permutations(expected))
+    is_permuted = actual in permutations(expected)
     return "The axes are in another order." if is_permuted else ""
-
-
-def _equal(left: Axes, right: Axes) -> bool:
-    """Return whether two shapes have the same axes in the same order."""
-    return len(left) == len(right) and all(a == b for a, b in zip(left, right, strict=True))
 
 
 # Reading.
