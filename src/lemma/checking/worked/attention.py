@@ -1,6 +1,6 @@
 """Attention and cross-attention worked by hand, step by step (after Vaswani et al. 2017)."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -289,7 +289,12 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
 def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """Return the arrays that known mistakes lead to, by quantity ("score", "alpha", …) and description of a mistake."""
     width, values = steps.keys.shape[1], steps.values
-    mistakes: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
+    mistakes: defaultdict[str, dict[str, Array]] = defaultdict(dict)
+
+    def add(mistake: str, **arrays: Array) -> None:
+        for name, array in arrays.items():
+            mistakes[name][mistake] = array
+
     if steps.case.scaled:
         divisors = {
             f"scores are not divided by √{width}": 1.0,
@@ -301,18 +306,14 @@ def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     for mistake, divisor in divisors.items():
         scores = steps.products / divisor
         weights = softmax(np.where(steps.allowed, scores, -np.inf), axis=1)
-        mistakes["score"][mistake], mistakes["exp"][mistake] = scores, np.exp(scores)
-        mistakes["sum"][mistake] = np.exp(scores).sum(axis=1)
-        mistakes["alpha"][mistake], mistakes["output"][mistake] = weights, weights @ values
-    by_column = steps.exponentials / steps.exponentials.sum(axis=0)
-    mistake = "the softmax is taken down the columns; each row must sum to one"
-    mistakes["alpha"][mistake], mistakes["output"][mistake] = by_column, by_column @ values
-    mistake = "the weights are not normalised: divide by the sum of the row"
-    mistakes["output"][mistake] = steps.exponentials @ values
+        sums = np.exp(scores).sum(axis=1)
+        add(mistake, score=scores, exp=np.exp(scores), sum=sums, alpha=weights, output=weights @ values)
+    weights = steps.exponentials / steps.exponentials.sum(axis=0)
+    add("the softmax is taken down the columns; each row must sum to one", alpha=weights, output=weights @ values)
+    add("the weights are not normalised: divide by the sum of the row", output=steps.exponentials @ values)
     if not steps.allowed.all():
-        mistake = "later words are not hidden"
         weights = softmax(steps.products / steps.divisor, axis=1)
-        mistakes["alpha"][mistake], mistakes["output"][mistake] = weights, weights @ values
+        add("later words are not hidden", alpha=weights, output=weights @ values)
     return mistakes
 
 
@@ -390,10 +391,9 @@ class WorkedAttention(WorkedCase):
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
         """Return the line of the words that the word with index `row` attends to, most attended first."""
         weights = steps.weights[row]
-        order = np.argsort(-weights, kind="stable")[:MAX_RANKED]
-        ranking = [f"{steps.columns[index]} {format_number(weights[index], self.decimals)}" for index in order]
-        more = len(weights) - len(order)
-        ranking += [f"and {more} more"] if more else []
+        order = np.argsort(-weights, kind="stable")
+        ranking = [f"{steps.columns[i]} {format_number(weights[i], self.decimals)}" for i in order[:MAX_RANKED]]
+        ranking += [f"and {len(order) - MAX_RANKED} more"] if len(order) > MAX_RANKED else []
         return Text(f"{steps.rows[row]} attends to: {' · '.join(ranking)}")
 
 
