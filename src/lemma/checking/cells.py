@@ -166,10 +166,7 @@ class GradientCell(Spec):
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """Names of the gradients that can be derived, such as "dW": those of all inputs and steps that are not fixed.
-
-        Empty without a loss.
-        """
+        """Names of the gradients, such as "dW", of inputs and steps that are not fixed; () without a loss."""
         if not self.loss:
             return ()
         fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
@@ -197,12 +194,7 @@ class GradientCell(Spec):
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
-        """Return an expression with its names in the cell's spelling; raise an InputError at an unknown name or size.
-
-        Args:
-            helpers: names that the answer defines itself; they count as known.
-            source: the line that the expression was read from, for the error's caret.
-        """
+        """Return an expression of a line in the cell's spelling; raise an InputError at unknown names, but `helpers`."""
         names = [node for _, node in walk(expression) if node.op == "name"]
         canonical = {  # a name has the position of its first occurrence, where an error points
             node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)

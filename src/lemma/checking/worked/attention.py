@@ -129,12 +129,7 @@ def attend(
 ) -> AttentionSteps:
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
-    Args:
-        case: the case, with the scaling.
-        maps: W_Q, W_K and W_V by name, so that q = x W.
-        rows: names of the inputs.
-        columns: names of the source vectors.
-        causal: whether each row attends only to columns up to its own index.
+    `maps` are W_Q, W_K and W_V so that q = x W. If `causal`, each row attends only to columns up to its own index.
     """
     key_width = maps["W_K"].shape[1]
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
@@ -256,11 +251,7 @@ def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
 
 
 def expected_values(steps: AttentionSteps, cross: bool = False) -> list[ExpectedValue]:
-    """Return every value of a pass that an answer may claim, from x, q, k, v to outputs and most attended words.
-
-    Args:
-        cross: whether the vectors that look are others than those looked at.
-    """
+    """Return every value of a pass that an answer may claim; `cross` if vectors look at vectors of another kind."""
     rows, columns, formula, mistakes = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
     def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
@@ -411,11 +402,7 @@ def work_attention(
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass.
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: the words in focus; like `passes`, `scaled` and `mask` they replace the field of the case.
-        full: whether to print everything, however long the sentences are.
-        decimals: of printed numbers.
+    `words` in focus, `passes`, `scaled` and `mask` replace the field of the case; `full` prints long sentences in full.
 
     >>> worked = work_attention("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
@@ -552,11 +539,7 @@ def work_cross_attention(
 
     q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: names of the vectors in focus; like `scaled` they replace the field of the case.
-        full: whether to print everything.
-        decimals: of printed numbers.
+    `words`, the names of the vectors in focus, and `scaled` replace the field of the case.
 
     >>> work_cross_attention("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]

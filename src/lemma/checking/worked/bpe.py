@@ -537,10 +537,7 @@ def _follow_claims(
 ) -> tuple[list[ExpectedValue], list[int]]:
     """Merge until no pair occurs twice; return what an answer may then claim, and the number of candidates by step.
 
-    Args:
-        claimed: the pairs claimed, by the number of their step.
-        choices: the index of the candidate to merge at each step; 0 for later steps.
-        count_steps: the steps whose pair counts are expected in full.
+    `choices` are the indices of the candidates to merge at each step; 0 for later steps.
     """
     merger = BytePairMerger(words, r"\w")
     claims = {step: normalize_symbols(text) for step, text in claimed.items()}

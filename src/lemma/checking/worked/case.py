@@ -86,11 +86,7 @@ class Case(Spec):
 
 
 def _describe_error(error: Any, settings: Mapping[str, Any]) -> str:
-    """Return a sentence on an error of pydantic, with its field, row and number, counted from 1.
-
-    Args:
-        settings: all fields of the case.
-    """
+    """Return a sentence on an error of pydantic in the fields of a case: the field, row and number, counted from 1."""
     field, *path = error["loc"] or ("",)
     kind, value = error["type"], shorten(repr(error["input"]), 40)
     expected_text, example = FIELD_FORMS.get(str(field), ("", ""))
@@ -161,12 +157,7 @@ def case_command(kind: str) -> str:
 
 
 def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str, Any]) -> tuple[CaseT, str, str]:
-    """Return a validated case, its name for messages, and its text as TOML.
-
-    Args:
-        source: the name of an example, a TOML file, or a mapping of fields.
-        overrides: fields that replace those of the case, unless they are None.
-    """
+    """Return a validated case, its name for messages, and its text as TOML; overrides replace fields, unless None."""
     if isinstance(source, Mapping):
         label, text, fields = "the case", "", dict(source)
     else:
@@ -240,14 +231,10 @@ BestT = TypeVar("BestT")
 def best_matches(
     match_class: Callable[..., BestT], rows: Sequence[str], columns: Sequence[str], scores: Array, cosines: Array
 ) -> list[BestT]:
-    """Return, for every row, the column of the largest score and of the largest cosine, and whether they agree.
+    """Return, for every row, the columns of the largest score and of the largest cosine, and whether they agree.
 
-    Args:
-        match_class: dataclass that takes name, columns and score by score, columns and cosine by cosine, and agreement.
-        rows: names of the rows of both matrices.
-        columns: names of their columns.
-        scores: a matrix of rows by columns.
-        cosines: such a matrix, NaN where undefined.
+    A cosine is NaN where undefined. `match_class` takes name, columns and score by score, columns and cosine by cosine,
+    and agreement.
     """
     matches: list[BestT] = []
     for name, row_scores, row_cosines in zip(rows, scores, cosines, strict=True):
@@ -260,12 +247,7 @@ def best_matches(
 
 
 def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, title: str = "") -> Table:
-    """Return the matches of `best_matches` as a table.
-
-    Args:
-        header: titles of the columns of the best match and its score.
-        decimals: of scores and cosines.
-    """
+    """Return the matches of `best_matches` as a table; `header` holds the titles of the best match and its score."""
     rows = [
         (
             name,

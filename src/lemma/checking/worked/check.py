@@ -310,10 +310,6 @@ def _normalize(name: str) -> str:
 def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[AnswerKey]:
     """Yield the right values of a case; for byte-pair encoding once per order of merges, the order of the claims first.
 
-    Args:
-        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
-        claims: lines of an answer, which decide between tied merges.
-
     >>> key = next(answer_keys("e9"))
     >>> [value.name for value in key.expected][:5]
     ['kept', 'added', 'c_t', 'tanh_c', 'h_t']
@@ -344,11 +340,7 @@ def _find_kind(case: CaseLike, name: str) -> str:
 
 
 def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterator[AnswerKey]:
-    """Yield the right values of byte-pair encoding of a text for each order of merges, the order of the claims first.
-
-    Args:
-        name: the case, for errors.
-    """
+    """Yield the right values of byte-pair encoding for each order of merges, the order of the claims first."""
     if not text.split() or len(text) > MAX_SMALL_CHARS:
         raise InputError(
             f"{BPE_PREFIX} a text of 1 to {MAX_SMALL_CHARS:,} characters is expected behind it, got {len(text):,}."
@@ -499,10 +491,7 @@ def explain_difference(
 ) -> Iterator[str]:
     """Yield sentences on mistakes that explain wrong numbers, the most telling first.
 
-    Args:
-        rounded: the numbers of the answer.
-        others: other values of the case, which the answer may be by mistake.
-        labels: the labels of the element or row that the line is about.
+    The answer may by mistake be one of the other values, at the labels that the line is about.
     """
     exact, values = expected.values, rounded.values
 

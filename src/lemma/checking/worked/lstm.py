@@ -510,13 +510,7 @@ class WorkedLstm(WorkedCase):
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table with a column for each named value that the step has, and a row for each unit or class.
-
-        Args:
-            names: the names, separated by blanks.
-            row: title of the first column, "unit" or "class".
-            first: further columns before these, by title.
-        """
+        """Return a table with a row for each unit or class: columns in `first`, then one for each name that the step has."""
         columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
@@ -550,11 +544,7 @@ def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
     ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy.
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        backward: whether to add every gradient.
-        full: whether to print the weights and products of a large step.
-        decimals: of printed numbers.
+    `backward` adds every gradient; `full` prints the weights and products of a large step.
 
     >>> worked = work_lstm("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()

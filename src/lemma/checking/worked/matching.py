@@ -211,11 +211,7 @@ def work_matching(
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
     p·q / (|p| |q|).
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: names of images, which replace the focus of the case.
-        full: whether to print everything.
-        decimals: of printed numbers.
+    `words`, names of images, replace the focus of the case.
 
     >>> worked = work_matching("e7")
     >>> worked.steps.scores.round(4).tolist()
