@@ -14,9 +14,7 @@ from lemma.checking.worked.case import (
     Array,
     Case,
     CaseLike,
-    ExpectedNumbers,
     ExpectedValue,
-    ExpectedWords,
     Labels,
     NumberRow,
     NumberRows,
@@ -254,7 +252,7 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
     """Return every value of a pass that an answer may claim; `cross` if vectors look at vectors of another kind."""
     rows, columns, formula, mistakes = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
-    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
+    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedValue:
         return expect_numbers(names, values, labels, meaning, mistakes.get(names.split()[0]))
 
     over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
@@ -272,7 +270,7 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
         numbers("sum sums Z", steps.sums, (rows,), "sum of a row's exponentials"),
         numbers("alpha α weights weight", steps.weights, (rows, columns), "weights: exp / sum"),
         numbers("output outputs out", steps.outputs, (rows,), "Σ α·v"),
-        ExpectedWords("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
+        ExpectedValue("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
     ]
 
 
@@ -510,7 +508,7 @@ class WorkedCross(WorkedCase):
         return [
             *expected_values(self.steps, cross=True),
             expect_numbers("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
-            ExpectedWords("preferred_cosine", nearest, (rows,), "nearest by cosine", ("prefers_cosine",)),
+            ExpectedValue("preferred_cosine", nearest, (rows,), "nearest by cosine", ("prefers_cosine",)),
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:

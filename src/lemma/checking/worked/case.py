@@ -264,22 +264,20 @@ def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, t
 
 @dataclass(frozen=True, eq=False)
 class ExpectedValue:
-    """The right value under one name of a worked case: one number or word, a vector or a matrix.
-
-    Attributes:
-        labels: the labels of each axis.
-        aliases: other names of the value.
-        label_aliases: other names of a vector's labels, one for each.
-    """
-
-    unit: ClassVar[str]
+    """The right value under one name of a worked case: one number or word, a vector or a matrix."""
 
     name: str
-    values: Any
-    labels: tuple[Labels, ...]
+    values: Any  # an array of numbers, or for each word a tuple of those that are right: several where they tie
+    labels: tuple[Labels, ...]  # of each axis
     meaning: str = ""
-    aliases: Labels = ()
-    label_aliases: Labels = ()
+    aliases: Labels = ()  # other names of the value
+    label_aliases: Labels = ()  # other names of a vector's labels, one for each
+    mistakes: Mapping[str, Array] = field(default_factory=dict)  # arrays that mistakes give, by their description
+
+    @property
+    def is_numeric(self) -> bool:
+        """True if the value is made of numbers rather than words."""
+        return not isinstance(self.values, tuple)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -289,24 +287,9 @@ class ExpectedValue:
     @property
     def shape_text(self) -> str:
         """The shape of an answer in words, such as "2 numbers" or "2×3"."""
-        sizes = "×".join(map(str, self.shape)) or f"a {self.unit}"
-        return f"{sizes} {self.unit}s" if len(self.shape) == 1 else sizes
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedNumbers(ExpectedValue):
-    """An array, and the arrays that known mistakes give, by a description of the mistake."""
-
-    unit: ClassVar[str] = "number"
-
-    mistakes: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedWords(ExpectedValue):
-    """Words, each as a tuple of the words that are right: several where they tie."""
-
-    unit: ClassVar[str] = "word"
+        unit = "number" if self.is_numeric else "word"
+        sizes = "×".join(map(str, self.shape)) or f"a {unit}"
+        return f"{sizes} {unit}s" if len(self.shape) == 1 else sizes
 
 
 def number_labels(count: int, prefix: str = "") -> Labels:
@@ -324,7 +307,7 @@ def expect_numbers(
     labels: Iterable[Iterable[str]] = (),
     meaning: str = "",
     mistakes: Mapping[str, Array] | None = None,
-) -> ExpectedNumbers:
+) -> ExpectedValue:
     """Return the right numbers under a name of a worked case.
 
     Args:
@@ -337,7 +320,7 @@ def expect_numbers(
     array, axes = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
     axes += tuple(map(number_labels, array.shape[len(axes) :]))
     same_shape = {text: wrong for text, wrong in (mistakes or {}).items() if wrong.shape == array.shape}
-    return ExpectedNumbers(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
+    return ExpectedValue(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
 
 
 @dataclass(frozen=True, eq=False)

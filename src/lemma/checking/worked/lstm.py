@@ -510,7 +510,7 @@ class WorkedLstm(WorkedCase):
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table with a row for each unit or class: columns in `first`, then one for each name that the step has."""
+        """Return a table with a row for each unit or class: the columns `first`, then one for each value by name."""
         columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))

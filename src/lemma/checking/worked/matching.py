@@ -13,7 +13,6 @@ from lemma.checking.worked.case import (
     Case,
     CaseLike,
     ExpectedValue,
-    ExpectedWords,
     Labels,
     NumberRows,
     Strings,
@@ -118,9 +117,9 @@ class WorkedMatching(WorkedCase):
         ]
         for suffix, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
             names, by_product, _, by_cosine, *_ = zip(*map(astuple, matches), strict=True)
-            expected.append(ExpectedWords(f"best{suffix}", by_product, (names,), f"{other} of the largest product"))
+            expected.append(ExpectedValue(f"best{suffix}", by_product, (names,), f"{other} of the largest product"))
             expected.append(
-                ExpectedWords(f"best{suffix}_cosine", by_cosine, (names,), f"{other} of the largest cosine")
+                ExpectedValue(f"best{suffix}_cosine", by_cosine, (names,), f"{other} of the largest cosine")
             )
         return expected
 
