@@ -166,10 +166,7 @@ class GradientCell(Spec):
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """Names of the gradients that can be derived, such as "dW": those of all inputs and steps that are not fixed.
-
-        Empty without a loss.
-        """
+        """Names of the gradients, such as "dW", of inputs and steps that are not fixed; () without a loss."""
         if not self.loss:
             return ()
         fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
@@ -197,12 +194,7 @@ class GradientCell(Spec):
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
-        """Return an expression with its names in the cell's spelling; raise an InputError at an unknown name or size.
-
-        Args:
-            helpers: names that the answer defines itself; they count as known.
-            source: the line that the expression was read from, for the error's caret.
-        """
+        """Return an expression of a line in the cell's spelling; raise an error at unknown names, but `helpers`."""
         names = [node for _, node in walk(expression) if node.op == "name"]
         canonical = {  # a name has the position of its first occurrence, where an error points
             node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
@@ -328,11 +320,21 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 
 def _check_names(cell: GradientCell, source: str) -> None:
     """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes."""
-    defined: dict[str, str] = {}
+    articles = {"size": "a size", "input": "an input", "step": "a step"}
+    defined: dict[str, str] = {}  # the kind of each name
+
+    def define(kind: str, name: str) -> None:
+        if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
+            reason = f"cannot be the name of {articles[kind]}; write letters, digits and single _"
+            raise SpecError(f"{source}: '{name}' {reason}.")
+        if name in defined:
+            raise SpecError(f"{source}: the {kind} {name} has the name of {articles[defined[name]]}.")
+        defined[name] = kind
+
     for name in cell.sizes:
-        _define_name(source, "size", name, defined)
+        define("size", name)
     for name in cell.input_sides:
-        _define_name(source, "input", name, defined)
+        define("input", name)
     for name, sides in cell.input_sides.items():
         for side in sides:
             try:
@@ -349,25 +351,13 @@ def _check_names(cell: GradientCell, source: str) -> None:
                     message = describe_unknown("name", node.value, [*defined])
                     raise SourceText(equation.text, label).error_at(node.position, message)
             if equation.name in cell.steps:
-                _define_name(source, "step", equation.name, defined)
+                define("step", equation.name)
     except InputError as error:
         raise SpecError(f"{source}: {error}") from None
     values = (*cell.input_sides, *cell.steps)
     for name in values:
         if f"d{name}" in values and f"d{name}" in cell.gradients:
             raise SpecError(f"{source}: d{name} is a value and the gradient of {name}; rename one of them.")
-
-
-def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
-    """Add a name of a size, input or step to `defined`; raise a SpecError if it is not allowed or already defined."""
-    articles = {"size": "a size", "input": "an input", "step": "a step"}
-    if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
-        raise SpecError(
-            f"{source}: '{name}' cannot be the name of {articles[kind]}; write letters, digits and single _."
-        )
-    if name in defined:
-        raise SpecError(f"{source}: the {kind} {name} has the name of {articles[defined[name]]}.")
-    defined[name] = kind
 
 
 def side_polynomial(side: str, cell: GradientCell) -> Polynomial:

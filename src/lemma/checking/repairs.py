@@ -54,11 +54,9 @@ class RepairSearch:
     def find(
         self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
     ) -> Repair | None:
-        """Return the first repair that is right in every sample; None without one or if the operations run out.
+        """Return the first repair with the value of `target`, such as "dW", in every sample, by `available` names.
 
-        Args:
-            target: the name that the expression should equal, such as "dW".
-            available: names that the repair may use; any by default.
+        None without one, or if the operations run out.
         """
         first, *other_samples = samples
         with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:

@@ -1,6 +1,6 @@
 """Attention and cross-attention worked by hand, step by step (after Vaswani et al. 2017)."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,9 +14,7 @@ from lemma.checking.worked.case import (
     Array,
     Case,
     CaseLike,
-    ExpectedNumbers,
     ExpectedValue,
-    ExpectedWords,
     Labels,
     NumberRow,
     NumberRows,
@@ -129,12 +127,7 @@ def attend(
 ) -> AttentionSteps:
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
-    Args:
-        case: the case, with the scaling.
-        maps: W_Q, W_K and W_V by name, so that q = x W.
-        rows: names of the inputs.
-        columns: names of the source vectors.
-        causal: whether each row attends only to columns up to its own index.
+    `maps` are W_Q, W_K and W_V so that q = x W. If `causal`, each row attends only to columns up to its own index.
     """
     key_width = maps["W_K"].shape[1]
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
@@ -256,14 +249,10 @@ def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
 
 
 def expected_values(steps: AttentionSteps, cross: bool = False) -> list[ExpectedValue]:
-    """Return every value of a pass that an answer may claim, from x, q, k, v to outputs and most attended words.
-
-    Args:
-        cross: whether the vectors that look are others than those looked at.
-    """
+    """Return every value of a pass that an answer may claim; `cross` if vectors look at vectors of another kind."""
     rows, columns, formula, mistakes = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
-    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
+    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedValue:
         return expect_numbers(names, values, labels, meaning, mistakes.get(names.split()[0]))
 
     over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
@@ -281,7 +270,7 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
         numbers("sum sums Z", steps.sums, (rows,), "sum of a row's exponentials"),
         numbers("alpha α weights weight", steps.weights, (rows, columns), "weights: exp / sum"),
         numbers("output outputs out", steps.outputs, (rows,), "Σ α·v"),
-        ExpectedWords("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
+        ExpectedValue("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
     ]
 
 
@@ -289,7 +278,12 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
 def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     """Return the arrays that known mistakes lead to, by quantity ("score", "alpha", …) and description of a mistake."""
     width, values = steps.keys.shape[1], steps.values
-    mistakes: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
+    mistakes: defaultdict[str, dict[str, Array]] = defaultdict(dict)
+
+    def add(mistake: str, **arrays: Array) -> None:
+        for name, array in arrays.items():
+            mistakes[name][mistake] = array
+
     if steps.case.scaled:
         divisors = {
             f"scores are not divided by √{width}": 1.0,
@@ -301,18 +295,14 @@ def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     for mistake, divisor in divisors.items():
         scores = steps.products / divisor
         weights = softmax(np.where(steps.allowed, scores, -np.inf), axis=1)
-        mistakes["score"][mistake], mistakes["exp"][mistake] = scores, np.exp(scores)
-        mistakes["sum"][mistake] = np.exp(scores).sum(axis=1)
-        mistakes["alpha"][mistake], mistakes["output"][mistake] = weights, weights @ values
-    by_column = steps.exponentials / steps.exponentials.sum(axis=0)
-    mistake = "the softmax is taken down the columns; each row must sum to one"
-    mistakes["alpha"][mistake], mistakes["output"][mistake] = by_column, by_column @ values
-    mistake = "the weights are not normalised: divide by the sum of the row"
-    mistakes["output"][mistake] = steps.exponentials @ values
+        sums = np.exp(scores).sum(axis=1)
+        add(mistake, score=scores, exp=np.exp(scores), sum=sums, alpha=weights, output=weights @ values)
+    weights = steps.exponentials / steps.exponentials.sum(axis=0)
+    add("the softmax is taken down the columns; each row must sum to one", alpha=weights, output=weights @ values)
+    add("the weights are not normalised: divide by the sum of the row", output=steps.exponentials @ values)
     if not steps.allowed.all():
-        mistake = "later words are not hidden"
         weights = softmax(steps.products / steps.divisor, axis=1)
-        mistakes["alpha"][mistake], mistakes["output"][mistake] = weights, weights @ values
+        add("later words are not hidden", alpha=weights, output=weights @ values)
     return mistakes
 
 
@@ -390,10 +380,9 @@ class WorkedAttention(WorkedCase):
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
         """Return the line of the words that the word with index `row` attends to, most attended first."""
         weights = steps.weights[row]
-        order = np.argsort(-weights, kind="stable")[:MAX_RANKED]
-        ranking = [f"{steps.columns[index]} {format_number(weights[index], self.decimals)}" for index in order]
-        more = len(weights) - len(order)
-        ranking += [f"and {more} more"] if more else []
+        order = np.argsort(-weights, kind="stable")
+        ranking = [f"{steps.columns[i]} {format_number(weights[i], self.decimals)}" for i in order[:MAX_RANKED]]
+        ranking += [f"and {len(order) - MAX_RANKED} more"] if len(order) > MAX_RANKED else []
         return Text(f"{steps.rows[row]} attends to: {' · '.join(ranking)}")
 
 
@@ -411,11 +400,7 @@ def work_attention(
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass.
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: the words in focus; like `passes`, `scaled` and `mask` they replace the field of the case.
-        full: whether to print everything, however long the sentences are.
-        decimals: of printed numbers.
+    `words` in focus, `passes`, `scaled` and `mask` replace the field of the case; `full` prints long sentences in full.
 
     >>> worked = work_attention("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
@@ -523,7 +508,7 @@ class WorkedCross(WorkedCase):
         return [
             *expected_values(self.steps, cross=True),
             expect_numbers("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
-            ExpectedWords("preferred_cosine", nearest, (rows,), "nearest by cosine", ("prefers_cosine",)),
+            ExpectedValue("preferred_cosine", nearest, (rows,), "nearest by cosine", ("prefers_cosine",)),
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
@@ -552,11 +537,7 @@ def work_cross_attention(
 
     q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: names of the vectors in focus; like `scaled` they replace the field of the case.
-        full: whether to print everything.
-        decimals: of printed numbers.
+    `words`, the names of the vectors in focus, and `scaled` replace the field of the case.
 
     >>> work_cross_attention("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.checking.worked.case import ExpectedValue, ExpectedWords, Labels, expect_numbers, number_labels
+from lemma.checking.worked.case import ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.data.store import find_text_files
 from lemma.data.text import decode_span, open_text
@@ -537,10 +537,7 @@ def _follow_claims(
 ) -> tuple[list[ExpectedValue], list[int]]:
     """Merge until no pair occurs twice; return what an answer may then claim, and the number of candidates by step.
 
-    Args:
-        claimed: the pairs claimed, by the number of their step.
-        choices: the index of the candidate to merge at each step; 0 for later steps.
-        count_steps: the steps whose pair counts are expected in full.
+    `choices` are the indices of the candidates to merge at each step; 0 for later steps.
     """
     merger = BytePairMerger(words, r"\w")
     claims = {step: normalize_symbols(text) for step, text in claimed.items()}
@@ -573,12 +570,12 @@ def _follow_claims(
         merges.append(merger.write_pair(pair))
         merger.merge(pair)
         names = (merger.names[-1],)
-        expected.append(ExpectedWords(f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names))
+        expected.append(ExpectedValue(f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names))
         expected.append(expect_numbers(f"count{step}", count, (), "how often it occurs"))
     segmentation = tuple((merger.join(row), merger.spell(row)) for row in merger.words.values())
     expected += [
-        ExpectedWords("merges", tuple(merges), (number_labels(len(merges)),), "the pairs in the order of merging"),
-        ExpectedWords("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
+        ExpectedValue("merges", tuple(merges), (number_labels(len(merges)),), "the pairs in the order of merging"),
+        ExpectedValue("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
         expect_numbers("steps", len(merges), (), "how many merges"),
         expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
     ]

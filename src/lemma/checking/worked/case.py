@@ -86,11 +86,7 @@ class Case(Spec):
 
 
 def _describe_error(error: Any, settings: Mapping[str, Any]) -> str:
-    """Return a sentence on an error of pydantic, with its field, row and number, counted from 1.
-
-    Args:
-        settings: all fields of the case.
-    """
+    """Return a sentence on an error of pydantic in the fields of a case: the field, row and number, counted from 1."""
     field, *path = error["loc"] or ("",)
     kind, value = error["type"], shorten(repr(error["input"]), 40)
     expected_text, example = FIELD_FORMS.get(str(field), ("", ""))
@@ -161,12 +157,7 @@ def case_command(kind: str) -> str:
 
 
 def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str, Any]) -> tuple[CaseT, str, str]:
-    """Return a validated case, its name for messages, and its text as TOML.
-
-    Args:
-        source: the name of an example, a TOML file, or a mapping of fields.
-        overrides: fields that replace those of the case, unless they are None.
-    """
+    """Return a validated case, its name for messages, and its text as TOML; overrides replace fields, unless None."""
     if isinstance(source, Mapping):
         label, text, fields = "the case", "", dict(source)
     else:
@@ -240,14 +231,10 @@ BestT = TypeVar("BestT")
 def best_matches(
     match_class: Callable[..., BestT], rows: Sequence[str], columns: Sequence[str], scores: Array, cosines: Array
 ) -> list[BestT]:
-    """Return, for every row, the column of the largest score and of the largest cosine, and whether they agree.
+    """Return, for every row, the columns of the largest score and of the largest cosine, and whether they agree.
 
-    Args:
-        match_class: dataclass that takes name, columns and score by score, columns and cosine by cosine, and agreement.
-        rows: names of the rows of both matrices.
-        columns: names of their columns.
-        scores: a matrix of rows by columns.
-        cosines: such a matrix, NaN where undefined.
+    A cosine is NaN where undefined. `match_class` takes name, columns and score by score, columns and cosine by cosine,
+    and agreement.
     """
     matches: list[BestT] = []
     for name, row_scores, row_cosines in zip(rows, scores, cosines, strict=True):
@@ -260,12 +247,7 @@ def best_matches(
 
 
 def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, title: str = "") -> Table:
-    """Return the matches of `best_matches` as a table.
-
-    Args:
-        header: titles of the columns of the best match and its score.
-        decimals: of scores and cosines.
-    """
+    """Return the matches of `best_matches` as a table; `header` holds the titles of the best match and its score."""
     rows = [
         (
             name,
@@ -282,22 +264,20 @@ def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, t
 
 @dataclass(frozen=True, eq=False)
 class ExpectedValue:
-    """The right value under one name of a worked case: one number or word, a vector or a matrix.
-
-    Attributes:
-        labels: the labels of each axis.
-        aliases: other names of the value.
-        label_aliases: other names of a vector's labels, one for each.
-    """
-
-    unit: ClassVar[str]
+    """The right value under one name of a worked case: one number or word, a vector or a matrix."""
 
     name: str
-    values: Any
-    labels: tuple[Labels, ...]
+    values: Any  # an array of numbers, or for each word a tuple of those that are right: several where they tie
+    labels: tuple[Labels, ...]  # of each axis
     meaning: str = ""
-    aliases: Labels = ()
-    label_aliases: Labels = ()
+    aliases: Labels = ()  # other names of the value
+    label_aliases: Labels = ()  # other names of a vector's labels, one for each
+    mistakes: Mapping[str, Array] = field(default_factory=dict)  # arrays that mistakes give, by their description
+
+    @property
+    def is_numeric(self) -> bool:
+        """True if the value is made of numbers rather than words."""
+        return not isinstance(self.values, tuple)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -307,24 +287,9 @@ class ExpectedValue:
     @property
     def shape_text(self) -> str:
         """The shape of an answer in words, such as "2 numbers" or "2×3"."""
-        sizes = "×".join(map(str, self.shape)) or f"a {self.unit}"
-        return f"{sizes} {self.unit}s" if len(self.shape) == 1 else sizes
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedNumbers(ExpectedValue):
-    """An array, and the arrays that known mistakes give, by a description of the mistake."""
-
-    unit: ClassVar[str] = "number"
-
-    mistakes: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedWords(ExpectedValue):
-    """Words, each as a tuple of the words that are right: several where they tie."""
-
-    unit: ClassVar[str] = "word"
+        unit = "number" if self.is_numeric else "word"
+        sizes = "×".join(map(str, self.shape)) or f"a {unit}"
+        return f"{sizes} {unit}s" if len(self.shape) == 1 else sizes
 
 
 def number_labels(count: int, prefix: str = "") -> Labels:
@@ -342,7 +307,7 @@ def expect_numbers(
     labels: Iterable[Iterable[str]] = (),
     meaning: str = "",
     mistakes: Mapping[str, Array] | None = None,
-) -> ExpectedNumbers:
+) -> ExpectedValue:
     """Return the right numbers under a name of a worked case.
 
     Args:
@@ -355,7 +320,7 @@ def expect_numbers(
     array, axes = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
     axes += tuple(map(number_labels, array.shape[len(axes) :]))
     same_shape = {text: wrong for text, wrong in (mistakes or {}).items() if wrong.shape == array.shape}
-    return ExpectedNumbers(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
+    return ExpectedValue(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
 
 
 @dataclass(frozen=True, eq=False)

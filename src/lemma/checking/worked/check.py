@@ -22,7 +22,6 @@ from lemma.checking.worked.case import (
     KIND_FIELDS,
     Array,
     CaseLike,
-    ExpectedNumbers,
     ExpectedValue,
     Labels,
     detect_kind,
@@ -282,7 +281,7 @@ def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
             continue
         index = _find_label(target, target.labels[axis], value.labels[axis])
         labels = value.labels[:axis] + value.labels[axis + 1 :]
-        if isinstance(value, ExpectedNumbers):
+        if value.is_numeric:
             mistakes = {name: array.take(index, axis) for name, array in value.mistakes.items()}
             value = replace(value, values=value.values.take(index, axis), labels=labels, mistakes=mistakes)
         else:
@@ -309,10 +308,6 @@ def _normalize(name: str) -> str:
 
 def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[AnswerKey]:
     """Yield the right values of a case; for byte-pair encoding once per order of merges, the order of the claims first.
-
-    Args:
-        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
-        claims: lines of an answer, which decide between tied merges.
 
     >>> key = next(answer_keys("e9"))
     >>> [value.name for value in key.expected][:5]
@@ -344,11 +339,7 @@ def _find_kind(case: CaseLike, name: str) -> str:
 
 
 def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterator[AnswerKey]:
-    """Yield the right values of byte-pair encoding of a text for each order of merges, the order of the claims first.
-
-    Args:
-        name: the case, for errors.
-    """
+    """Yield the right values of byte-pair encoding for each order of merges, the order of the claims first."""
     if not text.split() or len(text) > MAX_SMALL_CHARS:
         raise InputError(
             f"{BPE_PREFIX} a text of 1 to {MAX_SMALL_CHARS:,} characters is expected behind it, got {len(text):,}."
@@ -394,7 +385,7 @@ def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
     expected = key.find(claim.target)
     if claim.sign != "=":
         return _check_order(claim, expected, key)
-    if isinstance(expected, ExpectedNumbers):
+    if expected.is_numeric:
         return _check_numbers(claim, _match_dimensions(expected, claim.value), key)
     return _check_words(claim, expected)
 
@@ -410,12 +401,12 @@ def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> W
 
 def _single_number(expected: ExpectedValue) -> float:
     """Return the right value as a float; raise an InputError if it is not a single number."""
-    if not isinstance(expected, ExpectedNumbers) or expected.shape:
+    if not expected.is_numeric or expected.shape:
         raise InputError(f"{expected.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
     return float(expected.values)
 
 
-def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
+def _match_dimensions(expected: ExpectedValue, value: Any) -> ExpectedValue:
     """Return the right values in the shape of a parsed answer, where only axes of length 1 differ.
 
     A matrix of one row or column may be written as a vector, a vector as such a matrix, a number in brackets.
@@ -437,7 +428,7 @@ def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
     return replace(expected, values=np.reshape(expected.values, shape), labels=tuple(labels), mistakes=mistakes)
 
 
-def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) -> WorkedLine:
+def _check_numbers(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> WorkedLine:
     """Compare the numbers of a line with the right numbers; explain entries that differ by a likely mistake."""
     entries = read_entries(claim.value, expected)
     rounded = RoundedArray.from_entries(entries)
@@ -495,14 +486,11 @@ def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
 
 
 def explain_difference(
-    rounded: RoundedArray, expected: ExpectedNumbers, others: Iterable[ExpectedValue] = (), labels: Labels = ()
+    rounded: RoundedArray, expected: ExpectedValue, others: Iterable[ExpectedValue] = (), labels: Labels = ()
 ) -> Iterator[str]:
     """Yield sentences on mistakes that explain wrong numbers, the most telling first.
 
-    Args:
-        rounded: the numbers of the answer.
-        others: other values of the case, which the answer may be by mistake.
-        labels: the labels of the element or row that the line is about.
+    The answer may by mistake be one of the other values, at the labels that the line is about.
     """
     exact, values = expected.values, rounded.values
 
@@ -525,7 +513,7 @@ def explain_difference(
             part = select_part(other, Target(other.name, labels))
         except InputError:  # it has no such element
             continue
-        if not isinstance(part, ExpectedNumbers) or part.name == expected.name or part.labels != expected.labels:
+        if not part.is_numeric or part.name == expected.name or part.labels != expected.labels:
             continue
         # zeros and ones alone could be anything
         is_telling = np.any((np.abs(part.values) > 1e-9) & (np.abs(part.values - 1) > 1e-9))

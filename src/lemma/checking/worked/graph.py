@@ -393,11 +393,8 @@ def work_graph(
     Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the
     norm of X, MX, M²X … and, with W, one layer Â X W.
 
-    Args:
-        example: the name of an example, a TOML file, a table of edges (.csv), or a mapping of fields.
-        nodes: the nodes in focus; like `powers` they replace the field of the case.
-        full: whether to print the matrices of a large graph.
-        decimals: of printed numbers.
+    The example may be a table of edges (.csv) too. `nodes` in focus and `powers` replace the field of the case; `full`
+    prints the matrices of a large graph.
 
     >>> worked = work_graph({"edges": [["hub", "a"], ["hub", "b"], ["hub", "c"]]})
     >>> worked.steps.matrices["symmetric"].sum(axis=1).round(3).tolist(), worked.steps.rows_sum_to_one

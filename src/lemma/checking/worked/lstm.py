@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator
 
 from lemma.checking.worked.case import (
     MAX_MAGNITUDE,
@@ -40,11 +40,11 @@ Values = dict[str, Array]
 GATE_TITLES = {"u": "Update gate", "f": "Forget gate", "o": "Output gate", "c": "Candidate"}
 GATE_NAMES = {"u": "gamma_u", "f": "gamma_f", "o": "gamma_o", "c": "candidate"}
 WEIGHT_FIELDS = ("a_prev", "x", *(f"{kind}_{letter}" for kind in "Wb" for letter in GATE_TITLES))
-FIELD_ALIASES: dict[str, Labels] = {
-    **{f"gamma_{letter}": (f"Γ_{letter}", f"G_{letter}", f"Gamma_{letter}") for letter in "ufo"},
-    "candidate": ("c_tilde", "c̃"),
-    "a_prev": ("h_prev",),
-    "da_next": ("dh_next",),
+H_ALIASES = {"h_prev": "a_prev", "dh_next": "da_next"}
+FIELD_ALIASES = {  # the field of each other name
+    **{f"{gamma}_{letter}": f"gamma_{letter}" for gamma in ("Γ", "G", "Gamma") for letter in "ufo"},
+    **dict.fromkeys(("c_tilde", "c̃"), "candidate"),
+    **H_ALIASES,
 }
 SYMBOLS = {  # how a name is written in a formula, where that differs
     **{f"gamma_{letter}": f"Γ_{letter}" for letter in "ufo"},
@@ -68,11 +68,6 @@ SHIFT_THRESHOLD = 50.0  # for larger logits, the largest is subtracted before ex
 MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only with `full`
 
 
-def _aliased(name: str) -> Any:
-    """Return a pydantic field for a setting that accepts its aliases of FIELD_ALIASES too."""
-    return Field(validation_alias=AliasChoices(name, *FIELD_ALIASES[name]))
-
-
 def _as_vector(value: Any) -> Any:
     """Turn a number into a vector of length 1; return any other value unchanged."""
     return (value,) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
@@ -91,21 +86,20 @@ class LstmCase(Case):
     W_y: NumberRows | None = None  # the output layer, a row for each class
     b_y: Unit | None = None  # its bias; 0 if none is given
     y: NumberRow | None = None  # the target: one-hot, or shares that add up to 1
-    # the gradient of a_t that arrives from the next step; 0 if none is given
-    da_next: Annotated[Unit | None, _aliased("da_next")] = None
+    da_next: Unit | None = None  # the gradient of a_t that arrives from the next step; 0 if none is given
     dc_next: Unit | None = None  # the gradient of c_t that arrives from the next step; 0 if none is given
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
         """Validate a case with gates or with weights; a SpecError names the field at fault and `source`, the file."""
-        for name, aliases in FIELD_ALIASES.items():
-            same = [field for field in (name, *aliases) if field in settings]
-            if len(same) > 1:
-                raise SpecError(f"{source}: {same[0]} and {same[1]} are the same word. Give one of them.")
-        gates, weights = (
-            [field for name in names for field in (name, *FIELD_ALIASES.get(name, ())) if field in settings]
-            for names in (GATE_NAMES.values(), WEIGHT_FIELDS)
-        )
+        written: dict[str, str] = {}  # how the case calls each field
+        for field in settings:
+            name = FIELD_ALIASES.get(field, field)
+            if name in written:
+                raise SpecError(f"{source}: {written[name]} and {field} are the same word. Give one of them.")
+            written[name] = field
+        gates = [written[name] for name in GATE_NAMES.values() if name in written]
+        weights = [written[name] for name in WEIGHT_FIELDS if name in written]
         if gates and weights:
             raise SpecError(
                 f"{source}: it holds {gates[0]} (gates given) and {weights[0]} (gates worked out from weights). "
@@ -117,20 +111,15 @@ class LstmCase(Case):
                 "W_u, W_f, W_o, W_c, b_u, b_f, b_o, b_c, a_prev, c_prev and x. "
                 "As in: lemma look lstm e9 --out mine.toml"
             )
-        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(settings, source))
+        letter = {"letter": "h"} if H_ALIASES.keys() & settings.keys() else {}
+        fields = letter | {name: settings[field] for name, field in written.items()}
+        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(fields, source))
 
     @classmethod
     def setting_names(cls) -> list[str]:
         """Return the names of all fields, and the aliases with h for a."""
         names = super().setting_names()
-        return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_letter(cls, settings: Any) -> Any:
-        """Set the letter of the hidden state to h if a field's name has it."""
-        says_h = isinstance(settings, Mapping) and {"h_prev", "dh_next"} & set(settings)
-        return {"letter": "h", **settings} if says_h else settings
+        return [*names, *(alias for alias, name in H_ALIASES.items() if name in names)]
 
     @property
     def has_gradient_source(self) -> bool:
@@ -145,16 +134,16 @@ class LstmCase(Case):
 class GateCase(LstmCase):
     """The values of the gates are given (problem E9)."""
 
-    gamma_u: Annotated[Unit, _aliased("gamma_u")]  # the update gate
-    gamma_f: Annotated[Unit, _aliased("gamma_f")]  # the forget gate
-    gamma_o: Annotated[Unit, _aliased("gamma_o")]  # the output gate
-    candidate: Annotated[Unit, _aliased("candidate")]  # the candidate c̃
+    gamma_u: Unit  # the update gate
+    gamma_f: Unit  # the forget gate
+    gamma_o: Unit  # the output gate
+    candidate: Unit  # the candidate c̃
 
 
 class WeightCase(LstmCase):
     """The weights are given; they act on [a_prev; x], one stacked on the other (problem C1)."""
 
-    a_prev: Annotated[Unit, _aliased("a_prev")]  # the hidden state before the step
+    a_prev: Unit  # the hidden state before the step
     x: Unit  # the input
     W_u: NumberRows  # the update gate's weights, a row for each unit
     W_f: NumberRows  # the forget gate's weights
@@ -188,13 +177,13 @@ def read_inputs(case: LstmCase) -> Values:
     values: Values = {"c_prev": np.array(case.c_prev, dtype=np.float64)}
     if isinstance(case, GateCase):
         values |= {name: read_vector(name, width) for name in GATE_NAMES.values()}
-        for name in (GATE_NAMES[letter] for letter in "ufo"):
-            for number, value in enumerate(getattr(case, name), 1):
-                if not 0 <= value <= 1:
-                    raise SpecError(
-                        f"{name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
-                        "For gates from pre-activations, give the weights."
-                    )
+        gates = ((f"gamma_{letter}", value) for letter in "ufo" for value in enumerate(values[f"gamma_{letter}"], 1))
+        for name, (number, value) in gates:
+            if not 0 <= value <= 1:
+                raise SpecError(
+                    f"{name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
+                    "For gates from pre-activations, give the weights."
+                )
     if isinstance(case, WeightCase):
         missing = [f"b_{letter}" for letter in GATE_TITLES if getattr(case, f"b_{letter}") is None]
         if missing and len(missing) < len(GATE_TITLES):
@@ -521,15 +510,7 @@ class WorkedLstm(WorkedCase):
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table with a column for each named value that the step has, and a row for each unit or class.
-
-        Each column has no more decimals than one of its numbers needs.
-
-        Args:
-            names: the names, separated by blanks.
-            row: title of the first column, "unit" or "class".
-            first: further columns before these, by title.
-        """
+        """Return a table with a row for each unit or class: the columns `first`, then one for each value by name."""
         columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
@@ -563,11 +544,7 @@ def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
     ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy.
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        backward: whether to add every gradient.
-        full: whether to print the weights and products of a large step.
-        decimals: of printed numbers.
+    `backward` adds every gradient; `full` prints the weights and products of a large step.
 
     >>> worked = work_lstm("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()

@@ -1,7 +1,7 @@
 """A cross-modal search worked by hand: images and sentences mapped to one space and compared (problem E7)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,6 @@ from lemma.checking.worked.case import (
     Case,
     CaseLike,
     ExpectedValue,
-    ExpectedWords,
     Labels,
     NumberRows,
     Strings,
@@ -117,11 +116,11 @@ class WorkedMatching(WorkedCase):
             expect_numbers("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", mistakes),
         ]
         for suffix, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
-            labels = (tuple(match.name for match in matches),)
-            by_product = tuple(match.by_product for match in matches)
-            by_cosine = tuple(match.by_cosine for match in matches)
-            expected.append(ExpectedWords(f"best{suffix}", by_product, labels, f"{other} of the largest product"))
-            expected.append(ExpectedWords(f"best{suffix}_cosine", by_cosine, labels, f"{other} of the largest cosine"))
+            names, by_product, _, by_cosine, *_ = zip(*map(astuple, matches), strict=True)
+            expected.append(ExpectedValue(f"best{suffix}", by_product, (names,), f"{other} of the largest product"))
+            expected.append(
+                ExpectedValue(f"best{suffix}_cosine", by_cosine, (names,), f"{other} of the largest cosine")
+            )
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
@@ -157,16 +156,12 @@ class WorkedMatching(WorkedCase):
                 value = "undefined" if np.isnan(cosine) else number(cosine)
                 cosines.append(Text(f"cos({images[row]}, {sentence}) = {score} / ({p}·{q}) = {value}"))
         shared, more = pluralize(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
-        input_matrices = [
-            matrix("I", steps.image_inputs, images),
-            matrix("W_i", steps.image_map),
-            matrix("T", steps.sentence_inputs, sentences),
-            matrix("W_t", steps.sentence_map),
-        ]
+        inputs = [matrix("I", steps.image_inputs, images), matrix("W_i", steps.image_map)]
+        inputs += [matrix("T", steps.sentence_inputs, sentences), matrix("W_t", steps.sentence_map)]
         return [
             Text(f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."),
             *([Text(f"{pluralize(more, 'image')} not in focus: only the matrices show the rest.")] if more else []),
-            *(input_matrices if every_matrix else []),
+            *(inputs if every_matrix else []),
             Heading("Images in the shared space: P = I·W_i"),
             *(projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
             matrix("P = I·W_i", steps.image_vectors, images),
@@ -215,11 +210,7 @@ def work_matching(
     P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
     p·q / (|p| |q|).
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: names of images, which replace the focus of the case.
-        full: whether to print everything.
-        decimals: of printed numbers.
+    `words`, names of images, replace the focus of the case.
 
     >>> worked = work_matching("e7")
     >>> worked.steps.scores.round(4).tolist()

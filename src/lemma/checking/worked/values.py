@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from lemma.checking.worked.case import Array, ExpectedNumbers, ExpectedValue
+from lemma.checking.worked.case import Array, ExpectedValue
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber, read_entry
 
@@ -168,7 +168,7 @@ def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
     return [*numbers] if numbers and len(numbers) == len(parts) else [item]
 
 
-def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
+def read_entries(value: Any, expected: ExpectedValue) -> Entries:
     """Return the numbers of a parsed value (a number, nested lists, or a table of all labels) as an array."""
     if isinstance(value, dict):
         if len(expected.labels) != 1:

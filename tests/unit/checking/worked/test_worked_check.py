@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from lemma.checking.worked.attention import work_cross_attention
 from lemma.checking.worked.bpe import BytePairMerger
-from lemma.checking.worked.case import ExpectedNumbers
 from lemma.checking.worked.check import answer_keys, check_worked, describe_worked
 from lemma.checking.worked.lstm import work_lstm
 from lemma.checking.worked.matching import work_matching
@@ -251,11 +250,7 @@ def test_computed_quantities_pass_and_have_unique_names(case: str) -> None:
     quantities = next(answer_keys(case)).expected
     names = [name for quantity in quantities for name in (quantity.name, *quantity.aliases)]
     assert len(names) == len(set(names))
-    listed = [
-        quantity
-        for quantity in quantities
-        if isinstance(quantity, ExpectedNumbers) and np.isfinite(quantity.values).all()
-    ]
+    listed = [quantity for quantity in quantities if quantity.is_numeric and np.isfinite(quantity.values).all()]
     lines = [f"{quantity.name} = {json.dumps(np.round(quantity.values, 6).tolist())}" for quantity in listed]
     assert check_worked(case, lines).right
     rendered = describe_worked(case)
