@@ -90,8 +90,6 @@ class TokenStore:
     """Folder with the tokens of all splits in one memory-mapped file and a JSON header; both have checksums."""
 
     def __init__(self, folder: Path) -> None:
-        if not (folder / HEADER_FILE).exists():
-            raise DataError(f"{folder}: not a readable token store ({HEADER_FILE} is missing). Remove the folder.")
         try:
             header = read_checked_json(folder / HEADER_FILE)
             if header["format"] != STORE_FORMAT:
