@@ -5,7 +5,7 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,13 +26,19 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, describe_unknown
 from lemma.files import (
     Progress,
-    cached_folder,
+    atomic_new_folder,
+    cached,
     combine_hashes,
+    file_checksum,
     file_hash,
     home_folder,
     progress_counter,
+    read_checked_json,
     real_path,
+    remove_atomically,
     text_hash,
+    verify_file,
+    write_checked_json,
 )
 from lemma.optional import import_optional
 from lemma.spec.base import exists
@@ -214,7 +220,30 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         return {}
 
     folder = home_folder("drawn") / key
-    return {name: folder / name for name in cached_folder(folder, "drawn.json", draw)["files"]}
+    return {name: folder / name for name in _cached_folder(folder, draw)["files"]}
+
+
+def _cached_folder(folder: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the manifest of a cached folder; if it or a file is missing or damaged, the folder is made again.
+
+    `fill` writes the files into a temporary folder, and returns what the manifest holds besides their checksums.
+    """
+    manifest = folder / "manifest.json"
+
+    def read() -> dict[str, Any]:
+        values = read_checked_json(manifest)
+        for name, checksum in values["files"].items():
+            verify_file(folder / name, checksum, manifest.name)
+        return values
+
+    def write() -> None:
+        remove_atomically(folder)  # a damaged one
+        with atomic_new_folder(folder) as temporary:
+            values = fill(temporary)
+            files = {path.name: file_checksum(path) for path in sorted(temporary.iterdir())}
+            write_checked_json(temporary / manifest.name, {**values, "files": files})
+
+    return cached(folder, read, write)
 
 
 # Which images there are and what their captions are, before any is decoded: a built-in set, or a user's folder
@@ -571,7 +600,7 @@ def _decode_cached(
                 advance(sizes[index])
         return {"broken": errors}
 
-    errors = {int(index): reason for index, reason in cached_folder(folder, "pixels.json", decode)["broken"].items()}
+    errors = {int(index): reason for index, reason in _cached_folder(folder, decode)["broken"].items()}
     shape = (len(paths) - len(errors), 3, side, side)
     return np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(
         shape, np.uint8

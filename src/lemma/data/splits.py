@@ -120,8 +120,8 @@ def prepare_examples(
     hashes = {part: file.hash for part, file in provided.items()}
     data_hash, split_hashes = combine_split_hashes(source.hash, hashes)
     notes = [*source.notes, *(note for file in provided.values() for note in file.notes)]
-    whole = evaluation and split is None and not is_builtin and not provided
-    splits, split_notes = ({name: source.examples}, ()) if whole else draw_splits()
+    is_unsplit = evaluation and split is None and not is_builtin and not provided
+    splits, split_notes = ({name: source.examples}, ()) if is_unsplit else draw_splits()
     keys = {part: map(key, examples) for part, examples in splits.items()}
     read = Splits(
         kind,
@@ -134,7 +134,7 @@ def prepare_examples(
         split_hashes=split_hashes,
         overlaps=describe_overlaps(keys, noun) if provided else (),
     )
-    if whole or not evaluation:
+    if is_unsplit or not evaluation:
         return read
     split = split or ("validation" if set(provided) == {"validation"} else "test")
     if split not in splits:

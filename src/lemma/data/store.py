@@ -90,6 +90,8 @@ class TokenStore:
     """Folder with the tokens of all splits in one memory-mapped file and a JSON header; both have checksums."""
 
     def __init__(self, folder: Path) -> None:
+        if not (folder / HEADER_FILE).exists():
+            raise DataError(f"{folder}: not a readable token store ({HEADER_FILE} is missing). Remove the folder.")
         try:
             header = read_checked_json(folder / HEADER_FILE)
             if header["format"] != STORE_FORMAT:
@@ -257,10 +259,10 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
         trained, note = _train_on_text(source, tokenizer, data_hash, progress)
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
-    def write() -> TokenStore:
+    def write() -> None:
         remove_atomically(folder)  # a damaged one
         advance = progress_counter(progress, "tokenising", sum(map(total_size, source.splits.values())))
-        return write_store(
+        write_store(
             folder,
             {split: _encode_spans(spans, trained, advance) for split, spans in source.splits.items()},
             vocabulary=trained.vocabulary,
