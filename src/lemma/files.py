@@ -353,56 +353,23 @@ def file_lock(path: Path, timeout: float) -> Iterator[bool]:
         lock.release()
 
 
-def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> Value:
-    """Return `read()`; if it raises a DataError or RunError, lock `path` and return `make()`.
+def cached(path: Path, read: Callable[[], Value], write: Callable[[], object]) -> Value:
+    """Return `read()`; if it raises a DataError or RunError, lock `path`, call `write()` and read again.
 
     So only one process computes and writes a cached file or folder that is missing or damaged; others wait for it.
     """
     with suppress(DataError, RunError):
         return read()
     with file_lock(path, timeout=-1):
-        with suppress(DataError, RunError):  # another process has made it in the meantime
+        with suppress(DataError, RunError):  # another process has written it in the meantime
             return read()
-        return make()
+        write()
+        return read()
 
 
-def cached_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Return the values of a cached JSON file; if it is missing or damaged, what `make` returns, which is written."""
-
-    def make_and_write() -> Mapping[str, Any]:
-        values = make()
-        write_checked_json(path, values)
-        return values
-
-    return cached(path, lambda: read_checked_json(path), make_and_write)
-
-
-def cached_folder(folder: Path, header_name: str, write: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the header of a cached folder; if the header or a file is missing or damaged, the folder is made again.
-
-    `write` fills a temporary folder with files and returns the header, which is stored with their checksums.
-    """
-
-    def make() -> dict[str, Any]:
-        remove_atomically(folder)  # a damaged one
-        with atomic_new_folder(folder) as temporary:
-            header = write(temporary)
-            files = {path.name: file_checksum(path) for path in sorted(temporary.iterdir())}
-            write_checked_json(temporary / header_name, {**header, "files": files})
-        return read_verified_header(folder, header_name)
-
-    return cached(folder, lambda: read_verified_header(folder, header_name), make)
-
-
-def read_verified_header(folder: Path, header_name: str) -> dict[str, Any]:
-    """Return the header of a folder that `cached_folder` wrote; a missing or damaged file is a RunError."""
-    header = read_checked_json(folder / header_name)
-    files = header.get("files")
-    if not isinstance(files, dict):
-        raise RunError(f"{folder / header_name} is damaged: it lists no files.")
-    for name, checksum in files.items():
-        verify_file(folder / name, checksum, header_name)
-    return header
+def cached_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of a cached JSON file; if it is missing or damaged, those that `make` returns are written."""
+    return cached(path, lambda: read_checked_json(path), lambda: write_checked_json(path, make()))
 
 
 def data_home() -> Path:

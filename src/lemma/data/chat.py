@@ -148,8 +148,6 @@ def _forget_after_fork() -> None:
     """Forget the children in a forked process: two processes cannot use the pipes of one child."""
     global _renderers_lock
     _renderers_lock = threading.Lock()
-    for renderer in _renderers.values():
-        renderer.__init__()
     _renderers.clear()
 
 

@@ -17,6 +17,7 @@ from lemma.data.tables import TABLE_SUFFIXES, read_header
 from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, describe_unknown
 from lemma.files import Progress, files_hash, parse_json, text_hash
+from lemma.report.numbers import pluralize
 from lemma.spec.base import exists
 from lemma.spec.data import GraphSpec
 
@@ -290,7 +291,7 @@ def split_nodes(
 
 def _count_nodes(count: int) -> tuple[str, str]:
     """Return a number of nodes as text, such as "2 nodes", and the verb "is" or "are" for it."""
-    return ("1 node", "is") if count == 1 else (f"{count:,} nodes", "are")
+    return pluralize(count, "node"), "is" if count == 1 else "are"
 
 
 # Graphs from files: tables of nodes (id, label, features) and of edges (source, target, weight), or node-link JSON as
@@ -361,7 +362,8 @@ def _read_nodes(table: GraphTable) -> tuple[list[str], list[str], Features, list
     for number, row in table.rows:
         cells = cells or [[] for _ in row]
         if len(row) != len(cells):
-            raise DataError(f"{table.locate(number)}: {_count_columns(row)} where the table has {len(cells)}.")
+            width = pluralize(len(row), "column")
+            raise DataError(f"{table.locate(number)}: {width} where the table has {len(cells)}.")
         numbers.append(number)
         for column, cell in zip(cells, row, strict=True):
             column.append(cell.strip())
@@ -407,7 +409,8 @@ def _read_edges(table: GraphTable, node_numbers: Mapping[str, int]) -> tuple[Edg
     for number, cells in table.rows:
         if len(cells) <= max(source, target, weight or 0):
             needed = "its source and target" if weight is None else "its source, target and weight"
-            raise DataError(f"{table.locate(number)}: {_count_columns(cells)}, where an edge needs {needed}.")
+            width = pluralize(len(cells), "column")
+            raise DataError(f"{table.locate(number)}: {width}, where an edge needs {needed}.")
         for name in (cells[source].strip(), cells[target].strip()):
             if name not in node_numbers:
                 hint = " If line 1 is a header, call its columns source and target." if not header else ""
@@ -423,11 +426,6 @@ def _read_edges(table: GraphTable, node_numbers: Mapping[str, int]) -> tuple[Edg
             weights.append(value)
     edges = np.array(ends, dtype=np.int64).reshape(-1, 2).T
     return edges, None if weight is None else np.array(weights, dtype=np.float32)
-
-
-def _count_columns(row: Sequence[Any]) -> str:
-    """Return the width of a row as text, such as "2 columns"."""
-    return f"{len(row)} column{'s' * (len(row) != 1)}"
 
 
 def read_node_link(path: Path) -> RawGraph:

@@ -5,10 +5,10 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -26,13 +26,19 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, describe_unknown
 from lemma.files import (
     Progress,
-    cached_folder,
+    atomic_new_folder,
+    cached,
     combine_hashes,
+    file_checksum,
     file_hash,
     home_folder,
     progress_counter,
+    read_checked_json,
     real_path,
+    remove_atomically,
     text_hash,
+    verify_file,
+    write_checked_json,
 )
 from lemma.optional import import_optional
 from lemma.spec.base import exists
@@ -214,7 +220,30 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         return {}
 
     folder = home_folder("drawn") / key
-    return {name: folder / name for name in cached_folder(folder, "drawn.json", draw)["files"]}
+    return {name: folder / name for name in _cached_folder(folder, draw)["files"]}
+
+
+def _cached_folder(folder: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the manifest of a cached folder; if it or a file is missing or damaged, the folder is made again.
+
+    `fill` writes the files into a temporary folder, and returns what the manifest holds besides their checksums.
+    """
+    manifest = folder / "manifest.json"
+
+    def read() -> dict[str, Any]:
+        values = read_checked_json(manifest)
+        for name, checksum in values["files"].items():
+            verify_file(folder / name, checksum, manifest.name)
+        return values
+
+    def write() -> None:
+        remove_atomically(folder)  # a damaged one
+        with atomic_new_folder(folder) as temporary:
+            values = fill(temporary)
+            files = {path.name: file_checksum(path) for path in sorted(temporary.iterdir())}
+            write_checked_json(temporary / manifest.name, {**values, "files": files})
+
+    return cached(folder, read, write)
 
 
 # Which images there are and what their captions are, before any is decoded: a built-in set, or a user's folder
@@ -231,15 +260,14 @@ class ImageFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageList:
-    """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last."""
+class ImageList(ExampleFile[ImageFile]):
+    """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last.
 
-    images: tuple[ImageFile, ...] = field(repr=False)
-    hash: str  # SHA-256 of the table of captions and its images, without those of provided splits
-    provided_hashes: Mapping[str, str]  # the same of each provided split
-    description: str
-    notes: tuple[str, ...]
-    is_builtin: bool  # built-in sets are drawings whose margins are cropped
+    The hash is that of the table of captions and its images, without those of provided splits.
+    """
+
+    provided_hashes: Mapping[str, str] = field(default_factory=dict)  # the same of each provided split
+    is_builtin: bool = False  # built-in sets are drawings whose margins are cropped
 
 
 def list_images(
@@ -262,7 +290,7 @@ def list_images(
                 raise DataError(f"{setting} = '{value}': {name} has captions of its own. Leave {setting} out.")
         files, notes = _list_builtin(name, progress)
         images = sorted(_hash_images(files, progress), key=lambda file: (_split_number(file, True), file.name))
-        return ImageList(tuple(images), IMAGES[name].stored_hash, {}, name, tuple(notes), is_builtin=True)
+        return ImageList(images, IMAGES[name].stored_hash, name, tuple(notes), is_builtin=True)
     root = Path(name)
     if not exists(root) and root.name == name:
         raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
@@ -285,7 +313,7 @@ def list_images(
     images.sort(key=lambda file: (order.index(file.split), _split_number(file, False), file.name))
     own_hash = table_hashes.pop("")
     notes = (*(table.note for table in tables.values()), *notes)
-    return ImageList(tuple(images), own_hash, table_hashes, str(root), notes, is_builtin=False)
+    return ImageList(images, own_hash, str(root), notes, table_hashes)
 
 
 def _split_number(file: ImageFile, is_builtin: bool) -> int:
@@ -508,14 +536,13 @@ def hash_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
     return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
 
-def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -> dict[str, range]:
-    """Split images into train, validation and test; return the range of indices in `readable` of each split.
+def split_images(listing: ImageList, held_out: float) -> dict[str, range]:
+    """Split images into train, validation and test; return the range of indices of each split.
 
     Images of a built-in set are split by a hash of the caption, so that another style of the set is split the same way.
-    Those of a folder are split by count, and equal files stay together. Provided splits come last. `readable` are the
-    indices in `listing` of the images that could be decoded, `held_out` the fraction for each of validation and test.
+    Those of a folder are split by count, and equal files stay together. Provided splits come last.
     """
-    images = [listing.images[index] for index in readable]
+    images = listing.examples
     numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
     missing = [split for split in ("test", "validation") if split not in listing.provided_hashes]
     num_different = len(set(numbers))
@@ -538,7 +565,7 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     for split in listing.provided_hashes:
         bounds[split] = (start, start + sum(image.split == split for image in images))
         start = bounds[split][1]
-    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(readable))]:
+    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(images))]:
         raise DataError(
             f"{listing.description}: {num_different:,} different images leave none for {' and '.join(empty)}."
         )
@@ -555,8 +582,8 @@ def _decode_cached(
 
     `side` is the width and height in pixels. The pixels are cached in a memory-mapped file.
     """
-    paths = [image.path for image in listing.images]
-    hashes = [image.hash for image in listing.images]
+    paths = [image.path for image in listing.examples]
+    hashes = [image.hash for image in listing.examples]
     key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
 
@@ -573,7 +600,7 @@ def _decode_cached(
                 advance(sizes[index])
         return {"broken": errors}
 
-    errors = {int(index): reason for index, reason in cached_folder(folder, "pixels.json", decode)["broken"].items()}
+    errors = {int(index): reason for index, reason in _cached_folder(folder, decode)["broken"].items()}
     shape = (len(paths) - len(errors), 3, side, side)
     return np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(
         shape, np.uint8
@@ -599,28 +626,25 @@ def prepare_images(
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)
-    readable = [index for index in range(len(listing.images)) if index not in errors]
-    unreadable = _format_count(
-        sorted(f"{listing.images[index].name} ({reason})" for index, reason in errors.items()),
-        "images cannot be read",
-        "image cannot be read",
-    )
+    unreadable = sorted(f"{listing.examples[index].name} ({reason})" for index, reason in errors.items())
+    notes = _format_count(unreadable, "images cannot be read", "image cannot be read")
+    readable = [image for index, image in enumerate(listing.examples) if index not in errors]
     if not readable:
-        raise DataError(f"{listing.description}: no image could be read: {'; '.join(unreadable)}.")
-    all_rows = range(len(readable))
+        raise DataError(f"{listing.description}: no image could be read: {'; '.join(notes)}.")
+    listing = replace(listing, examples=readable, notes=(*listing.notes, *notes))
     read = prepare_examples(
         "images",
-        ExampleFile(all_rows, listing.hash, listing.description, (*listing.notes, *unreadable)),
+        ExampleFile(range(len(readable)), listing.hash, listing.description, listing.notes),
         {part: ExampleFile((), part_hash, "") for part, part_hash in listing.provided_hashes.items()},
-        lambda: (split_images(listing, readable, spec.held_out), ()),
-        key=lambda row: listing.images[readable[row]].hash,
+        lambda: (split_images(listing, spec.held_out), ()),
+        key=lambda row: readable[row].hash,
         noun="images",
         is_builtin=listing.is_builtin,
         evaluation=evaluation,
         split=split,
         name="images",
     )
-    images = {part: tuple(listing.images[readable[row]] for row in rows) for part, rows in read.items.items()}
+    images = {part: tuple(readable[row] for row in rows) for part, rows in read.items.items()}
     captions = {part: [caption for image in files for caption in image.captions] for part, files in images.items()}
     texts = {part: list(map(normalise_caption, part_captions)) for part, part_captions in captions.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)

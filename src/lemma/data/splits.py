@@ -137,29 +137,26 @@ def prepare_examples(
     hashes = {part: file.hash for part, file in provided.items()}
     data_hash, split_hashes = combine_split_hashes(source.hash, hashes)
     notes = [*source.notes, *(note for file in provided.values() for note in file.notes)]
-    splits: Mapping[str, Sequence[Example]] = {name: source.examples}
-    description, overlaps = source.description, ()
-    if not evaluation or split is not None or is_builtin or provided:
-        splits, split_notes = draw_splits()
-        notes += split_notes
-        if provided:
-            overlaps = describe_overlaps({part: map(key, examples) for part, examples in splits.items()}, noun)
-        if evaluation:
-            splits, description = select_split(splits, split, description, provided)
-    return Splits(kind, splits, None, data_hash, description, {}, tuple(notes), (), split_hashes, overlaps)
-
-
-def select_split(
-    splits: Mapping[str, Item], split: str | None, description: str, provided: Collection[str] = ()
-) -> tuple[dict[str, Item], str]:
-    """Return the split to evaluate on as a mapping with one item, and the description with its name added.
-
-    That is `split`; if it is None, the validation split if the user provided only that, else the test split.
-    """
+    is_unsplit = evaluation and split is None and not is_builtin and not provided
+    splits, split_notes = ({name: source.examples}, ()) if is_unsplit else draw_splits()
+    keys = {part: map(key, examples) for part, examples in splits.items()}
+    read = Splits(
+        kind,
+        splits,
+        tokenizer=None,
+        hash=data_hash,
+        description=source.description,
+        model_sizes={},
+        notes=(*notes, *split_notes),
+        split_hashes=split_hashes,
+        overlaps=describe_overlaps(keys, noun) if provided else (),
+    )
+    if is_unsplit or not evaluation:
+        return read
     split = split or ("validation" if set(provided) == {"validation"} else "test")
     if split not in splits:
         raise DataError(describe_unknown("split", split, splits))
-    return {split: splits[split]}, f"{description} ({split})"
+    return read.select(split)
 
 
 def split_files(spec: Any) -> dict[str, Any]:

@@ -259,10 +259,10 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
         trained, note = _train_on_text(source, tokenizer, data_hash, progress)
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
-    def write() -> TokenStore:
+    def write() -> None:
         remove_atomically(folder)  # a damaged one
         advance = progress_counter(progress, "tokenising", sum(map(total_size, source.splits.values())))
-        return write_store(
+        write_store(
             folder,
             {split: _encode_spans(spans, trained, advance) for split, spans in source.splits.items()},
             vocabulary=trained.vocabulary,

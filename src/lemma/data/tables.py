@@ -14,6 +14,7 @@ from typing import Any
 
 from lemma.errors import DataError, describe_unknown
 from lemma.files import parse_json
+from lemma.report.numbers import pluralize
 from lemma.spec.base import exists
 
 TABLE_SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}  # and their separators
@@ -94,7 +95,7 @@ def read_table(
     for line, row in rows:
         if len(row) <= last:
             missing = f" ('{names[last]}')" if names else ""
-            width = f"{len(row)} column{'s' * (len(row) != 1)}"
+            width = pluralize(len(row), "column")
             raise DataError(f"{path}, line {line}: {width}; column {last + 1}{missing} is missing.")
         if len(row) > len(first_row):
             raise DataError(
@@ -102,20 +103,20 @@ def read_table(
                 "Put a cell that holds the separator in quotes."
             )
         values = [row[index].strip() for index in indices]
-        empty = [column for value, column in zip(values, column_specs, strict=True) if not value]
-        for column in empty:
-            if column.required:
+        for value, column in zip(values, column_specs, strict=True):
+            if column.required and not value:
                 raise DataError(f"{path}, line {line}: the {column.role} is empty. Fill it in, or take the row out.")
-        if empty:
+        if not all(values):
             skipped_lines.append(line)
             continue
         lines.append(line)
         for column_cells, value in zip(cells, values, strict=True):
             column_cells.append(value)
-    if not lines and skipped_lines:
-        raise DataError(f"{path}: in all of its {len(skipped_lines):,} rows something is empty. Fill it in.")
     if not lines:
-        raise DataError(f"{path}: nothing but a header. Give a file with one example per row.")
+        problem = "nothing but a header. Give a file with one example per row."
+        if skipped_lines:
+            problem = f"in all of its {len(skipped_lines):,} rows something is empty. Fill it in."
+        raise DataError(f"{path}: {problem}")
     if allowed_labels is not None and names is None:
         labels = cells[-1]
         if len(labels) >= 3 and labels[0] not in allowed_labels and labels[0] not in labels[1:]:  # a header after all

@@ -104,7 +104,7 @@ def _read_request_texts(
         return validate_texts(list(texts), "text"), "the given texts"
     if str(texts) in IMAGES:
         listing = list_images(str(texts), progress=progress)
-        return [caption for image in listing.images for caption in image.captions], str(texts)
+        return [caption for image in listing.examples for caption in image.captions], str(texts)
     return read_texts(Path(texts), column), str(texts)
 
 
