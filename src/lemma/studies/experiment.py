@@ -192,7 +192,7 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     if reason and (jobs or on):
         raise SpecError(f"study: this study runs in one process, since {reason}. Leave --jobs and --on out.")
     cells = experiment.cells()
-    for cell in (*experiment.trials(cells), *cells):
+    for cell in cells:
         experiment.check(cell)
     open_study_folder(experiment.out)
     if experiment.spec is not None:

@@ -1,7 +1,7 @@
 """The study of pretraining (problem E4): a classifier from scratch, and one whose body read all texts first."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -158,6 +158,11 @@ class PretrainingExperiment(ClassifierExperiment):
             adaptation = make_adaptation_spec(base, path, self.spec.method)
         count = cell.point["labels"]
         return plan_classifier(path, cell, label_data(self.spec, count), self.datasets[count], adaptation)
+
+    def check(self, cell: StudyCell) -> None:
+        """Raise an error if the folder of the cell or of its base holds another run."""
+        super().check(self.base_of(cell))
+        super().check(cell)
 
     def run(self, cell: StudyCell, observer: Observer) -> Any:
         """Train and measure a cell; raise RunError if its pretraining failed."""
