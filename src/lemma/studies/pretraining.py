@@ -177,7 +177,8 @@ class PretrainingExperiment(ClassifierExperiment):
         if plan.data is not self.text:
             return super().measure(run, plan)
         summary: Mapping[str, Any] = run.summary or {}
-        return BaseMeasures(**{field.name: summary.get(field.name) for field in fields(BaseMeasures)})
+        values: dict[str, Any] = {field.name: summary.get(field.name) for field in fields(BaseMeasures)}
+        return BaseMeasures(**values)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """Build the report: scores of both conditions, gains and their tests."""
