@@ -145,9 +145,7 @@ class CostRatio(NamedTuple):
         """Return "held" if the ratio is below 1 with its whole interval, "not held" if above, else the reason."""
         if self.low is None or self.high is None:
             return "too few seeds"
-        if self.exact:
-            return "held" if self.value < 1 else "not held"
-        return "held" if self.high < 1 else "not held" if self.low > 1 else "not decided"
+        return "held" if self.high < 1 else "not held" if self.low > 1 or self.exact else "not decided"
 
     def __str__(self) -> str:
         """Write the ratio and its interval.

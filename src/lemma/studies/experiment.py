@@ -57,6 +57,7 @@ class Experiment(ABC, Generic[M]):
 
     measures_type: ClassVar[Any]  # the dataclass of what is measured of a cell
     stores_measures: ClassVar[bool] = True  # on disk; times are measured again by every call
+    trial_title: ClassVar[str] = "trial"  # of the runs before its cells, in messages
     serial_reason: ClassVar[str] = ""  # why its cells cannot run next to each other, if so
 
     spec: Any  # None if it has none
@@ -77,10 +78,10 @@ class Experiment(ABC, Generic[M]):
         """Build the report on the outcomes of all cells; if the study was interrupted, some have no measures."""
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Make everything that these cells share, such as pretrained bases, before the first of them is run."""
+        """Make everything that these cells share before the first of them is run."""
 
     def trials(self, cells: Sequence[StudyCell]) -> Sequence[StudyCell]:
-        """Return short runs to do before these cells; their results choose settings of the cells."""
+        """Return runs to do before these cells, which need their results: a learning rate, a pretrained base."""
         return ()
 
     def check(self, cell: StudyCell) -> None:
@@ -209,7 +210,7 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
             experiment.check(cell)
         experiment.failed_before = {cell.name: experiment.failure_time(cell) for cell in (*trials, *cells)}
         if jobs is None and on is None:
-            run_cells(experiment, trials, outcomes, "trial")
+            run_cells(experiment, trials, outcomes, experiment.trial_title)
             run_cells(experiment, cells, outcomes)
         else:
             from lemma.studies.workers import run_workers  # only where it is asked for

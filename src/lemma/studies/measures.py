@@ -586,19 +586,9 @@ class StepsNeeded:
         return next((bound for bound in ("more than ", "at most ") if bound in self.bounds), "")
 
     @property
-    def mean(self) -> str:
-        """Return the mean number of steps over the seeds as text, with its bound."""
-        return f"{self.bound}{fmean(self.steps.values()):,.0f}"
-
-    @property
     def fraction(self) -> float:
         """Return the steps as a fraction of the first model's: the geometric mean over the seeds."""
         return math.exp(self.test.mean)
-
-    @property
-    def percent(self) -> str:
-        """Return the steps in per cent of the first model's as text, with its bound."""
-        return f"{self.bound}{100 * self.fraction:.0f} %"
 
 
 def view_steps(rows: Sequence[Row]) -> MeasureView:
@@ -625,15 +615,17 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
         difference, verdict = "no test", ""
         if name in tests:
             difference, verdict = str(tests[name]), f": {tests[name].verdict}"
-        cells.append([name, result.mean, result.percent, difference])
+        mean = f"{result.bound}{fmean(result.steps.values()):,.0f}"
+        percent = f"{result.bound}{100 * result.fraction:.0f} %"
+        cells.append([name, mean, percent, difference])
         if result.bound:
             reason = "longest run does not reach it: add longer ones"
             if result.bound == "at most ":
                 reason = "shortest run is already below it: add shorter ones"
             count = f"{result.bounds.count(result.bound)} of {len(result.bounds)} seeds"
             difference += f", since in {count} the {reason} to grid.steps"
-        figures = f"{result.mean} against {fmean(end for end, _ in ends.values()):,.0f}"
-        steps = f"{result.percent} of the steps of {first}"
+        figures = f"{mean} against {fmean(end for end, _ in ends.values()):,.0f}"
+        steps = f"{percent} of the steps of {first}"
         sentences.append(f"{name} needs {steps} for the same loss ({figures}; {difference}){verdict}.")
     target = fmean(loss for _, loss in ends.values()) if ends else math.nan
     return MeasureView(

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from lemma.data.tables import TABLE_SUFFIXES, Column, read_table
 from lemma.data.text import decode_span, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, SpecError, describe_unknown
-from lemma.files import Progress, remove_atomically, write_atomically
+from lemma.files import Progress, write_atomically
 from lemma.report.curves import Plot
 from lemma.report.progress import Observer, SilentObserver, reading_progress
 from lemma.report.statistics import Estimate, PairedTest
-from lemma.runs.folder import RunFolder, is_started
-from lemma.runs.load import make_adaptation_spec
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import Run, make_adaptation_spec
 from lemma.spec.base import exists
 from lemma.spec.data import DataSpec
 from lemma.spec.models import EncoderDecoder
@@ -33,6 +32,7 @@ from lemma.studies.classifiers import (
     SCORE_TESTS,
     SCORES,
     ClassifierExperiment,
+    ClassifierMeasures,
     LabelOutcome,
     LabelRow,
     accuracy_test,
@@ -46,15 +46,7 @@ from lemma.studies.classifiers import (
     schedule_recipe,
     table_caption,
 )
-from lemma.studies.experiment import (
-    RunPlan,
-    TitledObserver,
-    check_same_run,
-    describe_error,
-    read_json,
-    train_or_resume,
-    write_json,
-)
+from lemma.studies.experiment import RunPlan
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.studies.timing import device_of
 from lemma.tasks.base import LoadContext
@@ -68,10 +60,30 @@ SHARED_SETTINGS = ("device", "precision", "compile")
 SCRATCH, PRETRAINED = CONDITIONS = ("scratch", "pretrained")
 
 
+@dataclass(frozen=True)
+class BaseMeasures:
+    """Figures of a pretraining run."""
+
+    steps: int
+    tokens: int
+    seconds: float
+    parameters: int
+    best_loss: float | None
+    best_perplexity: float | None
+
+    def __str__(self) -> str:
+        perplexity = self.best_perplexity
+        score = "" if perplexity is None else f", validation perplexity {perplexity:,.2f}"
+        work = f"{self.steps:,} steps, {self.tokens:,} tokens, {self.seconds:,.0f} s"
+        return f"{self.parameters:,} parameters, {work}{score}"
+
+
 class PretrainingExperiment(ClassifierExperiment):
     """Pretrain, then train both conditions at every number of labels with every seed, and state the gain."""
 
     spec: PretrainingStudy
+    measures_type = ClassifierMeasures | BaseMeasures
+    trial_title = "pretraining"
 
     def __init__(self, spec: PretrainingStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
@@ -96,24 +108,29 @@ class PretrainingExperiment(ClassifierExperiment):
         self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
             count: task.load(label_data(spec, count), context) for count in counts
         }
+        self.text, self.text_dataset = text, dataset
         seeds = spec.seeds if spec.base_per_seed else spec.seeds[:1]
-        self.bases = {seed: self._plan_base(seed, text, dataset) for seed in seeds}
+        self.bases = {seed: self._base_cell(seed) for seed in seeds}
 
-    def _plan_base(self, seed: int, data: DataSpec, dataset: Any) -> RunPlan:
-        """Return the plan to pretrain a body; it reads the texts `passes` times unless the study sets steps."""
-        model = self.choice.model.body.with_data_sizes(dataset.sizes())
+    def _base_cell(self, seed: int) -> StudyCell:
+        """Return the cell that pretrains a body; it reads the texts `passes` times unless the study sets steps."""
+        model = self.choice.model.body.with_data_sizes(self.text_dataset.sizes())
         shared = {name: self.choice.recipe[name] for name in SHARED_SETTINGS if name in self.choice.recipe}
         settings: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
         recipe = Recipe.read(settings, "study.pretraining")
         if "steps" not in settings:
-            tokens = self.spec.passes * len(dataset.item("train"))
+            tokens = self.spec.passes * len(self.text_dataset.item("train"))
             recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_per_step(model, recipe))))
-        path = self.path(StudyCell("pretraining", {}, seed))
-        return RunPlan(path, model, schedule_recipe(recipe, settings, self.spec.validations), data, dataset)
+        recipe = schedule_recipe(recipe, settings, self.spec.validations)
+        return StudyCell("pretraining", {}, seed, model, recipe)
 
-    def base_plan(self, cell: StudyCell) -> RunPlan:
-        """Return the plan of the pretraining that a cell starts from."""
+    def base_of(self, cell: StudyCell) -> StudyCell:
+        """Return the pretraining that a cell starts from."""
         return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
+
+    def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
+        """Return the pretraining runs."""
+        return list(self.bases.values())
 
     def cells(self) -> list[StudyCell]:
         """Return a cell for every seed, number of labels and condition ("scratch", "pretrained")."""
@@ -126,56 +143,53 @@ class PretrainingExperiment(ClassifierExperiment):
 
     def plan_inputs(self, cell: StudyCell) -> tuple[()] | None:
         """Return () once the cell can be planned, None while the pretraining it needs is unfinished."""
-        is_ready = cell.condition == SCRATCH or base_summary(self.base_plan(cell))
-        return () if is_ready else None
+        if cell.condition != PRETRAINED:
+            return ()
+        outcome = self.final_outcome(self.base_of(cell))
+        return () if outcome and outcome.measures else None
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
-        """Return the plan to train a cell's classifier, from scratch or from the pretrained base."""
+        """Return the plan to pretrain, or to train a cell's classifier from scratch or from the pretrained base."""
+        path = self.path(cell)
+        if cell.condition not in CONDITIONS:
+            assert cell.model is not None
+            return RunPlan(path, cell.model, cell.recipe, self.text, self.text_dataset)
         adaptation = None
         if cell.condition == PRETRAINED:
-            base = RunFolder.open(self.base_plan(cell).path)
-            adaptation = make_adaptation_spec(base, self.path(cell), self.spec.method)
+            base = RunFolder.open(self.path(self.base_of(cell)))
+            adaptation = make_adaptation_spec(base, path, self.spec.method)
         count = cell.point["labels"]
-        return plan_classifier(self.path(cell), cell, label_data(self.spec, count), self.datasets[count], adaptation)
+        return plan_classifier(path, cell, label_data(self.spec, count), self.datasets[count], adaptation)
 
     def check(self, cell: StudyCell) -> None:
         """Raise an error if the folder of the cell or of its base holds another run."""
-        check_same_run(self.base_plan(cell))
+        super().check(self.base_of(cell))
         super().check(cell)
-
-    def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Train all bases; raise an error if a cell's folder holds a run that was adapted from another base."""
-        for number, (seed, base) in enumerate(self.bases.items(), start=1):
-            title = f"pretraining {number} of {len(self.bases)}: {base.model.family}, seed {seed}"
-            observer = TitledObserver(self.observer, title)
-            try:
-                train_or_resume(base, observer)
-            except Exception as error:
-                reason = describe_error(error)
-                observer.log(f"failed: {reason}")
-                write_json(base.path.with_name(f"{base.path.name}.json"), {"failed": reason})
-            else:
-                with suppress(OSError):
-                    remove_atomically(RunFolder.open(base.path).checkpoints)
-        for cell in self.cells():
-            super().check(cell)
 
     def run(self, cell: StudyCell, observer: Observer) -> Any:
         """Train and measure a cell; raise RunError if its pretraining failed."""
         if self.plan(cell) is None:
-            path = self.base_plan(cell).path
-            stored = read_json(path.with_name(f"{path.name}.json")) or {}
-            raise RunError(f"pretraining failed: {stored.get('failed', f'{path} is not finished')}")
+            base = self.base_of(cell)
+            reason = self.load_outcome(base).reason or f"{self.path(base)} is not finished"
+            raise RunError(f"pretraining failed: {reason}")
         return super().run(cell, observer)
+
+    def measure(self, run: Run, plan: RunPlan) -> Any:
+        """Return the figures of a pretraining run, or those of a classifier."""
+        if plan.data is not self.text:
+            return super().measure(run, plan)
+        summary: Mapping[str, Any] = run.summary or {}
+        values: dict[str, Any] = {field.name: summary.get(field.name) for field in fields(BaseMeasures)}
+        return BaseMeasures(**values)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """Build the report: scores of both conditions, gains and their tests."""
         rows = group_rows(outcomes)
         gains = compute_gains(rows)
-        summaries = {seed: base_summary(base) for seed, base in self.bases.items()}
+        bases: dict[int, Any] = {seed: self.load_outcome(base).measures for seed, base in self.bases.items()}
         pretraining = "; ".join(
-            f"{self.choice.model.body.family}, {describe_base(summary)}" if summary else f"seed {seed} is not finished"
-            for seed, summary in summaries.items()
+            f"{self.choice.model.body.family}, {base}" if base else f"seed {seed} is not finished"
+            for seed, base in bases.items()
         )
         trainable = {"full": "every weight learns", "frozen": "only the head learns"}
         method = trainable.get(self.spec.method.kind, "the body is frozen except for what the method adds")
@@ -203,26 +217,9 @@ class PretrainingExperiment(ClassifierExperiment):
             rows=tuple(gains),
             extra={
                 "gains": [gain.to_dict() for gain in gains],
-                "pretraining": [summary and {"seed": seed, **summary} for seed, summary in summaries.items()],
+                "pretraining": [base and {"seed": seed, **asdict(base)} for seed, base in bases.items()],
             },
         )
-
-
-def base_summary(base: RunPlan) -> dict[str, Any] | None:
-    """Return steps, tokens, seconds, parameters and best loss of a pretraining run; None if it is not finished."""
-    if not is_started(base.path) or not (folder := RunFolder.open(base.path)).is_finished:
-        return None
-    summary = folder.summary() or {}
-    names = ("steps", "tokens", "seconds", "parameters", "best_loss", "best_perplexity")
-    return {name: summary.get(name) for name in names}
-
-
-def describe_base(summary: Mapping[str, Any]) -> str:
-    """Write the figures of `base_summary` as text."""
-    figures = f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['seconds']:,.0f} s"
-    perplexity = summary["best_perplexity"]
-    score = "" if perplexity is None else f", validation perplexity {perplexity:,.2f}"
-    return f"{summary['parameters']:,} parameters, {figures}{score}"
 
 
 def describe_recipes(rows: Sequence[LabelRow]) -> str:
