@@ -99,11 +99,15 @@ class Muon(LightAdamW):
                     shapes[matrix.shape].append(matrix)
             rate = group["lr"] * group["ratio"]
             for (rows, columns), matrices in shapes.items():
-                gradients = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
-                for matrix, gradient in zip(matrices, gradients.unbind(), strict=True):
-                    mean = self.state[matrix].setdefault("mean", torch.zeros_like(matrix))
-                    gradient.lerp_(mean.lerp_(gradient, 1 - group["momentum"]), group["momentum"])
-                steps = orthogonalize(gradients).to(gradients.dtype)
+                gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+                for matrix in matrices:
+                    if "mean" not in self.state[matrix]:
+                        self.state[matrix]["mean"] = torch.zeros_like(matrix)
+                means = [self.state[matrix]["mean"] for matrix in matrices]
+                torch._foreach_lerp_(means, gradients, 1 - group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                blended = torch._foreach_lerp(gradients, means, group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                nesterov = torch.stack(blended)
+                steps = orthogonalize(nesterov).to(nesterov.dtype)
                 steps *= rate * math.sqrt(max(1, rows / columns))
                 for matrix, step in zip(matrices, steps.unbind(), strict=True):
                     matrix.mul_(1 - rate * group["weight_decay"]).sub_(step)
