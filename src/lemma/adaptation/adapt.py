@@ -40,15 +40,11 @@ class TrainableParameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptation(Generic[Module]):
-    """An adapted model.
-
-    Attributes:
-        paths: Paths of the matrices or modules that got an update or an adapter, in the model without LoRA.
-    """
+    """An adapted model."""
 
     model: Module  # the model, changed in place; its wrapper, if it is a single matrix or layer
     method: Method  # the method
-    paths: tuple[str, ...]
+    paths: tuple[str, ...]  # of matrices or modules with an update or adapter
 
     @property
     def trainable(self) -> list[TrainableParameter]:
@@ -64,12 +60,6 @@ class Adaptation(Generic[Module]):
     def trainable_bytes(self) -> int:
         """Bytes that are stored per task in addition to the base."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
-
-    def __str__(self) -> str:
-        total = sum(parameter.numel() for parameter in self.model.parameters())
-        percent = f" ({self.num_trainable / total:.2%})" if total else ""
-        numbers = f"{self.num_trainable:,} of {total:,} numbers learn{percent}"
-        return f"{self.method.kind}: {numbers}, {self.trainable_bytes:,} bytes"
 
 
 def adapt_model(

@@ -374,9 +374,11 @@ def wrap_owners(model: Module, matrices: Sequence[TargetMatrix], updates: Mappin
     for matrix in matrices:
         for location in matrix.locations:
             owners[location.owner][location.name] = updates[id(matrix.weight)]
-    wrappers = {owner: _wrap(owner, owner_updates) for owner, owner_updates in owners.items()}
-    for owner, wrapper in wrappers.items():
-        for module in (wrapper, *owners[owner].values()):
+    wrappers: dict[nn.Module, nn.Module] = {}
+    for owner, named in owners.items():
+        is_single = [*named] == ["weight"] and (is_linear(owner) or isinstance(owner, nn.Embedding))
+        wrappers[owner] = LoraLinear(owner, named["weight"]) if is_single else LoraMatrices(owner, named)
+        for module in (wrappers[owner], *named.values()):
             module.training = owner.training
     return replace_modules(model, wrappers)
 
@@ -391,13 +393,6 @@ def check_rank(matrices: Sequence[TargetMatrix], rank: int) -> None:
             f"rank = {rank} is more than {smallest.path} of {rows} × {columns} can have. "
             f"Take rank={max_rank} or less, or leave that matrix out of targets."
         )
-
-
-def _wrap(owner: nn.Module, updates: dict[str, LowRankUpdate]) -> LoraWrapper:
-    """Return the LoRA wrapper of a module; `updates` maps names of its matrices to their updates."""
-    if [*updates] == ["weight"] and (is_linear(owner) or isinstance(owner, nn.Embedding)):
-        return LoraLinear(owner, updates["weight"])
-    return LoraMatrices(owner, updates)
 
 
 def _check_matrix(matrix: TargetMatrix) -> None:

@@ -95,13 +95,9 @@ def _explain_damage(path: Path) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path, frozen: bool = False) -> None:
-    """Copy weights into a model's parameters; an unexpected name or shape is a RunError.
+    """Copy weights, by name, into a model's parameters; an unexpected name or shape is a RunError that names `path`.
 
-    Args:
-        model: changed in place.
-        weights: by parameter name.
-        path: file that they are from, for errors.
-        frozen: whether the weights include those of frozen parameters.
+    `frozen` tells whether the weights include those of frozen parameters.
     """
     targets = named_weights(model, frozen)
     expected, actual = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (targets, weights))
@@ -144,10 +140,7 @@ def check_weights_spec(path: Path, trained: Mapping[str, Any], spec: ModelSpec, 
     """Raise a RunError unless the settings in a weights file are those of the spec and the method.
 
     Equal shapes would not tell, for instance, the number of heads. A setting newer than the file has its default there.
-
-    Args:
-        path: of the weights, for errors.
-        trained: settings that the file records.
+    `trained` are the settings that the file at `path` records.
     """
     expected = weights_settings(spec, method)
     with suppress(SpecError):

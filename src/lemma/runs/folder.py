@@ -368,11 +368,9 @@ class Metrics:
         return file_checksum(self.path)
 
     def check(self, expected: Mapping[str, Any] | None, manifest_name: str) -> None:
-        """Raise a RunError if the beginning of the file does not have a checksum.
+        """Raise a RunError if the beginning of the file does not have the SHA-256 in `expected`, unless that is None.
 
-        Args:
-            expected: checksum and number of bytes; None for no check.
-            manifest_name: file that the checksum is from, for errors.
+        `expected` also has the number of bytes; `manifest_name` is the file that it is from.
         """
         if not expected:
             return

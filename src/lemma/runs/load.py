@@ -55,10 +55,7 @@ def build_initial_model(
 ) -> nn.Module:
     """Build the model of a run before training: with new weights, or with those of its base and its adaptation.
 
-    Args:
-        folder: the run.
-        dropout: rate for training.
-        builder: function of a spec and the dropout that builds the model.
+    `builder` makes a model of a spec and a dropout.
     """
     if folder.adaptation is None:
         return builder(folder.spec, dropout)

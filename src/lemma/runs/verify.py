@@ -43,7 +43,7 @@ State = Literal["good", "damaged", "no checksum", "left over"]
 class CheckedFile:
     """Result of comparing a file with its checksum."""
 
-    path: Path
+    path: str
     bytes: int
     state: State
     why: str = ""
@@ -69,7 +69,7 @@ class Verification(Result):
         return [to_plain(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:
-        rows = [(str(file.path), f"{file.bytes:,}", file.state) for file in self.files]
+        rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
         yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
             if file.why:
@@ -117,12 +117,12 @@ def verify_home(home: Path) -> Verification:
 def make_verification(root: Path, files: Iterable[CheckedFile]) -> Verification:
     """Return the verification of a folder, with the paths of files in it relative to it."""
 
-    def shorten(path: Path) -> Path:
+    def shorten(path: Path) -> str:
         if path == root:  # a model may be a single file
-            return Path(path.name)
-        return path.relative_to(root) if path.is_relative_to(root) else path
+            return path.name
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)
 
-    return Verification(root, tuple(replace(file, path=shorten(file.path)) for file in files))
+    return Verification(root, tuple(replace(file, path=shorten(Path(file.path))) for file in files))
 
 
 def _study_files(study: Path, runs: Sequence[Path]) -> Iterator[CheckedFile]:
@@ -249,4 +249,4 @@ def check_files(paths: list[Path], check: Callable[[], object], note: str = "") 
 
 def _checked_file(path: Path, state: State, note: str = "") -> CheckedFile:
     """Return the result `state` of a file with its size and the reason `note`."""
-    return CheckedFile(path, path.stat().st_size if path.exists() else 0, state, note)
+    return CheckedFile(str(path), path.stat().st_size if path.exists() else 0, state, note)

@@ -34,13 +34,9 @@ Captions = Int64[np.ndarray, "batch longest"]
 
 @dataclass(frozen=True)
 class ImageTransforms:
-    """Random transforms of the images of a batch, in the order in which they are applied.
+    """Random transforms of the images of a batch, in the order in which they are applied."""
 
-    Attributes:
-        affine: Maps the coordinates (x, y) of a new pixel to those of the old one, sides from −1 to 1.
-    """
-
-    affine: Float[np.ndarray, "batch 2 3"]
+    affine: Float[np.ndarray, "batch 2 3"]  # maps (x, y) of a new pixel to those of the old one; sides from −1 to 1
     brightness: Fractions  # factors
     contrast: Fractions  # factors about the mean of the image
     colour_maps: Float[np.ndarray, "batch 3 3"]  # linear maps of (red, green, blue)

@@ -145,12 +145,15 @@ def evaluate_run(
     """Return a run's score on the held-out split of its own data (`args` names none), or on the data in `args`."""
     task, family = task_for(run.spec), run.spec.family
     info = task.info
+    if info.option == "graph" and args.option is not None:  # a graph model has weights for its own nodes only
+        advice = f", not on {args.option}. Leave --{args.option} out: lemma evaluate {quote(str(run.path))}"
+        if args.option == "graph":
+            advice = ". Leave --graph out; --split names the split (train, validation, test)."
+        raise SpecError(
+            "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on"
+            f"{advice}"
+        )
     if args.option not in (None, info.option):
-        if info.option == "graph":
-            raise SpecError(
-                "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on, "
-                f"not on {args.option}. Leave --{args.option} out: lemma evaluate {quote(str(run.path))}"
-            )
         hint = ""
         if args.option == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
             hint = f" To make a classifier of it: lemma adapt {run.path} --labels {args.name} --out RUN"
@@ -246,11 +249,7 @@ class Worker:
 
 
 class Batches:
-    """The batches of a run on its device; each is a pure function of its step.
-
-    Attributes:
-        length: Mean tokens of a row.
-    """
+    """The batches of a run on its device, of `length` tokens a row on average; each is a pure function of its step."""
 
     fixed_shape: ClassVar[bool] = True  # whether all batches have one shape, so that compiling pays
     note: str | None = None  # message for the user about these batches
@@ -322,26 +321,18 @@ class TaskLoss(nn.Module):
     """A model and its loss in one module, which `torch.compile` and DDP wrap.
 
     `forward(inputs, targets, state)` returns `LossTerms`.
-
-    Attributes:
-        layers: Layers of one shape, of which one is compiled for all; empty to compile the module at once.
-        chance: Number of choices of an untrained model, their plural, and the symbol of the number.
     """
 
     compilable: bool = True
-    layers: Sequence[nn.Module] = ()
+    layers: Sequence[nn.Module] = ()  # of one shape, of which one is compiled for all; empty to compile all at once
     terms: tuple[str, ...] = ("loss",)  # names of the terms that are reported
-    chance: tuple[int, str, str] | None = None
+    chance: tuple[int, str, str] | None = None  # choices of an untrained model: number, plural, symbol
 
 
 class CrossEntropy(NamedTuple):
-    """Mean cross-entropies over the targets that count, in nats; 0 where none does.
+    """Mean cross-entropies over the targets that count, in nats; 0 where none does."""
 
-    Attributes:
-        objective: With label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over all classes of −log p.
-    """
-
-    objective: Float[Tensor, ""]
+    objective: Float[Tensor, ""]  # with label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over classes of −log p
     loss: Float[Tensor, ""]  # −log p(target) without smoothing, to report
 
 

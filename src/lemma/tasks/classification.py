@@ -222,7 +222,7 @@ def _shorten(label: str) -> str:
     return label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}…"
 
 
-Counts = Int64[np.ndarray, "samples classes"]
+FigureSamples = Float[np.ndarray, "figures samples"]
 BOOTSTRAP_ELEMENTS = 1 << 23  # numbers drawn at once: 64 MB
 
 
@@ -264,14 +264,13 @@ def score_classes(
     if gold.min() < 0 or gold.max() >= len(labels):
         number = int(gold.min() if gold.min() < 0 else gold.max())
         raise InputError(f"the class {number} is not one of 0 to {len(labels) - 1}, the numbers of the labels.")
-    predicted, numbers = table.argmax(1), list(range(len(labels)))
+    predicted, numbers = table.argmax(1), range(len(labels))
     metrics = import_optional("sklearn.metrics", "scikit-learn", "scoring classes")
     means = metrics.precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
-    figures = [metrics.accuracy_score(gold, predicted), *means]
-    resamples = bootstrap_metrics(gold, predicted, len(labels), samples, seed)
-    accuracy, precision, recall, f1 = map(Estimate.from_resamples, figures, resamples)
     by_class = metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0)
-    counts = np.bincount(predicted, minlength=len(labels))
+    confusion = metrics.confusion_matrix(gold, predicted, labels=numbers)
+    figures = [metrics.accuracy_score(gold, predicted), *means]
+    accuracy, precision, recall, f1 = map(Estimate.from_resamples, figures, bootstrap_metrics(confusion, samples, seed))
     intervals = {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
     with np.errstate(divide="ignore"):
         loss = float(-np.log(table[np.arange(len(gold)), gold]).mean())
@@ -281,53 +280,45 @@ def score_classes(
         precision=precision,
         recall=recall,
         f1=f1,
-        classes=tuple(
-            ClassScore(label, float(precision), float(recall), float(f1), int(support), int(counts[number]))
-            for number, (label, precision, recall, f1, support) in enumerate(zip(labels, *by_class, strict=True))
-        ),
-        confusion=tuple(tuple(map(int, row)) for row in metrics.confusion_matrix(gold, predicted, labels=numbers)),
+        classes=tuple(map(ClassScore, labels, *(values.tolist() for values in (*by_class, confusion.sum(0))))),
+        confusion=tuple(map(tuple, confusion.tolist())),
         loss=loss,
         protocol={**(protocol or {}), **intervals},
         unit=unit,
     )
 
 
-def bootstrap_metrics(
-    gold: Int64[np.ndarray, " texts"], predicted: Int64[np.ndarray, " texts"], num_classes: int, samples: int, seed: int
-) -> Float[np.ndarray, "figures samples"]:
+def bootstrap_metrics(confusion: Int64[np.ndarray, "classes classes"], samples: int, seed: int) -> FigureSamples:
     """Return accuracy and macro precision, recall and F1 of `samples` bootstrap samples of the texts.
 
     The metrics depend only on how often each (class, prediction) is drawn, which is one multinomial draw per sample.
     """
     random = np.random.default_rng(seed)
-    pairs, counts = np.unique(np.stack([gold, predicted]), axis=1, return_counts=True)
-    step = max(1, BOOTSTRAP_ELEMENTS // (len(counts) + 3 * num_classes))
-    blocks = []
+    rows, columns = np.nonzero(confusion)
+    counts = confusion[rows, columns]
+    step = max(1, BOOTSTRAP_ELEMENTS // confusion.size)
+    blocks = [np.zeros((4, 0))]
     for start in range(0, samples, step):
-        draws = random.multinomial(len(gold), counts / len(gold), size=min(step, samples - start))
-        blocks.append(_macro_metrics(draws, pairs, num_classes))
-    return np.concatenate(blocks, axis=1) if blocks else np.zeros((4, 0))
+        draws = np.zeros((min(step, samples - start), *confusion.shape), dtype=np.int64)
+        draws[:, rows, columns] = random.multinomial(counts.sum(), counts / counts.sum(), size=len(draws))
+        blocks.append(macro_metrics(draws))
+    return np.concatenate(blocks, axis=1)
 
 
-def _macro_metrics(
-    draws: Int64[np.ndarray, "samples pairs"], pairs: Int64[np.ndarray, "two pairs"], num_classes: int
-) -> Float[np.ndarray, "figures samples"]:
-    """Return accuracy, macro precision, recall and F1 from how often samples drew each (class, prediction) pair."""
-    support, predicted, correct = (np.zeros((len(draws), num_classes), dtype=np.int64) for _ in range(3))
-    for counts, (gold, prediction) in zip(draws.T, pairs.T, strict=True):
-        support[:, gold] += counts
-        predicted[:, prediction] += counts
-        if gold == prediction:
-            correct[:, gold] += counts
-    occurs = (support + predicted) > 0
-    by_class = [_divide(correct, predicted), _divide(correct, support), _divide(2 * correct, support + predicted)]
-    means = [values.sum(1) / occurs.sum(1) for values in by_class]
-    return np.stack([correct.sum(1) / support.sum(1), *means])
+def macro_metrics(confusions: Int64[np.ndarray, "samples classes classes"]) -> FigureSamples:
+    """Return accuracy and macro precision, recall and F1, over the classes that occur or are predicted.
 
+    0/0 is 0, as in scikit-learn with zero_division=0.
+    """
+    support, guessed = confusions.sum(2), confusions.sum(1)
+    correct, occurs = confusions.diagonal(axis1=1, axis2=2), (support + guessed) > 0
 
-def _divide(numerator: Counts, denominator: Counts) -> Float[np.ndarray, "samples classes"]:
-    """Return numerator / denominator; 0/0 is 0, as in scikit-learn with zero_division=0."""
-    return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
+    def mean_ratio(numerator: np.ndarray, denominator: np.ndarray) -> Float[np.ndarray, " samples"]:
+        ratios = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
+        return ratios.sum(1) / occurs.sum(1)
+
+    ratios = [(correct, guessed), (correct, support), (2 * correct, support + guessed)]
+    return np.stack([correct.sum(1) / support.sum(1), *(mean_ratio(*pair) for pair in ratios)])
 
 
 # The classes of texts without labels

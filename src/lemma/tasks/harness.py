@@ -194,14 +194,10 @@ register_model("lemma")(HarnessModel)
 
 @dataclass(frozen=True)
 class HarnessScore(Result):
-    """Scores of a run by lm_eval.
-
-    Attributes:
-        results: Metrics by task, as lm_eval names them: "acc,none" is a metric and the filter of the answers.
-    """
+    """Scores of a run by lm_eval."""
 
     run: str
-    results: dict[str, dict[str, Any]]
+    results: dict[str, dict[str, Any]]  # metrics by task; "acc,none" is a metric and the filter of the answers
     examples: dict[str, int]  # number of evaluated examples by task
     shots: dict[str, int]  # number of solved examples before each one, by task
     version: str  # version of lm_eval

@@ -453,17 +453,13 @@ def plan_reading(
 
 @dataclass(frozen=True)
 class Protocol:
-    """Everything needed to repeat a measurement, or to compare two.
-
-    Attributes:
-        stride: Tokens scored per window: 1 if each has the full context; None where the context has no bound.
-    """
+    """Everything needed to repeat a measurement, or to compare two."""
 
     tokenizer: str | None = None
     data_hash: str | None = None
     split: str | None = None
     context: int | None = None  # most tokens a token is predicted from; None if all before it
-    stride: int | None = None
+    stride: int | None = None  # tokens scored per window, 1 for full contexts; None if the context has no bound
     streams: int | None = None  # parts of the text read side by side with a carried state; None where windows are read
     warm_up: int = 0  # tokens that each stream or window but the first reads before it scores one
     precision: str = "float32"

@@ -19,7 +19,7 @@ from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Batches, LoadContext, SmoothedLoss, Task, Worker, split_protocol
 from lemma.tasks.classification import ClassificationScore, score_classes
-from lemma.tasks.registry import NODES, DataArgs
+from lemma.tasks.registry import NODES
 
 
 class NodesTask(Task):
@@ -37,15 +37,7 @@ class NodesTask(Task):
         seed, labels = context.recipe.seed, context.labels or None
         return prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
 
-    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[GraphNodes]:
-        """Raise SpecError: a graph model has weights for the nodes of its own graph only."""
-        raise SpecError(
-            "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on. "
-            "Leave --graph out; --split names the split (train, validation, test)."
-        )
-
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return 1.0, since every step reads the whole graph."""
         return 1.0  # every step reads the graph
 
     def batches(self, model: GraphModel, examples: GraphNodes, recipe: Recipe, worker: Worker) -> "GraphBatches":

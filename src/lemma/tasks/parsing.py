@@ -223,11 +223,7 @@ Direction = Literal["to the head word", "to the dependent"]
 
 @dataclass(frozen=True)
 class RelationFinding:
-    """The attention head that finds a relation best, next to baselines; accuracies in per cent (Clark et al. 2019).
-
-    Attributes:
-        shuffled: Accuracy of the best head when each word's attention is permuted among the words it may see.
-    """
+    """The attention head that finds a relation best, next to baselines; accuracies in per cent (Clark et al. 2019)."""
 
     relation: str
     direction: Direction
@@ -237,7 +233,7 @@ class RelationFinding:
     offset: int  # the fixed distance to the other word that is right most often
     offset_accuracy: float
     untrained: float | None = None  # accuracy of the best head of a model of the same spec with random weights
-    shuffled: float | None = None
+    shuffled: float | None = None  # accuracy with the attention of each word permuted
 
     def __str__(self) -> str:
         baselines = [f"offset {self.offset:+d} {self.offset_accuracy:5.1f}"]
@@ -249,17 +245,13 @@ class RelationFinding:
 
 @dataclass(frozen=True)
 class RelationScore:
-    """Score of one relation, in per cent.
-
-    Attributes:
-        attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
-    """
+    """Score of one relation, in per cent."""
 
     relation: str
     count: int  # words that have the relation
     guessed: int  # words that were assigned the relation
     correct: int  # words with the right head and relation
-    attended: float | None = None
+    attended: float | None = None  # how often a parser's attention is on a right dependent (B1)
 
     @property
     def recall(self) -> float | None:
@@ -283,13 +275,7 @@ class RelationScore:
 
 @dataclass(frozen=True)
 class ParsingScore(Score):
-    """Attachment scores in per cent, by relation, next to baselines.
-
-    Attributes:
-        uuas: Per cent of the arcs between words that are there in either direction, for trees without relations.
-        attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
-        findings: The attention head that finds each relation best, for trees from attention.
-    """
+    """Attachment scores in per cent, by relation, next to baselines."""
 
     title = "Trees"
 
@@ -302,10 +288,10 @@ class ParsingScore(Score):
     relations: tuple[RelationScore, ...]
     baselines: Mapping[str, float]
     protocol: Mapping[str, Any]
-    uuas: float | None = None
+    uuas: float | None = None  # per cent of arcs found in either direction, for trees without relations
     loss: float | None = None  # nats/word of the joint (head, relation); None for trees without probabilities
-    attended: float | None = None
-    findings: tuple[RelationFinding, ...] = ()
+    attended: float | None = None  # how often a parser's attention is on a right dependent (B1)
+    findings: tuple[RelationFinding, ...] = ()  # the best attention head of each relation
 
     @property
     def figures(self) -> dict[str, float]:

@@ -22,12 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Names, options and wording of a task.
-
-    Attributes:
-        no_effect: Settings of `evaluate` that make no sense here, each with the reason.
-        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if it has no answer.
-    """
+    """Names, options and wording of a task."""
 
     name: str
     path: str  # the class of the task, as `module:class`; it is imported when a model is trained or evaluated
@@ -40,12 +35,12 @@ class TaskInfo:
     settings: tuple[str, ...] = ()  # further settings of the option, such as "source_column"
     file_settings: tuple[str, ...] = ()  # those of the settings that name files
     evaluation_settings: tuple[str, ...] = ()  # settings of `evaluate`
-    no_effect: Mapping[str, str] = field(default_factory=dict)
+    no_effect: Mapping[str, str] = field(default_factory=dict)  # settings of `evaluate`, and why they make no sense
     splits_other_data: bool = False  # whether `evaluate` takes a split of data other than the run's
     unit: str = "nats/token"  # of the loss
     has_perplexity: bool = True  # whether perplexities of different models can be compared
     counts: str = "tokens"  # unit of training throughput
-    answers: str | None = None
+    answers: str | None = None  # "prompt", "translation" or "class"; None if texts have no answer
     text_checks: bool = True  # whether warnings about text apply: too many epochs, validation far better than training
     no_penalties: str | None = None  # reason why the attention penalties do not apply; None where they do
     adaptation_batch: int = 32
@@ -210,15 +205,11 @@ def task_for(spec: ModelSpec | type[ModelSpec]) -> "Task":
 
 @dataclass(frozen=True)
 class DataArgs:
-    """Data that a person named: of one kind at most, with the settings of that kind.
-
-    Attributes:
-        settings: Fields of the data spec, such as `source` for `source_column`.
-    """
+    """Data that a person named: of one kind at most, with the settings of that kind."""
 
     info: TaskInfo | None = None  # the first task for this kind of data; None if no data are named
     name: Any = None  # name of a data set, or the absolute path of a file; a list of them for text
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the data spec, such as `source`
 
     @property
     def option(self) -> str | None:

@@ -57,11 +57,7 @@ STOP_MESSAGES = {
 
 @dataclass(frozen=True)
 class TrainingResult(Result):
-    """Figures of a run that is done, stopped early or interrupted.
-
-    Attributes:
-        figures: Further figures of the last validation, such as UAS and LAS.
-    """
+    """Figures of a run that is done, stopped early or interrupted."""
 
     title = "Training run"
 
@@ -87,7 +83,7 @@ class TrainingResult(Result):
     overlaps: tuple[str, ...] = ()  # sentences on what the splits share
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)  # of the last validation, such as UAS
     best_figures: dict[str, float] = field(default_factory=dict)
     tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 

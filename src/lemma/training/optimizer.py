@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature, unwrap
 from typing import Any
 
@@ -80,24 +80,6 @@ class Muon(LightAdamW):
     Matrices of one shape are orthogonalized in one batch. The learning rate of these groups is multiplied by `ratio`.
     """
 
-    def batched_momentum(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
-        """Return the momentum of equally shaped matrices as one tensor; their entries in `state` are views of it."""
-        means = [self.state[matrix].get("mean") for matrix in matrices]
-        first = means[0]
-        if (
-            first is not None
-            and first._base is not None
-            and len(first._base) == len(means)  # otherwise fewer have a gradient this time
-            and all(mean is not None and mean._base is first._base for mean in means)
-        ):
-            return first._base
-        stacked = torch.stack(
-            [torch.zeros_like(matrix) if mean is None else mean for matrix, mean in zip(matrices, means, strict=True)]
-        )
-        for matrix, mean in zip(matrices, stacked.unbind(), strict=True):
-            self.state[matrix]["mean"] = mean
-        return stacked
-
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update inner matrices by Muon, all other parameters by AdamW.
@@ -117,9 +99,15 @@ class Muon(LightAdamW):
                     shapes[matrix.shape].append(matrix)
             rate = group["lr"] * group["ratio"]
             for (rows, columns), matrices in shapes.items():
-                gradients = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
-                momentum = self.batched_momentum(matrices).lerp_(gradients, 1 - group["momentum"])
-                steps = orthogonalize(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
+                gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+                for matrix in matrices:
+                    if "mean" not in self.state[matrix]:
+                        self.state[matrix]["mean"] = torch.zeros_like(matrix)
+                means = [self.state[matrix]["mean"] for matrix in matrices]
+                torch._foreach_lerp_(means, gradients, 1 - group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                blended = torch._foreach_lerp(gradients, means, group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                nesterov = torch.stack(blended)
+                steps = orthogonalize(nesterov).to(nesterov.dtype)
                 steps *= rate * math.sqrt(max(1, rows / columns))
                 for matrix, step in zip(matrices, steps.unbind(), strict=True):
                     matrix.mul_(1 - rate * group["weight_decay"]).sub_(step)

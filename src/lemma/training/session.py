@@ -62,17 +62,11 @@ RANK_SEED_STRIDE = 1_000_003  # between the seeds of two processes, whose dropou
 
 @dataclass(frozen=True)
 class TrainingHooks:
-    """User-supplied functions that replace a part of training, or see every step.
+    """User-supplied functions that replace a part of training, or see every step."""
 
-    Attributes:
-        optimizer: Builds the optimizer of a model; the learning rates of its groups are their peaks.
-        schedule: Returns the learning rate of a step, counted from 1, as a fraction of the peak.
-        on_step: Called after every step; training ends there if it returns True.
-    """
-
-    optimizer: Callable[[nn.Module], Optimizer] | None = None
-    schedule: Callable[[int], float] | None = None
-    on_step: "Callable[[Session], object] | None" = None
+    optimizer: Callable[[nn.Module], Optimizer] | None = None  # the learning rates of its groups are their peaks
+    schedule: Callable[[int], float] | None = None  # learning rate of a step (from 1) as a fraction of the peak
+    on_step: "Callable[[Session], object] | None" = None  # called after each step; True ends training
 
     def check(self, recipe: Recipe) -> None:
         """Raise SpecError if a function that the recipe needs is missing, or `on_step` is not a function."""
@@ -88,13 +82,7 @@ class TrainingHooks:
 
 @dataclass
 class TrainingState:
-    """Progress of a run: the numbers that go into every checkpoint.
-
-    Attributes:
-        figures: Further figures of the last validation, such as UAS and LAS.
-        interval: Sum of the training losses since the last validation, and their number.
-        recent: For each of the last validations, the mean training loss before it, and its loss.
-    """
+    """Progress of a run: the numbers that go into every checkpoint."""
 
     step: int = 0
     tokens: int = 0  # tokens predicted so far, by all processes
@@ -105,11 +93,11 @@ class TrainingState:
     best_loss: float | None = None
     best_perplexity: float | None = None
     best_step: int | None = None
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)  # of the last validation, such as UAS
     best_figures: dict[str, float] = field(default_factory=dict)
     without_better: int = 0  # validations since the best one
-    interval: list[float] = field(default_factory=lambda: [0.0, 0])
-    recent: list[list[float]] = field(default_factory=list)
+    interval: list[float] = field(default_factory=lambda: [0.0, 0])  # sum and number of training losses since then
+    recent: list[list[float]] = field(default_factory=list)  # of the last: training loss before, loss
     warnings: dict[str, str] = field(default_factory=dict)  # messages by kind; each is given once per run
     tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
@@ -544,7 +532,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     weights = {name: shard_like(tensor, current.get(name, tensor)) for name, tensor in tensors["model"].items()}
     load_weights(session.model, weights, path)
     optimizer = _optimizer_name(session)
-    saved_optimizer = values["optimizer"]
+    saved_optimizer = values.get("optimizer", optimizer)  # missing in older checkpoints
     if saved_optimizer == optimizer:
         load_optimizer_state(session.optimizer, session.model, tensors["optimizer"])
     warnings = session.state.warnings
@@ -560,7 +548,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
         )
         session.warn(message, message)
     threads = torch.get_num_threads()  # sums are split, and so rounded, differently by another number
-    saved_threads = values["threads"]
+    saved_threads = values.get("threads", threads)  # missing in older checkpoints
     if saved_threads != threads and session.processes.device.type == "cpu":
         message = (
             f"The checkpoint of step {checkpoint.step} was saved with {saved_threads} CPU threads and this process has "
@@ -579,7 +567,9 @@ def _restore_carried_states(
     session: Session, saved_reading: Mapping[str, int], carried: Mapping[str, Tensor] | None
 ) -> None:
     """Load the recurrent states carried between batches, unless the resumed run reads the text otherwise."""
-    if not carried or saved_reading != _reading(session):
+    # those of version 0.1 have former names of settings
+    reading = {Recipe.renamed.get(name, name): value for name, value in saved_reading.items()}
+    if not carried or reading != _reading(session):
         return
     processes, num_parts = session.processes, session.recipe.accumulate
     with session.evaluating() as model:  # a state of the right class, to be filled with the saved tensors

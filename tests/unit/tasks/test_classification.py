@@ -99,7 +99,8 @@ def test_confidence_intervals_have_nominal_coverage() -> None:
     for _ in range(200):
         gold = random.integers(0, 2, size=300)
         guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
-        result = Estimate.from_resamples(0.0, bootstrap_metrics(gold, guessed, 2, 200, seed=1)[0])
+        confusion = np.bincount(2 * gold + guessed, minlength=4).reshape(2, 2)
+        result = Estimate.from_resamples(0.0, bootstrap_metrics(confusion, 200, seed=1)[0])
         covered += (result.low or 0) <= 0.8 <= (result.high or 0)
     assert 178 <= covered <= 200  # 95 % of 200 minus four standard deviations
 
