@@ -158,11 +158,7 @@ class Stack(nn.Module):
     ) -> tuple[HiddenStates, tuple[LayerCache, ...]]:
         """Return the hidden states after all layers, and the extended cache of each layer.
 
-        Args:
-            caches: cache of each layer; empty at the start of a sequence.
-            mask: visible keys of self-attention.
-            source: vectors that cross-attention reads, with `source_mask` for the visible ones.
-            start: position of the first vector.
+        The arguments are those of `TransformerLayer`; `caches` is empty at the start of a sequence.
         """
         new_caches: list[LayerCache] = []
         position_bias = None
