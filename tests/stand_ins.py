@@ -35,7 +35,7 @@ class Table(CertainModel):
         return self.span
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, TokenWindow]:
-        window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
+        window = state if isinstance(state, TokenWindow) else TokenWindow(tokens[:, :0], self.span)
         merged, nexts = torch.cat([window.tokens, tokens], dim=1).tolist(), []
         for row in merged:
             ends = range(len(row) - tokens.shape[1] + 1, len(row) + 1)

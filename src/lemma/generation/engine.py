@@ -173,6 +173,7 @@ class BatchEngine:
         self.waiting: OrderedDict[Hashable, deque[PromptPrefill]] = OrderedDict()
         self.prefilling: deque[PromptPrefill] = deque()
         self.groups: list[SequenceGroup] = []
+        self.events: list[TextEvent] = []  # of the step that runs
         self.step_model = fast_copy(model)
         self.slots: SlotBatch | None = None
         uses_slots = not same_length and self.step_model is not model
@@ -251,22 +252,22 @@ class BatchEngine:
 
     def step(self) -> list[TextEvent]:
         """Extend every sequence by a token and read a chunk of waiting prompts; return the events of this step."""
-        events: list[TextEvent] = []
+        self.events = []
         inference = nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
         with self._step_context(), inference:
-            outputs = self._decode(events)
+            outputs = self._decode()
             if self.waiting or self.prefilling:
                 self._admit_requests()
                 for chunks in self._take_chunks():
-                    outputs += self._prefill(chunks, events)
+                    outputs += self._prefill(chunks)
             if len(outputs) == 1:
-                self._sample(*outputs[0], events)
+                self._sample(*outputs[0])
             elif outputs:
                 sequences = [sequence for batch, _ in outputs for sequence in batch]
-                self._sample(sequences, torch.cat([logits for _, logits in outputs]), events)
-        return events
+                self._sample(sequences, torch.cat([logits for _, logits in outputs]))
+        return self.events
 
-    def _decode(self, events: list[TextEvent]) -> StepLogits:
+    def _decode(self) -> StepLogits:
         """Read the last token of every running sequence; return the sequences with their logits."""
         if self.same_length and (self.waiting or self.prefilling):
             return []  # sequences that stay together start together
@@ -285,14 +286,14 @@ class BatchEngine:
         for group in SequenceGroup.merge(groups) if len(groups) > 1 else groups:
             logits = self._step_group(group)
             stepped.append(group)
-            self._check_loops(group.sequences, group.state, events)
+            self._check_loops(group.sequences, group.state)
             outputs.append((group.sequences, logits))
         if slots and slots.num_active:
             sequences, logits, windows = slots.step()
             assert slots.slots
             for sequence in sequences:
                 if sequence.is_greedy:
-                    self._check_loops([sequence], windows.get(sequence, slots.slots), events)
+                    self._check_loops([sequence], windows.get(sequence, slots.slots))
             outputs.append((sequences, logits))
             stepped += [SequenceGroup([sequence], window) for sequence, window in windows.items()]
         self.groups = stepped
@@ -354,7 +355,7 @@ class BatchEngine:
             groups.setdefault(key, []).append((prompt, prompt.tokens[prompt.position : prompt.position + size]))
         return list(groups.values())
 
-    def _prefill(self, chunks: list[PromptChunk], events: list[TextEvent]) -> StepLogits:
+    def _prefill(self, chunks: list[PromptChunk]) -> StepLogits:
         """Read chunks of prompts, equal ones once; start the sequences of complete prompts and return their logits."""
         row_of = {tokens: row for row, tokens in enumerate(dict.fromkeys(tokens for _, tokens in chunks))}
         longest = max(map(len, row_of))  # padding after a shorter one changes nothing before it
@@ -374,7 +375,7 @@ class BatchEngine:
                 continue
             if request.score_prompt and prompt.sequences[0].index == 0:
                 logprobs = tuple(prompt.logprobs) if request.prompt else ()  # not of the token that starts every text
-                events.append(TextEvent(request, 0, prompt_logprobs=logprobs))
+                self.events.append(TextEvent(request, 0, prompt_logprobs=logprobs))
             if request.generates:
                 count = len(prompt.sequences)
                 sequences += prompt.sequences
@@ -382,10 +383,10 @@ class BatchEngine:
                 padding += [longest - len(tokens)] * count
             else:
                 empty = GeneratedTokens(request.prompt, (), None, "length", 0.0)
-                events += [TextEvent(request, sequence.index, result=empty) for sequence in prompt.sequences]
+                self.events += [TextEvent(request, sequence.index, result=empty) for sequence in prompt.sequences]
         if not sequences:
             return []
-        self._start_sequences(sequences, state, state_rows, padding, events)
+        self._start_sequences(sequences, state, state_rows, padding)
         return [(sequences, logits[state_rows, [-1 - padded for padded in padding]])]
 
     def _score_prompt(self, prompt: PromptPrefill, logits: Float[Tensor, "time vocabulary"], size: int) -> None:
@@ -399,20 +400,11 @@ class BatchEngine:
         prompt.logprobs += logprobs
 
     def _start_sequences(
-        self,
-        sequences: list[TokenSequence],
-        state: State,
-        state_rows: list[int],
-        padding: list[int],
-        events: list[TextEvent],
+        self, sequences: list[TokenSequence], state: State, state_rows: list[int], padding: list[int]
     ) -> None:
         """Give each sequence, whose prompt has been read, a row of the batch.
 
-        Args:
-            state: state after the prompts.
-            state_rows: row of each sequence in it.
-            padding: number of padding tokens at the end of each row.
-            events: list to which the sequences' events are appended.
+        Sequence i is row `state_rows[i]` of the state, which ends with `padding[i]` tokens of padding.
         """
         count = len(next(iter(state.tensors().values())))
         is_single = len(sequences) == count == 1 and self.num_running == 0 and not self.waiting
@@ -421,20 +413,18 @@ class BatchEngine:
             state = state if state_rows == list(range(count)) else state.select_rows(torch.tensor(state_rows))
             self.groups.append(SequenceGroup(sequences, state))
             state_rows = list(range(len(sequences)))
-        self._check_loops(sequences, state, events, state_rows)
+        self._check_loops(sequences, state, state_rows)
 
-    def _check_loops(
-        self, sequences: list[TokenSequence], state: State, events: list[TextEvent], rows: Sequence[int] = ()
-    ) -> None:
+    def _check_loops(self, sequences: list[TokenSequence], state: State, rows: Sequence[int] = ()) -> None:
         """Search for loops of sequences at temperature 0, and finish those that are to stop at a loop."""
         for index, sequence in enumerate(sequences):
             if sequence.is_greedy and not sequence.stop_reason:
                 sequence.check_loop(state, rows[index] if rows else index, self.model)
                 if sequence.stop_reason:
-                    events.append(sequence.finish())
+                    self.events.append(sequence.finish())
 
-    def _sample(self, sequences: list[TokenSequence], logits: Logits, events: list[TextEvent]) -> None:
-        """Sample the next token of every sequence from its logits, and append the resulting events to `events`."""
+    def _sample(self, sequences: list[TokenSequence], logits: Logits) -> None:
+        """Sample the next token of every sequence from its logits, and append it to the sequence."""
         graph_tokens = None
         if self.groups and self.groups[0].graph_step:
             graph_tokens = self.groups[0].graph_step.pop_tokens()
@@ -445,7 +435,7 @@ class BatchEngine:
         by_key: dict[tuple[Any, ...], list[int]] = {}
         for row, sequence in enumerate(sequences):
             if is_nan and is_nan[row] and not sequence.stop_reason:
-                self._fail(sequence, InputError(NAN_LOGITS), events)
+                self._fail(sequence, InputError(NAN_LOGITS))
             if not sequence.stop_reason:  # it may have ended in a loop, or keep its row for a while
                 by_key.setdefault(sequence.sampling_key, []).append(row)
         pending = deque(by_key.values())
@@ -462,7 +452,7 @@ class BatchEngine:
                     if len(batch) > 1:
                         pending.extend([row] for row in rows)
                     else:
-                        self._fail(batch[0], error, events)
+                        self._fail(batch[0], error)
                     continue
             logprobs = [None] * len(batch)
             if settings.logprobs is not None:
@@ -471,7 +461,7 @@ class BatchEngine:
                 self.groups[0].next_tokens = tokens
             for sequence, token, logprob in zip(batch, tokens.tolist(), logprobs, strict=True):
                 if event := sequence.append(token, logprob):
-                    events.append(event)
+                    self.events.append(event)
 
     def _sample_batch(self, batch: list[TokenSequence], settings: Sampling, logits: Logits) -> Int[Tensor, " rows"]:
         """Return the sampled next token of sequences with equal settings, each by its own random numbers."""
@@ -481,11 +471,10 @@ class BatchEngine:
         uniforms = () if settings.is_greedy else [sequence.random.random() for sequence in batch]
         return sample_tokens(logits, settings, uniforms)
 
-    @staticmethod
-    def _fail(sequence: TokenSequence, error: InputError, events: list[TextEvent]) -> None:
-        """Stop a sequence and append an event with its error to `events`."""
+    def _fail(self, sequence: TokenSequence, error: InputError) -> None:
+        """Stop a sequence and report its error as an event."""
         sequence.stop("told")
-        events.append(TextEvent(sequence.request, sequence.index, error=error))
+        self.events.append(TextEvent(sequence.request, sequence.index, error=error))
 
 
 @torch.inference_mode()
@@ -536,7 +525,7 @@ def generate_text(
     """
     decodes_pieces = on_text is not None or bool(settings.stop)
     answer: object = None
-    with closing(_stream_pieces(model, tokenizer, prompts, settings, decodes_pieces, max_prompt_tokens)) as pieces:
+    with closing(stream_text(model, tokenizer, prompts, settings, decodes_pieces, max_prompt_tokens)) as pieces:
         while True:
             try:
                 index, piece = pieces.send(answer)
@@ -547,13 +536,6 @@ def generate_text(
 
 @torch.inference_mode()
 def stream_text(
-    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
-) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield (index of a text, its next piece of complete characters); a True sent to the generator ends that text."""
-    return (yield from _stream_pieces(model, tokenizer, prompts, settings))
-
-
-def _stream_pieces(
     model: LanguageModel,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
@@ -561,7 +543,10 @@ def _stream_pieces(
     decodes_pieces: bool = True,
     max_prompt_tokens: int | None = None,
 ) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield (index of a text, its next piece); without `decodes_pieces` each text is decoded at its end only."""
+    """Yield (index of a text, its next piece of complete characters); a True sent to the generator ends that text.
+
+    Without `decodes_pieces` each text is decoded at its end only, and nothing is yielded.
+    """
     for prompt in prompts:
         check_type("prompt", prompt, str, "a text")
     start = -max_prompt_tokens if max_prompt_tokens else 0

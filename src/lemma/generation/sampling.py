@@ -20,22 +20,21 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 NAN_LOGITS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
 Logits = Float[Tensor, "rows vocabulary"]
 
-INTEGERS = ("tokens", "top_k", "no_repeat_ngram", "logprobs", "samples", "seed")
-NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
-LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tokens": (lambda value: value >= 1, "is less than 1: say how many tokens to generate"),
-    "temperature": (lambda value: 0 <= value < math.inf, "is not a number from 0 (always the most likely) up"),
-    "top_k": (lambda value: value >= 1, "is less than 1; leave it out to keep every token"),
-    "top_p": (lambda value: 0 < value <= 1, "is not above 0 and up to 1; leave it out to keep every token"),
-    "min_p": (lambda value: 0 <= value <= 1, "is not from 0 to 1; leave it out to keep every token"),
-    "repetition_penalty": (lambda value: 0 < value < math.inf, "is not above 0; 1 changes nothing"),
-    "frequency_penalty": (math.isfinite, "is not a finite number; 0 changes nothing"),
-    "presence_penalty": (math.isfinite, "is not a finite number; 0 changes nothing"),
-    "no_repeat_ngram": (lambda value: value >= 1, "is less than 1; leave it out to allow all"),
-    "logprobs": (lambda value: value >= 0, "is less than 0, which records the chosen token alone"),
-    "samples": (lambda value: value >= 1, "is less than 1: say how many texts to write for each prompt"),
+LIMITS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
+    "tokens": (Integral, lambda value: value >= 1, "is less than 1: say how many tokens to generate"),
+    "temperature": (Real, lambda value: 0 <= value < math.inf, "is not a number from 0 (always the most likely) up"),
+    "top_k": (Integral, lambda value: value >= 1, "is less than 1; leave it out to keep every token"),
+    "top_p": (Real, lambda value: 0 < value <= 1, "is not above 0 and up to 1; leave it out to keep every token"),
+    "min_p": (Real, lambda value: 0 <= value <= 1, "is not from 0 to 1; leave it out to keep every token"),
+    "repetition_penalty": (Real, lambda value: 0 < value < math.inf, "is not above 0; 1 changes nothing"),
+    "frequency_penalty": (Real, math.isfinite, "is not a finite number; 0 changes nothing"),
+    "presence_penalty": (Real, math.isfinite, "is not a finite number; 0 changes nothing"),
+    "no_repeat_ngram": (Integral, lambda value: value >= 1, "is less than 1; leave it out to allow all"),
+    "logprobs": (Integral, lambda value: value >= 0, "is less than 0, which records the chosen token alone"),
+    "samples": (Integral, lambda value: value >= 1, "is less than 1: say how many texts to write for each prompt"),
+    "seed": (Integral, lambda value: True, ""),
 }
-"""By setting, which values are allowed, and the end of the message about others."""
+"""By setting: the type of its value, which values are allowed, and the end of the message about others."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, (is_allowed, message) in LIMITS.items():
+        for name, (_, is_allowed, message) in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not is_allowed(value):
                 raise InputError(f"{name} = {value} {message}.")
@@ -104,10 +103,9 @@ class Sampling:
 
     def _check_types(self) -> None:
         """Raise an error for a setting of a wrong type, and turn lists into tuples."""
-        for names, kind, expected in ((INTEGERS, Integral, "a whole number"), (NUMBERS, Real, "a number")):
-            for name in names:
-                if getattr(self, name) is not None:
-                    check_type(name, getattr(self, name), kind, expected)
+        for name, (kind, _, _) in LIMITS.items():
+            if getattr(self, name) is not None:
+                check_type(name, getattr(self, name), kind, "a whole number" if kind is Integral else "a number")
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         check_type("stop", stop, Iterable, "a text or a list of texts")
         check_type("stop_tokens", self.stop_tokens, Iterable, "a list of token ids")

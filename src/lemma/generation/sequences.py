@@ -59,25 +59,6 @@ class TextLoop:
         return f"{start} the text repeats {every} so far (not proved: {self.state} did not repeat)"
 
 
-class StateHistory:
-    """The states of one generation, to find one that recurs.
-
-    A signature of up to 32 bytes is stored as it is, a longer one as its 256-bit BLAKE2 digest.
-    """
-
-    def __init__(self) -> None:
-        self._first_steps: dict[bytes, int] = {}
-
-    def find_earlier(self, signature: bytes, step: int) -> int | None:
-        """Return the step at which an equal state (by its bytes) occurred.
-
-        If there is none, store it and return None.
-        """
-        key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
-        first = self._first_steps.setdefault(key, step)
-        return None if first == step else first
-
-
 def make_proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
     """Return the loop of a text whose state before token `first` equals that before token `step`; `state` describes it.
 
@@ -275,7 +256,7 @@ class TokenSequence:
         self._token_tensor: Tensor | None = None
         self._unsent_logprobs: list[TokenLogprob] = []
         self._used_tokens, self._generated_tokens = set(prompt), set[int]()
-        self._states = StateHistory()
+        self._first_steps: dict[bytes, int] = {}  # of each state, by its signature
         self._loop: TextLoop | None = None
         self._state_description = ""
         self._adjusts_logits = bool(settings.logit_bias or settings.depends_on_history)
@@ -375,8 +356,9 @@ class TokenSequence:
             self._state_description = self._describe_state(state)
         can_recur = state.can_recur and not settings.history_setting and len(self.prompt) + step >= field
         if can_recur and self._loop is None:
-            first = self._states.find_earlier(self._extra_signature() + state.signature(row), step)
-            if first is not None:
+            signature = self._extra_signature() + state.signature(row)
+            key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
+            if (first := self._first_steps.setdefault(key, step)) < step:
                 self._loop = make_proved_loop(self.tokens, first, step, self._state_description)
         if settings.stop_at_loop:
             if self._loop is None:  # one seen three times, and for longer than the state in which it could be proved

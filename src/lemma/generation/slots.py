@@ -48,13 +48,11 @@ class SlotBatch:
     ) -> bool:
         """Give each sequence a row with a copy of its KV cache.
 
-        Args:
-            cache: state with the sequences' prompts.
-            cache_rows: row of each sequence in it.
-            padding: number of tokens at the end of each row that are padding, to be overwritten.
+        Return False, and admit nothing, if the cache is full or not a decoder's.
 
-        Returns:
-            False if the cache is full or not a decoder's, so that nothing was admitted.
+        Args:
+            cache_rows: row of each sequence in the cache.
+            padding: number of tokens at the end of each row that are padding, to be overwritten.
         """
         cache = cache.to_cache() if isinstance(cache, DecoderSlotCache) else cache  # of a sequence that was alone
         if not isinstance(cache, DecoderCache) or not cache.layers or cache.tokens.shape[1] == cache.window:

@@ -39,11 +39,11 @@ class Architecture:
 
     model_type: str
     title: str  # in messages
-    family: type[ModelSpec]
     names: NameTable
-    classes: tuple[str, ...]  # of transformers, whose checkpoints are read; the first is what is written
     entries: "Entries"  # keys of config.json that hold settings of a spec
     settings: Settings  # of all its models
+    family: type[ModelSpec] = Decoder
+    class_names: tuple[str, ...] = ()  # of transformers; made from the title if unset
     fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # options of one value only, with the reason
     constants: Mapping[str, Any] = field(default_factory=dict)  # options that are written and not read
     exact: Collection[str] = ()  # biases that a spec must have, where others are written as zeros
@@ -68,6 +68,12 @@ class Architecture:
         header = {"architectures": [self.classes[1 if has_next_sentence else 0]], "model_type": self.model_type}
         entries = _write_entries(spec, self.entries) | self.write_more(spec)
         return header | entries | {**self.constants, "tie_word_embeddings": getattr(spec, "tied", True)}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of transformers' classes whose checkpoints are read; the first is what is written."""
+        name = self.title.replace("-", "")
+        return self.class_names or (f"{name}ForCausalLM", f"{name}Model")
 
     @property
     def classifier_class(self) -> str:
@@ -233,7 +239,6 @@ def weights_from_hf(
     A RunError names a tensor that is missing, unexpected, or of another shape than the configuration says.
 
     Args:
-        config: of config.json.
         tensors: of the checkpoint by their names in transformers; each is read once.
         shapes: of the weights by Lemma's names, if the model is built already.
     """
@@ -626,16 +631,6 @@ def _read_gemma(config: Config) -> Settings:
     return {"activation": "gelu" if activation == "gelu" else _read_activation(activation)}  # the first release's name
 
 
-def _write_gemma(spec: Decoder) -> dict[str, Any]:
-    """Convert a spec's activation function to keys of a Gemma config.json."""
-    return dict.fromkeys(("hidden_act", "hidden_activation"), HF_ACTIVATIONS[spec.activation])
-
-
-def _write_gpt2(spec: Decoder) -> dict[str, Any]:
-    """Convert a spec's feed-forward width to keys of a GPT-2 config.json; None stands for four times the width."""
-    return {"n_inner": spec.feed_forward}
-
-
 def _read_bert(config: Config) -> Settings:
     """Return the objective and special tokens of a BERT config.json as settings."""
     has_next_sentence = "BertForPreTraining" in (config.get("architectures") or ())
@@ -644,11 +639,6 @@ def _read_bert(config: Config) -> Settings:
         "objective": "both" if has_next_sentence else "masked",
         "special_tokens": (101, 102, 103) if is_large else None,  # of all of Google's; a tokenizer knows better
     }
-
-
-def _write_bert(spec: Encoder) -> dict[str, Any]:
-    """Convert a spec's number of segments to keys of a BERT config.json, which has at least one."""
-    return {"type_vocab_size": max(1, spec.segments)}
 
 
 def _read_t5(config: Config) -> Settings:
@@ -693,26 +683,15 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def _decoder_architecture(
-    model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
-) -> Architecture:
-    """Return the architecture of a decoder; its class names in transformers are made from `title`, the rest is passed
-    on.
-    """
-    class_name = title.replace("-", "")
-    options = {"classes": (f"{class_name}ForCausalLM", f"{class_name}Model"), **options}
-    return Architecture(model_type, title, Decoder, names, entries=entries, settings=settings, **options)
-
-
 QWEN_WINDOW = {"read_more": _read_qwen_window, "write_more": _write_qwen_window}
 _ALL = (
-    _decoder_architecture(
+    Architecture(
         "gpt2",
         "GPT-2",
         GPT2,
         GPT2_ENTRIES,
         {"positions": "learned"},
-        classes=("GPT2LMHeadModel", "GPT2Model"),
+        class_names=("GPT2LMHeadModel", "GPT2Model"),
         fixed={
             "scale_attn_weights": (True, "attention is scaled here"),
             "scale_attn_by_inverse_layer_idx": (False, "attention has one scale in all layers here"),
@@ -720,9 +699,9 @@ _ALL = (
         },
         constants=dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         is_tied=True,
-        write_more=_write_gpt2,
+        write_more=lambda spec: {"n_inner": spec.feed_forward},  # None stands for four times the width
     ),
-    _decoder_architecture(
+    Architecture(
         "llama",
         "Llama",
         LLAMA,
@@ -730,10 +709,8 @@ _ALL = (
         LLAMA_SETTINGS,
         fixed={"rope_interleaved": (False, "Llama's pairs are expected to lie half a head apart")},
     ),
-    _decoder_architecture(
-        "mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS
-    ),
-    _decoder_architecture(
+    Architecture("mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS),
+    Architecture(
         "qwen2",
         "Qwen2",
         LLAMA,
@@ -742,7 +719,7 @@ _ALL = (
         exact=("query_key_value_bias",),
         **QWEN_WINDOW,
     ),
-    _decoder_architecture(
+    Architecture(
         "qwen3",
         "Qwen3",
         LLAMA,
@@ -750,8 +727,8 @@ _ALL = (
         {**LLAMA_SETTINGS, "query_key_norm": True},
         **QWEN_WINDOW,
     ),
-    _decoder_architecture("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
-    _decoder_architecture(
+    Architecture("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
+    Architecture(
         "gemma",
         "Gemma",
         GEMMA,
@@ -760,17 +737,17 @@ _ALL = (
         fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,
         read_more=_read_gemma,
-        write_more=_write_gemma,
+        write_more=lambda spec: dict.fromkeys(("hidden_act", "hidden_activation"), HF_ACTIVATIONS[spec.activation]),
     ),
     Architecture(
         "bert",
         "BERT",
-        Encoder,
         BERT,
-        ("BertForMaskedLM", "BertForPreTraining"),
         BERT_ENTRIES,
         {"positions": "learned", "norm_place": "post"}
         | dict.fromkeys(("embedding_norm", "output_transform", "output_bias"), True),
+        Encoder,
+        ("BertForMaskedLM", "BertForPreTraining"),
         fixed={
             "is_decoder": (False, "this encoder sees both sides"),
             "add_cross_attention": (False, "this encoder has no source"),
@@ -780,16 +757,16 @@ _ALL = (
         is_tied=True,
         ignored_prefixes=("bert.pooler.", "cls.seq_relationship."),
         read_more=_read_bert,
-        write_more=_write_bert,
+        write_more=lambda spec: {"type_vocab_size": max(1, spec.segments)},
     ),
     Architecture(
         "t5",
         "T5",
-        EncoderDecoder,
         T5,
-        ("T5ForConditionalGeneration",),
         T5_ENTRIES,
         {"scaled_scores": False, "norm": "rms", "bias": False},
+        EncoderDecoder,
+        ("T5ForConditionalGeneration",),
         constants={"is_encoder_decoder": True, "dropout_rate": 0.0},
         read_more=_read_t5,
         write_more=_write_t5,

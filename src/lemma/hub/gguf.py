@@ -146,11 +146,7 @@ LLAMA3_CONTEXT, LLAMA3_SLOW, LLAMA3_FAST = 8192, 1.0, 4.0
 def _read_scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, base: float) -> dict[str, Any] | None:
     """Convert the scaling of rotary positions in a GGUF file to `rope_scaling` of config.json; None without scaling.
 
-    Args:
-        metadata: of the file.
-        prefix: of the keys of rotary positions.
-        divisors: location of the tensor that divides the angles, which stores Llama 3's scaling; None without one.
-        base: of the angles.
+    `divisors` locates the tensor that divides the angles, of this base, by which Llama 3's scaling is stored.
     """
     path, kind = metadata.path, metadata.get(f"{prefix}scaling.type", str) or "linear"
     factor = metadata.get(f"{prefix}scaling.factor", float) or metadata.get(f"{prefix}scale_linear", float) or 1.0

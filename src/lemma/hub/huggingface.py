@@ -139,15 +139,12 @@ class FolderTensors(StoredTensors):
 
     def _names(self, path: Path) -> list[str]:
         """Return the names of the tensors in a safetensors file."""
-        try:
-            with safe_open(path, framework="pt") as file:
-                return list(file.keys())
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
+        with _open_safetensors(path) as file:
+            return list(file.keys())
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it; one that does not hold floats is a RunError."""
-        with self._open(name) as file:
+        with _open_safetensors(self.entries[name]) as file:
             tensor = file.get_slice(name)
             if (dtype := tensor.get_dtype()) not in FLOATS:
                 raise RunError(
@@ -157,20 +154,20 @@ class FolderTensors(StoredTensors):
             return tuple(tensor.get_shape())
 
     def __getitem__(self, name: str) -> Tensor:
-        with self._open(name) as file:
+        with _open_safetensors(self.entries[name]) as file:
             return file.get_tensor(name)
 
-    @contextmanager
-    def _open(self, name: str) -> Iterator[Any]:
-        """Open the safetensors file that holds the tensor `name`; damage is a RunError."""
-        path = self.entries[name]
-        try:
-            with safe_open(path, framework="pt") as file:
-                yield file
-        except RunError:
-            raise
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged ({error}). Download it again.") from None
+
+@contextmanager
+def _open_safetensors(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; damage is a RunError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except RunError:
+        raise
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
 
 
 def write_folder(

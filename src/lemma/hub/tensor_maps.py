@@ -35,6 +35,11 @@ class TensorMap:
     rotary_rows: int = 0  # those of queries and keys
     head_width: int = 1  # rows of one head
 
+    @property
+    def hf_modules(self) -> list[str]:
+        """Paths in transformers of the modules whose weights these are."""
+        return [name.removesuffix(".weight") for name in self.hf_names]
+
     def hf_shapes(self, shape: Shape) -> list[Shape]:
         """Return the shapes of the tensors in transformers if Lemma's tensor has this shape."""
         if self.layout == "transposed":

@@ -538,7 +538,7 @@ def _analyse_heads(
     shape = (1, *scores.shape)
     added = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
     if record.position_bias is not None:
-        added = added + record.position_bias_at(record.integer_distances())
+        added = added + record.position_bias_at(record.distances())
     added = added.masked_fill(added <= MASKED, 0.0)
     bias = added[-1].numpy() if added.any() else None
     distances = None if cross else np.abs(patterns.key_distances(query_tokens, key_tokens))

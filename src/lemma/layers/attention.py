@@ -49,29 +49,12 @@ def attend(
         with torch.autocast("cpu", enabled=False):  # in bfloat16 the backward pass takes ten times as long on a CPU
             queries, keys, values = queries.float(), keys.float(), values.float()
             return attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
-    if not LISTENERS.active:
-        return _attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
-    heads, bias = queries.shape[1], mask_to_bias(mask, queries)
-    all_keys, all_values = expand_kv_heads(keys, heads), expand_kv_heads(values, heads)
-    with notify_listeners(AttentionRecord(queries, all_keys, all_values, scale, bias, causal, position_bias)):
-        return _attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
-
-
-def _attend(
-    queries: Queries,
-    keys: Keys,
-    values: Values,
-    scale: float,
-    causal: bool,
-    mask: Tensor | None,
-    position_bias: PositionBias | None,
-    dropout: float,
-) -> AttentionOutput:
-    """Return the attention output from PyTorch's kernel.
-
-    Arguments are those of `attend`, with one width and as many key as value heads.
-    """
     (heads, new), (kv_heads, num_keys), width = queries.shape[1:3], keys.shape[1:3], values.shape[-1]
+    if LISTENERS.active and not LISTENERS.active[0].is_announced:
+        all_keys, all_values = expand_kv_heads(keys, heads), expand_kv_heads(values, heads)
+        bias = mask_to_bias(mask, queries)
+        with notify_listeners(AttentionRecord(queries, all_keys, all_values, scale, bias, causal, position_bias)):
+            return attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
     bias = mask
     if position_bias is not None:
         keys, values = keys.flip(-2), values.flip(-2)
@@ -317,13 +300,24 @@ class Attention(nn.Module):
             queries, entry = self._project(hidden, start)
             tensors = _extend_cache(cache, entry)
         keys, values = tensors[0], tensors[-1]
+        new, known, causal = queries.shape[2], keys.shape[2], self.causal
         if isinstance(cache, SlotCache):
             assert mask is not None
-            bias = mask if self.biases is None else cache.position_bias(self.biases, mask).to(queries.dtype)
-            mixed = attend(queries, keys, values, self.scale, False, bias)
+            causal = False  # the mask says how far each sequence has come
+            mask = mask if self.biases is None else cache.position_bias(self.biases, mask).to(queries.dtype)
         else:
-            mixed = self._attend(queries, keys, values, mask, position_bias, is_first=cache is None)
+            if self.biases is not None:
+                position_bias = self.biases(relative_distances(new, known, keys.device))
+            if self.window is not None and new > 1 and known >= self.window:  # one query sees all that is cached
+                mask = sliding_window_mask(new, known, self.window, keys.device, mask)
             tensors = self._trim_cache(tensors)
+        if self.row_statistics is not None and cache is None:
+            slopes = self.biases.slopes if isinstance(self.biases, AlibiBias) else None
+            mixed, entropy, distance = attend_with_row_statistics(queries, keys, values, self.scale, causal, slopes)
+            self.row_statistics.append((entropy, distance))
+        else:
+            dropout = self.dropout if self.training else 0.0
+            mixed = attend(queries, keys, values, self.scale, causal, mask, position_bias, dropout)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.has_output else joined, tensors
 
@@ -380,31 +374,6 @@ class Attention(nn.Module):
             kind: part.unflatten(-1, (count, -1)).transpose(1, 2)
             for kind, part, count in zip(kinds, parts, heads, strict=True)
         }
-
-    def _attend(
-        self,
-        queries: Queries,
-        keys: Keys,
-        values: Values,
-        mask: Tensor | None,
-        position_bias: PositionBias | None,
-        is_first: bool,
-    ) -> AttentionOutput:
-        """Return the attention output of new queries over all keys, with position bias and sliding window."""
-        new, known = queries.shape[2], keys.shape[2]
-        if self.biases is not None:
-            position_bias = self.biases(relative_distances(new, known, keys.device))
-        if self.window is not None and new > 1 and known >= self.window:  # one query sees all that is cached
-            mask = sliding_window_mask(new, known, self.window, keys.device, mask)
-        if self.row_statistics is not None and is_first:
-            slopes = self.biases.slopes if isinstance(self.biases, AlibiBias) else None
-            mixed, entropy, distance = attend_with_row_statistics(
-                queries, keys, values, self.scale, self.causal, slopes
-            )
-            self.row_statistics.append((entropy, distance))
-            return mixed
-        dropout = self.dropout if self.training else 0.0
-        return attend(queries, keys, values, self.scale, self.causal, mask, position_bias, dropout)
 
     def _trim_cache(self, tensors: KVCache) -> KVCache:
         """Return a cache without the tokens that no later query sees.

@@ -1,7 +1,7 @@
 """Graph convolution (problem D4; Kipf & Welling 2017), and the sparse matrices that it multiplies by."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import torch
@@ -71,10 +71,6 @@ class SparseMatrix:
         indices = (self.row_offsets, self.columns, self.transposed_offsets, self.transposed_columns)
         offsets, columns, transposed_offsets, transposed_columns = (tensor.to(device) for tensor in indices)
         return type(self)(self.shape, offsets, columns, values, transposed_offsets, transposed_columns, order)
-
-    def with_values(self, values: Float[Tensor, " entries"]) -> Self:
-        """Return a matrix with the same row and column indices but other values; symmetric if this matrix is."""
-        return replace(self, values=values)
 
     @classmethod
     def from_entries(

@@ -31,16 +31,11 @@ class RowMeans:
     distance: Float[Tensor, ""]  # of min(L_max, Σ α (t₁−t₂)²), over all layers but the last
 
 
-def row_statistics(
-    records: Sequence[AttentionRecord],
-    distance_max: float,
-    num_layers: int | None = None,
-    row_mask: Bool[Tensor, "batch time"] | None = None,
-) -> RowMeans:
+def row_statistics(records: Sequence[AttentionRecord], distance_max: float, num_layers: int | None = None) -> RowMeans:
     """Return the mean entropy (B2) and mean squared distance (B3) of all attention rows, differentiably.
 
     L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]) and L_near = 1/(K·T·(L−1)) Σ_{ℓ<L−1} min(L_max, Σ_{t₂} α (t₁−t₂)²), averaged
-    over the batch too. Rows without visible keys do not count, nor those that `row_mask` leaves out.
+    over the batch too. Rows without visible keys do not count, nor those of padding.
 
     Args:
         num_layers: how many layers the records belong to, each with equally many calls; one call per layer if unset.
@@ -48,7 +43,7 @@ def row_statistics(
     calls, remainder = divmod(len(records), num_layers or len(records) or 1)
     if not calls or remainder:
         raise ValueError(f"{len(records)} calls of attention do not make {num_layers or 'any'} layers of equally many.")
-    sums = [row_sums(AttentionRows(record, distance_max, row_mask)) for record in records]
+    sums = [row_sums(AttentionRows(record, distance_max)) for record in records]
     return RowMeans(_mean(sums, 0), _mean(sums[:-calls], 1))
 
 
@@ -66,7 +61,6 @@ class AttentionRows:
 
     record: AttentionRecord
     max_distance: float  # cut-off of a row's squared distance
-    row_mask: Bool[Tensor, "batch time"] | None = None  # the rows that count; all with visible keys if unset
 
     def blocks(self) -> Iterator[slice]:
         """Yield slices of query positions that together cover all rows; the scores of each fit in memory."""
@@ -92,10 +86,9 @@ class AttentionRows:
         return scores.clamp_(min=MASKED_SCORE), distances
 
     def counted_rows(self, scores: Scores, rows: slice) -> Bool[Tensor, "batch heads rows"]:
-        """Return True for the rows of a block that count: with visible keys, and not excluded by `row_mask`."""
+        """Return True for the rows of a block that count: with visible keys, and not of padding."""
         is_counted, unmasked = scores.amax(-1) > MASKED_SCORE, self.record.unmasked_rows()
-        is_counted = is_counted if unmasked is None else is_counted & unmasked[..., rows]
-        return is_counted if self.row_mask is None else is_counted & self.row_mask[:, None, rows]
+        return is_counted if unmasked is None else is_counted & unmasked[..., rows]
 
 
 def row_sums(rows: AttentionRows) -> tuple[HeadSums, HeadSums, HeadSums]:

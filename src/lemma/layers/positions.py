@@ -37,6 +37,7 @@ from lemma.spec.positions import (
 )
 
 Hook = Literal["adds", "rotates", "biases"]
+Vectors = Float[Tensor, "*batch time width"]
 StartPosition = int | Int[Tensor, " batch"]
 """The position of the first vector, or of the only vector of each row."""
 INITIAL_ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
@@ -51,9 +52,7 @@ def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, ti
 class NoEmbedding(nn.Module):
     """No position embedding."""
 
-    def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return the vectors unchanged."""
         return vectors
 
@@ -65,9 +64,7 @@ class LearnedEmbedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(context, width))
 
-    def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return vectors plus the trained vectors of positions start, start + 1, …."""
         return vectors + _select_rows(self.weight, start, vectors.shape[1])
 
@@ -81,9 +78,7 @@ class SinusoidalEmbedding(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(context, width, base, first), persistent=False)
 
-    def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return vectors plus the sines and cosines of positions start, start + 1, …."""
         return vectors + _select_rows(self.table, start, vectors.shape[1])
 
@@ -112,9 +107,7 @@ class RotaryEmbedding(nn.Module):
         self.halves, self.scaling = layout == "halves", scaling or NoScaling()
         self.register_buffer("table", self._compute_rows(0, min(context, INITIAL_ROWS)), persistent=False)
 
-    def forward(
-        self, vectors: Float[Tensor, "*batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "*batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return queries or keys rotated by the angles of positions start, start + 1, …, or of a position per row.
 
         The table grows as needed, except in compiled code, which computes what it lacks. Positions by row must be in
@@ -195,9 +188,7 @@ def rotary_frequencies(
     return frequencies, 1.0
 
 
-def rotate(
-    vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time pairs two"]
-) -> Float[Tensor, "*batch time width"]:
+def rotate(vectors: Vectors, table: Float[Tensor, "time pairs two"]) -> Vectors:
     """Return vectors with each adjacent pair (a, b) rotated to (a cos − b sin, a sin + b cos).
 
     The table has (sine, cosine).
@@ -211,9 +202,7 @@ def rotate(
     return torch.stack([first * cosine - second * sine, first * sine + second * cosine], dim=-1).flatten(-2)
 
 
-def rotate_halves(
-    vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time two width"]
-) -> Float[Tensor, "*batch time width"]:
+def rotate_halves(vectors: Vectors, table: Float[Tensor, "time two width"]) -> Vectors:
     """Rotate each pair (a, b), where b comes half the width after a; the table has (−sine, sine) and (cosine, cosine).
 
     >>> quarter = torch.tensor([[[-1.0, 1.0], [0.0, 0.0]]])  # sines and cosines of 90°
@@ -283,9 +272,7 @@ def relative_buckets(
     return offset + torch.where(distances < exact, distances, large)
 
 
-def sinusoids(
-    context: int, width: int, base: float, first: int = 0, device: torch.device | None = None
-) -> Float[Tensor, "context width"]:
+def sinusoids(context: int, width: int, base: float, first: int = 0) -> Float[Tensor, "context width"]:
     """Return the table (sin pθ₁, cos pθ₁, sin pθ₂, cos pθ₂, …) with θ_i = base^(−2(i−1)/width) (Vaswani et al. 2017).
 
     Its rows are those of positions `first`, `first` + 1, …: 0, 1, … here; sources that count from 1 have first = 1.
@@ -293,8 +280,8 @@ def sinusoids(
     >>> [round(number, 6) for number in sinusoids(2, 2, 10_000.0)[1].tolist()]  # sin 1, cos 1
     [0.841471, 0.540302]
     """
-    positions = torch.arange(first, first + context, dtype=torch.float64, device=device)[:, None]
-    angles = positions * base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+    positions = torch.arange(first, first + context, dtype=torch.float64)[:, None]
+    angles = positions * base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 

@@ -39,9 +39,9 @@ class AttentionRecord:
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """Return the scaled scores q·k plus bias; −∞ where a key is not visible."""
         scores = self.queries @ self.keys.mT * self.scale
-        scores = scores if self.position_bias is None else scores + self.position_bias_at(self.integer_distances())
+        scores = scores if self.position_bias is None else scores + self.position_bias_at(self.distances())
         scores = scores if self.bias is None else scores + self.bias
-        return scores.masked_fill(~self.causal_mask(), -torch.inf) if self.causal else scores
+        return scores.masked_fill(self.distances() < 0, -torch.inf) if self.causal else scores
 
     def weights(self) -> Float[Tensor, "batch heads new known"]:
         """Return the attention weights, the softmax of the scores; a row without visible keys is zero."""
@@ -55,12 +55,8 @@ class AttentionRecord:
         sums = self.scores().logsumexp(-1, keepdim=True)
         return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])
 
-    def distances(self) -> Float[Tensor, "new known"]:
-        """Return query position − key position for all pairs, in the dtype of the queries."""
-        return self.integer_distances().to(self.queries.dtype)
-
-    def integer_distances(self) -> Int[Tensor, "new known"]:
-        """Return query position − key position for all pairs as integers; half precision rounds them from 257 on."""
+    def distances(self) -> Int[Tensor, "new known"]:
+        """Return query position − key position for all pairs."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return rows[:, None] - torch.arange(known, device=self.keys.device)
@@ -69,10 +65,6 @@ class AttentionRecord:
         """Return the bias of the scores at these distances (query position − key position) for each head."""
         assert self.position_bias is not None
         return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
-
-    def causal_mask(self) -> Bool[Tensor, "new known"]:
-        """Return True where a key is not after its query."""
-        return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
 
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
         """Return False for queries at positions of padding, True for others; None if no padding is known.

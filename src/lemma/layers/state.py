@@ -61,11 +61,6 @@ class TokenWindow(State):
     tokens: Int[Tensor, "batch cached"]
     span: int
 
-    @classmethod
-    def empty(cls, tokens: Int[Tensor, "batch time"], span: int) -> "TokenWindow":
-        """Return a window of no tokens yet, for as many rows and on the same device as `tokens`."""
-        return cls(tokens[:, :0], span)
-
     @property
     def about(self) -> str:
         return "the last token" if self.span == 1 else f"the last {self.span} tokens"

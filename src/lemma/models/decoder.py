@@ -1,7 +1,7 @@
 """The decoder-only Transformer, pre-norm (Radford et al. 2019), with any kind of positions."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -173,17 +173,10 @@ class DecoderModel(LanguageModel):
         return self.norm(hidden), tuple(caches)
 
 
-@dataclass(frozen=True)
-class DecoderCache(State):
-    """The tokens that count, and the KV cache of every layer while the window is not full.
+class WindowedState(State):
+    """Base class of the states of a decoder, which depend on its tokens only."""
 
-    With a sliding window in every layer, caches hold no more than what later tokens see; all tokens are there, since
-    their number is the position of the next.
-    """
-
-    tokens: Int[Tensor, "batch cached"]
     window: int | None  # the most tokens that count; None for all
-    layers: tuple[KVCache, ...] = ()
 
     @property
     def can_recur(self) -> bool:
@@ -192,32 +185,43 @@ class DecoderCache(State):
 
     @property
     def about(self) -> str:
-        return describe_tokens(self.window)
+        return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
+
+
+@dataclass(frozen=True)
+class DecoderCache(WindowedState):
+    """The tokens that count, and the KV cache of every layer while the window is not full.
+
+    With a sliding window in every layer, caches hold no more than what later tokens see; all tokens are there, since
+    their number is the position of the next.
+    """
+
+    tokens: Int[Tensor, "batch cached"]
+    window: int | None
+    layers: tuple[KVCache, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        caches = {f"layers.{index}.{part}": layer[part] for index, part, layer in self._parts()}
+        layers = enumerate(self.layers)
+        caches = {f"layers.{index}.{part}": tensor for index, layer in layers for part, tensor in enumerate(layer)}
         return {"seen": self.tokens} | caches
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderCache":
-        layers: list[list[Tensor]] = [[] for _ in self.layers]
-        for index, part, _ in self._parts():
-            layers[index].append(tensors[f"layers.{index}.{part}"])
-        return replace(self, tokens=tensors["seen"], layers=tuple(map(tuple, layers)))
+        layers = tuple(
+            tuple(tensors[f"layers.{index}.{part}"] for part in range(len(layer)))
+            for index, layer in enumerate(self.layers)
+        )
+        return replace(self, tokens=tensors["seen"], layers=layers)
 
     def to(self, dtype: torch.dtype) -> "DecoderCache":
         """Return a copy of the cache with keys and values in another dtype."""
         return replace(self, layers=tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in self.layers))
-
-    def _parts(self) -> Iterator[tuple[int, int, KVCache]]:
-        """Yield (layer index, index of the tensor in the layer's cache, the layer's cache) for each cached tensor."""
-        return ((index, part, layer) for index, layer in enumerate(self.layers) for part in range(len(layer)))
 
     def signature(self, row: int = 0) -> bytes:
         """Return the tokens, which determine the state: while the window fills, none recurs; then it is read again."""
         return tensor_bytes(self.tokens[row])
 
 
-class DecoderSlotCache(State):
+class DecoderSlotCache(WindowedState):
     """Preallocated caches of a decoder for a batch of sequences: `DecoderModel.step` reads and extends them in place.
 
     Attributes:
@@ -251,25 +255,12 @@ class DecoderSlotCache(State):
     def refill(self, cache: DecoderCache) -> None:
         """Overwrite all slots by the sequences of a cache, which has as many rows, all of one length."""
         self.length, self.window = cache.tokens.shape[1], cache.window
-        self.tokens[:, : self.length] = cache.tokens
-        self.lengths.fill_(self.length)
-        for slots, layer in zip(self.layers, cache.layers, strict=True):
-            for slot, entry in zip(slots.tensors, layer, strict=True):
-                slot[..., self.length - entry.shape[-2] : self.length, :] = entry  # a sliding window drops the oldest
-
-    @property
-    def can_recur(self) -> bool:
-        """True if only a window of tokens counts, so that a later state may equal an earlier one."""
-        return self.window is not None
+        self.write_rows(self.row_index, cache, self.row_index)
 
     @property
     def is_full(self) -> bool:
         """True if the longest sequence has as many tokens as the slots may hold."""
         return self.length == self.max_length
-
-    @property
-    def about(self) -> str:
-        return describe_tokens(self.window)
 
     def tokens_only(self) -> DecoderCache:
         """Return a cache with the token ids but no keys and values, as of a decoder whose window is full."""
@@ -289,21 +280,20 @@ class DecoderSlotCache(State):
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
         """Return new slots with the sequences of these row indices, of the same capacity."""
-        selected = DecoderSlotCache(DecoderCache(self.tokens[index, : self.length], self.window), self.max_length)
-        for layer in self.layers:
-            tensors = tuple(tensor[index] for tensor in layer.tensors)
-            selected.layers.append(SlotCache(tensors, selected.row_index, selected.lengths))
+        selected = self.resize(index, len(index), self.max_length)
+        selected.lengths.fill_(self.length)
         return selected
 
-    def write_rows(self, rows: Sequence[int], cache: DecoderCache, cache_rows: Sequence[int]) -> None:
+    def write_rows(self, rows: Sequence[int] | Tensor, cache: DecoderCache, cache_rows: Sequence[int] | Tensor) -> None:
         """Copy the sequences in the rows `cache_rows` of a cache into the slots `rows`."""
         length = cache.tokens.shape[1]
-        into, source = (torch.tensor(list(index), device=self.tokens.device) for index in (rows, cache_rows))
+        into, source = (torch.as_tensor(index, device=self.tokens.device) for index in (rows, cache_rows))
         self.tokens[into, :length] = cache.tokens[source]
         self.lengths[into] = length
         for slots, layer in zip(self.layers, cache.layers, strict=True):
             for slot, entry in zip(slots.tensors, layer, strict=True):
-                slot[into, ..., length - entry.shape[-2] : length, :] = entry[source]
+                start = length - entry.shape[-2]  # a sliding window drops the oldest
+                slot[into, ..., start:length, :] = entry[source]
 
     def narrow(self, length: int) -> "DecoderSlotCache":
         """Return a view of the slots with the smallest capacity that holds `length` tokens: a step costs as much as
@@ -336,11 +326,6 @@ class DecoderSlotCache(State):
 
     def signature(self, row: int = 0) -> bytes:
         return tensor_bytes(self.tokens[row, : self.length])
-
-
-def describe_tokens(window: int | None) -> str:
-    """Return the words for the tokens that a state depends on: the last `window` ones, or all if it is None."""
-    return f"the window of the last {window} tokens" if window else "all tokens so far"
 
 
 def _round_up(number: int, multiple: int) -> int:

@@ -171,6 +171,11 @@ class ImageTextPairs(NamedTuple):
     texts: Int[Tensor, " pairs"]
 
 
+Pairs = ImageTextPairs | None
+"""None pairs image i with text i."""
+PairLogits = Float[Tensor, " pairs"]
+
+
 class CrossAttentionModel(Model):
     """A re-ranker: patches attend to words, x + softmax(q kᵀ / √d_s) V, then a feed-forward layer and a score.
 
@@ -203,13 +208,8 @@ class CrossAttentionModel(Model):
                 nn.init.zeros_(linear.bias)
         nn.init.zeros_(self.score.weight)
 
-    def attend_to_words(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> HiddenPatches:
-        """Return each pair's image patches after attention to the words of its text.
-
-        Without pairs, of image i to text i.
-        """
+    def attend_to_words(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> HiddenPatches:
+        """Return each pair's image patches after attention to the words of its text."""
         images, texts = pairs or (None, None)
         queries = _select(self.towers.queries(patches), images)[:, None]
         keys = _select(self.towers.keys(words), texts)[:, None]
@@ -218,30 +218,18 @@ class CrossAttentionModel(Model):
         attended = attend(queries, keys, values, scale, causal=False, mask=_select(mask, texts)[:, None, None, :])[:, 0]
         return _select(patches, images) + self.dropout(attended)
 
-    def forward(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, " pairs"]:
-        """Return for each pair what the re-ranker adds to the dual encoder's logit.
-
-        Without pairs, for image i with text i.
-        """
+    def forward(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> PairLogits:
+        """Return for each pair what the re-ranker adds to the dual encoder's logit."""
         hidden = self.attend_to_words(patches, words, mask, pairs)
         hidden = hidden + self.dropout(self.feed_forward(self.norm(hidden)))
         return self.score(self.score_norm(hidden).mean(1))[:, 0]
 
-    def logits(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, " pairs"]:
-        """Return the re-ranker's logit of each pair, the dual encoder's plus `forward`.
-
-        Without pairs, of image i with text i.
-        """
+    def logits(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> PairLogits:
+        """Return the re-ranker's logit of each pair, the dual encoder's plus `forward`."""
         return self.dual_logits(patches, words, mask, pairs) + self(patches, words, mask, pairs)
 
-    def dual_logits(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, " pairs"]:
-        """Return the dual encoder's logit of each pair, before re-ranking; without pairs, of image i with text i."""
+    def dual_logits(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> PairLogits:
+        """Return the dual encoder's logit of each pair, before re-ranking."""
         images, texts = pairs or (None, None)
         image = _select(self.towers.project_image(patches), images)
         text = _select(self.towers.project_text(words, mask), texts)

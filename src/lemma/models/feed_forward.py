@@ -40,7 +40,7 @@ class WindowModel(LanguageModel):
         """Return the logits of the token after each of `tokens`, from its window, and the last window as the new
         state.
         """
-        window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
+        window = state if isinstance(state, TokenWindow) else TokenWindow(tokens[:, :0], self.span)
         return self.output(self.read(window.with_context(tokens), tokens.shape[1])), window.append(tokens)
 
     def vectors(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:

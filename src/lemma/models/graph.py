@@ -1,5 +1,7 @@
 """The graph model: layers of graph convolution that classify every node (problem D4; Kipf & Welling 2017)."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -42,7 +44,7 @@ class GraphModel(Model):
     def _apply_dropout(self, features: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
         """Return features with dropout; of a sparse matrix only the stored entries are dropped."""
         if isinstance(features, SparseMatrix):
-            return features.with_values(self.dropout(features.values)) if self.training else features
+            return replace(features, values=self.dropout(features.values)) if self.training else features
         return self.dropout(features)
 
 

@@ -26,6 +26,7 @@ PaddingMask = Bool[Tensor, "batch positions"]
 WordFeatures = Int[Tensor, "batch positions columns"]
 """The root and the words of each sentence: the word's index, then those of its spelling features."""
 RelationScores = Float[Tensor, "batch relations head_words dependents"]
+RelationAttention = Float[Tensor, "batch relations head_words null_and_dependents"]
 LogArcs = Float[np.ndarray, "relations head_words dependents"]
 """Log p(head word, relation | dependent) of one sentence; head word 0 is the root."""
 LogAttention = Float[np.ndarray, "relations head_words null_and_dependents"]
@@ -76,9 +77,7 @@ class ParserModel(Model):
         has_spelling = (rows[..., :1] == UNKNOWN_WORD) | (rows[..., :1] >= NUM_RESERVED)  # neither padding nor the root
         return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * has_spelling], dim=-1))
 
-    def parse(
-        self, rows: WordFeatures
-    ) -> tuple[RelationScores, Float[Tensor, "batch relations head_words null_and_dependents"]]:
+    def parse(self, rows: WordFeatures) -> tuple[RelationScores, RelationAttention]:
         """Return log p(head word, relation | dependent), and each relation's log attention over the dependents."""
         mask = rows[:, 1:, 0] != NO_WORD
         scores = self(rows).float()
@@ -129,7 +128,7 @@ class RelationHeads(nn.Module):
 
 def log_attention(
     scores: RelationScores, null: Float[Tensor, " relations"], mask: Bool[Tensor, "batch dependents"]
-) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
+) -> RelationAttention:
     """Return each relation's log attention from every head word to a null position (score `null`) and dependents."""
     masked = scores.masked_fill(~mask[:, None, None], float("-inf"))
     batch, relations, head_words, _ = scores.shape
@@ -251,9 +250,7 @@ def score_sentences(
             yield index, arcs[row, :, : size + 1, :size], attention[row, :, : size + 1, : size + 1]
 
 
-def relation_attention(
-    model: ParserModel, lexicon: Lexicon, words: Sequence[str]
-) -> Float[np.ndarray, "relations head_words null_and_dependents"]:
+def relation_attention(model: ParserModel, lexicon: Lexicon, words: Sequence[str]) -> LogAttention:
     """Return the attention of each relation from each head word (0 is the root): null position first, then words."""
     return np.exp(_score_batch(model, lexicon, [words])[1][0])
 
@@ -271,7 +268,7 @@ def _score_batch(
 
 
 def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indices, sorted by length, whose scores for this number of relations fit in memory."""
+    """Yield batches of sentence indices, sorted by length, whose scores for all relations fit in memory."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         fitting = MAX_SCORES // (relations * (lengths[index] + 1) ** 2)

@@ -51,11 +51,6 @@ class LayerShape:
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
         return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
 
-    @property
-    def cross_attention(self) -> AttentionShape:
-        """Settings of the attention to the source: as self-attention, without order or positions."""
-        return replace(self.attention, causal=False, source_width=self.attention.width, positions=NO_POSITIONS)
-
 
 class TransformerLayer(nn.Module):
     """Attention and feed-forward f, each with a residual: x + f(norm(x)), or in post-norm layers norm(x + f(x)).
@@ -70,7 +65,10 @@ class TransformerLayer(nn.Module):
         self.attention = Attention(shape.attention, attention_dropout)
         if shape.source:
             self.source_norm = shape.build_norm()
-            self.source_attention = Attention(shape.cross_attention, attention_dropout)
+            source_shape = replace(
+                shape.attention, causal=False, source_width=shape.attention.width, positions=NO_POSITIONS
+            )
+            self.source_attention = Attention(source_shape, attention_dropout)
         self.feed_forward_norm = shape.build_norm()
         bias = shape.attention.bias if shape.feed_forward_bias is None else shape.feed_forward_bias
         self.feed_forward = FeedForwardLayer(shape.attention.width, shape.inner, shape.activation, bias, shape.gated)
@@ -158,11 +156,7 @@ class Stack(nn.Module):
     ) -> tuple[HiddenStates, tuple[LayerCache, ...]]:
         """Return the hidden states after all layers, and the extended cache of each layer.
 
-        Args:
-            caches: cache of each layer; empty at the start of a sequence.
-            mask: visible keys of self-attention.
-            source: vectors that cross-attention reads, with `source_mask` for the visible ones.
-            start: position of the first vector.
+        The arguments are those of `TransformerLayer`; `caches` is empty at the start of a sequence.
         """
         new_caches: list[LayerCache] = []
         position_bias = None
