@@ -25,13 +25,14 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
+pytestmark = pytest.mark.usefixtures("account_cache")
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
+def results(account_cache: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
     result: dict[str, Any] = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        for name, words in TINY.items():
-            result[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
+    for name, words in TINY.items():
+        result[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
     return result
 
 
@@ -125,7 +126,6 @@ def test_sizes_beyond_memory_are_refused_before_building(name: str, words: dict[
 def test_single_size_has_no_plot_and_report_notes_it(
     name: str, words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     sizes = {**TINY[name], **words, "repetitions": 1}
     result: Any = api.study(name, out=tmp_path / "out", progress=False, device="cpu", **sizes)
     assert "No plot: one " in str(result)
@@ -142,7 +142,6 @@ def test_formulas_are_printed_without_code_operators(results: dict[str, StudyRes
 def test_failed_and_interrupted_timings_keep_finished_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     races: list[Any] = [
         time_in_turns,
         time_in_turns,
