@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 from lemma import api
+from lemma.counting.count import count
+from lemma.counting.subject import Subject
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
@@ -26,6 +29,22 @@ TINY: dict[str, dict[str, Any]] = {
 
 
 pytestmark = pytest.mark.usefixtures("account_cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _count_once(account_cache: None) -> Iterator[None]:
+    """Count each layer once for all studies, since the formulas of factories are not cached on disk."""
+    accounts: dict[str, Any] = {}
+
+    def count_once(subject: Subject, quantities: list[str]) -> Any:
+        key = f"{subject.name} {subject.sizes(with_inputs=True)} {subject.probe_sizes} {quantities}"
+        if key not in accounts:
+            accounts[key] = count(subject, quantities)
+        return accounts[key]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(costs, "count", count_once)
+        yield
 
 
 @pytest.fixture(scope="module")
