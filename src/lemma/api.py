@@ -57,7 +57,13 @@ if TYPE_CHECKING:
     from lemma.runs.verify import Verification
     from lemma.serving.server import Ready
     from lemma.spec.base import Spec
-    from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
+    from lemma.spec.keywords import (  # pyright: ignore[reportMissingModuleSource]
+        AdaptSettings,
+        EvaluateSettings,
+        RecipeSettings,
+        SamplingSettings,
+        TrainSettings,
+    )
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import Score

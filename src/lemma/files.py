@@ -366,6 +366,45 @@ def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> 
         return make()
 
 
+def cached_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the values of a cached JSON file; if it is missing or damaged, what `make` returns, which is written."""
+
+    def make_and_write() -> Mapping[str, Any]:
+        values = make()
+        write_checked_json(path, values)
+        return values
+
+    return cached(path, lambda: read_checked_json(path), make_and_write)
+
+
+def cached_folder(folder: Path, header_name: str, write: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the header of a cached folder; if the header or a file is missing or damaged, the folder is made again.
+
+    `write` fills a temporary folder with files and returns the header, which is stored with their checksums.
+    """
+
+    def make() -> dict[str, Any]:
+        remove_atomically(folder)  # a damaged one
+        with atomic_new_folder(folder) as temporary:
+            header = write(temporary)
+            files = {path.name: file_checksum(path) for path in sorted(temporary.iterdir())}
+            write_checked_json(temporary / header_name, {**header, "files": files})
+        return read_verified_header(folder, header_name)
+
+    return cached(folder, lambda: read_verified_header(folder, header_name), make)
+
+
+def read_verified_header(folder: Path, header_name: str) -> dict[str, Any]:
+    """Return the header of a folder that `cached_folder` wrote; a missing or damaged file is a RunError."""
+    header = read_checked_json(folder / header_name)
+    files = header.get("files")
+    if not isinstance(files, dict):
+        raise RunError(f"{folder / header_name} is damaged: it lists no files.")
+    for name, checksum in files.items():
+        verify_file(folder / name, checksum, header_name)
+    return header
+
+
 def data_home() -> Path:
     """Return the folder of all cached data: $LEMMA_HOME, else $XDG_CACHE_HOME/lemma, else ~/.cache/lemma."""
     if chosen := os.environ.get("LEMMA_HOME"):
@@ -404,7 +443,6 @@ def progress_counter(progress: Progress | None, label: str, total: int) -> Advan
     done = 0
 
     def advance(size: int) -> None:
-        """Add a number of bytes and report the sum."""
         nonlocal done
         done += size
         if progress:
@@ -430,9 +468,9 @@ def file_hash(path: Path, advance: Advance | None = None) -> str:
     return digest.hexdigest()
 
 
-def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
-    """Return the combined SHA-256 of files, in this order; `advance` is called with the bytes that were read."""
-    return combine_hashes([file_hash(path, advance) for path in paths])
+def files_hash(paths: Iterable[Path]) -> str:
+    """Return the combined SHA-256 of files, in this order."""
+    return combine_hashes(list(map(file_hash, paths)))
 
 
 def text_hash(text: str) -> str:

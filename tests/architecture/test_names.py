@@ -23,7 +23,7 @@ BANNED = {
     r"\bone's own\b": "your own, custom",
     r"\bso many\b": "N, at most N",
     r"\btold apart\b": "differs significantly",
-    r"(?-i:\bis none\b)(?! of)|\bis no run\b": "is not a …",
+    r"(?-i:(?<!there )\bis none\b)(?! of)|\bis no run\b": "is not a …",
     r"\bfirst weights\b": "initial weights",
     r"\bnats a (token|word|text|node|pair)\b": "nats/token",
     r"\bheld.out part\b": "validation or test split",

@@ -43,13 +43,11 @@ class Adaptation(Generic[Module]):
     """An adapted model.
 
     Attributes:
-        model: The model, changed in place; its wrapper, if it is a single matrix or layer.
-        method: The method.
         paths: Paths of the matrices or modules that got an update or an adapter, in the model without LoRA.
     """
 
-    model: Module
-    method: Method
+    model: Module  # the model, changed in place; its wrapper, if it is a single matrix or layer
+    method: Method  # the method
     paths: tuple[str, ...]
 
     @property

@@ -32,7 +32,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -185,19 +185,15 @@ class GradientCell(Spec):
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
-        """Return the cell's spelling of a name, its aliases and its `_t` resolved; an unknown name stays unchanged.
-
-        Args:
-            helpers: names that the answer defines itself; they count as known.
-        """
+        """Return the cell's spelling of a name, without alias and `_t`; `helpers` and unknown names stay unchanged."""
         for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
             if spelling in self.aliases:
                 return self.aliases[spelling]
-            value = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
-            if value and f"d{value}" in self.all_names:
-                return f"d{value}"
+            gradient = f"d{self.aliases.get(spelling[1:])}"
+            if spelling.startswith("d") and gradient in self.all_names:
+                return gradient
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
@@ -311,20 +307,11 @@ def find_cell(source: CellLike) -> GradientCell:
 
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
-    """Validate the table of a function and run it once; a SpecError names the input or line at fault.
-
-    Args:
-        fields: the table of a TOML file.
-        source: the file or title, for error messages.
-        name: the function's name if `fields` has none; `source` by default.
-    """
-    for table in ("sizes", "inputs", "aliases"):
-        inside = fields.get(table)
-        if not isinstance(inside, Mapping):
-            continue
-        for field in ("forward", "loss", "answers", "about"):
-            if field in inside and field not in fields:  # below a table's heading, TOML takes a field for a part of it
-                raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
+    """Validate the table of a function and run it once; a SpecError names `source` and the input or line at fault."""
+    for table, field in product(("sizes", "inputs", "aliases"), ("forward", "loss", "answers", "about")):
+        inside = fields.get(table)  # below a table's heading, TOML takes a field for a part of it
+        if isinstance(inside, Mapping) and field in inside and field not in fields:
+            raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or source, **fields}, source)
     _check_names(cell, source)
     for alias, meaning in cell.aliases.items():
@@ -340,15 +327,12 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 
 
 def _check_names(cell: GradientCell, source: str) -> None:
-    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes.
-
-    Args:
-        source: the file or title, for error messages.
-    """
+    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes."""
     defined: dict[str, str] = {}
-    for kind, names in (("size", cell.sizes), ("input", cell.input_sides)):
-        for name in names:
-            _define_name(source, kind, name, defined)
+    for name in cell.sizes:
+        _define_name(source, "size", name, defined)
+    for name in cell.input_sides:
+        _define_name(source, "input", name, defined)
     for name, sides in cell.input_sides.items():
         for side in sides:
             try:
@@ -375,13 +359,7 @@ def _check_names(cell: GradientCell, source: str) -> None:
 
 
 def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
-    """Add a name to `defined`; raise a SpecError if it is not allowed or already defined.
-
-    Args:
-        source: the file or title, for error messages.
-        kind: "size", "input" or "step".
-        defined: the kind of each defined name, by name; extended.
-    """
+    """Add a name of a size, input or step to `defined`; raise a SpecError if it is not allowed or already defined."""
     articles = {"size": "a size", "input": "an input", "step": "a step"}
     if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
         raise SpecError(
@@ -402,11 +380,7 @@ def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
 
 @dataclass(frozen=True)
 class Sample:
-    """A random draw of sizes and inputs, with the values of all names of a cell.
-
-    Attributes:
-        size_names: the size, or the sum of sizes, that has each length; no two have the same.
-    """
+    """A random draw of sizes and inputs, with the values of all names of a cell."""
 
     size_names: dict[int, str]
     values: dict[str, Tensor]
@@ -488,13 +462,10 @@ def run_forward(
     constants: frozenset[str] = frozenset(),
     source: str = "",
 ) -> None:
-    """Evaluate the equations of a cell and add the results to `values`, the loss as a scalar; in place.
+    """Evaluate the equations of a cell and add the steps and `loss`, a scalar, to `values`.
 
-    Args:
-        values: tensors of the sizes and inputs by name; extended by the steps and `loss`.
-        sample: names of the sizes, for error messages.
-        constants: steps that are detached, so that no gradient flows through them.
-        source: a step that is detached and becomes a leaf, so that its gradient can be taken.
+    Steps in `constants` are detached, so that no gradient flows through them; the step `source` becomes a leaf, whose
+    gradient can be taken. The names of sizes in `sample` are for error messages.
     """
     for equation in cell.equations:
         label = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
@@ -523,11 +494,7 @@ def run_forward(
 def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
-    """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it.
-
-    Args:
-        target: name of a gradient, such as "dW".
-    """
+    """Return the gradient `target` with some steps detached; None if the loss no longer depends on it."""
     values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:

@@ -98,7 +98,6 @@ class CheckedLines(Result, Generic[LineT]):
         return wrong.claim, wrong.correction
 
     def blocks(self) -> list[Block]:
-        """Return every line with its outcome and notes, then the notes on all lines and the summary."""
         blocks: list[Block] = []
         for line in self.lines:
             blocks.append(Text(f"{line.outcome:<8}{line.text}", OUTCOME_KINDS.get(line.outcome, "")))
@@ -107,5 +106,4 @@ class CheckedLines(Result, Generic[LineT]):
         return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
 
     def details(self) -> list[Block]:
-        """Return the title and everything that is printed."""
         return [Heading(self.title, 1), *self.blocks()]

@@ -96,12 +96,7 @@ class FormulaQuestion:
         return write_or_summarize(formula, self.account.order)
 
     def make_verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
-        """Return the verdict on the answer, with sentences that explain it.
-
-        Args:
-            diagnosis: sentences, best first.
-            equal: whether the answer counts as right; if not, the verdict has the difference.
-        """
+        """Return the verdict on the answer, with sentences that explain it, best first, and the difference if any."""
         account, residual = self.account, None
         if not equal and not self.is_equal:
             direct, negated = self.write(self.difference), self.write(-self.difference)
@@ -133,14 +128,8 @@ def read_question(
 ) -> FormulaQuestion:
     """Parse an answer into a question that compares it with the model's formula.
 
-    The answer may leave out sizes that follow from others, such as d_ff = 4d.
-
-    Args:
-        account: the model's formulas and sizes.
-        quantity_name: the account's quantity that the answer is for, such as `parameters`.
-        text: the answer as the user typed it.
-        aliases: symbols of the account by their other names.
-        fixed_sizes: sizes that the user set, by symbol or alias.
+    The answer may leave out sizes that follow from others, such as d_ff = 4d, and those in `fixed_sizes`, which the
+    user set, by symbol or alias.
     """
     quantity = account.quantities[quantity_name]
     if quantity.refused:
@@ -153,7 +142,7 @@ def read_question(
     *chain, answer = (
         substitute(substitute(member, alias_values), only_at) for member in (*reading.chain, reading.value)
     )
-    notes = _reading_notes(reading, account, aliases, alias_values)
+    notes = _reading_notes(reading, account, aliases)
     notes += _chain_notes((*chain, answer), account, is_list=len(chain) == 1 and "=" not in text)
     # a number after a formula is the formula's value at the requested sizes: the formula is checked
     stated_number = None
@@ -166,22 +155,15 @@ def read_question(
     return substitute_defaults(question)
 
 
-def _reading_notes(
-    reading: FormulaReading, account: Account, aliases: Mapping[str, str], alias_values: Mapping[str, Polynomial]
-) -> list[str]:
-    """Return sentences on letters with two readings, and on settings in the answer that differ from the model's.
-
-    Args:
-        aliases: symbols of the account by their other names.
-        alias_values: the same symbols as polynomials.
-    """
+def _reading_notes(reading: FormulaReading, account: Account, aliases: Mapping[str, str]) -> list[str]:
+    """Return sentences on letters with two readings, and on settings in the answer that differ from the model's."""
     notes: list[str] = []
     if reading.interpretations:
         num_hidden = len(reading.interpretations) - MAX_INTERPRETATIONS
         more = f" and {num_hidden} more" if num_hidden > 0 else ""
         notes.append(f"Read {', '.join(reading.interpretations[:MAX_INTERPRETATIONS])}{more}.")
     for name, setting in reading.settings.items():
-        size, value = aliases.get(name, name), substitute(setting, alias_values)
+        size, value = aliases.get(name, name), substitute(setting, {alias: symbol(of) for alias, of in aliases.items()})
         actual = account.symbols[size]
         expected = account.defaults.get(size, as_polynomial(actual))
         if value not in (Rational(expected), Rational(symbol(size))) and value.constant != actual:
@@ -193,11 +175,9 @@ def _reading_notes(
 
 
 def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -> list[str]:
-    """Return a sentence on the first wrong equality of a chain a = b = c, or on parts that do not add up; or [].
+    """Return a sentence on the first wrong equality of the members of a chain a = b = c; or [].
 
-    Args:
-        members: the formulas between the equality signs, in order.
-        is_list: whether the first member is a sum of listed parts and the second their total.
+    With `is_list` the first member is a sum of listed parts and the second their total.
     """
     for number, (left, right) in enumerate(pairwise(members), 1):
         difference = substitute(left - right, account.defaults)
@@ -242,13 +222,9 @@ def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
 
 def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomial]) -> FormulaQuestion:
     """Return the question with symbols replaced by polynomials in the answer and in the model's formula."""
-    parts: list[Part] = []
     with work_limit(None):
-        for part in question.quantity.groups:
-            each, repeats = part.each.substitute_all(values), part.repeats.substitute_all(values)
-            shape = None if part.shape is None else tuple(size.substitute_all(values) for size in part.shape)
-            parts.append(replace(part, each=each, repeats=repeats, shape=shape))
-    quantity = replace(question.quantity, groups=tuple(parts))
+        parts = tuple(part.substitute(values) for part in question.quantity.groups)
+    quantity = replace(question.quantity, groups=parts)
     return replace(question, answer=substitute(question.answer, values), quantity=quantity)
 
 
@@ -304,10 +280,16 @@ class Verdict(Result):
         return f"{self.model}: {self.quantity}"
 
     @property
+    def solution(self) -> str:
+        """The right answer; a formula with its number at the requested sizes."""
+        number = format_number(self.right_at)
+        return f"{self.right} = {number}" if has_symbols(self.right) and self.right != number else self.right
+
+    @property
     def headline(self) -> str:
         """The verdict in a sentence such as "Not equal: yours − model = −d_h.", printed first."""
         if self.equal:
-            return f"Equal: {self.right}{f' = {format_number(self.right_at)}' if has_symbols(self.right) else ''}."
+            return f"Equal: {self.solution}."
         if self.residual is None:
             return f"Not equal: yours is {self.yours}, the model's {self.right}."
         is_accidental = has_symbols(self.residual) and self.yours_at == self.right_at
@@ -315,11 +297,9 @@ class Verdict(Result):
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}{note}."
 
     def blocks(self) -> list[Block]:
-        """Return the verdict as a paragraph: headline, explanations and remarks."""
         return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
 
     def details(self) -> list[Block]:
-        """Return the headline, a table of both formulas with their values, and the explanations."""
         rows = [("yours", self.yours, self.yours_at), (self.title, self.right, self.right_at)]
         cells = [(name, text, f"= {format_number(number)}" if has_symbols(text) else "") for name, text, number in rows]
         headline = Text(self.headline, "good" if self.equal else "bad")

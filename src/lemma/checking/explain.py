@@ -73,23 +73,22 @@ def describe_nearest(question: FormulaQuestion) -> str:
 
     def remainder(group: PartGroup) -> Polynomial:
         """Return the shorter of the difference minus and plus the group's formula."""
-        candidates = (difference - group.total, difference + group.total)
-        return min(candidates, key=lambda formula: len(formula.terms))
+        return min(difference - group.total, difference + group.total, key=lambda formula: len(formula.terms))
 
     def overlap(group: PartGroup) -> float:
         """Return the fraction of monomials that the difference and the group's formula have in common."""
         left, right = difference.terms.keys(), group.total.terms.keys()
         return len(left & right) / len(left | right)
 
-    group = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
-    if len(remainder(group).terms) < len(difference.terms):
-        nearest, rest = f"{group.name}, {question.write(group.total)}", question.write(remainder(group))
-        return f"No simple explanation. Nearest to the difference is {nearest}; beyond that, {rest} is left."
-    group = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
-    if not overlap(group):
+    nearest = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
+    if len(remainder(nearest).terms) < len(difference.terms):
+        name, rest = f"{nearest.name}, {question.write(nearest.total)}", question.write(remainder(nearest))
+        return f"No simple explanation. Nearest to the difference is {name}; beyond that, {rest} is left."
+    nearest = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
+    if not overlap(nearest):
         return "No simple explanation: no part of the model has terms like those of the difference."
-    nearest = f"{group.name}, {question.write(group.total)}"
-    return f"No simple explanation. The terms that differ are like those of {nearest}."
+    name = f"{nearest.name}, {question.write(nearest.total)}"
+    return f"No simple explanation. The terms that differ are like those of {name}."
 
 
 _PRIME = 2**61 - 1
@@ -144,12 +143,12 @@ class MistakeTable:
             lowest, separator, has_rivals = self.cost(difference), ", or ", False
             clauses = _describe_mistakes([choice for choice in self.by_delta[difference] if choice.cost == lowest])
         else:
-            explanations, has_rivals = self._cheapest(self._find_sums(difference, 2, COST_FACTOR + 1))
+            explanations, lowest, has_rivals = self._cheapest(self._find_sums(difference, 2, COST_FACTOR + 1))
             if not explanations:
-                explanations, has_rivals = self._cheapest(self._find_sums(difference, 3, COST_TENSOR))
+                explanations, lowest, has_rivals = self._cheapest(self._find_sums(difference, 3, COST_TENSOR))
             if not explanations:
                 return "", inf
-            lowest, separator = _total_cost(explanations[0]), "; or "
+            separator = "; or "
             clauses = list(dict.fromkeys(map(_describe_combination, explanations)))
         num_hidden = len(clauses) - MAX_ALTERNATIVES
         if num_hidden > 0:
@@ -160,11 +159,7 @@ class MistakeTable:
         return _to_sentence(text), lowest
 
     def _find_sums(self, difference: Polynomial, count: int, max_cost: int) -> set[tuple[Polynomial, ...]]:
-        """Return all combinations of `count` effects on the formula whose sum is the difference.
-
-        Args:
-            max_cost: effects whose cheapest mistake costs more are left out.
-        """
+        """Return all combinations of `count` effects that sum to the difference, of mistakes of at most `max_cost`."""
         marks = [mark for mark, delta in self.by_fingerprint.items() if self.cost(delta) <= max_cost]
         spend(len(marks) ** (count - 1) // 50)
         available, target = {*marks}, fingerprint(difference)
@@ -174,20 +169,16 @@ class MistakeTable:
                 sums.add(tuple(self.by_fingerprint[mark] for mark in sorted((*selected, remainder))))
         return {deltas for deltas in sums if sum_polynomials(deltas) == difference}
 
-    def _cheapest(self, candidates: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Mistake]]], bool]:
-        """Return the cheapest explanations, and whether others cost at most RIVAL_MARGIN more.
+    def _cheapest(self, candidates: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Mistake]]], int, bool]:
+        """Return the cheapest explanations, their cost, and whether others cost at most RIVAL_MARGIN more.
 
-        Args:
-            candidates: combinations of changes to the formula; each sums to the difference that is explained.
-
-        Returns:
-            For each explanation, for each of its changes, the mistakes that have this effect.
+        An explanation lists, for each change of one of the candidates, the mistakes that have this effect.
         """
         order = {delta: index for index, delta in enumerate(self.by_delta)}.__getitem__
         explanations = [sorted(deltas, key=order) for deltas in candidates]
         explanations.sort(key=lambda deltas: [*map(order, deltas)])
         choices = (_disjoint_choices([self.by_delta[delta] for delta in deltas]) for deltas in explanations)
-        priced = [(_total_cost(mistakes), mistakes) for mistakes in choices if mistakes]
+        priced = [(cost, mistakes) for cost, mistakes in choices if mistakes]
         lowest = min((cost for cost, _ in priced), default=0)
         # the same tensors left out, grouped in other ways, are described once
         by_union = dict[frozenset[str], list[list[Mistake]]]()
@@ -197,7 +188,7 @@ class MistakeTable:
             union = frozenset().union(*missing) if is_omission else frozenset({str(index)})
             by_union.setdefault(union, mistakes)
         has_rivals = any(lowest < cost <= lowest + RIVAL_MARGIN for cost, _ in priced)
-        return list(by_union.values()), has_rivals
+        return list(by_union.values()), lowest, has_rivals
 
 
 _TABLES: dict[Hashable, MistakeTable] = {}
@@ -216,29 +207,19 @@ def _build_table(question: FormulaQuestion) -> MistakeTable:
     return _TABLES[key]
 
 
-def _total_cost(mistakes: Sequence[Sequence[Mistake]]) -> int:
-    """Return the cost of several mistakes together; each element lists alternatives, of which the cheapest counts."""
-    return sum(min(choice.cost for choice in choices) for choices in mistakes)
-
-
-def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> list[list[Mistake]]:
-    """Choose alternatives so that no part of the model is explained twice, at the least total cost.
-
-    Args:
-        mistakes: for each effect on the formula, its alternative mistakes.
+def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> tuple[int, list[list[Mistake]]]:
+    """Choose from the alternatives for each effect so that no part of the model is explained twice.
 
     Returns:
-        For each effect the alternatives that occur in a cheapest choice; [] if there is no choice.
+        The least total cost, and for each effect the alternatives of all choices of this cost; [] without a choice.
     """
-    valid = [
-        combination
-        for combination in product(*mistakes)
-        if sum(len(mistake.paths) for mistake in combination)
-        == len(frozenset().union(*(mistake.paths for mistake in combination)))
-    ]
-    costs = [sum(mistake.cost for mistake in combination) for combination in valid]
-    cheapest = [combination for combination, cost in zip(valid, costs, strict=True) if cost == min(costs)]
-    return [list(dict.fromkeys(choices)) for choices in zip(*cheapest, strict=True)]
+    choices: dict[int, list[Sequence[Mistake]]] = {}
+    for choice in product(*mistakes):
+        paths = [path for mistake in choice for path in mistake.paths]
+        if len(paths) == len({*paths}):
+            choices.setdefault(sum(mistake.cost for mistake in choice), []).append(choice)
+    lowest = min(choices, default=0)
+    return lowest, [list(dict.fromkeys(effect)) for effect in zip(*choices.get(lowest, []), strict=True)]
 
 
 # Sentences.
@@ -249,21 +230,19 @@ def _describe_mistakes(mistakes: Sequence[Mistake]) -> list[str]:
     clauses: list[str] = []
     for kind in dict.fromkeys(mistake.kind for mistake in mistakes):
         same_kind = [mistake for mistake in mistakes if mistake.kind == kind]
-        text, names = same_kind[0].text, [mistake.name for mistake in same_kind]
+        text, names = same_kind[0].text, _join_names([mistake.name for mistake in same_kind])
         if kind == "other":
             locations: dict[str, list[str]] = {}
             for mistake in same_kind:
                 locations.setdefault(mistake.text, []).append(mistake.location)
             clauses += [text.replace("{}", _join_names(names)) for text, names in locations.items()]
-        elif kind == "missing" and len(same_kind) == 1:
-            clauses.append(f"the model has {text} that your formula leaves out")
         elif kind == "missing":
-            listed = _join_names(names)
-            clauses.append(f"your formula leaves out one of these, which are all of one size: {listed}")
-        elif len(same_kind) == 1:
-            clauses.append(f"your formula counts {text.replace('a ', 'the ', 1)} twice")
+            several = f"your formula leaves out one of these, which are all of one size: {names}"
+            clauses.append(several if len(same_kind) > 1 else f"the model has {text} that your formula leaves out")
         else:
-            clauses.append(f"your formula counts one of these twice: {_join_names(names)}")
+            several = f"one of these twice: {names}"
+            single = f"{text.replace('a ', 'the ', 1)} twice"
+            clauses.append(f"your formula counts {several if len(same_kind) > 1 else single}")
     return list(dict.fromkeys(clauses))
 
 

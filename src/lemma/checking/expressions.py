@@ -45,11 +45,7 @@ class Node:
 
 
 def variable(name: str, position: int = 0) -> Node:
-    """Return the node that stands for a named value.
-
-    Args:
-        position: column of the name in its line, for error messages.
-    """
+    """Return the node that stands for a named value; `position` is its column in the line, for errors."""
     return Node("name", (), name, position)
 
 
@@ -59,11 +55,7 @@ def binary(operator: str, left: Node, right: Node) -> Node:
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield (path, node) for every node of a tree, the root first.
-
-    Args:
-        path: path of the root; a path lists the index of the child to follow at each node.
-    """
+    """Yield (path, node) for every node of a tree, the root first; `path` is that of the root."""
     yield path, node
     for index, child in enumerate(node.children):
         yield from walk(child, (*path, index))
@@ -197,14 +189,12 @@ class _EquationParser(Cursor):
         self.nodes = self.depth = 0
 
     def end(self) -> None:
-        """Raise an error unless all tokens are read."""
         if self.current.kind in ("name", "number", "(", "["):
             raise self.error(f"expected an operator before '{self.current.text}', such as * or @.")
         if self.current.kind != "end":
             raise self.error(f"'{self.current.text}' does not fit here.")
 
     def expect(self, kind: str) -> None:
-        """Skip the next token, which must be of this kind."""
         if not self.take_if(kind):
             raise self.error(f"expected '{kind}', got {_quote(self.current)}.")
 
@@ -216,7 +206,6 @@ class _EquationParser(Cursor):
         return Node(op, children, value, position)
 
     def expression(self) -> Node:
-        """Read a sum or difference of products."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"brackets are nested more than {MAX_DEPTH} deep.")
@@ -227,7 +216,6 @@ class _EquationParser(Cursor):
         return node
 
     def product(self) -> Node:
-        """Read operands with *, / or @ between them."""
         node = self.unary()
         while sign := self.take_if("*", "/", "@"):
             node = self.node(sign.text, node, self.unary())
@@ -331,12 +319,7 @@ class _EquationParser(Cursor):
         raise self.error(f"expected a value, got {_quote(token)}.", token)
 
     def derivative(self, function: str, token: Token) -> Node:
-        """Read the argument of tanh'(z) or the like, after the '; return the derivative of the function at it.
-
-        Args:
-            function: name of the elementwise function.
-            token: the token of its name, for errors.
-        """
+        """Read the argument of tanh'(z) or the like, after the '; return the derivative of the function at it."""
         if function not in _DERIVATIVES:
             raise self.error(f"'{token.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", token)
         (argument,) = self.call(function).children
@@ -347,11 +330,7 @@ class _EquationParser(Cursor):
         return substitute_names(expanded, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
-        """Read the arguments of a function in brackets and return the node of the call.
-
-        Args:
-            arguments: the value before the dot of a method call such as a.sum(axis=0), as a list.
-        """
+        """Read a function's arguments in brackets, after any value before the dot of a method call; return the node."""
         opening, arguments, value = self.current, arguments or [], None
         self.expect("(")
         if function == "einsum":
@@ -533,7 +512,6 @@ class WorkBudget:
         _BUDGET.set(self._outer)
 
     def spend(self, operations: int) -> None:
-        """Subtract operations from this budget and the outer ones; raise TooMuchWork if this one is used up."""
         self.remaining -= operations
         if self.remaining < 0:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
@@ -592,11 +570,7 @@ def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
 
 
 def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor:
-    """Apply a function of the language by its name; raise a ShapeError if the shapes do not fit.
-
-    Args:
-        value: the axis or axes of a sum, mean or softmax, or the subscripts of an einsum; None if there are none.
-    """
+    """Apply a function of the language; `value` is its axis or axes or the subscripts of an einsum, or None."""
     first, counts = arguments[0], [argument.numel() for argument in arguments]
     result_sizes = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
     _check_size(result_sizes.get(function, counts[0]))
@@ -675,14 +649,13 @@ def _check_size(elements: int) -> None:
 
 
 class Evaluator:
-    """Evaluates expressions for given values of names, and counts its operations.
+    """Evaluates expressions for given values of names, within the current budget of operations.
 
     A value is a number, a column (n, 1), a row (1, n), a matrix, or a batch of matrices, in float64.
     """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
-        self.values, self.operations = values, 0
-        self._budget = _BUDGET.get()
+        self.values, self._budget = values, _BUDGET.get()
         self._cache: dict[int, tuple[Node, Tensor]] = {}
 
     def cache_values(self, node: Node) -> None:
@@ -698,20 +671,15 @@ class Evaluator:
         """Return the value of a node; raise a `ShapeError` if shapes do not fit."""
         if id(node) in self._cache:
             return self._cache[id(node)][1]
-        self._spend(1)  # also where the shapes do not fit
+        if self._budget:
+            self._budget.spend(1)  # also where the shapes do not fit
         operands = [self(child) for child in node.children]
         value = self._apply(node, operands)
-        self._spend(_extra_operations(node, operands, value))
+        if self._budget:
+            self._budget.spend(_extra_operations(node, operands, value))
         return value
 
-    def _spend(self, operations: int) -> None:
-        """Count operations, and subtract them from the budget if there is one."""
-        self.operations += operations
-        if operations and self._budget is not None:
-            self._budget.spend(operations)
-
     def _apply(self, node: Node, operands: list[Tensor]) -> Tensor:
-        """Return the value of a node from the values of its children."""
         if node.op == "number":
             return tensor(float(node.value), dtype=float64)
         if node.op == "name":

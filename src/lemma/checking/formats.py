@@ -76,15 +76,16 @@ def write_sheet_as(
         return target
     check_target(target, [".ipynb"] if format == "nbgrader" else [".json"])
     if format == "nbgrader":
-        write_atomically(target, as_json(nbgrader_notebook(read_sheet(questions)), indent=1))
-        return target
-    marks = check_sheet(questions, answers)
-    if format == "lti":
-        write_atomically(target, as_json(lti_scores(marks)))
-    elif isinstance(marks, ClassMarks):
-        raise InputError("format gradescope: Gradescope marks one student at a time. Name one file of answers.")
+        content = as_json(nbgrader_notebook(read_sheet(questions)), indent=1)
     else:
-        write_atomically(target, as_json(gradescope_results(marks)))
+        marks = check_sheet(questions, answers)
+        if format == "lti":
+            content = as_json(lti_scores(marks))
+        elif isinstance(marks, ClassMarks):
+            raise InputError("format gradescope: Gradescope marks one student at a time. Name one file of answers.")
+        else:
+            content = as_json(gradescope_results(marks))
+    write_atomically(target, content)
     return target
 
 
@@ -113,9 +114,6 @@ def lti_scores(marks: StudentMarks | ClassMarks, timestamp: datetime | None = No
 
     An answer that could not be read leaves the grading to a person: gradingProgress is PendingManual then. The user is
     the `user` that the answers name, else the student.
-
-    Args:
-        timestamp: the time of grading; now by default.
     """
     stamp = (timestamp or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
     scores = []

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, combinations
@@ -65,14 +66,12 @@ class GradientVerdict(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines printed below the text: the reason, the repaired line, and gradients used that no line derives."""
         repaired = f"repaired: {self.repair}" if self.repair else ""
         assumed = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
         return tuple(note for note in (self.reason, repaired, assumed) if note)
 
     @property
     def correction(self) -> str:
-        """The repaired line and the reason, in one paragraph."""
         reason = f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
         return " ".join(filter(None, [f"{self.repair}." if self.repair else "", reason]))
 
@@ -84,11 +83,9 @@ class GradientReport(CheckedLines[GradientVerdict]):
 
     @property
     def summary(self) -> str:
-        """The number of right lines after the name of the function, as in "rnn: 1 of 2 right"."""
         return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
@@ -152,9 +149,8 @@ class _GradientChecker:
     ) -> None:
         self.cell, self.samples, self.gradients = cell, samples, set(cell.gradients)
         self.derived = {line.name for line in derivation}
-        self.uses = {
-            line.name: variable_names(line.expression) for line in derivation if line.name not in cell.all_names
-        }
+        helpers = [line for line in derivation if line.name not in cell.all_names]
+        self.uses = {line.name: variable_names(line.expression) for line in helpers}
         self.helpers: dict[str, Node] = {}
         self.sources: dict[str, set[str]] = {}
         self.uncomputed: set[str] = set()
@@ -194,12 +190,7 @@ class _GradientChecker:
         return self._explain(verdict, line, fault, available)
 
     def _add_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
-        """Compute the value of a name that is not the cell's, for later lines to use; return the verdict "helper".
-
-        Args:
-            verdict: the verdict so far, with the line's name and text.
-            used: the cell's names that the expression uses, directly or through other helpers.
-        """
+        """Compute a helper's value for later lines to use; `used` are the cell's names that it is computed from."""
         name = verdict.name
         try:
             values = [Evaluator(sample.values)(expression) for sample in self.samples]
@@ -215,13 +206,7 @@ class _GradientChecker:
     def _explain(
         self, verdict: GradientVerdict, line: Equation, fault: str, available: Collection[str]
     ) -> GradientVerdict:
-        """Return the verdict on a wrong line with its repair, or with the steps whose gradients it leaves out.
-
-        Args:
-            verdict: the verdict so far.
-            fault: how the value differs, such as "relative error 2".
-            available: names that the repair may use.
-        """
+        """Return the verdict on a wrong line with a repair by available names, or the steps it takes for constants."""
         expressions = [line.expression]
         if variable_names(line.expression) & set(self.helpers):
             expanded = expand_names(line.expression, self.helpers)
@@ -230,20 +215,15 @@ class _GradientChecker:
             if repair := self.search.find(expression, line.name, self.samples, available):
                 repaired = f"{line.text.partition('=')[0].strip()} = {repair.expression}"
                 return replace(verdict, reason=f"{fault}: {repair.description}", repair=repaired)
-        try:
-            with self.constant_budget:
-                forgotten = forgotten_steps(
-                    line.expression, self.cell, line.name, self.samples, self.constant_gradients
-                )
-        except TooMuchWork:
-            return verdict
+        forgotten: tuple[str, ...] = ()
+        with suppress(TooMuchWork), self.constant_budget:
+            forgotten = forgotten_steps(line.expression, self.cell, line.name, self.samples, self.constant_gradients)
         if not forgotten:
             return verdict
         *first, last = forgotten
+        reason = f"{last} is taken for a constant; it depends"
         if first:
             reason = f"{', '.join(first)} and {last} are taken for constants; they depend"
-        else:
-            reason = f"{last} is taken for a constant; it depends"
         return replace(verdict, reason=f"{fault}: {reason} on {line.name[1:]} too")
 
 
@@ -254,11 +234,7 @@ _DEFINITION = re.compile(r"^([^\s=:]+)\s*:=?\s*(?!\s)")
 
 
 def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
-    """Parse the lines of an answer into equations in the cell's names; raise an InputError for circular definitions.
-
-    Args:
-        texts: texts of one or several lines each.
-    """
+    """Parse the lines of an answer into equations in the cell's names; raise an InputError for circular definitions."""
     texts = [texts] if isinstance(texts, str) else list(texts)
     if sum(map(len, texts)) > MAX_CHARACTERS:
         raise InputError(f"The derivation has more than {MAX_CHARACTERS:,} characters. Check it in smaller parts.")
@@ -277,11 +253,7 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
 
 
 def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> Equation:
-    """Return an equation in the cell's spelling of names; raise an error at unknown names, or if it defines an input.
-
-    Args:
-        helpers: names that earlier lines define; they count as known.
-    """
+    """Return an equation in the cell's spelling; raise an error if it uses unknown names or defines an input."""
     source = SourceText(equation.text, f"line {equation.number}, column")
     name = cell.canonical(equation.name)
     is_given = name in (*cell.sizes, *cell.input_sides)
@@ -320,20 +292,13 @@ def _strip_line(text: str) -> str:
 
 
 def read_line(text: str, number: int) -> list[Equation]:
-    """Parse `name = expression`, or `name = expression = expression` into an equation for each expression.
-
-    Args:
-        number: the line number, for errors.
+    """Parse `name = expression`, or `name = expression = …` into an equation for each expression.
 
     >>> [str(equation.expression) for equation in read_line("dz = a - b = -(b - a)", 1)]
     ['a - b', '-(b - a)']
     """
-    if text.count("=") < 2:
-        return [parse_equation(text, number)]
-    name, steps = parse_steps(text, number)
-    if not name:
-        return [parse_equation(text, number)]
-    return [Equation(name, step, text, number) for step in steps]
+    name, steps = parse_steps(text, number) if text.count("=") > 1 else ("", [])
+    return [Equation(name, step, text, number) for step in steps] if name else [parse_equation(text, number)]
 
 
 # Explaining.
@@ -346,11 +311,7 @@ def forgotten_steps(
 ) -> tuple[str, ...]:
     """Return the fewest steps of the forward pass that an expression wrongly treats as constants; () if there are none.
 
-    Args:
-        target: the gradient that the expression should equal, such as "dW".
-        cache: gradients with constants in the first sample, by (target, *constants); extended, at most to
-            MAX_CONSTANT_TRIALS.
-    """
+    `cache` holds gradients with constants in the first sample; it is extended, at most to MAX_CONSTANT_TRIALS."""
     first, *other_samples = samples
     try:
         value = Evaluator(first.values)(expression)
@@ -382,11 +343,7 @@ def forgotten_steps(
 
 
 def _dependencies(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
-    """Return these names and everything they are derived from, directly or through other names.
-
-    Args:
-        uses: the names in the expression of each name.
-    """
+    """Return these names and everything they are derived from, by the names that each one's expression uses."""
     visited, pending = set(), set(names)
     while pending:
         name = pending.pop()

@@ -4,6 +4,7 @@ A rule yields rewrites of an expression: the path of a node, the node to put the
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from itertools import combinations, combinations_with_replacement
@@ -30,8 +31,8 @@ from lemma.checking.expressions import (
 
 TOLERANCE = 1e-9  # relative error up to which two float64 values count as equal
 ABSOLUTE_TOLERANCE = 1e-13  # rounding of a gradient that is 0, such as that of a bias before a softmax over it
-MAX_OPERATIONS = 45_000  # for the repairs of a report
-MAX_OPERATIONS_PER_LINE = 20_000  # a third of a second at most
+MAX_OPERATIONS = 65_000  # for the repairs of a report
+MAX_OPERATIONS_PER_LINE = 30_000  # half a second at most
 _MAX_CHAIN = 12  # factors of a product
 _ONE = Node("number", value="1")
 
@@ -48,7 +49,7 @@ class RepairSearch:
     """The search for repairs of the lines of one derivation, which share a budget of operations."""
 
     def __init__(self, cell: GradientCell) -> None:
-        self.cell, self.operations_left = cell, MAX_OPERATIONS
+        self.cell, self.budget = cell, WorkBudget(MAX_OPERATIONS)
 
     def find(
         self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
@@ -60,39 +61,22 @@ class RepairSearch:
             available: names that the repair may use; any by default.
         """
         first, *other_samples = samples
-        limit, num_attempts, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
-        if limit <= 0:
-            return None
-        try:
-            with WorkBudget(2 * limit) as budget:
-                evaluate = Evaluator(first.values)
-                evaluate.cache_values(expression)
-                start = evaluate.operations
-                for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
-                    num_attempts += 1
-                    spent = evaluate.operations - start + num_attempts
-                    if spent > limit:
-                        break
-                    if (
-                        is_correct(repair.expression, target, first, evaluate)
-                        and (available is None or variable_names(repair.expression) <= {*available})
-                        and all(is_correct(repair.expression, target, sample) for sample in other_samples)
-                    ):
-                        self.operations_left -= spent
-                        return repair
-        except TooMuchWork:  # with large values the search alone may take all of it
-            self.operations_left -= limit
-            return None
-        self.operations_left -= max(spent, min(limit, (2 * limit - budget.remaining) // 2))
+        with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
+            evaluate = Evaluator(first.values)
+            evaluate.cache_values(expression)
+            for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
+                budget.spend(1)
+                if (
+                    is_correct(repair.expression, target, first, evaluate)
+                    and (available is None or variable_names(repair.expression) <= {*available})
+                    and all(is_correct(repair.expression, target, sample) for sample in other_samples)
+                ):
+                    return repair
         return None
 
 
 def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluator | None = None) -> bool:
-    """Return whether an expression has, in a sample, the true value of the name `target`.
-
-    Args:
-        evaluate: an evaluator of the sample with cached values; a new one by default.
-    """
+    """Return whether an expression has the true value of the name `target` in a sample; `evaluate` may cache values."""
     truth = sample.values[target]
     try:
         value = (evaluate or Evaluator(sample.values))(expression)
@@ -129,8 +113,8 @@ class RepairContext:
     def available_shapes(self) -> dict[str, Shape]:
         """The shape of every name that a repair may use, by name; names derived only after the target are left out."""
         cell, available = self.cell, self.cell.available_for(self.target)
-        names = (name for name in (*cell.input_sides, *cell.steps, *cell.gradients) if name in available)
-        return {name: self.sample.values[name].shape for name in names}
+        names = (*cell.input_sides, *cell.steps, *cell.gradients)
+        return {name: self.sample.values[name].shape for name in names if name in available}
 
     @cached_property
     def matrices(self) -> dict[str, Shape]:
@@ -138,7 +122,6 @@ class RepairContext:
         return {name: shape for name, shape in self.available_shapes.items() if len(shape) == 2}
 
     def can_use(self, node: Node) -> bool:
-        """Return whether a repair may use all names of an expression."""
         return variable_names(node) <= self.available_shapes.keys()
 
     @cached_property
@@ -147,14 +130,12 @@ class RepairContext:
         nodes: list[Node] = []
         for function, pre, output in self.cell.activations:
             complement = binary("-", _ONE, output)
-            if function == "relu":
-                nodes.append(binary(">", variable(pre), Node("number", value="0")))
-                continue
-            if function == "sigmoid":
-                nodes += [binary("*", output, complement), complement]
-            else:
-                nodes.append(binary("-", _ONE, _square(output)))
-            if output.op != "name":
+            nodes += {
+                "relu": [binary(">", variable(pre), Node("number", value="0"))],
+                "sigmoid": [binary("*", output, complement), complement],
+                "tanh": [binary("-", _ONE, _square(output))],
+            }[function]
+            if function != "relu" and output.op != "name":
                 nodes.append(output)
         evaluate = Evaluator(self.sample.values)
         return [(node, evaluate(node).shape) for node in nodes if self.can_use(node)]
@@ -165,11 +146,7 @@ Rule = Callable[[Node, RepairContext], Rewrites]
 
 
 def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield the repairs of an expression that rules propose, in the order of the rules.
-
-    Args:
-        tree: the wrong expression.
-    """
+    """Yield the repairs of an expression that rules propose, in the order of the rules."""
     for rule in rules:
         for path, node, description in rule(tree, context):
             yield Repair(description, replace_at(tree, path, node))
@@ -274,14 +251,12 @@ def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
             dropped = [candidates[index] for index in indices]
             remaining = [factor for index, factor in enumerate(candidates) if index not in indices] + tail
             product, is_repeated = multiply(dropped), all(factor in remaining for factor in dropped)
-            description = (
-                f"the factor {product} occurs twice; drop one" if is_repeated else f"drop the factor {product}"
-            )
-            yield multiply(remaining), description
+            twice = f"the factor {product} occurs twice; drop one"
+            yield multiply(remaining), twice if is_repeated else f"drop the factor {product}"
 
 
 def _list_factors(node: Node) -> list[Node]:
-    """Return the factors of a chain of elementwise products, from left to right; [node] for any other node."""
+    """Return the factors of a chain of elementwise products; [node] for any other node."""
     return [factor for child in node.children for factor in _list_factors(child)] if node.op == "*" else [node]
 
 
@@ -385,15 +360,9 @@ def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
 def _join_missing(
     kind: str, operator: str, tree: Node, context: RepairContext, candidates: Sequence[tuple[Node, Shape | None]]
 ) -> Rewrites:
-    """Yield rewrites that join a candidate to a node of the same shape by an operator.
+    """Yield rewrites that join a candidate (a "term" or "factor") to a node of the same shape by "+" or "*".
 
-    A factor is added to a whole chain of elementwise products.
-
-    Args:
-        kind: "term" or "factor", for the description.
-        operator: "+" or "*".
-        candidates: expressions with their shapes; None for a shape that is not known.
-    """
+    A factor is added to a whole chain of elementwise products."""
     operands = _product_operands(tree) if operator == "*" else set()
     for path, node, shape in _walk_matrices(tree, context):
         for other, other_shape in candidates if path not in operands else ():

@@ -35,24 +35,20 @@ class CheckedShape(CheckedLine):
 
     @property
     def outcome(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The outcome, "right" or "wrong"."""
         return "right" if self.equal else "wrong"
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The printed line: the name with the right shape; if wrong, with both shapes and the reason."""
         if self.equal:
             return f"{self.name}: {self.right}"
         return " ".join(filter(None, [f"{self.name}: {self.yours} given, {self.right} is right.", self.reason]))
 
     @property
     def claim(self) -> str:
-        """The answer as `NAME = SHAPE`."""
         return f"{self.name} = {self.yours}"
 
     @property
     def correction(self) -> str:
-        """The right shape and the reason why the answer differs."""
         return " ".join(filter(None, [self.right, self.reason]))
 
 
@@ -64,9 +60,6 @@ class ShapeReport(CheckedLines[CheckedShape]):
 
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
     """Check lines `NAME = S×E` against the shapes of a module's parameters and intermediates, as its drawing has them.
-
-    Args:
-        settings: sizes and choices of the model, by field name or symbol.
 
     >>> print(check_shapes("self-attention", ["Q = H×S×M_QK", "scores = S×S"]).lines[1].reason)
     The first axis, H, is missing.
@@ -91,11 +84,7 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
 
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:
-    """Return the tensor of that name, or the only one whose path ends with the name; raise an InputError without any.
-
-    Args:
-        shapes: the shape of each tensor, by name.
-    """
+    """Return the tensor of that name, or the only one whose path ends with the name; without one raise an error."""
     normalized = name.translate(SUBSCRIPTS)
     if normalized in shapes:
         return normalized
@@ -108,12 +97,7 @@ def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str
 
 
 def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequence[str]) -> CheckedShape:
-    """Compare the text of a shape with that of the tensor `name`.
-
-    Args:
-        shapes: the shape of each tensor, by name.
-        order: the symbols of sizes in the order in which products are written.
-    """
+    """Compare the text of a shape with that of the tensor `name`."""
     readings, expected = read_shape(text, order), shapes[name]
     actual = next((reading for reading in readings if _equal(reading, expected)), readings[0])
     equal = _equal(actual, expected)
@@ -163,9 +147,6 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
     """Parse the text of a shape; return all its readings, the most literal first.
 
     Axes are separated by ×, commas or x. A shape without these may also be meant with blanks or * between its axes.
-
-    Args:
-        sizes: the symbols of sizes that may occur.
 
     >>> [[write_formula(axis, "HME") for axis in reading] for reading in read_shape("(H*M) E", "HME")]
     [['H*M*E'], ['H*M', 'E']]

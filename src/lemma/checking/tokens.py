@@ -105,11 +105,10 @@ def _scan(
 ) -> list[Token]:
     """Split a text into tokens, the first matching pattern of the alphabet at each position.
 
-    Letters and digits in another typeface, and signs of other shapes, are read as the plain ones.
+    Letters and digits in another typeface are read as the plain ones, other characters as `folded` has them.
 
     Args:
         alphabet: regular expressions by the kind of token they match; matches of the kind "space" are skipped.
-        folded: the plain character for each character that has one.
         make_tokens: returns the tokens of a kind and its match.
         describe_unknown: returns the message about a character that nothing matches.
     """

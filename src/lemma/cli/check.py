@@ -163,7 +163,7 @@ def sheet(
         path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
         return typer.echo(f"Written to {path}", err=True)
     for target in out or []:
-        check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".tex", ".svg"))
+        check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".svg"))
     with announce_if_slow(f"Marking the answers to {questions} …"):
         marks = check.sheet(questions, *(answers or []))
     for target in out or []:

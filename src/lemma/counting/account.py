@@ -95,12 +95,10 @@ class Quantity:
 
     @property
     def formula(self) -> str:
-        """Return the formula of the quantity as plain text, such as `V*d + L*d**2`."""
         return self.write_formula(tuple(self.sizes))
 
     @property
     def latex(self) -> str:
-        """Return the formula of the quantity as LaTeX."""
         return self.write_formula(tuple(self.sizes), "latex")
 
     @property
@@ -239,11 +237,7 @@ class Quantity:
         return fitted_parts + measured
 
     def tree(self, style: Style = "unicode") -> list[TreeRow]:
-        """Return the parts as rows of the tree of module paths.
-
-        Returns:
-            Rows of depth, name, shape, formula, amount and note. A module's row has the sum over its submodules.
-        """
+        """Return the parts as rows of the tree of module paths; a module's row has the sum over its submodules."""
         order = tuple(self.sizes)
 
         def leaf(name: str, part: Part, depth: int) -> TreeRow:
@@ -340,12 +334,10 @@ class Account(Result):
 
     @property
     def title(self) -> str:
-        """Return the name of the counted model."""
         return self.model
 
     @property
     def order(self) -> tuple[str, ...]:
-        """Return the symbols in the order in which formulas write them."""
         return tuple(self.symbols)
 
     @property
@@ -362,7 +354,6 @@ class Account(Result):
         raise AttributeError(f"this account has no {name!r}; it has {', '.join(quantities)}")
 
     def blocks(self) -> Iterator[Block]:
-        """Yield each quantity's formula, amount and notes for the terminal, with the parts of the parameters."""
         sizes = "  ".join(keep_together(f"{name} = {value:,}") for name, value in self.symbols.items())
         defaults = ", ".join(
             f"{name} = {write_formula(default, self.order)}" for name, default in self.default_settings.items()
@@ -377,7 +368,6 @@ class Account(Result):
                 yield Pre([("\n".join(_tree_lines(quantity)), "")])
 
     def details(self) -> Iterator[Block]:
-        """Yield each quantity with a foldable table of its parts, for the HTML page."""
         yield Heading(self.model, 1)
         yield Text(_list_sizes(self.symbols))
         for index, quantity in enumerate(self.quantities.values()):
@@ -415,11 +405,9 @@ class Account(Result):
         return "\\begin{align*}\n" + " \\\\\n".join(dict.fromkeys(rows)) + "\n\\end{align*}\n" + "".join(comments)
 
     def writers(self) -> dict[str, Any]:
-        """Return functions that write each file format, by suffix."""
         return super().writers() | {".md": self.markdown, ".tex": self.latex, ".txt": lambda: f"{self}\n"}
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of model, sizes and quantities."""
         quantities = {name: quantity.to_dict() for name, quantity in self.quantities.items()}
         if "backward" in quantities and "flops" in quantities:
             quantities["flops"]["backward"] = quantities.pop("backward")
@@ -428,7 +416,6 @@ class Account(Result):
         return {**header, **quantities, "parts": quantities.get("parameters", {}).get("parts", [])}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row per part for CSV."""
         return [
             {"quantity": name, **part, "shape": " × ".join(part["shape"] or ())}
             for name, quantity in self.quantities.items()

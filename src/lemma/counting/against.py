@@ -42,7 +42,6 @@ class ToolRow:
 
     @property
     def cells(self) -> tuple[str, ...]:
-        """Return table cells: tool, parameters, ratio to Lemma's, FLOPs, ratio to Lemma's, convention."""
         numbers = ["–" if value is None else f"{value:,.0f}" for value in (self.parameters, self.flops)]
         ratios = ["" if value is None else f"{value:.3f}" for value in (self.parameters_ratio, self.flops_ratio)]
         return self.tool, numbers[0], ratios[0], numbers[1], ratios[1], self.convention
@@ -60,17 +59,14 @@ class ToolComparison(Result):
 
     @property
     def title(self) -> str:
-        """Return the name of the counted model."""
         return self.model
 
     @property
     def all_rows(self) -> tuple[ToolRow, ...]:
-        """Return a row with Lemma's own counts, then the rows of the other tools."""
         convention = "matrix products, multiply–add = 2, attention in full"
         return ToolRow("lemma", self.parameters, 1.0, self.flops, 1.0, convention), *self.rows
 
     def blocks(self) -> Iterator[Block]:
-        """Yield a table of all tools with the explained differences, for the terminal."""
         header, *table = format_table([self.header[:-1], *(row.cells[:-1] for row in self.all_rows)])
         lines = [self.model, header]
         for row, line in zip(self.all_rows, table, strict=True):
@@ -78,13 +74,11 @@ class ToolComparison(Result):
         yield Text("\n".join(lines))
 
     def details(self) -> Iterator[Block]:
-        """Yield a table of all tools with the explained differences, for the HTML page."""
         rows = [[row.cells, *(("", "", "", "", "", reason) for reason in row.reasons)] for row in self.all_rows]
         yield Heading(self.model, 1)
         yield Table(self.header, [cells for row in rows for cells in row], left=(0, 5), breakable=(5,))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of Lemma's counts and the other tools' rows."""
         tools = [
             {name.replace("flops", "operations"): value for name, value in vars(row).items()}
             | {"reasons": list(row.reasons)}
@@ -93,16 +87,13 @@ class ToolComparison(Result):
         return {"model": self.model, "parameters": self.parameters, "operations": self.flops, "tools": tools}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row per tool for CSV."""
         return [{**tool, "reasons": "; ".join(tool["reasons"])} for tool in self.to_dict()["tools"]]
 
 
 def compare_tools(subject: Subject, tools: Sequence[str] | None = None) -> ToolComparison:
-    """Count a subject's parameters and FLOPs with other tools, on the CPU, and compare with Lemma's counts.
+    """Count a subject's parameters and FLOPs with other tools ("fvcore", …) on the CPU, and compare with Lemma's.
 
-    Args:
-        subject: the model; each tool gets a new copy of it at the requested sizes.
-        tools: names of tools, such as "fvcore"; all of them by default.
+    Each tool gets a new copy of the module at the requested sizes; by default all tools are run.
     """
     tools = tuple(TOOLS) if tools is None else tools
     wrong = next((tool for tool in tools if tool not in TOOLS), None)
@@ -163,12 +154,10 @@ class ExactCounts:
 
     @cached_property
     def total_parameters(self) -> int:
-        """Return the number of parameters of the model."""
         return sum(self.parameters.values())
 
     @cached_property
     def total_flops(self) -> int:
-        """Return the forward FLOPs of the model."""
         return sum(self.flops.values())
 
 

@@ -91,13 +91,7 @@ def count(
     """Count a subject: return an `Account` of each quantity's formula and its amount at the requested sizes.
 
     A quantity that needs inputs is left out if the subject has none, unless it is the only one requested. A quantity
-    that fails is in the account with the reason; if all fail, the first reason is raised.
-
-    Args:
-        subject: the family of modules.
-        quantities: names such as "parameters", "flops" or "cache".
-        conventions: how FLOPs are counted.
-        limits: processor time and memory for each quantity.
+    that fails is in the account with the reason; if all fail, the first reason is raised. `limits` are for each.
     """
     unknown = next((name for name in quantities if name not in QUANTITIES), None)
     if unknown is not None:
@@ -146,12 +140,8 @@ def count(
 def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
     """Return the formula of the number of trainable parameters of an adapted model, such as `L·r·(d + d_h)`.
 
-    The adapted model is built at small sizes without its frozen parameters and counted like any other.
-
-    Args:
-        spec: the model before adaptation.
-        method: LoRA, adapters, frozen or full.
-        learn: path patterns of further parameters that are trained.
+    The adapted model is built at small sizes without its frozen parameters and counted like any other. `learn` are path
+    patterns of further parameters that are trained.
 
     >>> from lemma.spec.models import Decoder
     >>> from lemma.spec.recipe import Lora
@@ -165,12 +155,9 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
 def _recount(
     subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
 ) -> int | None:
-    """Measure the quantity `name` of the subject's module at other sizes.
+    """Measure the quantity `name` of the subject's module at other sizes; None if it cannot be run within `limits`.
 
     `expected` is the estimated amount, which decides how to run the module.
-
-    Returns:
-        The amount; None if it cannot be run on the meta device, nor on real tensors within `limits`.
     """
     with unchanged_random_state():
         return SubjectCounter(subject.resize(sizes), conventions, limits, expected).measure_requested(name)
@@ -291,11 +278,7 @@ class SubjectCounter:
                 return [Measurement(name, lambda at: measure.optimizer_bytes(read(at)), needs_run=False)]
 
     def _measure_flops(self, name: str, kind: str) -> Measurement:
-        """Return the measurement of one kind of FLOPs of one pass; `read` of the result runs the module.
-
-        Args:
-            name: "flops" for the forward pass, or "backward".
-            kind: "products" or "elementwise".
+        """Return the measurement of one kind of FLOPs ("products" or "elementwise") of the pass "flops" or "backward".
 
         At small sizes it runs on real tensors, which are many times faster than the meta device; at the requested sizes
         it runs on the meta device, where PyTorch's own counter is exact.
@@ -616,7 +599,7 @@ class CountCache:
             self._entries = read_checked_json(self.path)
 
     def get_or_compute(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return the cached JSON value of this name; if there is none, store and return `compute()`."""
+        """Return the cached JSON value of this name, else store and return `compute()`."""
         if name not in self._entries:
             self._entries[name] = compute()
             if self.path is not None:
@@ -626,7 +609,7 @@ class CountCache:
         return self._entries[name]
 
     def get_or_fit(self, name: str, fit: Callable[[], FitResult]) -> FitResult:
-        """Return the cached fit of this name; if there is none, store and return `fit()`."""
+        """Return the cached fit of this name, else store and return `fit()`."""
         return _fit_from_json(self.get_or_compute(name, lambda: _fit_to_json(fit())))
 
 

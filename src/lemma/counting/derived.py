@@ -59,7 +59,6 @@ class DerivedSize:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Return the symbols that this size depends on."""
         return frozenset(name for operand in self.operands for name in operand.symbols)
 
     @property
@@ -126,13 +125,7 @@ def fit_staircase(name: str, points: Mapping[int, int]) -> tuple[DerivedSize, Po
     """Fit a size that rises in equal steps as a symbol grows; return None if it does not rise in equal steps.
 
     The sizes n at x are ⌊a·x + b⌋ exactly if n ≤ a·x + b < n + 1 at every x: a is the simplest slope that allows this.
-
-    Args:
-        name: the symbol.
-        points: the size by value of the symbol.
-
-    Returns:
-        The rounded rule and the polynomial that is added to it.
+    The result is the rounded rule and the polynomial that is added to it; `points` are sizes by value of the symbol.
 
     >>> fit_staircase("d", {d: 64 * -(-8 * d // 192) for d in range(1, 400, 7)})[0].write()
     '64*ceil(d/24)'
@@ -163,10 +156,7 @@ def fit_staircase(name: str, points: Mapping[int, int]) -> tuple[DerivedSize, Po
 
 
 def reduce_slope(size: DerivedSize, rest: Polynomial) -> tuple[DerivedSize, Polynomial]:
-    """Move whole multiples of the symbol out of the rounding: floor(3·L/2) + L becomes floor(L/2) + 2·L.
-
-    Returns:
-        The rounded size with a slope below 1, and `rest` plus what was moved.
+    """Move whole multiples of the symbol out of the rounding into `rest`: floor(3·L/2) + L becomes floor(L/2) + 2·L.
 
     >>> half, rest = reduce_slope(DerivedSize("floor", (3 * symbol("L") / 2,)), symbol("L"))
     >>> half.write(), rest == 2 * symbol("L")
@@ -178,11 +168,7 @@ def reduce_slope(size: DerivedSize, rest: Polynomial) -> tuple[DerivedSize, Poly
 
 
 def find_bends(series: Mapping[int, int]) -> tuple[int, int]:
-    """Find where a series over consecutive integers stops being a parabola, and the period of a series that is rounded.
-
-    Returns:
-        The last integer of the first parabola if a second parabola follows it, else 0; and the period with which the
-            series is a parabola everywhere, else 0.
+    """Return the last integer of the first of two parabolas that form a series, and the period of a rounded one, or 0.
 
     >>> xs = range(2, 30)
     >>> find_bends({x: 3 * x * min(x, 9) for x in xs}), find_bends({x: x + 5 * (x // 3) for x in xs})
@@ -217,12 +203,6 @@ def fit_with_derived(
     First fit with the symbols of the derived sizes held fixed, which shows how amounts depend on all other symbols.
     Then multiply every term by all small powers of the derived sizes and of their symbols; the coefficients follow from
     as many samples and are proved at further ones.
-
-    Args:
-        read: returns the amounts of groups at given sizes.
-        derived: the sizes that may occur in the polynomials.
-        probe_sizes: values of each symbol at which amounts can be read.
-        value_of: returns the value of a derived size at given sizes.
     """
     rng = random.Random(len(probe_sizes))
     symbols = frozenset[str]().union(*(size.symbols for size in derived))
@@ -306,7 +286,7 @@ def _find_terms(
 
 
 def _solve_coefficients(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes, int]]) -> Polynomial | None:
-    """Return a polynomial with monomials of `basis` that goes through all samples; None if there is none.
+    """Return a polynomial with monomials of `basis` that goes through all samples, else None.
 
     The system has more equations than unknowns; its free unknowns depend on the order of the monomials, so two orders
     are tried and the shorter polynomial is returned. A sample is sizes and the amount there.
@@ -345,11 +325,7 @@ PRIMES = (2**31 - 1, 2**31 - 19)  # a product of two residues fits into 64 bits
 
 
 def solve_modular(rows: Sequence[Sequence[int]], right: Sequence[int], prime: int) -> dict[int, int] | None:
-    """Solve the linear system `rows` · x = `right` modulo a prime, with as few of the last unknowns as possible.
-
-    Returns:
-        The unknowns that are not 0, by index; None if there is no solution.
-    """
+    """Solve `rows` · x = `right` modulo a prime, using few of the last unknowns; return those that are not 0."""
     table = np.array([[*row, number % prime] for row, number in zip(rows, right, strict=True)], dtype=np.int64)
     pivots: list[int] = []
     for column in range(table.shape[1] - 1):
@@ -430,18 +406,10 @@ class DerivedSizeFinder:
         pins: Sizes,
         reads_shapes: bool,
     ) -> FitResult:
-        """Fit groups again, with derived sizes: unusual dimensions of parameters, and bends along one symbol.
+        """Return `fit` with new formulas, with derived sizes, for the groups `missed`.
 
-        Args:
-            fit: the fit by polynomials of the symbols alone.
-            missed: the groups whose formulas in `fit` do not hold at the requested sizes.
-            read: returns the readings of the module at given sizes.
-            probe_sizes: values of each symbol at which `read` works.
-            pins: requested sizes that alone make the formulas fail, if known.
-            reads_shapes: readings are shapes of parameters, which are fitted dimension by dimension.
-
-        Returns:
-            `fit` with the new formulas; groups that still have none are failures.
+        `pins` are requested sizes that alone make the formulas fail, if known; shapes (`reads_shapes`) are fitted
+        dimension by dimension. Groups that still have no formula are failures.
         """
         rules = self._dimension_rules()
         remaining = list(missed)
@@ -541,11 +509,7 @@ class DerivedSizeFinder:
     def _find_rule(self, key: str, probe_sizes: ProbeSizes) -> DimensionRule:
         """Find the rule of the dimension `key`: rounded, minimum or maximum of two symbols, else read off the module.
 
-        Returns:
-            The derived size and the polynomial that is added to it.
-
-        Raises:
-            CountingError: no symbol changes the dimension when it alone varies.
+        A CountingError is raised if no symbol changes the dimension when it alone varies.
         """
         requested = self.subject.sizes(False)
         fresh = [requested, *sample_sizes(probe_sizes, NUM_RULE_PROOFS)]
@@ -607,13 +571,7 @@ class DerivedSizeFinder:
     def _fit_shapes(
         self, fit: FitResult, missed: Iterable[PathGroup], rules: Mapping[str, DimensionRule]
     ) -> dict[PathGroup, GroupFit]:
-        """Fit parameters as products of dimensions, if each dimension has a formula or one of `rules`.
-
-        Args:
-            fit: the fit that failed for these parameters.
-            missed: their groups.
-            rules: rounded, minimal or maximal sizes, by dimension.
-        """
+        """Fit parameters of `missed` groups as products of dimensions, if each has a formula or one of `rules`."""
         requested = self.subject.sizes(False)
         shapes = assign_to_groups(fit.groups, self.reader.shapes(requested))
 

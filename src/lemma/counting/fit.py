@@ -128,9 +128,7 @@ def total_size(rows: Iterable[Amounts]) -> int:
 def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
     """Fit polynomials of the symbols to the readings of a module, a formula for all paths such as `layers.*.weight`.
 
-    Args:
-        read: returns the readings of the module at given sizes.
-        choices: probe sizes in the order in which they are tried; the first that work are used.
+    The first of `choices` that work are used as probe sizes.
 
     Raises:
         CountingError: nothing can be read at any of the sizes.
@@ -192,12 +190,9 @@ def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
 def fit_columns(
     sample: Callable[[Sizes], Mapping[Column, int]], probe_sizes: ProbeSizes
 ) -> tuple[dict[Column, Polynomial], dict[PathGroup, str]]:
-    """Fit and prove every column that `sample` returns, as a polynomial of the symbols.
+    """Fit and prove every column that `sample` returns; return polynomials, and groups without any with the reason.
 
     A column that fails in a symbol is multiplied by it and tried again, since the symbol may divide it.
-
-    Returns:
-        The polynomials by column, and the groups that follow no polynomial with the reason.
     """
     multipliers: dict[Column, list[str]] = {}
     failures: dict[PathGroup, str] = {}
@@ -462,16 +457,11 @@ LAYER_NAMES = re.compile("L(_|$)|.*layers|depth")
 def choose_probe_sizes(
     requested: Sizes, can_run: Callable[[Sizes], bool], hints: Mapping[str, Sequence[int]]
 ) -> Iterator[ProbeSizes]:
-    """Yield probe sizes at which the module works, the simplest first.
+    """Yield probe sizes at which the module works, the simplest first; `hints` are values for some symbols.
 
     These are small sizes; small sizes in the order of the requested ones, since a sequence may have to be as long as a
     window, or at most as long as a table of positions; and divisible sizes where heads must divide a width, or groups
     of heads the heads. Only what divides at the requested sizes is tried, the likely names first.
-
-    Args:
-        requested: the sizes that the user asked for.
-        can_run: returns whether the module works at given sizes.
-        hints: values that some symbols must be probed at.
     """
     ranks = sorted(set(requested.values()))
     layers = {name: LAYER_COUNTS for name in requested if LAYER_NAMES.match(name)}

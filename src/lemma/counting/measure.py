@@ -84,12 +84,7 @@ class ModuleReader:
             raise TimeLimitError(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
 
     def run(self, measure: Measure, sizes: Sizes, devices: Sequence[str]) -> Readings:
-        """Build the module and its inputs and call `measure` on them, on the first device on which that works.
-
-        Args:
-            measure: a function of the module and its inputs.
-            sizes: the sizes to build at.
-            devices: "meta" or "cpu", in the order in which they are tried.
+        """Build the module and its inputs and call `measure` on them, on the first of `devices` on which that works.
 
         Raises:
             CountingError: the module fails on all devices, with the reason.

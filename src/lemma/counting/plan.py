@@ -5,6 +5,7 @@ operations is a polynomial of the batch and of the context, and the largest ones
 each operation takes as long as its FLOPs or its bytes need, whichever is more.
 """
 
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
@@ -73,17 +74,9 @@ def _describe_gpu(
     workspace: int = 2**24,
     *more_gb: int,
 ) -> Device:
-    """Describe a GPU as a `Device`.
+    """Describe a GPU by its memory (in GB as sold, in GiB as PyTorch reports it), bandwidth in TB/s and TFLOPs/s.
 
-    Args:
-        name: its name.
-        gb: memory in GB as sold.
-        gib: memory in GiB as PyTorch reports it.
-        terabytes: memory bandwidth in TB/s.
-        bfloat16: TFLOPs per second in bfloat16; 0 if it does not support it.
-        tf32: TFLOPs per second in TF32.
-        workspace: bytes that cuBLAS reserves.
-        more_gb: other sizes in GB under which it is sold.
+    A rate of 0 stands for a precision that it lacks; `more_gb` are other sizes in GB under which it is sold.
     """
     rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
     flops = {precision: rate for precision, rate in rates.items() if rate}
@@ -139,7 +132,7 @@ def split_device_name(name: str) -> frozenset[str]:
 
 
 def match_device(name: str) -> Device | None:
-    """Return the device in the table that is meant by `name`, as a driver or a user writes it; None if there is none.
+    """Return the device in the table that is meant by `name`, as a driver or a user writes it, else None.
 
     All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
     one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.
@@ -179,11 +172,7 @@ def get_device(
 ) -> Device:
     """Return a device by its name, or one with custom numbers; custom numbers replace those of the named device.
 
-    Args:
-        gpu: the name of a GPU, or None.
-        memory: in bytes.
-        flops: per second.
-        bandwidth: of the memory, in bytes per second.
+    Memory is in bytes; FLOPs and bandwidth are per second.
 
     >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
     (4800000000000.0, 80000000000.0)
@@ -194,8 +183,6 @@ def get_device(
     if gpu is None and memory is not None:
         device = Device("own device", memory, None, {})
     elif str(gpu).lower() == "cpu":
-        import os
-
         total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
         device = Device("cpu", memory or total, None, {}, 0, gpu=False)
     elif gpu is None and torch.cuda.is_available():
@@ -369,19 +356,15 @@ class Planner:
                 raise failure
             return Largest(name, low, "", "", False, limit)
         step = self.trace(**{name: high})
-        index = step.moments.index(self.peak_moment(step))
-        polynomial = self._prove_formula(name, low, index, [*peaks]) if low else None
+        moment = self.peak_moment(step)
+        polynomial = self._prove_formula(name, low, step.moments.index(moment), [*peaks]) if low else None
         formula = f"{format_polynomial(polynomial, name)} = {budget:,}" if polynomial is not None else ""
-        return Largest(name, low, formula, step.moments[index].label, True)
+        return Largest(name, low, formula, moment.label, True)
 
     def _prove_formula(self, name: str, root: int, index: int, values: Sequence[int]) -> Polynomial | None:
-        """Fit a polynomial of size `name` to the bytes at one moment; return None if it fails at `root` + 1.
+        """Fit a polynomial of size `name` to the bytes at the moment `index` of steps that were traced at `values`.
 
-        Args:
-            name: the symbol.
-            root: the largest value that fits.
-            index: of the moment in a step.
-            values: of the symbol, at which steps were traced.
+        `root` is the largest size that fits; None is returned if the polynomial fails at `root` + 1.
         """
         spacing, proof = max(1, root // 64), self.trace(**{name: root + 1})
         nearest = sorted({*values} - {root + 1}, key=lambda value: abs(value - root))[:3]
@@ -476,17 +459,14 @@ class Plan(Result):
 
     @property
     def title(self) -> str:
-        """Return "Plan: MODEL on DEVICE"."""
         return f"Plan: {self.model} on {self.settings.device.name}"
 
     @property
     def peak(self) -> int:
-        """Return the bytes on one device at the peak of a step."""
         return sum(self.parts.values())
 
     @property
     def fits(self) -> bool:
-        """Return whether the peak is within the memory budget."""
         return self.peak <= self.settings.budget
 
     @property
@@ -500,7 +480,6 @@ class Plan(Result):
         return TOKENS_PER_PARAMETER * self.active
 
     def blocks(self) -> Iterator[Block]:
-        """Yield tables of memory, time, largest sizes and generation costs."""
         settings, device = self.settings, self.settings.device
         yield Heading(self.title, 1)
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.symbols.items())
@@ -578,7 +557,6 @@ class Plan(Result):
                 yield "all of them", f"{format_seconds(costs.together_seconds)} a token, {rate:,.0f} tokens/s"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of the plan."""
         settings = self.settings
         device = {name: getattr(settings.device, name) for name in ("name", "memory", "bandwidth")}
         option_names = ("batch", "precision", "optimizer", "recompute", "shards", "accumulate", "efficiency", "reserve")
@@ -609,7 +587,6 @@ class Plan(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row of CSV per part of memory ("weights", "activations", …) with its bytes at the peak."""
         return [{"part": part, "bytes": size} for part, size in self.parts.items()]
 
 

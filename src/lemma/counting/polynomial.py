@@ -162,7 +162,6 @@ class Polynomial:
 
     @cached_property
     def symbols(self) -> frozenset[str]:
-        """Return the names of the symbols in this polynomial."""
         return frozenset(name for monomial in self.terms for name, _ in monomial)
 
     @property
@@ -343,7 +342,6 @@ class Rational:
 
     @property
     def symbols(self) -> frozenset[str]:
-        """Return the names of the symbols in numerator and denominator."""
         return self.numerator.symbols | self.denominator.symbols
 
     @property

@@ -7,7 +7,7 @@ of the formula, and counts the model there.
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import combinations, product
@@ -65,7 +65,6 @@ class Solutions(Result):
 
     @property
     def title(self) -> str:
-        """Return the unknowns and totals as text: "V, d from 9,721,596 at L=2"."""
         return f"{', '.join(self.unknown)} from {'; '.join(map(str, self.totals))}"
 
     @property
@@ -97,12 +96,10 @@ class Solutions(Result):
         return f"{solve} the equation {within}.{more}"
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the totals, a summary sentence and the table of solutions, for the terminal."""
         lines = "\n".join([*map(str, self.totals), self.summary])
         yield self._table(lines) if self.solutions else Text(lines)
 
     def details(self) -> Iterator[Block]:
-        """Yield the totals, a summary sentence and the table of solutions, for the HTML page."""
         yield Items([str(total) for total in self.totals])
         yield Text(self.summary)
         if self.solutions:
@@ -114,7 +111,6 @@ class Solutions(Result):
         return Table(self.unknown, rows, title, left=())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of unknowns, totals, ranges and solutions."""
         return {
             "unknown": list(self.unknown),
             "totals": [{"total": total.value, "known": dict(total.sizes)} for total in self.totals],
@@ -125,7 +121,6 @@ class Solutions(Result):
         }
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row per solution for CSV: value by unknown."""
         return [dict(solution) for solution in self.solutions]
 
 
@@ -239,11 +234,9 @@ class BoundSolution(Result):
 
     @property
     def title(self) -> str:
-        """Return a heading such as "largest d with activations ≤ 80,000,000,000"."""
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the formula, the extreme size and the quantity there, as lines of text."""
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
         name, quantity = self.bound.unknown, self.bound.quantity
         lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
@@ -260,7 +253,6 @@ class BoundSolution(Result):
         yield Text("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of bound, formula and solution."""
         return {
             "quantity": self.bound.quantity,
             "relation": "<=" if self.bound.is_upper else ">=",
@@ -287,20 +279,17 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     if name not in requested:
         raise InputError(describe_unknown("symbol", name, list(requested)))
     quantity = count(subject, [bound.quantity]).quantities[bound.quantity]
-    _check_solvable(subject, quantity)
-    fixed = quantity.domain.only_at
-    if name in fixed:
-        raise CountingError(
-            f"{subject.name}: the formula of its {quantity.name} holds at {name} = {fixed[name]:,} only. "
-            "Change another size."
-        )
+    _check_solvable(subject, quantity, [name], "Change another size.")
     defaults = {other: default for other, default in subject.defaults.items() if other != name}
     others = {other: value for other, value in requested.items() if other != name and other not in defaults}
     polynomial = quantity.smooth_polynomial(requested).substitute_all(defaults).substitute_all(others)
     if name not in polynomial.symbols:
         raise InputError(f"The {quantity.name} do not depend on {name}, so no bound can tell its value.")
     values = (ranges or {}).get(name, DEFAULT_RANGES.get(name, WIDTH_RANGE))
-    root = _find_extreme_size(polynomial, bound, values)
+    root = largest_below(polynomial, name, bound.value - (not bound.is_upper), values)
+    if not bound.is_upper:  # the next value is the smallest at which it holds
+        root = values[0] if root is None else root + values.step
+        root = root if root in values else None
 
     def sizes_at(value: int) -> dict[str, int]:
         sizes = {**requested, name: value}
@@ -327,24 +316,18 @@ def solve_bound(subject: Subject, bound: Bound, ranges: Mapping[str, range] | No
     return BoundSolution(bound, used, text, root, size, number, next_size, values)
 
 
-def _check_solvable(subject: Subject, quantity: Quantity) -> None:
-    """Raise a CountingError if the quantity has parts without a formula."""
+def _check_solvable(subject: Subject, quantity: Quantity, varied: Iterable[str], advice: str) -> None:
+    """Raise a CountingError if the quantity has parts without a formula, or one that fixes a size of `varied`."""
     if quantity.refused:
         raise CountingError(
             f"{subject.name}: its {quantity.name} follow no formula, so they cannot be solved for sizes."
         )
-
-
-def _find_extreme_size(polynomial: Polynomial, bound: Bound, values: range) -> int | None:
-    """Return the largest of `values` at which an upper bound holds, or the smallest for a lower bound.
-
-    None if it holds at none of them.
-    """
-    if bound.is_upper:
-        return largest_below(polynomial, bound.unknown, bound.value, values)
-    root = largest_below(polynomial, bound.unknown, bound.value - 1, values)
-    smallest = values[0] if root is None else root + values.step
-    return smallest if smallest in values else None
+    for name, size in quantity.domain.only_at.items():
+        if name in varied:
+            raise CountingError(
+                f"{subject.name}: the formula of its {quantity.name} holds at {name} = {size:,} only. "
+                + advice.format(name)
+            )
 
 
 def solve_for(
@@ -358,24 +341,10 @@ def solve_for(
     """Find sizes at which a quantity of a subject has these totals.
 
     Sizes that follow others by default, such as d_ff = 4d, follow them here too. Solutions that cannot be built are
-    left out.
-
-    Args:
-        subject: the model; its sizes that are not unknown are used as they are.
-        quantity: a counted quantity of the subject.
-        unknown: the symbols to solve for.
-        totals: each a value of the quantity with sizes at which it holds.
-        ranges: values to search for each unknown; by default chosen by its name.
-        limit: the most solutions to return.
+    left out. The other arguments are those of `solve`.
     """
-    _check_solvable(subject, quantity)
     varied = {*unknown, *(name for _, sizes in totals for name in sizes)}
-    fixed = quantity.domain.only_at
-    for name in [name for name in fixed if name in varied]:
-        raise CountingError(
-            f"{subject.name}: the formula of its {quantity.name} holds at {name} = {fixed[name]:,} only. "
-            f"Leave {name} as it is."
-        )
+    _check_solvable(subject, quantity, varied, "Leave {} as it is.")
     rounded = [letter for letter, rule in quantity.rules.items() if rule.symbols & varied]
     rounded += [letter for letter in quantity.derived if letter not in quantity.rules]
     if rounded:
@@ -496,7 +465,7 @@ def _choose_ranges(unknown: Sequence[str], ranges: Mapping[str, range]) -> dict[
 
 
 def largest_below(polynomial: Polynomial, name: str, bound: int, values: range) -> int | None:
-    """Return the largest of `values` at which a polynomial of symbol `name` is at most `bound`; None if there is none.
+    """Return the largest of `values` at which a polynomial of symbol `name` is at most `bound`, else None.
 
     Where the polynomial rises it is found by bisection; else every value is tried.
 

@@ -216,13 +216,10 @@ def import_model(model: Any) -> Any:
 
 
 def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> Subject:
-    """Return what is counted for a model: a `Subject`, which can build it at any sizes.
+    """Return the `Subject` of a model: the name of a preset, spec file, run folder or example; a spec or a factory.
 
-    Args:
-        model: the name of a preset, spec file, run folder or example; or a spec or a factory.
-        settings: values of spec fields or factory arguments.
-
-    A name may come from a file, so `package.module:factory` is rejected here; only `import_model` imports it.
+    `settings` are values of spec fields or factory arguments. A name may come from a file, so `package.module:factory`
+    is rejected here; only `import_model` imports it.
     """
     settings = dict(settings or {})
     if isinstance(model, nn.Module):
@@ -377,13 +374,9 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
 def adapted_subject(
     model: ModelSpec | Subject, method: Method, trainable: Sequence[str] = (), include_frozen: bool = False
 ) -> Subject:
-    """Return the family of adapted models.
+    """Return the family of adapted models, or of modules with their trainable parameters only.
 
-    Args:
-        model: the model before adaptation.
-        method: how it is adapted, such as LoRA.
-        trainable: path patterns of further parameters that are trained.
-        include_frozen: return the full models instead of modules with the trainable parameters only.
+    `trainable` are path patterns of further parameters that are trained.
     """
     base = model if isinstance(model, Subject) else spec_subject(model, {})
     letters = type(method).letters()

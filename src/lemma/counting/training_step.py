@@ -68,7 +68,6 @@ class Moment:
 
     @property
     def total(self) -> int:
-        """Return the bytes of all parts."""
         return sum(self.parts)
 
 
@@ -83,17 +82,14 @@ class StepTrace:
 
     @property
     def peak(self) -> Moment:
-        """Return the moment with the most bytes."""
         return max(self.moments, key=lambda moment: moment.total)
 
     @property
     def flops(self) -> int:
-        """Return the FLOPs of all operations of the step."""
         return sum(flops * times for (flops, _), times in self.kernels.items())
 
     @property
     def bytes_moved(self) -> int:
-        """Return the bytes that all operations of the step read and write."""
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 

@@ -207,9 +207,7 @@ class ContiguousStreams:
         return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Return the offset in the text, in tokens, of each stream's window at a training step.
-
-        Within an epoch, each window starts where the previous step's window of the same stream ended.
+        """Return the offset in the text of each stream's window; within an epoch it starts where the last one ended.
 
         >>> streams = ContiguousStreams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
@@ -283,7 +281,7 @@ class MaskedWindows:
 
     @property
     def is_paired(self) -> bool:
-        """Return whether rows consist of two segments."""
+        """True if rows consist of two segments."""
         return self.objective != "masked"
 
     @property
@@ -321,10 +319,7 @@ class MaskedWindows:
     ) -> Batch:
         """Build the inputs and the targets of one batch, with masks drawn from `rng`.
 
-        Args:
-            tokens: ids of the whole text.
-            offsets: index in `tokens` of the first token of each row's segment A.
-            is_next: whether the row's segment B is the text after A; otherwise B is drawn from elsewhere in the text.
+        Segment A of a row begins at its offset in `tokens`; B is the text after A if `is_next`, else from elsewhere.
         """
         start, end = (np.full((len(offsets), 1), token) for token in self.special_ids[:2])
         parts = [start, tokens[offsets[:, None] + np.arange(self.first_segment)].astype(np.int64), end]
@@ -344,8 +339,7 @@ class MaskedWindows:
         return inputs, targets
 
     def _mask(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
-        """Select tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, both in
-        place.
+        """Select tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, in place.
 
         Every row has the same number of them, and special tokens at the same positions.
         """

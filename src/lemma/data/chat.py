@@ -89,7 +89,7 @@ class TemplateRenderer:
     """Child process that renders one template, started when it is needed and again after a limit has ended it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def render(self, request: bytes) -> dict[str, Any] | None:
@@ -111,20 +111,16 @@ class TemplateRenderer:
             finally:
                 timer.cancel()
                 if answer is None:  # also after Ctrl-C, when the answer to this request may still come
-                    self._end()
+                    self.close()
             return answer
 
     def close(self) -> None:
         """End the child process, if there is any."""
         with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        """End the child process without taking the lock, which the caller holds."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+            if self._process is not None:
+                self._process.kill()
+                self._process.communicate()
+                self._process = None
 
 
 _renderers: OrderedDict[str, TemplateRenderer] = OrderedDict()

@@ -26,20 +26,13 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, describe_unknown
 from lemma.files import (
     Progress,
-    atomic_new_folder,
-    cached,
+    cached_folder,
     combine_hashes,
-    file_checksum,
     file_hash,
-    files_hash,
     home_folder,
     progress_counter,
-    read_checked_json,
     real_path,
-    remove_atomically,
     text_hash,
-    verify_file,
-    write_checked_json,
 )
 from lemma.optional import import_optional
 from lemma.spec.base import exists
@@ -85,7 +78,7 @@ def decode_image(path: Path, side: int, *, crop_margins: bool = False) -> Pixels
 
     `crop_margins` first removes the transparent margins of a drawing.
     """
-    with _without_warnings():
+    with warnings.catch_warnings(action="ignore"):  # of odd files: what can be read is read, the rest is a DataError
         return _decode(path, side, crop_margins)
 
 
@@ -97,7 +90,6 @@ def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = Fals
     import_pillow()
 
     def try_decode(path: Path) -> Pixels | DataError:
-        """Return the pixels of an image, or its error."""
         try:
             return _decode(path, side, crop_margins)
         except DataError as error:
@@ -105,14 +97,14 @@ def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = Fals
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # no more: each may hold a large image
         for start in range(0, len(paths), DECODE_BATCH):
-            with _without_warnings():
+            with warnings.catch_warnings(action="ignore"):  # for the complete process, so around the threads
                 batch = list(threads.map(try_decode, paths[start : start + DECODE_BATCH]))
             yield from batch
 
 
 def make_thumbnail(path: Path, side: int) -> bytes:
     """Return an image file as the bytes of a PNG whose longer side has at most `side` pixels."""
-    with _without_warnings(), _open_image(path, side) as image:
+    with warnings.catch_warnings(action="ignore"), _open_image(path, side) as image:
         small, png = _on_white(image), io.BytesIO()
         small.thumbnail((side, side))
         small.save(png, format="PNG")
@@ -131,17 +123,6 @@ def _decode(path: Path, side: int, crop_margins: bool) -> Pixels:
             resized, square = square, Image.new("RGB", (side, side), WHITE[:3])
             square.paste(resized, ((side - width) // 2, (side - height) // 2))
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence Pillow's warnings about odd files: what can be read is read, the rest is a DataError.
-
-    Warnings are filtered for the complete process, so this is used around threads, not within them.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 @contextmanager
@@ -209,50 +190,31 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
     """Draw emoji with a font as PNG files in a cache; return their paths by file name.
 
     All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
-    font draws depends on the libraries that read it, so that their versions are part of the cache's key.
-
-    Args:
-        font: path of the font file.
-        names: file names of the images, each an emoji's code points in hexadecimal; those the font lacks are left out.
+    font draws depends on the libraries that read it, so that their versions are part of the cache's key. `names` are
+    file names, each an emoji's code points in hexadecimal; those that the font lacks are left out.
     """
     Image = import_pillow()
     from PIL import ImageDraw, ImageFont, features
 
     versions = [Image.__version__, features.version("freetype2"), features.version("raqm")]
     key = text_hash(json.dumps([DECODING_VERSION, FONT_SIZE, file_hash(font), list(names), versions]))[:32]
-    folder = home_folder("drawn") / key
 
-    def read() -> list[Path]:
-        """Return the cached images; raise a DataError if the cache is missing or damaged."""
-        checksum = folder / "sum.txt"
-        if not checksum.is_file() or checksum.read_text(encoding="utf-8") != _hash_pngs(folder):
-            raise DataError(f"{folder} is missing or damaged.")
-        return sorted(folder.glob("*.png"))
-
-    def draw() -> list[Path]:
-        """Draw all images into the cache and return their paths."""
-        remove_atomically(folder)  # a damaged one
+    def draw(folder: Path) -> dict[str, Any]:
         loaded = ImageFont.truetype(font, FONT_SIZE)
         advance = progress_counter(progress, "drawing images", len(names))
-        with atomic_new_folder(folder) as temporary:
-            for name in names:
-                text = "".join(chr(int(point, 16)) for point in Path(name).stem.split("-"))
-                image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
-                if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
-                    position = (FONT_SIZE, FONT_SIZE)
-                    ImageDraw.Draw(image).text(position, text, font=loaded, embedded_color=True, anchor="lt")
-                if box := image.getchannel("A").getbbox():
-                    image.crop(box).save(temporary / name)
-                advance(1)
-            (temporary / "sum.txt").write_text(_hash_pngs(temporary), encoding="utf-8")
-        return sorted(folder.glob("*.png"))
+        for name in names:
+            text = "".join(chr(int(point, 16)) for point in Path(name).stem.split("-"))
+            image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
+            if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
+                position = (FONT_SIZE, FONT_SIZE)
+                ImageDraw.Draw(image).text(position, text, font=loaded, embedded_color=True, anchor="lt")
+            if box := image.getchannel("A").getbbox():
+                image.crop(box).save(folder / name)
+            advance(1)
+        return {}
 
-    return {path.name: path for path in cached(folder, read, draw)}
-
-
-def _hash_pngs(folder: Path) -> str:
-    """Return the joined SHA-256 of all PNG files in a folder."""
-    return files_hash(sorted(folder.glob("*.png")))
+    folder = home_folder("drawn") / key
+    return {name: folder / name for name in cached_folder(folder, "drawn.json", draw)["files"]}
 
 
 # Which images there are and what their captions are, before any is decoded: a built-in set, or a user's folder
@@ -290,41 +252,40 @@ def list_images(
 ) -> ImageList:
     """List the images and captions of a built-in set or of a user's folder; none is decoded.
 
-    Args:
-        name: built-in set, or path of a folder of images.
-        captions: path of the table of captions; by default the only table in the folder.
-        image: name or number of the table's column of image paths.
-        caption: name or number of its column of captions.
-        splits: by "validation" or "test", path of a table of captions whose images are that split.
+    `captions` is the path of the table of captions, by default the only one in the folder; `image` and `caption` name
+    or number its columns. `splits` are further tables, whose images are the validation or test split.
     """
     splits = splits or {}
-    if is_builtin := name in IMAGES:
+    if name in IMAGES:
         for setting, value in {"captions": captions, "image": image, "caption": caption, **splits}.items():
             if value is not None:
                 raise DataError(f"{setting} = '{value}': {name} has captions of its own. Leave {setting} out.")
         files, notes = _list_builtin(name, progress)
-        tables = {}
-    else:
-        tables = _read_caption_tables(name, captions, image, caption, splits)
-        files, notes = _match_captions(Path(name), tables)
-    hashes = _hash_images([file.path for file in files], progress)
-    images = [file._replace(hash=image_hash) for file, image_hash in zip(files, hashes, strict=True)]
-    if is_builtin:
-        table_hashes = {"": IMAGES[name].stored_hash}
-    else:
-        first_names: dict[str, str] = {}
-        copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
-        notes += _format_count(copies, "images are the same file as another", "image is the same file as another")
-        notes = [*(table.note for table in tables.values()), *notes]
-        by_name = sorted(images, key=lambda file: file.name)
-        table_hashes = {
-            split: combine_hashes([file_hash(table.path), *(file.hash for file in by_name if file.split == split)])
-            for split, table in tables.items()
-        }
-    order = ["", *splits]
-    images.sort(key=lambda file: (order.index(file.split), _split_number(file, is_builtin), file.name))
+        images = sorted(_hash_images(files, progress), key=lambda file: (_split_number(file, True), file.name))
+        return ImageList(tuple(images), IMAGES[name].stored_hash, {}, name, tuple(notes), is_builtin=True)
+    root = Path(name)
+    if not exists(root) and root.name == name:
+        raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
+    if not root.is_dir():
+        problem = "this is not a folder" if exists(root) else "there is no such folder"
+        raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
+    provided = {split: _read_captions(root, file, image, caption) for split, file in splits.items()}
+    tables = {"": _read_captions(root, captions, image, caption, provided.values()), **provided}
+    files, notes = _match_captions(root, tables)
+    images = _hash_images(files, progress)
+    first_names: dict[str, str] = {}
+    copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
+    notes += _format_count(copies, "images are the same file as another", "image is the same file as another")
+    by_name = sorted(images, key=lambda file: file.name)
+    table_hashes = {
+        split: combine_hashes([file_hash(table.path), *(file.hash for file in by_name if file.split == split)])
+        for split, table in tables.items()
+    }
+    order = list(tables)
+    images.sort(key=lambda file: (order.index(file.split), _split_number(file, False), file.name))
     own_hash = table_hashes.pop("")
-    return ImageList(tuple(images), own_hash, table_hashes, str(Path(name)), tuple(notes), is_builtin)
+    notes = (*(table.note for table in tables.values()), *notes)
+    return ImageList(tuple(images), own_hash, table_hashes, str(root), notes, is_builtin=False)
 
 
 def _split_number(file: ImageFile, is_builtin: bool) -> int:
@@ -347,46 +308,23 @@ def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile]
     return images, _format_count(missing, "names have no image in the font", "name has no image in the font")
 
 
-def _read_caption_tables(
-    name: str, captions: str | None, image: str | None, caption: str | None, splits: Mapping[str, str]
-) -> dict[str, DataTable]:
-    """Read the tables of captions of a folder of images: the main one under the key "", and those of `splits`.
+def _hash_images(files: Sequence[ImageFile], progress: Progress | None) -> list[ImageFile]:
+    """Return the images with the SHA-256 of their files; for a file that cannot be read, a hash of its path."""
 
-    Args:
-        name: path of the folder.
-        captions: path of the main table; None to search the folder for it.
-        image: name or number of the column of image paths; None to recognise it.
-        caption: name or number of the column of captions; None to recognise it.
-        splits: path of a further table by split.
-    """
-    root = Path(name)
-    if not exists(root) and root.name == name:
-        raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
-    if not root.is_dir():
-        problem = "this is not a folder" if exists(root) else "there is no such folder"
-        raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
-    provided = {split: _read_captions(root, file, image, caption) for split, file in splits.items()}
-    return {"": _read_captions(root, captions, image, caption, provided.values()), **provided}
-
-
-def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
-    """Return the SHA-256 of each image file; for one that cannot be read, a hash of its path."""
-
-    def hash_image(path: Path) -> str:
-        """Return the SHA-256 of an image file, or of its path if it cannot be read."""
+    def hash_image(image: ImageFile) -> str:
         try:
-            return file_hash(path)
+            return file_hash(image.path)
         except OSError:  # which is reported when it is decoded
-            return text_hash(f"{path} cannot be read")
+            return text_hash(f"{image.path} cannot be read")
 
-    sizes = list(map(_file_size, paths))
+    sizes = [_file_size(image.path) for image in files]
     advance = progress_counter(progress, "reading images", sum(sizes))
-    hashes: list[str] = []
+    hashed: list[ImageFile] = []
     with ThreadPoolExecutor() as threads:
-        for size, image_hash in zip(sizes, threads.map(hash_image, paths), strict=True):
-            hashes.append(image_hash)
+        for image, size, image_hash in zip(files, sizes, threads.map(hash_image, files), strict=True):
+            hashed.append(image._replace(hash=image_hash))
             advance(size)
-    return hashes
+    return hashed
 
 
 def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[ImageFile], list[str]]:
@@ -419,13 +357,12 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
                 captions.setdefault(path, {})[caption] = None
             else:
                 missing[name] = None
-        empty = [f"line {line}" for line in table.skipped_lines]
-        notes += _format_count(empty, "captions are empty", "caption is empty")
-        notes += _format_count(
-            outside, "paths lead out of the folder, and were not read", "path leads out of the folder"
-        )
-        plural = "images of the table are not in the folder"
-        notes += _format_count(missing, plural, "image of the table is not in the folder")
+        for rows, plural, singular in (
+            ([f"line {line}" for line in table.skipped_lines], "captions are empty", "caption is empty"),
+            (outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
+            (missing, "images of the table are not in the folder", "image of the table is not in the folder"),
+        ):
+            notes += _format_count(rows, plural, singular)
         if not captions:
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
@@ -438,8 +375,7 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
 
 
 def _format_count(names: Iterable[str], plural: str, singular: str) -> list[str]:
-    """Return a list with a sentence of the number of names, `plural` or `singular`, and the first names; empty without
-    names.
+    """Return [sentence] with the number of names, `plural` or `singular`, and the first names; [] without names.
 
     >>> _format_count(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
     ['4 images have no caption: a.png, b.png, c.png and 1 more']
@@ -494,7 +430,6 @@ def _read_captions(
     columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
 
     def is_header(first_row: Sequence[str]) -> bool:
-        """Return whether a table's first row holds a usual column name, and no image file."""
         cells = {cell.strip().casefold() for cell in first_row}
         has_alias = bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS})
         return has_alias and not any(cell.endswith(tuple(IMAGE_SUFFIXES)) for cell in cells)
@@ -540,19 +475,14 @@ class CaptionedImages:
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Return the pixels of the images with these indices, and the tokens of one caption of each.
 
-        Args:
-            indices: of the images.
-            choice: number of the caption, for all images or for each; modulo the number of captions that an image has.
+        `choice` is the caption's number, for all images or for each; modulo the number of captions that an image has.
         """
         return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.pad_captions(indices, choice)
 
     def pad_captions(
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> Int64[np.ndarray, "batch longest"]:
-        """Return the tokens of one caption of each of the images with these indices, padded with −1.
-
-        `choice` is the caption's number, for all images or for each, modulo the number of captions that an image has.
-        """
+        """Return the second part of `batch`: the tokens of one caption of each image, padded with −1."""
         rows = np.asarray(indices, dtype=np.int64)
         return self.rows.pad(self.caption_bounds[rows] + choice % np.diff(self.caption_bounds)[rows])
 
@@ -582,12 +512,8 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     """Split images into train, validation and test; return the range of indices in `readable` of each split.
 
     Images of a built-in set are split by a hash of the caption, so that another style of the set is split the same way.
-    Those of a folder are split by count, and equal files stay together. Provided splits come last.
-
-    Args:
-        listing: all images.
-        readable: indices in it of the images that could be decoded.
-        held_out: fraction of the images for each of validation and test.
+    Those of a folder are split by count, and equal files stay together. Provided splits come last. `readable` are the
+    indices in `listing` of the images that could be decoded, `held_out` the fraction for each of validation and test.
     """
     images = [listing.images[index] for index in readable]
     numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
@@ -629,48 +555,29 @@ def _decode_cached(
 
     `side` is the width and height in pixels. The pixels are cached in a memory-mapped file.
     """
+    paths = [image.path for image in listing.images]
     hashes = [image.hash for image in listing.images]
     key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
 
-    def decode() -> tuple[np.ndarray, dict[int, str]]:
-        """Decode all images into the cache and load it."""
-        remove_atomically(folder)  # a damaged one
-        paths = [image.path for image in listing.images]
+    def decode(folder: Path) -> dict[str, Any]:
         sizes = list(map(_file_size, paths))
         advance = progress_counter(progress, "decoding images", sum(sizes))
         errors: dict[int, str] = {}
-        with atomic_new_folder(folder) as temporary:
-            with (temporary / "pixels.bin").open("wb") as file:
-                for index, pixels in enumerate(decode_images(paths, side, crop_margins=listing.is_builtin)):
-                    if isinstance(pixels, DataError):
-                        errors[index] = str(pixels).removeprefix(f"{paths[index]}: ")
-                    else:
-                        file.write(pixels.tobytes())  # not through a map: its touched pages would count as memory
-                    advance(sizes[index])
-            header = {"broken": errors, "file": file_checksum(temporary / "pixels.bin")}
-            write_checked_json(temporary / "pixels.json", header)
-        return _load_pixels(folder, side, len(paths))
+        with (folder / "pixels.bin").open("wb") as file:
+            for index, pixels in enumerate(decode_images(paths, side, crop_margins=listing.is_builtin)):
+                if isinstance(pixels, DataError):
+                    errors[index] = str(pixels).removeprefix(f"{paths[index]}: ")
+                else:
+                    file.write(pixels.tobytes())  # not through a map: its touched pages would count as memory
+                advance(sizes[index])
+        return {"broken": errors}
 
-    return cached(folder, lambda: _load_pixels(folder, side, len(hashes)), decode)
-
-
-def _load_pixels(folder: Path, side: int, num_images: int) -> tuple[np.ndarray, dict[int, str]]:
-    """Load the pixels cached in a folder: those of the readable images, and reasons by index for the others.
-
-    A damaged cache, or one that does not fit `num_images` images, is a DataError.
-    """
-    try:
-        header = read_checked_json(folder / "pixels.json")
-        verify_file(folder / "pixels.bin", header["file"], "pixels.json")
-        errors = {int(index): str(reason) for index, reason in header["broken"].items()}
-        shape = (num_images - len(errors), 3, side, side)
-        if (folder / "pixels.bin").stat().st_size != np.prod(shape, dtype=np.int64):
-            raise ValueError("the file of pixels is not as long as its header says")
-        pixels = np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder}: not readable pixels ({error}).") from None
-    return pixels, errors
+    errors = {int(index): reason for index, reason in cached_folder(folder, "pixels.json", decode)["broken"].items()}
+    shape = (len(paths) - len(errors), 3, side, side)
+    return np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(
+        shape, np.uint8
+    ), errors
 
 
 def prepare_images(
@@ -684,16 +591,11 @@ def prepare_images(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[CaptionedImages]:
-    """Read, split and tokenize images with captions.
+    """Read, split and tokenize images of `side` × `side` pixels, with captions that are cut to `length` tokens.
 
-    Args:
-        spec: the images, their captions and how they are split.
-        side: width and height of the images in pixels.
-        length: number of tokens that captions are cut to, special tokens included.
-        special_tokens: whether captions are put between `<start>` and `<end>`.
-        tokenizer: of a trained model; by default one is trained on the training captions.
-        evaluation: whether to return one split: a folder as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    `special_tokens` puts captions between `<start>` and `<end>`, which count. Without the tokenizer of a trained model
+    one is trained on the training captions. `evaluation` returns one split: a folder as a whole, or `split` of other
+    data, by default `test`.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)

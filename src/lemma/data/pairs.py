@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import PAIR_CORPORA, fetch_corpus, resolve_user_path
+from lemma.data.corpora import PAIR_CORPORA, fetch_corpus
 from lemma.data.splits import (
     ExampleFile,
     Splits,
     assign_splits,
     normalise_text,
     prepare_examples,
+    resolve_user_path,
     split_files,
     split_groups,
 )
@@ -88,19 +89,15 @@ def read_pair_file(
     progress: Progress | None = None,
     deduplicate: bool = True,
 ) -> ExampleFile[Pair]:
-    """Read pairs of texts from a built-in data set or a table.
+    """Read pairs of texts from a built-in data set, or from a TSV, CSV or JSONL file.
 
-    Args:
-        name: data set, or path of a TSV, CSV or JSONL file.
-        source_column: name or number of the column of sources; by default the one with a usual name.
-        target_column: the same for the targets.
-        deduplicate: whether repeated pairs count once.
+    Columns are given by name or number; by default those with usual names are read.
     """
     is_builtin = name in PAIR_CORPORA
     if is_builtin:
         files = fetch_corpus(PAIR_CORPORA[name], progress)
     else:
-        files = [resolve_user_path("pairs", name, "a TSV, CSV or JSONL file")]
+        files = [resolve_user_path("pairs", name, PAIR_CORPORA, "a TSV, CSV or JSONL file")]
     columns = [Column("source", source_column, SOURCE_ALIASES), Column("target", target_column, TARGET_ALIASES)]
     table = read_table(files[0], columns, any_width=True, is_header=_is_header)
     pairs = tuple(map(Pair, table.cells["source"], table.cells["target"]))
@@ -124,10 +121,7 @@ def split_pairs(
 ) -> dict[str, Pairs]:
     """Split pairs into train, validation and test, so that all pairs with the same source are in one split.
 
-    Args:
-        pair_file: the pairs.
-        held_out: fraction of the sources for each of validation and test.
-        provided: files of the user for validation or test, which are not changed.
+    `held_out` is the fraction of the sources for each of validation and test that is not provided.
     """
     provided = provided or {}
     groups: dict[str, list[Pair]] = {}
@@ -155,14 +149,10 @@ def prepare_pairs(
 ) -> Splits[TokenPairs]:
     """Read, split and tokenize pairs of texts; drop those with more than `length` tokens on a side.
 
-    Repeated pairs count once, unless both validation and test are provided: then all files are taken as they are.
-
-    Args:
-        spec: the pairs and how they are split.
-        length: maximum number of tokens of a source with `<end>`, and of a target with one special token.
-        tokenizer: of a trained model; by default one is trained on both sides of the training pairs.
-        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    A source counts with `<end>`, a target with one special token. Repeated pairs count once, unless both validation and
+    test are provided: then all files are taken as they are. Without the tokenizer of a trained model one is trained on
+    both sides of the training pairs. `evaluation` returns one split: a file as a whole, or `split` of other data, by
+    default `test`.
     """
     files = split_files(spec)
     source = read_pair_file(spec.pairs, spec.source, spec.target, progress, deduplicate=len(files) < 2)

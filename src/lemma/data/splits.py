@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from lemma.errors import DataError, describe_unknown
 from lemma.files import text_hash
+from lemma.spec.base import exists
 
 Item = TypeVar("Item")
 Encoded = TypeVar("Encoded")
@@ -71,16 +73,28 @@ class Splits(Generic[Item]):
         notes: Iterable[str] = (),
         labels: tuple[str, ...] = (),
     ) -> "Splits[Encoded]":
-        """Return a copy after tokenization, with new items by split, tokenizer, model sizes and labels.
-
-        `notes` are added to those that the data has.
-        """
+        """Return a copy after tokenization, with new items by split; `notes` are added to those that it has."""
         notes = (*self.notes, *notes)
         replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
         return replace(replaced, items=items)
 
 
 # From files of examples to the examples of each split
+
+
+def resolve_user_path(kind: DataKind, name: str, known_names: Iterable[str], expected: str) -> Path:
+    """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
+
+    Args:
+        kind: kind of data that is wanted, for the error.
+        name: path, or misspelt name of a data set.
+        known_names: data sets of this kind, to suggest.
+        expected: noun phrase of the error, such as "a text file".
+    """
+    path = Path(name)
+    if not exists(path) and path.name == name and not path.suffix:
+        raise DataError(f"{describe_unknown(kind, name, known_names)} Or give the path of {expected}.")
+    return path
 
 
 @dataclass(frozen=True)
@@ -157,13 +171,9 @@ def split_files(spec: Any) -> dict[str, Any]:
 def combine_split_hashes(
     data_hash: str, provided: Mapping[str, str], name: str = "train"
 ) -> tuple[str, dict[str, str]]:
-    """Return a hash of all data, and the hash of each part by its name.
+    """Return a hash of all data, and the hash of each part: the main files, called `name`, and the provided splits.
 
     Without provided splits the first is `data_hash` itself, and there are no parts.
-
-    Args:
-        data_hash: hash of the main files, a part that is called `name`.
-        provided: hash of each split that the user provided.
     """
     if not provided:
         return data_hash, {}

@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
-from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, resolve_user_path
-from lemma.data.splits import Splits, combine_split_hashes, split_files
+from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus
+from lemma.data.splits import Splits, combine_split_hashes, resolve_user_path, split_files
 from lemma.data.text import (
     DOCUMENT_END,
     SAMPLE_WINDOWS,
@@ -37,6 +37,7 @@ from lemma.files import (
     Progress,
     atomic_new_folder,
     cached,
+    cached_json,
     combine_hashes,
     file_checksum,
     file_hash,
@@ -117,13 +118,8 @@ def write_store(
 ) -> TokenStore:
     """Write the encoded pieces of each split into a new folder as memory-mapped tokens; return the opened store.
 
-    The folder appears only when everything is written.
-
-    Args:
-        folder: path of the store, which must not exist.
-        splits: encoded pieces by split; iterated once, while they are written.
-        vocabulary: number of different ids, which decides between 16 and 32 bits.
-        overlaps: sentences on text that two splits share, stored in the header.
+    The folder appears only when everything is written. `vocabulary` decides between 16 and 32 bits; `overlaps` are
+    sentences on text that two splits share.
     """
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
     extents: dict[str, dict[str, int]] = {}
@@ -208,7 +204,7 @@ def find_text_files(
     """
     provided = provided or {}
     corpora = [name for name in names if name in CORPORA]
-    paths = [resolve_user_path("text", name, "a text file") for name in names if name not in CORPORA]
+    paths = [resolve_user_path("text", name, CORPORA, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(real_path(path)) for path in paths)]).most_common(1)[0]
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")
@@ -264,7 +260,6 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
     def write() -> TokenStore:
-        """Encode all splits into a new token store."""
         remove_atomically(folder)  # a damaged one
         advance = progress_counter(progress, "tokenising", sum(map(total_size, source.splits.values())))
         return write_store(
@@ -298,7 +293,6 @@ def _train_on_text(
     is_sample = spec.kind == "byte-pairs" and total > SAMPLE
 
     def train() -> Tokenizer:
-        """Train the tokenizer on the training text, or on a sample of it."""
         if is_sample and any(is_streamed(span.path) for span in spans):
             pieces, size = sample_stream(spans, SAMPLE), SAMPLE
         else:
@@ -319,14 +313,7 @@ def _train_on_text(
 def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
     """Return the cached tokenizer with this key, or else the one that `train` returns, which is then cached."""
     path = home_folder("tokenizers") / f"{key}.json"
-
-    def train_and_write() -> Tokenizer:
-        """Train a tokenizer and write it to the cache."""
-        tokenizer = train()
-        write_checked_json(path, {"tokenizer": tokenizer.json})
-        return tokenizer
-
-    return cached(path, lambda: Tokenizer(str(read_checked_json(path)["tokenizer"]), str(path)), train_and_write)
+    return Tokenizer(cached_json(path, lambda: {"tokenizer": train().json})["tokenizer"], str(path))
 
 
 def _cache_key(*parts: object) -> str:
@@ -417,7 +404,6 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress:
         digest.update(content)
 
     def train() -> Tokenizer:
-        """Train the tokenizer on the texts, byte-pairs on the first ones."""
         sample = texts
         if spec.kind == "byte-pairs":
             offsets = accumulate(map(utf8_size, texts), initial=0)
@@ -460,11 +446,7 @@ def encode_splits(
 ) -> tuple[dict[str, TokenRows], list[str]]:
     """Encode the texts of each split in rows of at most `length` tokens; return the rows by split, and notes.
 
-    Args:
-        texts: the texts of each split.
-        length: maximum number of tokens, special tokens included.
-        special_tokens: whether texts are put between `<start>` and `<end>`.
-        noun: plural by which the notes call the texts, such as "captions".
+    `special_tokens` puts texts between `<start>` and `<end>`, which count; `noun` is what the notes call the texts.
     """
     num_special = sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     max_tokens = length - num_special
@@ -472,8 +454,7 @@ def encode_splits(
         special = f" and its {num_special} special tokens" if num_special else ""
         raise DataError(f"{length} tokens are too few for a text{special}.")
     short = {split: [truncate_text(text, tokenizer.kind, max_tokens) for text in texts[split]] for split in texts}
-    size = sum(map(utf8_size, chain.from_iterable(short.values())))
-    advance = progress_counter(progress, "tokenising", size)
+    advance = progress_counter(progress, "tokenising", sum(map(utf8_size, chain.from_iterable(short.values()))))
     encoded: dict[str, TokenRows] = {}
     total = too_long = dropped = with_unknown = all_unknown = 0
     for split, split_texts in short.items():
@@ -507,7 +488,6 @@ def find_unknown(rows: TokenRows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray
     is_blank = np.isin(rows.tokens, tokenizer.encode_lossy(BLANKS)[0])
 
     def count_in_rows(mask: np.ndarray) -> np.ndarray:
-        """Return the number of true values in each row."""
         return np.diff(np.concatenate([[0], np.cumsum(mask)])[rows.bounds])
 
     return count_in_rows(is_unknown) > 0, count_in_rows(~is_unknown & ~is_blank) == 0

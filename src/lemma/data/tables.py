@@ -81,7 +81,6 @@ def read_table(
     """
 
     def has_header(first_row: Sequence[str]) -> bool:
-        """Return whether a table's first row is a header."""
         requested = [column.requested for column in column_specs if column.requested is not None]
         aliases = {name for column in column_specs for name in (column.role, *column.aliases)}
         has_names = is_header(first_row) if is_header else bool({c.strip().casefold() for c in first_row} & aliases)
@@ -134,12 +133,7 @@ def _find_columns(
 ) -> list[int]:
     """Return the index of each wanted column: a requested name or number first, then usual names, then what remains.
 
-    Args:
-        path: of the table, for errors.
-        column_specs: the wanted columns.
-        names: the header; None without one.
-        first_row: first row of the file.
-        any_width: whether the table may have more columns than are wanted.
+    `names` is the header; `any_width` allows more columns than are wanted.
     """
     width = len(names or first_row)
     indices: dict[str, int] = {}

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lemma.data.splits import describe_overlap
-from lemma.errors import DataError, RunError
-from lemma.files import cached, file_hash, home_folder, read_json, text_hash, write_atomically
+from lemma.errors import DataError
+from lemma.files import cached_json, file_hash, home_folder, text_hash
 from lemma.optional import import_optional
 from lemma.spec.base import exists
 
@@ -94,27 +94,18 @@ def _compression_and_records(path: Path) -> tuple[str, str]:
 
 def _measure_stream(path: Path) -> int:
     """Return the number of bytes of the text in a compressed or record file, cached by the file's hash."""
-    cache = home_folder("texts") / f"{text_hash(f'{path.suffixes[-2:]} {file_hash(path)}')[:32]}.json"
 
-    def read() -> int:
-        """Return the cached number of bytes."""
-        try:
-            return int(read_json(cache)["bytes"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise RunError(f"{cache} is damaged.") from error
-
-    def measure() -> int:
-        """Count the bytes by reading the complete text, and cache the number."""
+    def measure() -> dict[str, int]:
         size, is_blank = 0, True
         for text in decode_span(TextSpan(path, 0, 1 << 62)):
             is_blank = is_blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
             size += len(text.encode("utf-8", "surrogateescape"))
         if is_blank:
             raise DataError(f"{path}: there is no text in it, or nothing but white space. Give a file that holds text.")
-        write_atomically(cache, json.dumps({"bytes": size}))
-        return size
+        return {"bytes": size}
 
-    return cached(cache, read, measure)
+    key = text_hash(f"{path.suffixes[-2:]} {file_hash(path)}")[:32]
+    return cached_json(home_folder("texts") / f"{key}.json", measure)["bytes"]
 
 
 def decode_span(span: TextSpan) -> Iterator[str]:
@@ -344,10 +335,7 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
 
 
 def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
-    """Yield the uncompressed size in bytes of a column in each row group; refuse a decompression bomb.
-
-    `metadata` is that of pyarrow.
-    """
+    """Yield the uncompressed size in bytes of a column in each row group; refuse a decompression bomb."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]
@@ -389,10 +377,8 @@ def hold_out(documents: Sequence[TextSpan], fraction: float) -> dict[str, list[T
 def _find_cut(document: TextSpan, offset: int, max_distance: int) -> int:
     """Return the byte offset at which a document is cut into training and validation text.
 
-    Args:
-        document: the complete document.
-        offset: bytes of training text wanted; negative, or more than the document has, if the cut is in another one.
-        max_distance: bytes within which the end of a record, a line or a word is preferred.
+    `offset` is the wanted number of bytes of training text; negative, or more than the document has, if the cut is in
+    another one. Within `max_distance` bytes the end of a record, a line or a word is preferred.
     """
     if offset <= 0 or offset >= document.size:
         return document.start if offset <= 0 else document.stop

@@ -92,13 +92,9 @@ class Tokenizer:
     def _read_special_tokens(self) -> None:
         """Set the ids of a pretrained model's special tokens, and those its texts begin and end with."""
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
-        first = {
-            name: next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None)
-            for name in ("bos_token", "eos_token")
-        }
-        self.bos = special.get("bos_token", first["bos_token"])
-        self.eos = special.get("eos_token", first["eos_token"])
-        self.unk = special.get("unk_token")
+        for name in ("bos_token", "eos_token"):
+            special.setdefault(name, next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None))
+        self.bos, self.eos, self.unk = special["bos_token"], special["eos_token"], special.get("unk_token")
         try:
             bare, full = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
             both, second = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
@@ -126,9 +122,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """Id with which other libraries may pad rows: a special token that no text begins or ends with; None without
-        one.
-        """
+        """Id with which other libraries may pad rows: a special token that no text begins or ends with, or None."""
         name = self.special_tokens.get("pad_token")
         candidates = (None if name is None else self._engine.token_to_id(name), self.eos, self.unk)
         return next((token for token in candidates if token not in (None, *self.prefix, *self.suffix)), None)
@@ -163,10 +157,9 @@ class Tokenizer:
         return [token for token in candidates if isinstance(token, int) and 0 <= token < self.vocabulary]
 
     def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids that are put before an example, and those put after it.
+        """Return the ids before an example, and those after it: a pretrained model's own, if it has any.
 
-        A pretrained model has its own, or none. Otherwise `special_tokens` decides: `<start>` and `<end>`, numbered
-        after the vocabulary, or none.
+        Of other tokenizers these are `<start>` and `<end>`, numbered after the vocabulary, if `special_tokens`.
         """
         if self.kind == PRETRAINED:
             return self.prefix, self.suffix
@@ -306,13 +299,10 @@ class Tokenizer:
         default_config: Mapping[str, Any] | None = None,
         **generation: Any,
     ) -> "Tokenizer":
-        """Read a tokenizer's JSON file and the settings in the files next to it.
+        """Read a tokenizer's JSON file, whose kind is recognised, and the settings in the files next to it.
 
-        Args:
-            path: of the file `tokenizer.json`; its kind is recognised from its content.
-            vocabulary: vocabulary size of the model, which may be larger than the tokenizer's.
-            default_config: fields of `tokenizer_config.json` for those that the file lacks.
-            generation: the same for `generation_config.json`.
+        The model's `vocabulary` may be larger than the tokenizer's. `default_config` and `generation` are fields for
+        those that `tokenizer_config.json` and `generation_config.json` lack.
         """
         path = Path(path)
         try:
@@ -390,14 +380,12 @@ def _frequent_words(spec: Words, pieces: Iterable[str]) -> list[str]:
             threshold += 1
     least = spec.minimum_count
     ranked = sorted((-count, word) for word, count in counts.items() if count >= least and word not in (UNK, EOS))
-    if not ranked and least == 1:
+    if not ranked:
         raise DataError(
             f"the training text has no words: nothing of at most {MAX_WORD_LENGTH} characters between white space. "
             "Take characters or byte-pairs for it."
-        )
-    if not ranked:
-        raise DataError(
-            f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
+            if least == 1
+            else f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
         )
     limit = None if spec.vocabulary is None else spec.vocabulary - 2
     return [word for _, word in ranked[:limit]]
@@ -515,21 +503,14 @@ _CUTTING_RULES = {
 }
 
 
-def pipeline_kind(engine: Engine) -> str | None:
-    """Return the kind of trained tokenizer that a pipeline is (characters, words or byte-pairs); None for any other.
+def _check_kind(engine: Engine, source: str) -> str:
+    """Return the kind of trained tokenizer that a pipeline is, or "pretrained"; check that its vocabulary fits.
 
-    >>> pipeline_kind(characters_pipeline("abc")), pipeline_kind(words_pipeline(["a"]))
+    >>> _check_kind(characters_pipeline("abc"), "tokenizer.json"), _check_kind(words_pipeline(["a"]), "tokenizer.json")
     ('characters', 'words')
     """
-    return next((kind for kind, rules in _CUTTING_RULES.items() if rules == _cutting_rules(engine)), None)
-
-
-def _check_kind(engine: Engine, source: str) -> str:
-    """Return the kind of a pipeline, "pretrained" for any other; check that its vocabulary fits.
-
-    An error names `source`.
-    """
-    kind, numbers = pipeline_kind(engine), engine.get_vocab()
+    rules, numbers = _cutting_rules(engine), engine.get_vocab()
+    kind = next((kind for kind, expected in _CUTTING_RULES.items() if rules == expected), None)
     if kind is None:
         if not numbers:
             raise DataError(f"{source}: this tokenizer has no tokens.")
@@ -556,13 +537,13 @@ def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code
 
 
 def _encode_characters(table: Int32[np.ndarray, " code_points"], texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Return the concatenated ids of texts by the table of code points, and the bounds of each text."""
+    """Encode texts by the table of code points."""
     points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     return table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
 
 
 def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Return the concatenated ids of the words of texts, and the bounds of each text; `numbers` are the words' ids."""
+    """Encode texts by the ids of their words."""
     words = [split_words(text) for text in texts]
     bounds = np.cumsum([0, *map(len, words)])
     ids = map(numbers.get, chain.from_iterable(words), repeat(numbers[UNK]))
@@ -570,7 +551,7 @@ def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids
 
 
 def _encode_with_library(engine: Engine, texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Return the concatenated ids that the `tokenizers` library gives for texts, and the bounds of each text."""
+    """Encode texts by the `tokenizers` library."""
     try:
         lists = [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
     except Exception as error:  # the library raises nothing narrower

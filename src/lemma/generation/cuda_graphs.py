@@ -58,7 +58,7 @@ class FusedDecoder:
 
     @staticmethod
     def supports(model: DecoderModel, rows: int) -> bool:
-        """Return whether the kernels can run a model on so many rows: bfloat16, plain layers, known activations."""
+        """Return whether the kernels can run a model on `rows` rows: bfloat16, plain layers, known activations."""
         parameter = next(model.parameters())
         return (
             rows <= MAX_ROWS

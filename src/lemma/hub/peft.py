@@ -37,7 +37,6 @@ from lemma.adaptation.lora import (
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.files import read_json, restore_moved_folder
-from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder
 from lemma.hub.tensor_maps import TensorMap
 from lemma.models.base import save_tensors
@@ -427,9 +426,36 @@ class PeftOptions(ForeignFields):
 
 def _select_by_pattern(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
     """Return the value of the first pattern that matches a path from a dot or its start to its end, or the default."""
-    starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
-    matches = (value for pattern, value in (patterns or {}).items() if matches_to_end(pattern, path, starts))
+    matches = (value for pattern, value in (patterns or {}).items() if matches_path(pattern, path))
     return next(matches, default)
+
+
+MAX_STEPS = 10**7
+"""Length of a path to the power of the number of repetitions in a pattern that is matched with it."""
+UNSUPPORTED = re.compile(r"\)[*+{]|\(\?|\\[1-9]")
+"""Repeated groups, for which Python's `re` may take exponential time, and groups with extensions."""
+
+
+def matches_path(pattern: str, path: str) -> bool:
+    r"""Return whether a regular expression of a foreign file matches a path from a dot or its start to its end.
+
+    One that is not valid, or may take long to match, is a RunError.
+
+    >>> matches_path(r"layers\.(0|1\d)\..*proj", "model.layers.12.q_proj"), matches_path("proj", "q_proj")
+    (True, False)
+    """
+    syntax = re.sub(r"\\[^1-9]", "x", pattern)
+    if UNSUPPORTED.search(syntax):
+        raise RunError(
+            f"the regular expression {pattern[:100]!r} is not supported: only characters, classes, groups, "
+            "alternatives and repetitions of single characters are. Name the modules one by one."
+        )
+    if (len(path) + 1) ** len(re.findall(r"[*+?{]", syntax)) > MAX_STEPS:
+        raise RunError(f"the regular expression {pattern[:100]!r} takes too much work. Name the modules one by one.")
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", path) is not None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise RunError(f"{pattern[:100]!r} is not a regular expression: {error}.") from None
 
 
 UPDATE = re.compile(r"(?:(?P<path>.+)\.)?lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.weight)?")

@@ -40,14 +40,8 @@ def evaluate_attention(
 ) -> ParsingScore:
     """Score dependency trees derived from attention, and find the best head for each dependency relation.
 
-    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights.
-
-    Args:
-        run: a trained language model.
-        data_args: the treebank.
-        split: of the treebank; None for the default.
-        settings: `layer` and `head` select one head (default: the mean of all); `limit` sentences; `seed`.
-        observer: receives progress.
+    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights. `settings`
+    are `layer` and `head` (by default the mean of all), `limit`, a number of sentences, and `seed`.
     """
     for name in settings:
         if name in ("context", "stride"):
@@ -61,7 +55,7 @@ def evaluate_attention(
     split_file = data_args.settings.get("test") or data_args.settings.get("validation")  # then all that is read
     trees = read_trees(split_file or data_args.name, reading_progress(observer), split)
     all_gold = trees.item(trees.split_names[0]).sentences[:limit]
-    lengths = [len(encode_words(sentence.words, run.tokenizer).ids) for sentence in all_gold]
+    lengths = [len(encode_words(sentence.words, run.tokenizer)) for sentence in all_gold]
     gold = [
         sentence
         for sentence, length in zip(all_gold, lengths, strict=True)
@@ -88,12 +82,13 @@ def evaluate_attention(
         replace(trained, weights=shuffle_attention(trained.weights, seed + index))
         for index, trained in enumerate(attention["trained"])
     ]
-    predicted: dict[str, list[Sentence]] = {}
-    for name, sentences in attention.items():
-        predicted[name] = [
+    predicted = {
+        name: [
             Sentence(sentence.words, attention_tree(words.select(layer, head)), ("_",) * len(sentence.words))
             for sentence, words in zip(gold, sentences, strict=True)
         ]
+        for name, sentences in attention.items()
+    }
     attended = {name: [most_attended(words.weights) for words in sentences] for name, sentences in attention.items()}
     protocol = {"decoded": DECODING_NOTE, "attention": CAUSAL_NOTE, **tree_protocol(trees), "left out": too_long}
     score = score_trees(gold, predicted.pop("trained"), protocol)
@@ -122,11 +117,7 @@ def relation_findings(
 ) -> list[RelationFinding]:
     """Find the most accurate head for each relation and direction; the most frequent relations come first.
 
-    Args:
-        names: of the heads.
-        gold: sentences with correct trees.
-        most_attended: for each sentence, each head's most attended word from each word.
-        baselines_attended: the same for other attention, by name of the baseline.
+    `names` are those of the heads, `gold` has the correct trees, and `baselines_attended` other attention by its name.
     """
     accuracies, counts = head_accuracies(most_attended, gold)
     baselines = {name: head_accuracies(other, gold)[0] for name, other in (baselines_attended or {}).items()}

@@ -40,7 +40,6 @@ PATTERN_LETTERS = {
     "broad": "b",
     "none": "·",
 }
-"""One for each pattern."""
 
 TEMPLATES = Environment(
     loader=PackageLoader("lemma.inspection", "assets"),

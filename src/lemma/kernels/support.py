@@ -16,11 +16,6 @@ def is_available(device: torch.device) -> bool:
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def runs_on_gpu(tensor: Tensor) -> bool:
-    """Return whether a tensor is on a GPU, or on a CPU that simulates one."""
-    return tensor.is_cuda or COST_RECORDER is not None
-
-
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
     """Return the dtype of matrix products under autocast on a tensor's device.
 

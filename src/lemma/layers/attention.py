@@ -44,7 +44,7 @@ def attend(
 
     Fewer key or value heads than query heads are shared by groups of query heads.
     """
-    on_cpu = not support.runs_on_gpu(queries)
+    on_cpu = not (queries.is_cuda or support.COST_RECORDER)
     if on_cpu and queries.requires_grad and queries.dtype == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):  # in bfloat16 the backward pass takes ten times as long on a CPU
             queries, keys, values = queries.float(), keys.float(), values.float()

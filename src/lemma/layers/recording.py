@@ -50,7 +50,7 @@ class AttentionRecord:
         return weights if self.sinks is None else weights * self.non_sink_fraction()
 
     def non_sink_fraction(self) -> Float[Tensor, "batch heads new 1"]:
-        """Return the total weight of the keys beside the sink: Σ exp(score) / (Σ exp(score) + exp(sink))."""
+        """Return the total weight of the keys except the sink: Σ exp(score) / (Σ exp(score) + exp(sink))."""
         assert self.sinks is not None
         sums = self.scores().logsumexp(-1, keepdim=True)
         return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])

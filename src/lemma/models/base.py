@@ -187,7 +187,7 @@ def pad_to_length(vectors: Float[Tensor, "batch trimmed width"], length: int) ->
 
 
 def tokens_per_batch(device: torch.device, logits_per_token: int = 1) -> int:
-    """Return how many tokens to read at once so that the logits, so many per token, fit in a device's memory."""
+    """Return how many tokens to read at once so that their logits fit in the memory of the device."""
     kind = "cpu" if device.type == "cpu" else "cuda"
     return max(1, min(MAX_TOKENS[kind], MAX_LOGITS[kind] // logits_per_token))
 

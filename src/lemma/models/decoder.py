@@ -158,7 +158,7 @@ class DecoderModel(LanguageModel):
         """
         start, new = cache.tokens.shape[1], tokens.shape[1]
         hidden = self._embed(tokens, start)
-        if self.training and support.runs_on_gpu(hidden):
+        if self.training and (hidden.is_cuda or support.COST_RECORDER):
             hidden = hidden.to(support.autocast_dtype(hidden))  # the residual is as exact as what layers add to it
         hidden = self.dropout(hidden) if self.training else hidden
         position_bias = None

@@ -271,7 +271,7 @@ def _score_batch(
 
 
 def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indices, sorted by length, whose scores for so many relations fit in memory."""
+    """Yield batches of sentence indices, sorted by length, whose scores for this number of relations fit in memory."""
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         fitting = MAX_SCORES // (relations * (lengths[index] + 1) ** 2)

@@ -1,7 +1,7 @@
 """Results of computations, made of blocks, printed and saved in every form.
 
 A result is a frozen dataclass that derives from `Result` and returns what it shows as blocks (headings, text, tables,
-matrices, figures). From these come the terminal text, the notebook cell and the files: .html, .md, .txt, .tex and .svg;
+matrices, figures). From these come the terminal text, the notebook cell and the files: .html, .md, .txt and .svg;
 `to_dict()` gives .json and `records()` gives .csv.
 """
 
@@ -134,13 +134,6 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Legend:
-    """The colour, dashes and name of each line of the figures."""
-
-    entries: Sequence[tuple[str, Sequence[int], str]]
-
-
-@dataclass(frozen=True)
 class Image:
     """An image as PNG, embedded in the page; without one, `text` says so."""
 
@@ -211,7 +204,7 @@ class Fold:
         return [Heading(self.title, 3), *self.blocks]
 
 
-Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Legend | Image | Facts | Pre | Card | Cards | Fold
+Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Image | Facts | Pre | Card | Cards | Fold
 Blocks: TypeAlias = Iterable[Block]
 
 
@@ -268,7 +261,6 @@ class Result(ABC):
             ".svg": lambda: as_svg(self.details(), self.title),
             ".html": lambda: as_html(self.details(), self.title),
             ".md": lambda: as_markdown(self.details()),
-            ".tex": lambda: as_latex(self.details()),
             ".txt": lambda: as_text(self.details(), self.indent) + "\n",
             ".json": lambda: as_json(self.to_dict()),
         }
@@ -384,7 +376,7 @@ def _text_lines(block: Block, indent: str) -> list[str]:
         case Card() | Cards() | Fold():
             within = block.content()
             return as_text(within, indent).split("\n") if within else []
-        case Figure() | Legend() | Image():
+        case Figure() | Image():
             return []
 
 
@@ -445,8 +437,6 @@ def _format_markdown(block: Block) -> str:
             return f"{fence}\n{block.text}\n{fence}"
         case Figure(_, caption) | Image(_, caption):
             return f"*{_escape_markdown(caption)}*" if caption else ""
-        case Legend():
-            return ""
         case Card() | Cards() | Fold():
             return as_markdown(block.content()).rstrip("\n")
 
@@ -468,79 +458,6 @@ def _format_markdown_table(block: Table) -> str:
 def _escape_markdown(text: str) -> str:
     """Return a text on one line with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|$~&])", r"\\\1", " ".join(text.split()))
-
-
-# LaTeX
-
-
-_LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau "
-_LETTERS += "upsilon phi chi psi omega"
-GREEK = {chr(ord("α") + index): "o" if name == "o" else rf"\{name}" for index, name in enumerate(_LETTERS.split())}
-GREEK |= {sign.upper(): "\\" + GREEK[sign][1:].title() for sign in "γδθλξπσυφψω"} | {"µ": r"\mu"}
-GREEK |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))  # LaTeX has no capitals like Latin ones
-LATEX = {sign: f"\\{sign}" for sign in "#$%&_{}"}
-LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "·": r"$\cdot$"}
-LATEX |= {"×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "≠": r"$\ne$", "≈": r"$\approx$", "∞": r"$\infty$"}
-LATEX |= {sign: f"${letter}$" for sign, letter in GREEK.items()}
-LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
-
-
-def as_latex(blocks: Blocks) -> str:
-    """Return blocks as LaTeX to include in a document that loads booktabs."""
-    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_format_latex, blocks))) + "\n"
-
-
-def _format_latex(block: Block) -> str:
-    """Return one block as LaTeX; "" if it has no text."""
-    match block:
-        case Heading(text, level):
-            return rf"\{'sub' * (level - 1)}section*{{{escape_latex(text)}}}"
-        case Text(text):
-            return " \\\\\n".join(escape_latex(line) for line in text.splitlines())
-        case Items(items):
-            return "\n".join(
-                [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
-            )
-        case Table():
-            return _format_latex_table(block)
-        case Matrix():
-            return _format_latex_table(block.table(shade_fractions=False))
-        case Facts(pairs):
-            return _format_latex_table(Table(("", ""), list(pairs.items()), is_text=True))
-        case Pre():
-            lines = " \\\\\n".join(escape_latex(line) for line in block.text.splitlines())
-            return f"\\begin{{quote}}\\ttfamily\n{lines}\n\\end{{quote}}"
-        case Figure(_, caption) | Image(_, caption):
-            return rf"\emph{{{escape_latex(caption)}}}" if caption else ""
-        case Legend():
-            return ""
-        case Card() | Cards() | Fold():
-            return "\n\n".join(map(_format_latex, block.content()))
-
-
-def _format_latex_table(block: Table) -> str:
-    """Return a table as LaTeX."""
-
-    def row(cells: Sequence[str]) -> str:
-        """Return the LaTeX of a row of cells."""
-        return " & ".join(map(escape_latex, cells)) + r" \\"
-
-    shape = "".join("l" if block.is_left_aligned(column) else "r" for column in range(len(block.header)))
-    head = [row(block.header), r"\midrule"] if any(block.header) else []
-    total = [r"\midrule", row(block.total)] if block.total else []
-    lines = [rf"\begin{{tabular}}{{{shape}}}", r"\toprule", *head, *map(row, block.rows), *total, r"\bottomrule"]
-    title = [rf"\paragraph{{{escape_latex(block.title)}}}"] if block.title else []
-    caption = ["", escape_latex(block.caption)] if block.caption else []
-    return "\n".join([*title, *lines, r"\end{tabular}", *caption])
-
-
-def escape_latex(text: str) -> str:
-    r"""Return a text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
-
-    >>> escape_latex("5 % of x_1"), escape_latex("α → −1")
-    ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
-    """
-    return "".join(LATEX.get(sign, sign) for sign in text)
 
 
 # HTML: one template and one stylesheet, nothing fetched, no script, every text escaped.

@@ -207,11 +207,7 @@ def paired_test(
 ) -> PairedTest:
     """Test the differences between a condition and a baseline, seed by seed.
 
-    Args:
-        values: of the condition, one per seed.
-        baseline: of the baseline, for the same seeds in the same order.
-        log: whether to compare logarithms, so that differences are ratios.
-        min_error: least standard error of the mean difference.
+    With `log`, logarithms are compared, so that differences are ratios; `min_error` bounds the standard error.
     """
     pairs = zip(values, baseline, strict=True)
     differences = tuple(math.log(value / base) if log else value - base for value, base in pairs)

@@ -47,23 +47,23 @@ class Embedder:
 
     @cached_property
     def towers(self) -> DualEncoderModel:
-        """Return the dual encoder: the run's model, or the one inside its re-ranker."""
+        """The dual encoder: the run's model, or the one inside its re-ranker."""
         hint = "To train one: lemma train dual-encoder --images emoji --out RUN"
         return self.run.require(DualEncoderModel, "a dual encoder", hint)
 
     @property
     def image_side(self) -> int:
-        """Return the height and width in pixels of the images that the model reads."""
+        """Height and width in pixels of the images that the model reads."""
         return self.towers.spec.image_side
 
     @property
     def width(self) -> int:
-        """Return the number of dimensions of the embeddings."""
+        """Number of dimensions of the embeddings."""
         return self.towers.spec.shared
 
     @cached_property
     def hash(self) -> str:
-        """Return a hash of everything that image vectors depend on: image tower, projection, and image decoding."""
+        """Hash of everything that image vectors depend on: image tower, projection, and image decoding."""
         fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in TEXT_FIELDS}
         digest = hashlib.sha256(json.dumps([READING_VERSION, fields], sort_keys=True).encode())
         for part in (self.towers.image, self.towers.image_projection):
@@ -157,15 +157,7 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
 def _input_ids(
     tokenizer: Tokenizer, text: str | Sequence[int], number: int, max_tokens: int, normalise: bool
 ) -> Sequence[int]:
-    """Encode a text, or validate token ids that were passed instead of a text.
-
-    Args:
-        tokenizer: of the run.
-        text: the text or its ids.
-        number: of the input, for errors.
-        max_tokens: that the model reads.
-        normalise: lower-case a text first.
-    """
+    """Encode a text, in lower case if `normalise`, or validate ids passed instead; `number` names it in errors."""
     if isinstance(text, str):
         text = normalise_caption(text) if normalise else text
         encoded, _ = tokenizer.encode_batch([text])

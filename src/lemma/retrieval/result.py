@@ -32,13 +32,7 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary of rank, name, scores, caption and path."""
-        optional = {
-            "caption": self.caption,
-            "reranked_score": self.reranked_score,
-            "path": self.path and str(self.path),
-        }
-        values = {"rank": self.rank, "name": self.name, "score": self.score}
-        return values | {name: value for name, value in optional.items() if value not in ("", None)}
+        return {name: value for name, value in to_plain(vars(self)).items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
@@ -91,7 +85,7 @@ class SearchResult(Result):
 
     @property
     def title(self) -> str:
-        """Return the queries, separated by commas."""
+        """The queries, separated by commas."""
         return ", ".join(answer.query for answer in self.answers)
 
     def blocks(self) -> Iterator[Block]:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import Tokenizer as Engine
 from torch import Tensor, nn
@@ -63,8 +63,9 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Expor
     folder = RunFolder.open(path)
     check_finished(folder)
     if to in ("merged", "peft") and folder.adaptation is None:
+        form = "merged" if to == "merged" else "written for peft"
         raise RunError(
-            f"{path} is not an adapted run: it has no base, and need not be {FORMATS[to].participle}. "
+            f"{path} is not an adapted run: it has no base, and need not be {form}. "
             f"To write it for transformers: lemma export {path} --to huggingface --out FOLDER"
         )
     check_not_base(folder, out)
@@ -73,7 +74,7 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Expor
         check_run_target(out, overwrite)
     elif to != "gguf":
         check_export_target(out, overwrite)
-    return FORMATS[to].export(folder, out, overwrite)
+    return FORMATS[to](folder, out, overwrite)
 
 
 def load_merged_model(folder: RunFolder) -> nn.Module:
@@ -136,18 +137,11 @@ def _export_peft(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
     return _make_result(out, "a folder for peft", named_weights(model))
 
 
-class Format(NamedTuple):
-    """A format of exports: what is said of a run in it, and the function that writes it."""
-
-    participle: str
-    export: Callable[[RunFolder, Path, bool], ExportResult]
-
-
-FORMATS = {
-    "merged": Format("merged", _export_merged),
-    "huggingface": Format("written for transformers", _export_huggingface),
-    "gguf": Format("written as GGUF", _export_gguf),
-    "peft": Format("written for peft", _export_peft),
+FORMATS: dict[str, Callable[[RunFolder, Path, bool], ExportResult]] = {
+    "merged": _export_merged,
+    "huggingface": _export_huggingface,
+    "gguf": _export_gguf,
+    "peft": _export_peft,
 }
 
 

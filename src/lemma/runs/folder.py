@@ -136,7 +136,8 @@ class RunFolder:
             recipe_settings, spec_settings = read_toml(path / RECIPE), read_toml(path / SPEC)
             data_settings = recipe_settings.pop("data", {})
             data_hash = str(data_settings.pop("hash", ""))
-            check_unchanged(path, overrides)
+            for _, message in find_changed_files(path, overrides):
+                raise RunError(message)
             check_plugins_installed(spec_settings, path)
             spec = read_model(spec_settings, str(path / SPEC))
             recipe = Recipe.read(recipe_settings, f"{path / RECIPE}: recipe")
@@ -202,12 +203,8 @@ class RunFolder:
         """Read the summary of a finished run; None if the run is not finished."""
         if not self.is_finished:
             return None
-        manifest = read_manifest(self.path)
-        if SUMMARY in manifest.get("sealed", ()):
-            return read_checked_json(self.path / SUMMARY)
-        if expected := manifest["files"].get(SUMMARY):  # of an earlier version
-            verify_file(self.path / SUMMARY, expected, MANIFEST)
-        return read_json(self.path / SUMMARY)
+        has_checksums = (self.path / MANIFEST).exists()  # not in version 0.1
+        return (read_checked_json if has_checksums else read_json)(self.path / SUMMARY)
 
     def base(self) -> "RunFolder":
         """Open the run or pretrained model that this run was adapted from."""
@@ -292,7 +289,6 @@ class RunFolder:
         manifest = {
             "files": {**files, **(final_files or {})},
             "tables": tables,
-            "sealed": [SUMMARY],
             TRAINING: final_files is None,
         }
         write_checked_json(folder / MANIFEST, manifest)
@@ -422,12 +418,6 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     if not all(isinstance(manifest.get(part), dict) for part in ("files", "tables")):
         raise RunError(f"{path / MANIFEST} is damaged: it lists no files.")
     return manifest
-
-
-def check_unchanged(path: Path, overrides: Collection[str] = ()) -> None:
-    """Raise a RunError if a file of a run was changed; settings of the recipe in `overrides` may differ."""
-    for _, message in find_changed_files(path, overrides):
-        raise RunError(message)
 
 
 def find_changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:

@@ -145,7 +145,7 @@ class ServedRun:
             raise self._busy_error(len(others))
 
     def _busy_error(self, requests: int) -> ApiError:
-        """Return the error (status 429) for a run with so many requests, with the estimated seconds to wait."""
+        """Return the error (status 429) for a run with this number of requests, with the estimated seconds to wait."""
         seconds = min(60, max(1, math.ceil(self.average_seconds * requests / self.limits.batch)))
         message = f"{self.name} has {requests} requests already. Try again in {seconds} s."
         return ApiError(429, message, code="busy", headers={"retry-after": str(seconds)})

@@ -3,18 +3,21 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from annotated_types import Le
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.settings import SYNONYMS
+
+if TYPE_CHECKING:
+    from lemma.spec.plugins import PluginGroup
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,33 @@ class Spec(BaseModel):
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as TOML- and JSON-compatible values, without those that are None."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def kind_validator(
+    noun: str, kinds: Collection[str], group: "PluginGroup[Any] | None" = None, default: str | None = None
+) -> BeforeValidator:
+    """Return a pydantic validator that accepts the `kind` of a spec instead of its table.
+
+    Args:
+        noun: name of the setting, for errors.
+        kinds: built-in kinds.
+        group: plugins with further kinds.
+        default: kind of a table without one; None if it must have one.
+    """
+
+    def read(value: Any) -> Any:
+        """Convert a kind to a table with this kind; tables and specs are returned as they are."""
+        if default and isinstance(value, Mapping) and "kind" not in value:
+            return {"kind": default, **value}
+        if isinstance(value, bool | int | float):
+            value = str(value)
+        if not isinstance(value, str):
+            return value
+        if value not in kinds and not (group and group.provides(value)):
+            raise ValueError(describe_unknown(noun, value, [*kinds, *(group.names() if group else ())]))
+        return {"kind": value}
+
+    return BeforeValidator(read)
 
 
 def is_utf8(text: str) -> bool:
@@ -338,10 +368,7 @@ def assign_settings(
 
     A dotted setting reaches into a nested spec: `positions.base=500`.
 
-    Args:
-        settings: values by setting name, letter or dotted name.
-        spec_classes: the classes, by names such as "model" and "recipe".
-        extra_names: further settings, which the error about an unknown setting suggests too.
+    `extra_names` are further settings, which the error about an unknown setting suggests too.
     """
     assigned: dict[str, dict[str, Any]] = {owner: {} for owner in spec_classes}
     for key, value in nest_settings(settings).items():

@@ -140,10 +140,7 @@ class Choice:
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """Return the data spec of a training with this model.
 
-        Args:
-            kind: text, treebank, pairs, labels, images or graph; it must be the kind that the model learns from.
-            source: name or path of the data.
-            settings: further fields of the data spec.
+        `kind` must be the one that the model learns from; `source` is the name or path of the data.
         """
         expected = self.model.data_kind
         if kind != expected:

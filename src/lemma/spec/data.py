@@ -5,8 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import kind_validator
+from lemma.spec.base import Letter, Spec, kind_validator
 
 
 class Characters(Spec):
@@ -115,8 +114,8 @@ Nodes = Annotated[int | str, AfterValidator(_check_node_count)]
 """A number of nodes, or a file that names them, one node per line."""
 
 
-class GraphSpec(Spec):
-    """A graph whose nodes are classified: where it comes from, and its splits."""
+class GraphSource(Spec):
+    """A graph whose nodes are classified."""
 
     graph: str
     """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
@@ -128,12 +127,17 @@ class GraphSpec(Spec):
     """Nodes in the validation split, or a file with one node per line; fewer where the graph is small."""
     test: Nodes = 1000
     """Nodes in the test split, or a file with one node per line; fewer where the graph is small."""
-    split: int | None = Field(default=None, ge=0)
-    """Random seed of the split; the recipe's seed if unset, which stays when the run is resumed with another one."""
     nodes: int | None = Field(default=None, ge=2)
     """Number of nodes of the generated graph `blocks`."""
     edges: int | None = Field(default=None, ge=1)
     """Number of edges of the generated graph `blocks`."""
+
+
+class GraphSpec(GraphSource):
+    """A graph whose nodes are classified: where it comes from, and its splits."""
+
+    split: int | None = Field(default=None, ge=0)
+    """Random seed of the split; the recipe's seed if unset, which stays when the run is resumed with another one."""
 
 
 class PairsSpec(Spec):
@@ -155,8 +159,8 @@ class PairsSpec(Spec):
     """A table of pairs as test split; a share is held out if unset."""
 
 
-class LabelsSpec(Spec):
-    """Texts with labels: where they come from, and the splits."""
+class LabelledTexts(Spec):
+    """Texts with labels."""
 
     labels: str
     """Labelled texts by name, or a CSV, TSV or JSONL file of texts and labels."""
@@ -172,6 +176,11 @@ class LabelsSpec(Spec):
     """A file of texts and labels as validation split; a share is held out if unset."""
     test: str | None = None
     """A file of texts and labels as test split; a share is held out if unset."""
+
+
+class LabelsSpec(LabelledTexts):
+    """Texts with labels: where they come from, and the splits."""
+
     parser: str | None = None
     """The run of the parser that parses the texts, for a body that reads trees."""
     limit: int | None = Field(default=None, ge=2)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.errors import describe_unknown
-from lemma.spec.base import Letter, Spec
+from lemma.spec.base import Letter, Spec, kind_validator
 from lemma.spec.data import TrainedTokenizer
-from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
+from lemma.spec.plugins import OpenChoice, PluginGroup
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
 
 Size = Annotated[int, Field(ge=1)]

@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from lemma.errors import LemmaError, PackageError, SpecError, describe_unknown
@@ -98,9 +98,7 @@ class PluginGroup(Generic[Kind]):
     def load_part(self, name: str, path: str) -> Any:
         """Return the registered object of a path, or else import it.
 
-        Args:
-            name: of the plugin, for errors.
-            path: as `package.module:attribute`.
+        `path` is written as `package.module:attribute`.
         """
         if path in self.parts:
             return self.parts[path]
@@ -166,33 +164,6 @@ def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryP
 def _package_title(entry: "EntryPoint") -> str:
     """Return the name and version of an entry point's package."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value.partition(".")[0]
-
-
-def kind_validator(
-    noun: str, kinds: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
-) -> BeforeValidator:
-    """Return a pydantic validator that accepts the `kind` of a spec instead of its table.
-
-    Args:
-        noun: name of the setting, for errors.
-        kinds: built-in kinds.
-        group: plugins with further kinds.
-        default: kind of a table without one; None if it must have one.
-    """
-
-    def read(value: Any) -> Any:
-        """Convert a kind to a table with this kind; tables and specs are returned as they are."""
-        if default and isinstance(value, Mapping) and "kind" not in value:
-            return {"kind": default, **value}
-        if isinstance(value, bool | int | float):
-            value = str(value)
-        if not isinstance(value, str):
-            return value
-        if value not in kinds and not (group and group.provides(value)):
-            raise ValueError(describe_unknown(noun, value, [*kinds, *(group.names() if group else ())]))
-        return {"kind": value}
-
-    return BeforeValidator(read)
 
 
 @dataclass(frozen=True)

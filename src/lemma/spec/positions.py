@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lemma.spec.base import Spec
-from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
+from lemma.spec.base import Spec, kind_validator
+from lemma.spec.plugins import OpenChoice, PluginGroup
 
 
 class PositionsSpec(Spec):

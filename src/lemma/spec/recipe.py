@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
 
 from lemma.errors import SpecError, describe_unknown
-from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import PluginGroup, kind_validator
+from lemma.spec.base import Letter, Spec, kind_validator
+from lemma.spec.plugins import PluginGroup
 
 CAUSAL = "causal"
 

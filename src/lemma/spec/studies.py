@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.base import Letter, Spec, exists, read_toml, short_repr
-from lemma.spec.data import BytePairs, DataSpec, Nodes, TokenizerSpec
+from lemma.spec.data import DataSpec, GraphSource, LabelledTexts
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
 
@@ -262,24 +262,12 @@ class TuneStudy(GridStudy):
 # Classifiers: backbones compared (problem C3), and what pretraining without labels is worth (E4).
 
 
-class LabelStudy(StudySpec):
+class LabelStudy(LabelledTexts, StudySpec):
     """Base class of studies of classifiers: labelled texts, one recipe for every run, seeds."""
 
     merges_tables: ClassVar[bool] = True
     labels: str = "tweets"
     """Labelled texts by name, or a CSV, TSV or JSONL file of texts and labels."""
-    text: str | None = None
-    """The column of the texts; if unset, one called so, or the first of two."""
-    label: str | None = None
-    """The column of the labels; if unset, one called so, or the second of two."""
-    tokenizer: TokenizerSpec = BytePairs()
-    """How texts become tokens; the same for every run."""
-    held_out: float = Field(default=0.1, gt=0, lt=0.5)
-    """The share of the labelled texts for validation, and as many again for the test."""
-    validation: str | None = None
-    """A file of texts and labels as validation split; a share is held out if unset."""
-    test: str | None = None
-    """A file of texts and labels as test split; a share is held out if unset."""
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the body or the recipe that all classifiers share, where the body knows them."""
     seeds: Seeds = (1, 2, 3)
@@ -329,25 +317,13 @@ class PretrainingStudy(LabelStudy):
 # Graph models: what the edges add, over seeds that draw the split and the initial weights (problem D4).
 
 
-class GraphStudy(StudySpec):
+class GraphStudy(GraphSource, StudySpec):
     """Graph models compared on one graph: accuracy over random splits, each against the first."""
 
     merges_tables: ClassVar[bool] = True
     kind: Literal["graph"] = "graph"
     graph: str = "cora"
     """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
-    nodes_file: str | None = None
-    """The table of nodes that belongs to a table of edges."""
-    labelled: Nodes | None = None
-    """Training nodes per class, or a file of training nodes; 20 per class if unset, fewer where the graph is small."""
-    validation: Nodes = 500
-    """Validation nodes, or a file with one node per line; fewer where the graph is small."""
-    test: Nodes = 1000
-    """Test nodes, or a file with one node per line; fewer where the graph is small."""
-    nodes: int | None = Field(default=None, ge=2)
-    """Of the generated graph `blocks`: how many nodes."""
-    edges: int | None = Field(default=None, ge=1)
-    """Of the generated graph `blocks`: how many edges."""
     models: Models = (
         ComparedModel(model="graph", name="two layers"),
         ComparedModel(model="graph", name="rows sum to one", settings={"normalise": "rows"}),
@@ -491,12 +467,7 @@ def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any]
 def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
     """Return `old` with `value` set at a path of keys inside it.
 
-    Args:
-        old: value, or table that the path leads into.
-        path: keys; empty to replace `old`.
-        value: new value.
-        merges: whether a table as value is merged with the old table instead of replacing it.
-        source: begins error messages.
+    With `merges`, a table as value is merged with the old table; `source` begins error messages.
     """
     if path:
         if not isinstance(old, (str, Mapping)) and old is not None:

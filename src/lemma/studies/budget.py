@@ -95,12 +95,7 @@ def fit_schedule(
     A warm-up takes a tenth of the steps at most; one that is `fixed` only has to end before half of them. Validations
     (ten, or as many as requested) take no longer than training; a fixed `evaluate_every` stays.
 
-    Args:
-        recipe: the recipe with its number of steps.
-        fixed: names of settings that the user has set.
-        validations: number of validations; None for the default.
-        step_tokens: tokens read by a training step.
-        validation_tokens: tokens read by a validation.
+    `step_tokens` and `validation_tokens` are read by a training step and by a validation.
 
     >>> recipe, notes = fit_schedule(Recipe(steps=19), {"warm_up"}, 1, step_tokens=1024, validation_tokens=111_000)
     >>> recipe.warm_up, recipe.evaluate_every, notes

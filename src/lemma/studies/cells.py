@@ -162,12 +162,7 @@ def compare_rows(
     A seed fixes the order of the batches and the random numbers of the initial weights for both rows alike; its common
     effect cancels in the difference.
 
-    Args:
-        row: the row.
-        baseline: the row it is compared with.
-        name: of the measure.
-        log: compare logarithms, for measures whose ratio matters.
-        min_error: lower bound of the standard error.
+    With `log`, logarithms are compared, for measures whose ratio matters; `min_error` bounds the standard error.
     """
     values, baseline_values = row.values(name), baseline.values(name)
     seeds = sorted(values.keys() & baseline_values.keys())

@@ -237,7 +237,7 @@ class CheaperClaim:
         }
         match self.accuracy_verdict:
             case "held" if meanings["cheaper"]:
-                verdict = f"holds if cost means {_join_names(meanings['cheaper'], 'or')}"
+                verdict = f"holds if cost means {join_names(meanings['cheaper'], 'or')}"
             case "held":
                 verdict = "does not hold" if meanings["not cheaper"] else "is not decided"
             case "not held":
@@ -246,7 +246,7 @@ class CheaperClaim:
                 verdict = "was not measured"
             case _:
                 verdict = "is not decided, since the noise leaves open whether the accuracies are about the same"
-        by_cost = "; ".join(f"{word} by {_join_names(names, 'and')}" for word, names in meanings.items() if names)
+        by_cost = "; ".join(f"{word} by {join_names(names)}" for word, names in meanings.items() if names)
         details = f" ({by_cost})" if by_cost and self.accuracy_verdict != "not measured" else ""
         claim = f"The claim “about the same accuracy, {self.title} cheaper than {self.against}” {verdict}{details}."
         if not self.costs:
@@ -263,7 +263,7 @@ class CheaperClaim:
         return claim, accuracy, f"Cost of {self.title} against {self.against}: {', '.join(map(str, self.costs))}."
 
 
-def _join_names(names: Sequence[str], word: str) -> str:
+def join_names(names: Sequence[str], word: str = "and") -> str:
     """Join names by commas, and the last by `word`: "a, b or c"."""
     return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 

@@ -25,7 +25,7 @@ from lemma.report.statistics import Estimate, PairedTest, estimate, item_standar
 from lemma.runs.load import Run, load
 from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import choose
-from lemma.spec.data import GraphSpec, LabelsSpec
+from lemma.spec.data import GraphSource, GraphSpec, LabelledTexts, LabelsSpec
 from lemma.spec.models import Classifier, Graph
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, GraphStudy, LabelStudy
@@ -47,8 +47,8 @@ from lemma.studies.claims import CheaperClaim, compare_costs, format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, read_json, validation_rows, write_json
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of, time_in_turns
-from lemma.tasks.base import LoadContext, report_skipped
-from lemma.tasks.classification import classify, load_labels, score_classes
+from lemma.tasks.base import LoadContext
+from lemma.tasks.classification import ClassificationTask, classify, score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 from lemma.tasks.registry import absolute_path
 
@@ -168,13 +168,8 @@ def score_table(
 ) -> StudyTable:
     """Build a table with a line per row: mean scores in per cent, then costs.
 
-    Args:
-        rows: the models.
-        title: the header of the first column.
-        scores: names of scores, such as "accuracy".
-        columns: further columns: header, and a function from a row to its cell; a missing value is a dash.
-        caption: the text below the table.
-        record_columns: further values of the CSV and JSON records, by name.
+    `columns` are further columns: header, and a function from a row to its cell, where a missing value is a dash;
+    `record_columns` are further values of the CSV and JSON records.
     """
     cells, records = [], []
     for row in rows:
@@ -210,11 +205,7 @@ def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate],
 def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str, cut: bool = False) -> Iterator[Plot]:
     """Plot mean validation accuracy over the seeds, up to the last validation that all seeds have.
 
-    Args:
-        rows: one curve each.
-        axes: titles of the x axes by "step" or "seconds", a plot for each.
-        items: "texts" or "nodes", for the caption.
-        cut: clip intervals to 0 and 100 %.
+    `axes` has the titles of the x axes by "step" or "seconds", a plot for each; `cut` clips intervals to 0 and 100 %.
     """
     for axis, title in axes.items():
         curves = []
@@ -331,7 +322,7 @@ def plan_classifier(
 
 def label_data(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     """Return the spec of a study's labelled texts with absolute file paths; `limit` is the number of training texts."""
-    values = {name: getattr(study, name) for name in LabelsSpec.model_fields if name in LabelStudy.model_fields}
+    values = {name: getattr(study, name) for name in LabelledTexts.model_fields}
     values |= {split: absolute_path(file) for split, file in split_files(study).items()}
     return LabelsSpec(**{**values, "labels": absolute_path(study.labels, LABELLED_CORPORA), "limit": limit})
 
@@ -388,8 +379,8 @@ class ClassifiersExperiment(ClassifierExperiment):
         self.data = label_data(spec, spec.limit)
         self.datasets: dict[str, Splits[LabelledExamples]] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one
-            dataset = load_labels(self.data, choice.model.body, None, (), observer)
-            self.datasets[choice.title] = dataset if self.datasets else report_skipped(dataset, observer)
+            context = LoadContext(choice.model, Recipe(), SilentObserver() if self.datasets else observer)
+            self.datasets[choice.title] = ClassificationTask().load(self.data, context)  # notes are logged once
         self.dataset = self.datasets[self.choices[0].title]  # the labelled texts as the first body reads them
 
     def cells(self) -> list[StudyCell]:
@@ -542,7 +533,7 @@ class GraphExperiment(ClassifierExperiment):
 
     def _data(self, seed: int) -> GraphSpec:
         """Return the spec of the graph with the split of a seed and absolute file paths."""
-        values = {name: getattr(self.spec, name) for name in GraphSpec.model_fields if name != "split"}
+        values = {name: getattr(self.spec, name) for name in GraphSource.model_fields}
         for name in ("nodes_file", "labelled", "validation", "test"):
             if isinstance(values[name], str):
                 values[name] = absolute_path(values[name])

@@ -17,16 +17,14 @@ from lemma.counting.count import trainable_formula
 from lemma.data.labels import LabelledExamples
 from lemma.data.pairs import TokenPairs
 from lemma.errors import SpecError
-from lemma.files import explain_storage_errors
 from lemma.report.progress import Observer
 from lemma.report.result import Result, Text
-from lemma.runs.checkpoint import MANIFEST
-from lemma.runs.folder import RunFolder, check_run_target, check_utf8_path
+from lemma.runs.folder import RunFolder, check_run_target
 from lemma.runs.load import build_initial_model, load
 from lemma.spec.base import assign_settings
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.experiment import TitledObserver
+from lemma.studies.experiment import TitledObserver, open_study_folder
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.studies.timing import (
     Quartiles,
@@ -75,13 +73,8 @@ def compare_methods(
 ) -> "StudyResult | UnfinishedComparison":
     """Adapt a base run by every method, measure each adapted run, and save and return a comparison.
 
-    Args:
-        run: the base.
-        data_args: the data to adapt to.
-        settings: of recipe and methods; one that only some methods have is passed to those.
-        out: folder of the report; the run of each method goes into a subfolder.
-        observer: receives progress.
-        overwrite: replace runs in these folders.
+    A setting that only some methods have is passed to those. `out` is the folder of the report, with a subfolder for
+    the run of each method; `overwrite` replaces runs in these.
     """
     if data_args.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
@@ -101,10 +94,7 @@ def compare_methods(
     for method, plan in plans.items():  # known now, not after an hour
         if not has_same_plan(plan, out / method):
             check_run_target(out / method, overwrite)
-    check_utf8_path(out)
-    with explain_storage_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / MANIFEST).unlink(missing_ok=True)  # the table that it has checksums of is written again
+    open_study_folder(out)
     base = BaseEvaluation.measure(plans["full"])
     results: dict[str, AdaptResult] = {}
     for number, (method, plan) in enumerate(plans.items(), start=1):

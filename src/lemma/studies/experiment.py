@@ -62,6 +62,7 @@ class Experiment(ABC, Generic[M]):
     spec: Any  # None if it has none
     out: Path
     observer: Observer
+    failed_before: Mapping[str, int] = {}  # the `failure_time` of cells when the call began, by name
 
     @abstractmethod
     def cells(self) -> Sequence[StudyCell]:
@@ -138,12 +139,9 @@ class Experiment(ABC, Generic[M]):
         observer.log(f"failed: {reason}")
         return CellOutcome(cell, reason=reason)
 
-    def final_outcome(self, cell: StudyCell, failed_before: Mapping[str, int]) -> CellOutcome[M] | None:
-        """Return the outcome of a cell that was measured, or that failed during this call; None if it needs work.
-
-        `failed_before` has the `failure_time` of cells when the call began, by name.
-        """
-        failed_now = self.failure_time(cell) not in (0, failed_before.get(cell.name, 0))
+    def final_outcome(self, cell: StudyCell) -> CellOutcome[M] | None:
+        """Return the outcome of a cell that was measured, or that failed during this call; None if it needs work."""
+        failed_now = self.failure_time(cell) not in (0, self.failed_before.get(cell.name, 0))
         with suppress(LemmaError):  # a damaged run: running it says what is wrong with it
             outcome = self.load_outcome(cell)
             return outcome if failed_now or (outcome.measures and self.is_finished(cell)) else None
@@ -187,10 +185,7 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     A finished cell is not repeated and an interrupted one is continued. After Ctrl-C the report shows what there is.
     Several calls on one folder share its cells.
 
-    Args:
-        experiment: what to run.
-        jobs: run cells in that many processes; in this one if None.
-        on: "ray" or "slurm", if the processes run elsewhere than on this machine.
+    With `jobs`, cells are run in that many processes, `on` "ray" or "slurm" if not on this machine.
     """
     reason = experiment.serial_reason or ("" if experiment.stores_measures else "its times would disturb each other")
     if reason and (jobs or on):
@@ -198,10 +193,7 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     cells = experiment.cells()
     for cell in cells:
         experiment.check(cell)
-    check_utf8_path(experiment.out)
-    with explain_storage_errors(experiment.out):
-        experiment.out.mkdir(parents=True, exist_ok=True)
-        (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
+    open_study_folder(experiment.out)
     if experiment.spec is not None:
         write_atomically(experiment.out / STUDY_FILE, to_toml(experiment.spec.to_dict()))
     runs = experiment.out / "runs"
@@ -215,14 +207,14 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
         trials = experiment.trials(cells)
         for cell in trials:
             experiment.check(cell)
-        failed_before = {cell.name: experiment.failure_time(cell) for cell in (*trials, *cells)}
+        experiment.failed_before = {cell.name: experiment.failure_time(cell) for cell in (*trials, *cells)}
         if jobs is None and on is None:
-            run_cells(experiment, trials, failed_before, outcomes, "trial")
-            run_cells(experiment, cells, failed_before, outcomes)
+            run_cells(experiment, trials, outcomes, "trial")
+            run_cells(experiment, cells, outcomes)
         else:
             from lemma.studies.workers import run_workers  # only where it is asked for
 
-            interrupted = run_workers(experiment, [trials, cells], failed_before, jobs, on)
+            interrupted = run_workers(experiment, [trials, cells], jobs, on)
     except KeyboardInterrupt:
         interrupted = True
     cells = experiment.cells()  # a search finds its cells on the way
@@ -233,6 +225,14 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     )
     result.save()
     return result
+
+
+def open_study_folder(path: Path) -> None:
+    """Make the folder of a study, and remove its manifest, since the report will be written again."""
+    check_utf8_path(path)
+    with explain_storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / MANIFEST).unlink(missing_ok=True)
 
 
 LOCK_POLL_SECONDS = 0.5  # between two looks at whether another process has finished a cell
@@ -269,7 +269,6 @@ def hold_lock(lock_file: Path, observer: Observer) -> Iterator[None]:
 def run_cells(
     experiment: Experiment[Any],
     cells: Sequence[StudyCell],
-    failed_before: Mapping[str, int],
     outcomes: dict[str, CellOutcome[Any]],
     title: str = "run",
 ) -> None:
@@ -278,12 +277,7 @@ def run_cells(
     A lock per cell marks who runs it; the system releases it even if that process is killed. A cell that fails during
     the call is not tried again by it.
 
-    Args:
-        experiment: of the cells.
-        cells: to run.
-        failed_before: the `failure_time` of cells when the call began, by name.
-        outcomes: by name of the cell; outcomes are added to it.
-        title: "run" or "trial", for progress messages.
+    Outcomes are added to `outcomes` by the names of cells.
     """
     waiting = dict(enumerate(cells, start=1))
     reported = False
@@ -299,7 +293,7 @@ def run_cells(
                 except OSError:  # a file system without locks: other calls are not seen
                     pass
             try:
-                outcome = experiment.final_outcome(cell, failed_before) if experiment.stores_measures else None
+                outcome = experiment.final_outcome(cell) if experiment.stores_measures else None
                 observer = TitledObserver(experiment.observer, f"{title} {number} of {len(cells)}: {cell}")
                 outcomes[cell.name] = outcome or experiment.run_cell(cell, observer)
                 del waiting[number]

@@ -347,8 +347,8 @@ class TuneExperiment(GridExperiment):
                 if cell.name not in {known.name for known in self.all_cells}:
                     self.all_cells.append(cell)
                 observer = TitledObserver(self.observer, f"trial {number} of {self.spec.trials}: {cell}")
-                failed_before = {cell.name: self.failure_time(cell)}
-                outcome = self.final_outcome(cell, failed_before) or self.run_cell(cell, observer)
+                self.failed_before = {cell.name: self.failure_time(cell)}
+                outcome = self.final_outcome(cell) or self.run_cell(cell, observer)
                 if outcome.measures is None:
                     break
                 losses[cell.seed] = outcome.measures.loss

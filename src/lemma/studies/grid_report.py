@@ -9,21 +9,8 @@ from shlex import quote
 from statistics import fmean, median
 from typing import Any, Literal
 
-from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
-from lemma.report.result import (
-    Block,
-    Card,
-    Cards,
-    Figure,
-    Heading,
-    Items,
-    Legend,
-    Pre,
-    Table,
-    Text,
-    plot_blocks,
-    to_plain,
-)
+from lemma.report.curves import Curve, Plot
+from lemma.report.result import Block, Card, Cards, Heading, Items, Pre, Table, Text, plot_blocks, to_plain
 from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest
 from lemma.spec.studies import GridStudy, StudyBudget
 from lemma.studies.cells import (
@@ -35,7 +22,7 @@ from lemma.studies.cells import (
     format_value,
     group_rows,
 )
-from lemma.studies.claims import ClaimVerdict, judge_claims
+from lemma.studies.claims import ClaimVerdict, join_names, judge_claims
 from lemma.studies.measures import (
     TEMPERATURE,
     VALIDATION_TOKENS,
@@ -75,15 +62,8 @@ def report_grid(
 ) -> StudyResult:
     """Build the result of a grid study.
 
-    Args:
-        spec: the study.
-        outcomes: of all cells.
-        data: descriptions of the data, by topic.
-        hardware: descriptions of the machine, by topic.
-        out: the folder of the study.
-        interrupted: some cells have no measures.
-        seconds: per token of training steps, by row title.
-        chosen_rates: learning rates, by row title.
+    `data` and `hardware` are descriptions by topic; `seconds` (per token of training steps) and `chosen_rates` are by
+    row title.
     """
     chosen_rates = chosen_rates or {}
     rows = tuple(group_rows(outcomes))
@@ -250,11 +230,6 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: 
     return [*findings, *missing, *(claim.sentence for claim in claims)]
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Join names: "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     """Yield sentences on the best row and the rows that differ from it, paired by seed, corrected for all pairs.
 
@@ -298,7 +273,7 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     if similar:
         figures = [f"{title} {test}" if len(similar) > 1 else str(test) for title, test in similar.items()]
         do = "does" if len(similar) == 1 else "do"
-        yield f"{_join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
+        yield f"{join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
     if len(corrected) > 1:
         pairs = f"p-values are corrected for all {len(corrected)} pairs (Holm)"
         yield f"{pairs}: the best was chosen from the same figures."
@@ -348,7 +323,6 @@ def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
 # The page: intervals, what else was measured, learning curves, claims, samples and models.
 
 
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
 AXES: dict[Literal["tokens", "seconds"], str] = {"tokens": "training tokens", "seconds": "training seconds"}
 LISTED_SETTINGS = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
 
@@ -363,10 +337,8 @@ def build_page(
 ) -> Iterator[Block]:
     """Yield the blocks of the HTML page below the table: plots, claims, curves, samples, recipes."""
     has_scores = best_row(rows) is not None
-    if has_scores and can_draw():
-        interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""
-        caption = f"Validation perplexity: mean (dot){interval} and each seed (tick). Lower is better."
-        yield Figure(draw_intervals(rows), caption, "narrow")
+    if has_scores:
+        yield from plot_blocks([plot_intervals(rows)], "narrow")
     yield from plot_blocks(plot_sweeps(rows))
     yield from trials
     for view in views:
@@ -386,12 +358,7 @@ def _curve_blocks(rows: Sequence[Row], seconds: Seconds) -> Iterator[Block]:
     if not any(len(measures.curve) > 1 for row in rows for measures in row.measures.values()):
         yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
         return
-    if not can_draw():
-        missing = "since altair and vl-convert are not installed: pip install 'lemma-lm[plots]'."
-        yield Text(f"The plots were left out, {missing}")
-        return
-    yield Legend(line_styles(rows))
-    yield from (Figure(draw_curves(rows, axis, seconds), f"Validation loss against {AXES[axis]}.") for axis in AXES)
+    yield from plot_blocks(plot_learning_curves(rows, axis, seconds) for axis in AXES)
     loss = f"The loss is that of up to {VALIDATION_TOKENS:,} validation tokens."
     lines = "Each seed is a thin line, the mean of the seeds a thick one."
     timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
@@ -482,85 +449,43 @@ def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
     return plots
 
 
-def line_styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return (colour, dash pattern, title) of each row; dash patterns differ once colours repeat."""
-    count = len(COLOURS)
-    return [(COLOURS[index % count], DASHES[index // count % len(DASHES)], row.title) for index, row in enumerate(rows)]
-
-
 def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
     """Average the learning curves of several seeds point by point, up to the length of the shortest."""
     columns = (tuple(zip(*points, strict=True)) for points in zip(*curves, strict=False))
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
-def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds = NOT_TIMED) -> str:
-    """Draw validation loss against tokens or seconds as SVG: seeds as thin lines, the mean of each row thick.
+def plot_learning_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds = NOT_TIMED) -> Plot:
+    """Plot validation loss against tokens or seconds: seeds as thin lines, the mean of each row thick.
 
     With `seconds` (per token of training steps, by row title) time is tokens × that speed, so that other processes on
     the machine do not distort a curve.
     """
-    import altair
 
-    def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
+    def make_curve(row: Row, points: Sequence[CurvePoint], thin: bool = False) -> Curve:
         times = seconds.get(row.title) if axis == "seconds" else None
-        values = [(point.tokens * median(times) if times else getattr(point, axis), point.loss) for point in curve]
-        return [{"row": row.title, "seed": seed, "x": x, "loss": loss} for x, loss in values]
+        x = tuple(point.tokens * median(times) if times else getattr(point, axis) for point in points)
+        return Curve(row.title, x, tuple(point.loss for point in points), thin=thin)
 
-    seeds = [point for row in rows for seed, run in row.measures.items() for point in points(row, run.curve, seed)]
-    means = [point for row in rows for point in points(row, mean_curve([run.curve for run in row.measures.values()]))]
-    styles = line_styles(rows)
-    dashes = altair.Scale(domain=[title for _, _, title in styles], range=[list(dash) for _, dash, _ in styles])
-    base = altair.Chart().encode(
-        x=altair.X("x:Q", title=AXES[axis], axis=altair.Axis(format="~s", tickCount=5)),
-        y=altair.Y(
-            "loss:Q",
-            title="validation loss (nats/token)",
-            scale=altair.Scale(zero=False),
-            axis=altair.Axis(minExtent=34, tickCount=6),
-        ),
-        color=_row_colours(rows),
-        strokeDash=altair.StrokeDash("row:N", scale=dashes, legend=None),
-    )
-    thin = base.mark_line(strokeWidth=1, opacity=0.35).encode(detail="seed:N")
-    thick = base.mark_line(strokeWidth=2.5)
-    layers = [
-        mark.properties(data=altair.InlineData(values=values)) for mark, values in ((thin, seeds), (thick, means))
-    ]
-    return to_svg(altair.layer(*layers).properties(width=400, height=260))
+    seeds = [make_curve(row, run.curve, thin=True) for row in rows for run in row.measures.values()]
+    means = [make_curve(row, mean_curve([run.curve for run in row.measures.values()])) for row in rows if row.measures]
+    caption = f"Validation loss against {AXES[axis]}."
+    return Plot(AXES[axis], "validation loss (nats/token)", (*seeds, *means), caption=caption)
 
 
-def draw_intervals(rows: Sequence[Row]) -> str:
-    """Draw the mean perplexity of each row with its interval, and every seed as a small tick, as SVG."""
-    import altair
-
+def plot_intervals(rows: Sequence[Row]) -> Plot:
+    """Plot the mean perplexity of each row with its interval, and every seed as a small dot."""
     scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
-    ends = [  # no perplexity is below 1, however wide the interval of a few seeds may be
-        {"row": row.title, "value": score.mean, "low": max(1.0, score.low), "high": score.high} for row, score in scored
-    ]
-    values = [{"row": row.title, "value": value} for row, _ in scored for value in row.values("perplexity").values()]
-    titles = [row.title for row, _ in scored]
-    labels = altair.Axis(labelLimit=240, minExtent=7 * max(map(len, titles)))  # wide enough for the reader's font
-    marks = {"y": altair.Y("row:N", sort=titles, title=None, axis=labels), "color": _row_colours(rows)}
-    axis = altair.X(
-        "value:Q", title="validation perplexity", scale=altair.Scale(zero=False), axis=altair.Axis(tickCount=6)
-    )
-    means, seeds = (altair.Chart(altair.InlineData(values=points)) for points in (ends, values))
-    chart = altair.layer(
-        means.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", **marks),
-        means.mark_circle(size=90, opacity=1).encode(x=axis, **marks),
-        seeds.mark_tick(thickness=1.5, size=14, opacity=0.6).encode(x=axis, **marks),
-    )
-    return to_svg(chart.properties(width=300, height=altair.Step(26)))
-
-
-def _row_colours(rows: Sequence[Row]) -> Any:
-    """Return the Altair colour encoding of the rows."""
-    import altair
-
-    styles = line_styles(rows)
-    scale = altair.Scale(domain=[title for *_, title in styles], range=[colour for colour, *_ in styles])
-    return altair.Color("row:N", scale=scale, legend=None)
+    curves = []
+    for index, (row, score) in enumerate(scored):
+        seeds = tuple(row.values("perplexity").values())
+        low = max(1.0, score.low)  # no perplexity is lower, however wide the interval of a few seeds may be
+        curves.append(Curve(row.title, (index,), (score.mean,), (low,), (score.high,), dots=True))
+        curves.append(Curve(row.title, (index,) * len(seeds), seeds, dots=True, thin=True))
+    interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""
+    caption = f"Validation perplexity: mean (dot){interval} and each seed (small dot). Lower is better."
+    ticks = tuple(row.title for row, _ in scored)
+    return Plot("", "validation perplexity", tuple(curves), caption=caption, bars=True, ticks=ticks, joined=False)
 
 
 MAX_ROUNDS, MAX_CHARACTERS, MAX_LINES = 2, 60, 6  # of the repetitions of a loop that are shown

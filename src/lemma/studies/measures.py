@@ -32,7 +32,7 @@ from lemma.spec.studies import GridStudy
 from lemma.studies.cells import StudyRow, compare_rows, correct_tests
 from lemma.studies.experiment import RunPlan, validation_rows
 from lemma.studies.result import NO_VALUE
-from lemma.tasks.language import PerplexityScore, TextSource, perplexity, training_length
+from lemma.tasks.language import PerplexityScore, Protocol, perplexity, training_length
 
 SPLIT = "validation"
 TEMPERATURE = 0.6
@@ -123,7 +123,7 @@ class Scorer:
     def _score(self, model: LanguageModel, max_tokens: int | None) -> PerplexityScore:
         """Compute perplexity on the first `max_tokens` validation tokens; None for all."""
         tokens = self.dataset.item(SPLIT)
-        source = TextSource(self.dataset.tokenizer.description, self.dataset.hash, SPLIT)
+        source = Protocol(self.dataset.tokenizer.description, self.dataset.hash, SPLIT)
         return perplexity(model, tokens[:max_tokens], bytes=None if max_tokens else tokens.bytes, source=source)
 
 

@@ -16,7 +16,7 @@ from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, SpecError, describe_unknown
 from lemma.files import Progress, remove_atomically, write_atomically
 from lemma.report.curves import Plot
-from lemma.report.progress import Observer, reading_progress
+from lemma.report.progress import Observer, SilentObserver, reading_progress
 from lemma.report.statistics import Estimate, PairedTest
 from lemma.runs.folder import RunFolder, is_started
 from lemma.runs.load import make_adaptation_spec
@@ -57,8 +57,8 @@ from lemma.studies.experiment import (
 )
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.studies.timing import device_of
-from lemma.tasks.base import LoadContext, report_skipped
-from lemma.tasks.classification import load_labels
+from lemma.tasks.base import LoadContext
+from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.registry import task_for
 
 TEXTS_FILE = "texts.txt"
@@ -83,7 +83,8 @@ class PretrainingExperiment(ClassifierExperiment):
             )
         check_reserved(spec.pretraining, {"seed": "Give the study `seeds`, as in seeds=[1,2]."})
         recipe = Recipe.read(spec.pretraining, "study.pretraining")
-        self.labelled = report_skipped(load_labels(label_data(spec), body, None, (), observer), observer)
+        task, context = ClassificationTask(), LoadContext(self.choice.model, Recipe(), observer)
+        self.labelled = task.load(label_data(spec), context)
         out.mkdir(parents=True, exist_ok=True)
         self.texts = write_texts(spec.unlabelled, self.labelled, out / TEXTS_FILE, reading_progress(observer))
         text = DataSpec(text=(str((out / TEXTS_FILE).resolve()),), tokenizer=spec.tokenizer, held_out=HELD_OUT)
@@ -91,8 +92,9 @@ class PretrainingExperiment(ClassifierExperiment):
         self.tokenizer: Any = dataset.tokenizer
         assert isinstance(self.tokenizer, Tokenizer)
         counts = sorted({min(count, len(self.labelled.item("train").texts)) for count in spec.counts})
+        context = replace(context, vocabulary=self.tokenizer, observer=SilentObserver())
         self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
-            count: load_labels(label_data(spec, count), body, self.tokenizer, (), observer) for count in counts
+            count: task.load(label_data(spec, count), context) for count in counts
         }
         seeds = spec.seeds if spec.base_per_seed else spec.seeds[:1]
         self.bases = {seed: self._plan_base(seed, text, dataset) for seed in seeds}
@@ -373,11 +375,7 @@ def write_texts(
     Texts that are equal but for case and white space are written once. Their order is random, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the other texts.
 
-    Args:
-        names: of sets or files of texts.
-        labelled: its training and unlabelled texts are written too; its other splits are excluded.
-        path: the file to write.
-        progress: receives progress.
+    `names` are sets or files of texts; the training and unlabelled texts of `labelled` are written too.
     """
     texts = [text for name in names for text in read_texts(name, progress)]
     if labelled.description not in names:

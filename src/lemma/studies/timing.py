@@ -104,11 +104,7 @@ def time_in_turns(
     A call that takes less than two milliseconds is repeated within one measurement, equally often in every round. The
     garbage collector waits until the end.
 
-    Args:
-        calls: the candidates by name.
-        repetitions: the number of rounds.
-        device: "cuda" waits for the GPU after each measurement.
-        limit: seconds after which no round starts, once quartiles can be computed.
+    `limit` is in seconds: past it no round starts, once quartiles can be computed.
     """
 
     def measure(call: Callable[[], Any], repeats: int) -> float:

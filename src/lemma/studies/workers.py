@@ -70,9 +70,9 @@ def run_worker(job_file: str) -> None:
     try:
         out = Path(job_file).parent
         experiment = open_experiment(read_study(out / STUDY_FILE), out, SilentObserver())
-        cells = experiment.cells()
+        experiment.failed_before, cells = job["failed"], experiment.cells()
         for stage in (experiment.trials(cells), cells):
-            run_cells(experiment, stage, job["failed"], {})
+            run_cells(experiment, stage, {})
     except KeyboardInterrupt:
         pass
     finally:
@@ -234,7 +234,6 @@ WORKERS: Mapping[str | None, type[Workers]] = {None: LocalWorkers, "ray": RayWor
 def run_workers(
     experiment: Experiment[Any],
     stages: Sequence[Sequence[StudyCell]],
-    failed_before: Mapping[str, int],
     jobs: int | None,
     cluster: str | None,
 ) -> bool:
@@ -242,12 +241,7 @@ def run_workers(
 
     The threads of this machine are divided among the workers. A worker that dies leaves its cell to the others.
 
-    Args:
-        experiment: of the cells.
-        stages: groups of cells, one after the other.
-        failed_before: the `failure_time` of cells when the call began, by name.
-        jobs: the number of workers; by default as many as are useful.
-        cluster: "ray" or "slurm"; None for this machine.
+    `stages` are run one after the other. Without `jobs` there are as many workers as are useful.
     """
     if cluster not in WORKERS:
         raise SpecError(describe_unknown("study --on: value", str(cluster), CLUSTERS))
@@ -260,7 +254,7 @@ def run_workers(
     threads = max(1, cores // count) if cluster is None else 1
     job_file = experiment.out.resolve() / f".workers-{uuid4().hex}.json"
     job = {
-        "failed": dict(failed_before),
+        "failed": dict(experiment.failed_before),
         "folder": str(Path.cwd()),
         "threads": threads if cluster is None else None,
         "parent": os.getpid() if cluster is None else None,
@@ -277,7 +271,7 @@ def run_workers(
         raise
     try:
         observer.start(f"{len(cells)} runs in {processes}", len(cells), "runs")
-        _watch(experiment, workers, pending, failed_before)
+        _watch(experiment, workers, pending)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -291,19 +285,14 @@ def run_workers(
             interrupted = True
         workers.stop()
     for cell in pending.values():
-        if not interrupted and not experiment.final_outcome(cell, failed_before):
+        if not interrupted and not experiment.final_outcome(cell):
             reason = workers.failure_message() or "its worker ended early"
             experiment.record_failure(cell, reason, TitledObserver(observer, str(cell)))
     return interrupted
 
 
-def _watch(
-    experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell], failed_before: Mapping[str, int]
-) -> None:
-    """Log each cell that finishes and remove it from `pending`, until none is left or no worker runs.
-
-    `failed_before` has the `failure_time` of cells when the call began, by name.
-    """
+def _watch(experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell]) -> None:
+    """Log each cell that finishes and remove it from `pending`, until none is left or no worker runs."""
     total, modified = len(pending), dict[str, int]()
     while pending:
         running = workers.count_running()  # asked first: what they did before they ended is seen below
@@ -312,7 +301,7 @@ def _watch(
             if time_ns == modified.get(cell.name):
                 continue
             modified[cell.name] = time_ns
-            if outcome := experiment.final_outcome(cell, failed_before):
+            if outcome := experiment.final_outcome(cell):
                 del pending[cell.name]
                 perplexity = getattr(outcome.measures, "perplexity", None)
                 message = f"perplexity {perplexity:.3f}" if perplexity else "done"

@@ -38,27 +38,18 @@ class ImageTransforms:
 
     Attributes:
         affine: Maps the coordinates (x, y) of a new pixel to those of the old one, sides from −1 to 1.
-        brightness: Factors.
-        contrast: Factors about the mean of the image.
-        colour_maps: Linear maps of (red, green, blue).
-        filters: Filters of 3 × 3 pixels from all channels to each.
-        filter_mix: Weight of the filtered image in the result.
-        is_grey: Whether the colours are removed.
-        blur_mix: Weight of the blurred image in the result.
-        box: Rectangle to paint over: left, top, right, bottom, from 0 to 1.
-        paint: Colour of the rectangle.
     """
 
     affine: Float[np.ndarray, "batch 2 3"]
-    brightness: Fractions
-    contrast: Fractions
-    colour_maps: Float[np.ndarray, "batch 3 3"]
-    filters: Float[np.ndarray, "batch 3 3 3 3"]
-    filter_mix: Fractions
-    is_grey: Bool[np.ndarray, " batch"]
-    blur_mix: Fractions
-    box: Float[np.ndarray, "batch 4"]
-    paint: Float[np.ndarray, "batch 3"]
+    brightness: Fractions  # factors
+    contrast: Fractions  # factors about the mean of the image
+    colour_maps: Float[np.ndarray, "batch 3 3"]  # linear maps of (red, green, blue)
+    filters: Float[np.ndarray, "batch 3 3 3 3"]  # filters of 3 × 3 pixels from all channels to each
+    filter_mix: Fractions  # weight of the filtered image in the result
+    is_grey: Bool[np.ndarray, " batch"]  # whether the colours are removed
+    blur_mix: Fractions  # weight of the blurred image in the result
+    box: Float[np.ndarray, "batch 4"]  # rectangle to paint over: left, top, right, bottom, from 0 to 1
+    paint: Float[np.ndarray, "batch 3"]  # colour of the rectangle
 
     def __getitem__(self, rows: slice) -> "ImageTransforms":
         return ImageTransforms(*(getattr(self, field.name)[rows] for field in fields(self)))

@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
-from lemma.data.splits import Item, Splits, split_files
+from lemma.data.splits import Splits, split_files
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer, reading_progress
@@ -32,25 +32,15 @@ from lemma.tasks.registry import TASKS_BY_OPTION, DataArgs, TaskInfo, task_for
 
 @dataclass(frozen=True)
 class LoadContext:
-    """Context in which data are loaded: the model, the recipe and the run they are for.
+    """Context in which data are loaded: the model, the recipe and the run they are for."""
 
-    Attributes:
-        model: Spec of the model.
-        recipe: Recipe of the run.
-        observer: Shows progress and messages.
-        vocabulary: Tokenizer or lexicon; learned from the data if None.
-        labels: Names of the classes; taken from the data if empty.
-        run_path: Folder of the run that the data are to evaluate, where they are not its own.
-        split: Split of these data that is asked for.
-    """
-
-    model: Any
+    model: Any  # its spec
     recipe: Recipe
-    observer: Observer
-    vocabulary: Any = None
-    labels: tuple[str, ...] = ()
-    run_path: Path | None = None
-    split: str | None = None
+    observer: Observer  # shows progress and messages
+    vocabulary: Any = None  # tokenizer or lexicon; learned from the data if None
+    labels: tuple[str, ...] = ()  # names of the classes; taken from the data if empty
+    run_path: Path | None = None  # folder of the run that the data are to evaluate, where they are not its own
+    split: str | None = None  # split of these data that is asked for
 
     @classmethod
     def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
@@ -79,10 +69,18 @@ class Task(ABC):
     if_changed: ClassVar[str] = (
         "its validation and test splits may contain training data. To evaluate on it anyway, name it with --{}."
     )
+    note_prefix: ClassVar[str] = ""  # before each note on how the data were read
 
     @abstractmethod
-    def load(self, data: Any, context: LoadContext) -> Splits[Any]:
+    def _read(self, data: Any, context: LoadContext) -> Splits[Any]:
         """Return the splits of the data that a data spec names, as the model of the context reads them."""
+
+    def load(self, data: Any, context: LoadContext) -> Splits[Any]:
+        """Read the data as `_read` does, and log how many items were skipped, cut or in several splits."""
+        splits = self._read(data, context)
+        for message in (*(self.note_prefix + note for note in splits.notes), *splits.overlaps):
+            context.observer.log(message)
+        return splits
 
     @abstractmethod
     def batches(self, model: Any, examples: Any, recipe: Recipe, worker: "Worker") -> "Batches":
@@ -202,13 +200,6 @@ def check_penalties(task: Task, recipe: Recipe) -> None:
         )
 
 
-def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
-    """Log how many items were skipped, cut or in several splits; return the data unchanged."""
-    for message in (*data.notes, *data.overlaps):
-        observer.log(message)
-    return data
-
-
 def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
     """Return the protocol entries (name → value) about the data that a score was measured on."""
     entries = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split}
@@ -258,13 +249,11 @@ class Batches:
     """The batches of a run on its device; each is a pure function of its step.
 
     Attributes:
-        fixed_shape: Whether all batches have one shape, so that compiling pays.
-        note: Message for the user about these batches.
         length: Mean tokens of a row.
     """
 
-    fixed_shape: ClassVar[bool] = True
-    note: str | None = None
+    fixed_shape: ClassVar[bool] = True  # whether all batches have one shape, so that compiling pays
+    note: str | None = None  # message for the user about these batches
 
     def __init__(self, recipe: Recipe, worker: Worker, length: int, tokens_per_step: int) -> None:
         self.recipe, self.worker, self.rows = recipe, worker, worker.local_rows(recipe.batch)
@@ -294,16 +283,19 @@ class ExampleBatches(Batches):
 
     fixed_shape = False
 
-    def __init__(self, examples: ExampleSet, recipe: Recipe, worker: Worker) -> None:
+    def __init__(
+        self,
+        examples: ExampleSet,
+        recipe: Recipe,
+        worker: Worker,
+        predicted_targets: Callable[[Any], Any] = lambda targets: targets,
+    ) -> None:
+        """Prepare batches; `predicted_targets` returns the part of the targets that the loss counts, if ≥ 0."""
         mean = float(examples.lengths.mean())
         super().__init__(recipe, worker, max(1, round(mean)), max(1, round(mean * recipe.batch)))
-        self.examples = examples
+        self.examples, self.predicted_targets = examples, predicted_targets
         self.order = BucketedExamples(examples.lengths, recipe.batch, recipe.seed)
         self.num_targets = 0  # of the last batch, over the rows of all processes
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return the part of the targets that the loss counts; negative entries are padding."""
-        return targets
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows ..."], Int[Tensor, "rows ..."]]:
         inputs, targets = self.examples.batch(self.order.examples(step))
@@ -332,15 +324,13 @@ class TaskLoss(nn.Module):
     `forward(inputs, targets, state)` returns `LossTerms`.
 
     Attributes:
-        compilable: Whether the module can be compiled.
         layers: Layers of one shape, of which one is compiled for all; empty to compile the module at once.
-        terms: Names of the reported terms.
         chance: Number of choices of an untrained model, their plural, and the symbol of the number.
     """
 
     compilable: bool = True
     layers: Sequence[nn.Module] = ()
-    terms: tuple[str, ...] = ("loss",)
+    terms: tuple[str, ...] = ("loss",)  # names of the terms that are reported
     chance: tuple[int, str, str] | None = None
 
 
@@ -349,11 +339,10 @@ class CrossEntropy(NamedTuple):
 
     Attributes:
         objective: With label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over all classes of −log p.
-        loss: −log p(target) without smoothing, to report.
     """
 
     objective: Float[Tensor, ""]
-    loss: Float[Tensor, ""]
+    loss: Float[Tensor, ""]  # −log p(target) without smoothing, to report
 
 
 def cross_entropy(
@@ -397,21 +386,13 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True)
 class Headline:
-    """The figure by which scores are compared.
-
-    Attributes:
-        name: Name of the figure.
-        value: The figure.
-        bounds: Its 95 % interval, if there is one.
-        more_is_better: Whether larger values are better.
-        baseline: Value of always naming the most frequent class.
-    """
+    """The figure by which scores are compared."""
 
     name: str
     value: float
-    bounds: Sequence[float] | None = None
+    bounds: Sequence[float] | None = None  # its 95 % interval, if there is one
     more_is_better: bool = True
-    baseline: float | None = None
+    baseline: float | None = None  # value of always naming the most frequent class
 
     @property
     def baseline_text(self) -> str:

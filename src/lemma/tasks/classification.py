@@ -19,7 +19,7 @@ from lemma.errors import InputError, RunError, SpecError
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.classifier import ClassifierModel
 from lemma.optional import import_optional
-from lemma.report.progress import Observer, SilentObserver, reading_progress
+from lemma.report.progress import Observer, SilentObserver
 from lemma.report.result import Block, Result, Table, Text, to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.report.text import wrap_lines
@@ -36,7 +36,6 @@ from lemma.tasks.base import (
     Task,
     Worker,
     data_protocol,
-    report_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, tree_source_for
 from lemma.tasks.registry import CLASSIFICATION, TREE_CLASSIFICATION, DataArgs
@@ -47,11 +46,32 @@ class ClassificationTask(Task):
 
     info = CLASSIFICATION
 
-    def load(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
-        """Return the splits of labelled texts, as the classifier's backbone reads them."""
-        body, labels, run_path = context.model.body, context.labels, context.run_path
-        texts = load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe, run_path)
-        return report_skipped(texts, context.observer)
+    def _read(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
+        """Return the splits of labelled texts, with trees for a tree backbone, which cannot be trained on any others.
+
+        Without labels in the context, the classes are those of the texts.
+        """
+        body = context.model.body
+        if isinstance(body, Tree) and not context.is_evaluation:
+            if data.tokenizer.kind != "words":
+                raise SpecError(
+                    f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Choose tokenizer=words, "
+                    "or leave it to the preset: lemma train tree …"
+                )
+            if data.parser is not None and has_trees(data.labels):
+                raise SpecError(
+                    f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out."
+                )
+        return prepare_labels(
+            data,
+            length=max_tokens(body, context.recipe),
+            special_tokens=isinstance(body, Transformer),
+            tokenizer=context.vocabulary,
+            labels=context.labels or None,
+            trees=tree_source_for(body, data, context.observer, context.run_path),
+            evaluation=context.is_evaluation,
+            progress=context.progress,
+        )
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
         """Return other labelled texts, unsplit; trees for a tree model come from its own parser unless one is named."""
@@ -90,46 +110,6 @@ def max_tokens(body: BodySpec, recipe: Recipe) -> int:
     return min(max_text_tokens(body), recipe.sequence_length or max_text_tokens(body))
 
 
-def load_labels(
-    data: LabelsSpec,
-    body: BodySpec,
-    tokenizer: Any,
-    labels: tuple[str, ...],
-    observer: Observer,
-    recipe: Recipe | None = None,
-    evaluated_run: Path | None = None,
-) -> Splits[LabelledExamples]:
-    """Return the splits of labelled texts, tokenized for a classifier with this backbone.
-
-    Args:
-        body: spec of the backbone; one that reads trees gets them from a parser.
-        tokenizer: the run's tokenizer, if it exists already.
-        labels: the classifier's classes, if they are known already.
-        evaluated_run: path of the run that is evaluated on the texts; None to train on them.
-
-    Raises:
-        SpecError: A tree backbone cannot be trained on them.
-    """
-    if isinstance(body, Tree) and evaluated_run is None:
-        if data.tokenizer.kind != "words":
-            raise SpecError(
-                f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Choose tokenizer=words, or "
-                "leave it to the preset: lemma train tree …"
-            )
-        if data.parser is not None and has_trees(data.labels):
-            raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
-    return prepare_labels(
-        data,
-        length=max_tokens(body, recipe or Recipe()),
-        special_tokens=isinstance(body, Transformer),
-        tokenizer=tokenizer,
-        labels=labels or None,
-        trees=tree_source_for(body, data, observer, evaluated_run),
-        evaluation=evaluated_run is not None,
-        progress=reading_progress(observer),
-    )
-
-
 # Scores
 
 MAX_TABLE_CLASSES = 8  # with more classes, the most frequent confusions are listed instead of the whole matrix
@@ -151,13 +131,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassificationScore(Score):
-    """Accuracy, and precision, recall and F1 averaged over the classes, from 0 to 1.
-
-    Attributes:
-        confusion: Number of texts by class (rows) and by assigned class (columns).
-        loss: Mean of −log p(class), in nats.
-        unit: The item that is classified: "text", or "node" of a graph.
-    """
+    """Accuracy, and precision, recall and F1 averaged over the classes, from 0 to 1."""
 
     title = "Classification"
 
@@ -167,10 +141,10 @@ class ClassificationScore(Score):
     recall: Estimate
     f1: Estimate
     classes: tuple[ClassScore, ...]
-    confusion: tuple[tuple[int, ...], ...]
-    loss: float
+    confusion: tuple[tuple[int, ...], ...]  # number of texts by class (rows) and by assigned class (columns)
+    loss: float  # mean of −log p(class), in nats
     protocol: Mapping[str, Any]
-    unit: str = "text"
+    unit: str = "text"  # the item that is classified: "text", or "node" of a graph
 
     @property
     def majority(self) -> tuple[str, float]:
@@ -252,20 +226,16 @@ Counts = Int64[np.ndarray, "samples classes"]
 BOOTSTRAP_ELEMENTS = 1 << 23  # numbers drawn at once: 64 MB
 
 
-def classify(
-    model: nn.Module, examples: LabelledExamples, batch: int | None = None
-) -> Float[np.ndarray, "texts classes"]:
-    """Return the probability of each class for each text; the model reads at most `batch` texts at once, if set."""
+def classify(model: nn.Module, examples: LabelledExamples) -> Float[np.ndarray, "texts classes"]:
+    """Return the probability of each class for each text."""
     probabilities: list[np.ndarray] = []
     order: list[np.ndarray] = []
     with measuring(model) as device:
-        for group in batch_by_length(examples.lengths, tokens_per_batch(device)):
-            for start in range(0, len(group), batch or len(group)):
-                indices = group[start : start + (batch or len(group))]
-                tokens, _ = examples.batch(indices)
-                logits = model(torch.from_numpy(tokens).to(device))
-                probabilities.append(logits.double().softmax(-1).cpu().numpy())
-                order.append(indices)
+        for indices in batch_by_length(examples.lengths, tokens_per_batch(device)):
+            tokens, _ = examples.batch(indices)
+            logits = model(torch.from_numpy(tokens).to(device))
+            probabilities.append(logits.double().softmax(-1).cpu().numpy())
+            order.append(indices)
     return np.concatenate(probabilities)[np.argsort(np.concatenate(order), kind="stable")]
 
 

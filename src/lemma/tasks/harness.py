@@ -198,16 +198,13 @@ class HarnessScore(Result):
 
     Attributes:
         results: Metrics by task, as lm_eval names them: "acc,none" is a metric and the filter of the answers.
-        examples: Number of evaluated examples by task.
-        shots: Number of solved examples before each one, by task.
-        version: Version of lm_eval.
     """
 
     run: str
     results: dict[str, dict[str, Any]]
-    examples: dict[str, int]
-    shots: dict[str, int]
-    version: str
+    examples: dict[str, int]  # number of evaluated examples by task
+    shots: dict[str, int]  # number of solved examples before each one, by task
+    version: str  # version of lm_eval
 
     @property
     def title(self) -> str:

@@ -31,9 +31,7 @@ from lemma.tasks.base import (
     Task,
     TaskLoss,
     Worker,
-    check_penalties,
     data_protocol,
-    report_skipped,
 )
 from lemma.tasks.registry import IMAGE_TEXT
 from lemma.tasks.retrieval_score import NearestPixel, Relevance, RetrievalScore, score_retrieval, vector_scores
@@ -46,11 +44,7 @@ class ImageTextTask(Task):
 
     info = IMAGE_TEXT
 
-    def load(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
-        """Return the splits of captioned images, sized and tokenized for the dual encoder."""
-        return report_skipped(self._prepare(data, context), context.observer)
-
-    def _prepare(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
+    def _read(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
         """Return the splits of captioned images for the model of the context; raise SpecError for a tree backbone."""
         towers = context.model.towers if isinstance(context.model, CrossAttention) else context.model
         if towers.body.family == "tree":
@@ -72,7 +66,6 @@ class ImageTextTask(Task):
         return ImageBatches(examples, recipe, worker)
 
     def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> TaskLoss:
-        check_penalties(self, recipe)
         worker = batches.worker if batches else Worker(model.log_scale.device)
         return ContrastiveLoss(model, recipe, worker)
 
@@ -99,7 +92,7 @@ class ImageTextTask(Task):
             observer.log(f"{skipped} what it was trained on is not known.")
             return None
         try:
-            data = self._prepare(run.data, LoadContext.of_run(run, observer))
+            data = self._read(run.data, LoadContext.of_run(run, observer))
             if data.hash == run.data_hash:
                 return data.item("train")
             observer.log(f"{skipped} {run.data.images} has changed since training.")

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,16 +34,7 @@ from lemma.runs.load import Run
 from lemma.spec.data import DataSpec
 from lemma.spec.models import PLUGIN_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
 from lemma.spec.recipe import PLUGIN_OBJECTIVES, ObjectiveChoice, Recipe
-from lemma.tasks.base import (
-    Batches,
-    LoadContext,
-    LossTerms,
-    Score,
-    Task,
-    TaskLoss,
-    Worker,
-    report_skipped,
-)
+from lemma.tasks.base import Batches, LoadContext, LossTerms, Score, Task, TaskLoss, Worker
 from lemma.tasks.registry import LANGUAGE, DataArgs
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
@@ -52,10 +43,8 @@ SAMPLES, SAMPLE_TOKENS = 3, 60
 class TextTask(Task):
     """Base of the tasks that are trained on plain text."""
 
-    def load(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
-        """Return the splits of a text as token ids."""
-        text = prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
-        return report_skipped(text, context.observer)
+    def _read(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
+        return prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
         """Return other text as token ids; it has several splits only if files for them are named."""
@@ -375,14 +364,6 @@ class ReadingPlan:
 
     Row k reads `length` tokens from token k·`scored` on and scores the last `scored` of them; the first row scores all.
 
-    Attributes:
-        num_targets: Tokens of the text that have a next one.
-        length: Tokens of a row.
-        scored: Tokens scored per row.
-        carries_state: Whether rows are streams, not windows.
-        context: Most tokens a token is predicted from; None if all before it.
-        stride: Tokens scored per window, as asked for.
-
     >>> windows = ReadingPlan(num_targets=5, length=3, scored=2, carries_state=False)
     >>> windows.slice_rows(np.arange(6), range(windows.num_rows), range(3))
     (array([[0, 1, 2],
@@ -390,12 +371,12 @@ class ReadingPlan:
            [-100,    4,    5]]))
     """
 
-    num_targets: int
-    length: int
-    scored: int
-    carries_state: bool
-    context: int | None = None
-    stride: int | None = None
+    num_targets: int  # tokens of the text that have a next one
+    length: int  # tokens of a row
+    scored: int  # tokens scored per row
+    carries_state: bool  # whether rows are streams, not windows
+    context: int | None = None  # most tokens a token is predicted from; None if all before it
+    stride: int | None = None  # tokens scored per window, as asked for
 
     @property
     def num_rows(self) -> int:
@@ -471,38 +452,23 @@ def plan_reading(
 
 
 @dataclass(frozen=True)
-class TextSource:
-    """Origin of the tokens, for the protocol."""
-
-    tokenizer: str | None = None
-    data_hash: str | None = None
-    split: str | None = None
-    unknown_characters: int = 0  # characters of the text that the tokenizer cannot express
-    overlaps: tuple[str, ...] = ()  # sentences on what the split shares with others
-
-
-@dataclass(frozen=True)
 class Protocol:
     """Everything needed to repeat a measurement, or to compare two.
 
     Attributes:
-        context: Most tokens a token is predicted from; None if all before it.
         stride: Tokens scored per window: 1 if each has the full context; None where the context has no bound.
-        streams: Parts of the text read side by side with a carried state; None where windows are read.
-        warm_up: Tokens that each stream or window but the first reads before it scores one.
-        left_out: Sentences on what is not measured.
     """
 
-    tokenizer: str | None
-    data_hash: str | None
-    split: str | None
-    context: int | None
-    stride: int | None
-    streams: int | None
-    warm_up: int
-    precision: str
-    left_out: tuple[str, ...]
-    overlaps: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    data_hash: str | None = None
+    split: str | None = None
+    context: int | None = None  # most tokens a token is predicted from; None if all before it
+    stride: int | None = None
+    streams: int | None = None  # parts of the text read side by side with a carried state; None where windows are read
+    warm_up: int = 0  # tokens that each stream or window but the first reads before it scores one
+    precision: str = "float32"
+    left_out: tuple[str, ...] = ()  # sentences on what is not measured
+    overlaps: tuple[str, ...] = ()  # sentences on what the split shares with others
 
     def to_dict(self) -> dict[str, Any]:
         return {name: value for name, value in asdict(self).items() if value or name != "overlaps"}
@@ -564,8 +530,7 @@ def perplexity(
     stride: int | None = None,
     streams: int | None = None,
     batch: int | None = None,
-    precision: Literal["float32", "bfloat16"] = "float32",
-    source: TextSource | None = None,
+    source: Protocol | None = None,
 ) -> PerplexityScore:
     """Measure how well a model predicts a text: exp(−1/n Σ log p(token | tokens before it)).
 
@@ -577,8 +542,7 @@ def perplexity(
         bytes: Size of the whole text in UTF-8.
         streams: Spans that a carried state reads side by side, each but the first warmed up on the tokens before it.
         batch: Tokens read at once, which affects speed and memory only.
-        precision: bfloat16 runs under autocast, float32 with the weights as they are.
-        source: Where the tokens come from, for the protocol.
+        source: Where the tokens come from and what is missing of them, to be completed.
     """
     text = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     if text.ndim != 1 or len(text) < 2:
@@ -591,11 +555,23 @@ def perplexity(
         )
     plan = plan_reading(model, len(text) - 1, context, stride, streams)
     device = next(model.parameters()).device
-    if torch.is_autocast_enabled(device.type):  # validations during training in bfloat16
-        precision = "bfloat16"
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        total = _sum_losses(model, text, plan, batch or tokens_per_batch(device, vocabulary))
-    protocol = _describe_protocol(plan, source or TextSource(), precision)
+    total = _sum_losses(model, text, plan, batch or tokens_per_batch(device, vocabulary))
+    source = source or Protocol()
+    left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)", *source.left_out]
+    if plan.num_rows > 1 and not plan.carries_state:
+        sees = f"past the first, a token sees {plan.warm_up + 1} to {plan.length} tokens"
+        left_out.append(f"what lies further back than its window: {sees}")
+    elif plan.num_rows > 1 and plan.context is None:
+        left_out.append(f"what lies further back than the {plan.warm_up} tokens that warm each stream but the first up")
+    protocol = replace(
+        source,
+        context=plan.context,
+        stride=plan.stride,
+        streams=plan.num_rows if plan.carries_state else None,
+        warm_up=plan.warm_up,
+        precision="bfloat16" if torch.is_autocast_enabled(device.type) else "float32",  # as validations in training
+        left_out=tuple(left_out),
+    )
     return PerplexityScore(total / plan.num_targets, plan.num_targets, bytes, protocol)
 
 
@@ -617,30 +593,6 @@ def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: Read
     return total.item()
 
 
-def _describe_protocol(plan: ReadingPlan, source: TextSource, precision: str) -> Protocol:
-    """Return the protocol of a measurement: how the text was read, and what is not scored."""
-    left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
-    if source.unknown_characters:
-        left_out.append(f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet")
-    if plan.num_rows > 1 and not plan.carries_state:
-        sees = f"past the first, a token sees {plan.warm_up + 1} to {plan.length} tokens"
-        left_out.append(f"what lies further back than its window: {sees}")
-    elif plan.num_rows > 1 and plan.context is None:
-        left_out.append(f"what lies further back than the {plan.warm_up} tokens that warm each stream but the first up")
-    return Protocol(
-        tokenizer=source.tokenizer,
-        data_hash=source.data_hash,
-        split=source.split,
-        context=plan.context,
-        stride=plan.stride,
-        streams=plan.num_rows if plan.carries_state else None,
-        warm_up=plan.warm_up,
-        precision=precision,
-        left_out=tuple(left_out),
-        overlaps=source.overlaps,
-    )
-
-
 def split_perplexity(
     model: LanguageModel,
     dataset: Splits[TokenArray],
@@ -651,5 +603,7 @@ def split_perplexity(
 ) -> PerplexityScore:
     """Return the perplexity of one split of a data set, by a full pass over it."""
     tokens = dataset.item(split)
-    source = TextSource(dataset.tokenizer.description, dataset.hash, split, tokens.dropped_characters, dataset.overlaps)
-    return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)
+    dropped = tokens.dropped_characters
+    left_out = (f"{dropped:,} characters that are not in the tokenizer's alphabet",) if dropped else ()
+    origin = Protocol(dataset.tokenizer.description, dataset.hash, split, left_out=left_out, overlaps=dataset.overlaps)
+    return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=origin)

@@ -118,25 +118,16 @@ class MaskedLoss(TaskLoss):
 
 @dataclass(frozen=True)
 class MaskedScore(Score):
-    """Loss and accuracy on masked tokens, and on the order of segments where that is learned.
-
-    Attributes:
-        loss: Nats per masked token; per window, if only the order of segments is learned.
-        accuracy: Fraction of the masked tokens that are the most likely ones; None where none is masked.
-        tokens: Number of masked tokens.
-        rows: Number of windows.
-        follows_loss: Nats per window of the order of segments.
-        follows_accuracy: Fraction of the windows whose order is right.
-    """
+    """Loss and accuracy on masked tokens, and on the order of segments where that is learned."""
 
     title = "Prediction of hidden tokens"
 
-    loss: float
-    accuracy: float | None
-    tokens: int
-    rows: int
-    follows_loss: float | None
-    follows_accuracy: float | None
+    loss: float  # nats per masked token; per window, if only the order of segments is learned
+    accuracy: float | None  # fraction of the masked tokens that are the most likely ones; None where none is masked
+    tokens: int  # number of masked tokens
+    rows: int  # number of windows
+    follows_loss: float | None  # nats per window of the order of segments
+    follows_accuracy: float | None  # fraction of the windows whose order is right
     protocol: Mapping[str, Any]
 
     @property
@@ -162,21 +153,12 @@ class MaskedScore(Score):
         return [*lines, *protocol_values(self.protocol)]
 
 
-class _RunningMeans:
-    """Sums of the loss and of the right answers over a number of predictions."""
-
-    def __init__(self) -> None:
-        self.loss, self.right, self.count = 0.0, 0, 0
-
-    def add(self, logits: Float[Tensor, "predictions classes"], targets: Int[Tensor, " predictions"]) -> None:
-        """Add the cross-entropies and the number of correct predictions of these logits to the sums."""
-        self.loss += functional.cross_entropy(logits.double(), targets, reduction="sum").item()
-        self.right += int((logits.argmax(-1) == targets).sum())
-        self.count += len(targets)
-
-    def means(self) -> tuple[float | None, float | None]:
-        """Return mean loss and accuracy; None for both if nothing was added."""
-        return (self.loss / self.count, self.right / self.count) if self.count else (None, None)
+def _sum_predictions(
+    logits: Float[Tensor, "predictions classes"], targets: Int[Tensor, " predictions"]
+) -> Float[np.ndarray, " sums"]:
+    """Return the sum of the cross-entropies, the number of correct predictions and the number of all."""
+    loss = functional.cross_entropy(logits.double(), targets, reduction="sum").item()
+    return np.array([loss, int((logits.argmax(-1) == targets).sum()), len(targets)])
 
 
 def score_masked(
@@ -191,8 +173,8 @@ def score_masked(
     spec = model.spec
     num_special = 2 if spec.objective == "masked" else len(SPECIAL_TOKENS)
     context = min(spec.context, len(tokens) + num_special)  # a shorter text is one window
-    windows = MaskedWindows(len(tokens), context, 1, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
-    hidden, follows = _RunningMeans(), _RunningMeans()
+    windows = masked_windows(len(tokens), spec.replace(context=context), rate, seed=seed)
+    hidden, follows = np.zeros(3), np.zeros(3)
     rows = 0
     with measuring(model) as device:
         batch_size = max(1, tokens_per_batch(device, spec.vocabulary) // context)  # whose logits fit in memory
@@ -202,11 +184,11 @@ def score_masked(
             for batch, batch_targets in zip(inputs.split(batch_size), targets[:, 1:].split(batch_size), strict=True):
                 if windows.num_predicted:
                     is_masked = batch_targets >= 0
-                    hidden.add(model(batch)[:, 1:][is_masked], batch_targets[is_masked])
+                    hidden += _sum_predictions(model(batch)[:, 1:][is_masked], batch_targets[is_masked])
             if windows.is_paired:
-                follows.add(model.follows(inputs), targets[:, 0])
-    loss, accuracy = hidden.means()
-    follows_loss, follows_accuracy = follows.means()
+                follows += _sum_predictions(model.follows(inputs), targets[:, 0])
+    loss, accuracy = (hidden[:2] / hidden[2]).tolist() if hidden[2] else (None, None)
+    follows_loss, follows_accuracy = (follows[:2] / follows[2]).tolist() if follows[2] else (None, None)
     loss = follows_loss if loss is None else loss
     entries: dict[str, Any] = {"read": f"{rows:,} windows of {context} places, one after the other"}
     if windows.num_predicted:
@@ -216,7 +198,7 @@ def score_masked(
     return MaskedScore(
         loss=math.nan if loss is None else loss,
         accuracy=accuracy,
-        tokens=hidden.count,
+        tokens=int(hidden[2]),
         rows=rows,
         follows_loss=follows_loss,
         follows_accuracy=follows_accuracy,

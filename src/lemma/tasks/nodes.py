@@ -17,15 +17,7 @@ from lemma.report.progress import Observer
 from lemma.runs.load import Run
 from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import (
-    Batches,
-    LoadContext,
-    SmoothedLoss,
-    Task,
-    Worker,
-    report_skipped,
-    split_protocol,
-)
+from lemma.tasks.base import Batches, LoadContext, SmoothedLoss, Task, Worker, split_protocol
 from lemma.tasks.classification import ClassificationScore, score_classes
 from lemma.tasks.registry import NODES, DataArgs
 
@@ -40,11 +32,10 @@ class NodesTask(Task):
     def __init__(self) -> None:
         self._inputs_cache: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
 
-    def load(self, data: GraphSpec, context: LoadContext) -> Splits[GraphNodes]:
+    def _read(self, data: GraphSpec, context: LoadContext) -> Splits[GraphNodes]:
         """Return a graph with its nodes in splits, drawn by the recipe's seed unless the data spec has a seed."""
         seed, labels = context.recipe.seed, context.labels or None
-        graph = prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
-        return report_skipped(graph, context.observer)
+        return prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[GraphNodes]:
         """Raise SpecError: a graph model has weights for the nodes of its own graph only."""

@@ -50,8 +50,9 @@ class ParsingTask(Task):
 
     info = PARSING
     trained_on = "trees"
+    note_prefix = "skipped in "
 
-    def load(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
+    def _read(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
         """Return the splits of a treebank.
 
         Before training, check that validation trees have relations to be learned.
@@ -66,8 +67,6 @@ class ParsingTask(Task):
             lexicon=context.vocabulary,
             progress=context.progress,
         )
-        for message in (*(f"skipped in {note}" for note in trees.notes), *trees.overlaps):
-            context.observer.log(message)
         if context.vocabulary is None:
             check_relations(trees)
         return trees
@@ -84,8 +83,8 @@ class ParsingTask(Task):
         trees = self.load(TreebankSpec(treebank=args.name, **files), context)
         return trees.select(split or ("test" if "test" in files else "validation"))
 
-    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
-        return TreeBatches(examples, recipe, worker)
+    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        return ExampleBatches(examples, recipe, worker, lambda targets: targets[..., 0])  # the heads, −1 at padding
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
         return ParsingLoss(model)
@@ -128,14 +127,6 @@ def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     """Return the protocol entries (name → value) about the trees that a score was measured on."""
     entries = {"treebank": trees.description, "data hash": trees.hash, "skipped": "; ".join(trees.notes) or None}
     return {**entries, **split_protocol(trees, trees.split_names[0])}
-
-
-class TreeBatches(ExampleBatches):
-    """Batches of sentences with their trees."""
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return the head of each word, negative at padding."""
-        return targets[..., 0]  # the head of each word
 
 
 # Loss
@@ -235,20 +226,17 @@ class RelationFinding:
     """The attention head that finds a relation best, next to baselines; accuracies in per cent (Clark et al. 2019).
 
     Attributes:
-        head: Name of the head, or `none` where no head ever finds the relation.
-        offset: The fixed distance to the other word that is right most often.
-        untrained: Accuracy of the best head of a model of the same spec with random weights.
         shuffled: Accuracy of the best head when each word's attention is permuted among the words it may see.
     """
 
     relation: str
     direction: Direction
     count: int
-    head: str
+    head: str  # name of the head, or `none` where no head ever finds the relation
     accuracy: float
-    offset: int
+    offset: int  # the fixed distance to the other word that is right most often
     offset_accuracy: float
-    untrained: float | None = None
+    untrained: float | None = None  # accuracy of the best head of a model of the same spec with random weights
     shuffled: float | None = None
 
     def __str__(self) -> str:
@@ -264,16 +252,13 @@ class RelationScore:
     """Score of one relation, in per cent.
 
     Attributes:
-        count: Words that have the relation.
-        guessed: Words that were assigned the relation.
-        correct: Words with the right head and relation.
         attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
     """
 
     relation: str
-    count: int
-    guessed: int
-    correct: int
+    count: int  # words that have the relation
+    guessed: int  # words that were assigned the relation
+    correct: int  # words with the right head and relation
     attended: float | None = None
 
     @property
@@ -301,10 +286,7 @@ class ParsingScore(Score):
     """Attachment scores in per cent, by relation, next to baselines.
 
     Attributes:
-        las: None where trees have no relations.
-        uas_without_punctuation: None where all words are punctuation.
         uuas: Per cent of the arcs between words that are there in either direction, for trees without relations.
-        loss: Nats/word of the joint (head, relation); None for trees without probabilities.
         attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
         findings: The attention head that finds each relation best, for trees from attention.
     """
@@ -314,14 +296,14 @@ class ParsingScore(Score):
     sentences: int
     words: int
     uas: float
-    las: float | None
-    uas_without_punctuation: float | None
+    las: float | None  # None where trees have no relations
+    uas_without_punctuation: float | None  # None where all words are punctuation
     las_without_punctuation: float | None
     relations: tuple[RelationScore, ...]
     baselines: Mapping[str, float]
     protocol: Mapping[str, Any]
     uuas: float | None = None
-    loss: float | None = None
+    loss: float | None = None  # nats/word of the joint (head, relation); None for trees without probabilities
     attended: float | None = None
     findings: tuple[RelationFinding, ...] = ()
 

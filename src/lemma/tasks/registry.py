@@ -25,47 +25,29 @@ class TaskInfo:
     """Names, options and wording of a task.
 
     Attributes:
-        name: Name of the task.
-        path: The class of the task, as `module:class`; it is imported when a model is trained or evaluated.
-        option: Option, and field of the data spec, that names the data: "text", "labels", …
-        example: Value of the option for messages.
-        trains_on: The kind of data for messages: "labelled texts".
-        data_spec: Class of the data spec.
-        names: Data sets that are known by name.
-        takes_several: Whether the option takes several names.
-        settings: Further settings of the option, such as "source_column".
-        file_settings: Those of the settings that name files.
-        evaluation_settings: Settings of `evaluate`.
         no_effect: Settings of `evaluate` that make no sense here, each with the reason.
-        splits_other_data: Whether `evaluate` takes a split of data other than the run's.
-        unit: Unit of the loss.
-        has_perplexity: Whether perplexities of different models can be compared.
-        counts: Unit of training throughput.
         answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if it has no answer.
-        text_checks: Whether warnings about text apply: too many epochs, validation far better than training.
-        no_penalties: Reason why the attention penalties do not apply; None where they do.
-        adaptation_batch: Default batch of an adaptation.
     """
 
     name: str
-    path: str
-    option: str
-    example: str
-    trains_on: str
+    path: str  # the class of the task, as `module:class`; it is imported when a model is trained or evaluated
+    option: str  # option, and field of the data spec, that names the data: "text", "labels", …
+    example: str  # value of the option for messages
+    trains_on: str  # the kind of data for messages: "labelled texts"
     data_spec: type[Any]
-    names: Collection[str] = ()
-    takes_several: bool = False
-    settings: tuple[str, ...] = ()
-    file_settings: tuple[str, ...] = ()
-    evaluation_settings: tuple[str, ...] = ()
+    names: Collection[str] = ()  # data sets that are known by name
+    takes_several: bool = False  # whether the option takes several names
+    settings: tuple[str, ...] = ()  # further settings of the option, such as "source_column"
+    file_settings: tuple[str, ...] = ()  # those of the settings that name files
+    evaluation_settings: tuple[str, ...] = ()  # settings of `evaluate`
     no_effect: Mapping[str, str] = field(default_factory=dict)
-    splits_other_data: bool = False
-    unit: str = "nats/token"
-    has_perplexity: bool = True
-    counts: str = "tokens"
+    splits_other_data: bool = False  # whether `evaluate` takes a split of data other than the run's
+    unit: str = "nats/token"  # of the loss
+    has_perplexity: bool = True  # whether perplexities of different models can be compared
+    counts: str = "tokens"  # unit of training throughput
     answers: str | None = None
-    text_checks: bool = True
-    no_penalties: str | None = None
+    text_checks: bool = True  # whether warnings about text apply: too many epochs, validation far better than training
+    no_penalties: str | None = None  # reason why the attention penalties do not apply; None where they do
     adaptation_batch: int = 32
 
 
@@ -231,13 +213,11 @@ class DataArgs:
     """Data that a person named: of one kind at most, with the settings of that kind.
 
     Attributes:
-        info: The first task for this kind of data; None if no data are named.
-        name: Name of a data set, or the absolute path of a file; a list of them for text.
         settings: Fields of the data spec, such as `source` for `source_column`.
     """
 
-    info: TaskInfo | None = None
-    name: Any = None
+    info: TaskInfo | None = None  # the first task for this kind of data; None if no data are named
+    name: Any = None  # name of a data set, or the absolute path of a file; a list of them for text
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property

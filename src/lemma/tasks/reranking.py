@@ -17,12 +17,12 @@ from lemma.data.splits import Splits
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs, embed_images, embed_texts
 from lemma.report.progress import Observer
-from lemma.report.result import Block, to_plain
+from lemma.report.result import Block, Table, to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import LossTerms, Score, TaskLoss, check_penalties, data_protocol
+from lemma.tasks.base import LossTerms, TaskLoss, data_protocol
 from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, check_batch, equal_rows
 from lemma.tasks.registry import RERANKING
 from lemma.tasks.retrieval_score import (
@@ -47,7 +47,6 @@ class RerankingTask(ImageTextTask):
     info = RERANKING
 
     def loss(self, model: CrossAttentionModel, recipe: Recipe, batches: Any = None) -> "RerankingLoss":
-        check_penalties(self, recipe)
         return RerankingLoss(model, recipe)
 
     def validate(self, model: CrossAttentionModel, data: Splits[CaptionedImages], recipe: Recipe) -> "RerankingScore":
@@ -114,15 +113,10 @@ MAX_PAIR_ELEMENTS = 1 << 25  # elements of the hidden states of pairs read toget
 
 
 class Candidates(NamedTuple):
-    """Pairs to re-rank.
+    """Pairs to re-rank."""
 
-    Attributes:
-        texts: In each row, the texts among which the image's own text is to be found.
-        images: In each column, the images among which the text's own image is to be found.
-    """
-
-    texts: ImageTextMask
-    images: ImageTextMask
+    texts: ImageTextMask  # in each row, the texts among which the image's own text is to be found
+    images: ImageTextMask  # in each column, the images among which the text's own image is to be found
 
     @property
     def either(self) -> ImageTextMask:
@@ -213,19 +207,12 @@ class RerankingLoss(TaskLoss):
 
 @dataclass(frozen=True)
 class RerankingGain:
-    """Gain of re-ranking in one direction; fractions from 0 to 1.
+    """Gain of re-ranking in one direction; fractions from 0 to 1."""
 
-    Attributes:
-        recall: Recall at 1 after re-ranking minus before, by a paired bootstrap.
-        better: Queries whose relevant candidate is first only after re-ranking.
-        worse: Queries whose relevant candidate is first only before.
-        ceiling: Fraction of the queries with a relevant candidate to re-rank: the upper bound of recall at 1.
-    """
-
-    recall: Estimate
-    better: int
-    worse: int
-    ceiling: float
+    recall: Estimate  # recall at 1 after re-ranking minus before, by a paired bootstrap
+    better: int  # queries whose relevant candidate is first only after re-ranking
+    worse: int  # queries whose relevant candidate is first only before
+    ceiling: float  # fraction of the queries with a relevant candidate to re-rank: the upper bound of recall at 1
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields by name; `interval` is the confidence interval of the recall."""
@@ -239,38 +226,35 @@ class RerankingGain:
 
 
 @dataclass(frozen=True)
-class RerankingScore(Score):
-    """Recall after re-ranking in both directions, next to that of the dual encoder alone."""
+class RerankingScore(RetrievalScore):
+    """Recall after re-ranking in both directions, next to that of the dual encoder alone.
+
+    The loss is the mean over both directions of −log p(relevant item) among the candidates, in nats.
+    """
 
     title = "Re-ranking"
 
-    score: RetrievalScore
     candidates: int  # number of candidates that are re-ranked
     image_to_text: RerankingGain
     text_to_image: RerankingGain
 
     @property
-    def loss(self) -> float:
-        """Mean over both directions of −log p(relevant item) among the candidates, in nats."""
-        return self.score.loss
-
-    @property
     def figures(self) -> dict[str, float]:
         gain = (self.image_to_text.recall.value + self.text_to_image.recall.value) / 2
-        return {**self.score.figures, "gain_at_1": gain}
+        return {**super().figures, "gain_at_1": gain}
 
     def to_dict(self) -> dict[str, Any]:
         gains = {"image_to_text": self.image_to_text, "text_to_image": self.text_to_image}
-        return to_plain({**self.score.to_dict(), "candidates": self.candidates, "gain": gains})
+        return to_plain({**super().to_dict(), "candidates": self.candidates, "gain": gains})
 
     def __str__(self) -> str:
-        return f"{self.score}\n\n{format_named_values(self._lines())}"
+        return f"{super().__str__()}\n\n{format_named_values(self._gain_lines())}"
 
     def blocks(self) -> Iterator[Block]:
-        yield from self.score.blocks()
         yield from super().blocks()
+        yield Table(("", ""), self._gain_lines(), is_text=True)
 
-    def _lines(self) -> NamedValues:
+    def _gain_lines(self) -> NamedValues:
         lines = [("ranked again", f"the first {self.candidates} of the dual encoder")]
         for direction, gain in zip(DIRECTIONS, (self.image_to_text, self.text_to_image), strict=True):
             lines.append((f"gain, {direction}", f"{gain} in recall@1"))
@@ -374,7 +358,7 @@ def score_reranking(
     score = score_retrieval(
         after, relevance, loss=loss, protocol=protocol, baselines=baselines, samples=samples, seed=seed
     )
-    return RerankingScore(score, number, *gains)
+    return RerankingScore(**vars(score), candidates=number, image_to_text=gains[0], text_to_image=gains[1])
 
 
 @dataclass(frozen=True)
@@ -391,18 +375,13 @@ class PairLogits:
         towers = self.model.towers
         with measuring(self.model) as device:
             batch_size = max(1, tokens_per_batch(device) // towers.spec.grid**2)
-            order = np.argsort(images, kind="stable")  # pairs by image, whose patches are then computed once
-            image_ranks = np.unique(images[order], return_inverse=True)[1]
-            for first in range(0, int(image_ranks.max(initial=-1)) + 1, batch_size):
-                group = order[(image_ranks >= first) & (image_ranks < first + batch_size)]
-                group_images, image_index = np.unique(images[group], return_inverse=True)
-                pixels = np.ascontiguousarray(self.pixels[group_images])
-                patches = towers.patches(torch.from_numpy(pixels).to(device))
-                for start in range(0, len(group), batch_size):
-                    batch = slice(start, start + batch_size)
-                    batch_texts, text_index = np.unique(texts[group[batch]], return_inverse=True)
-                    tokens = torch.from_numpy(self.rows.pad(batch_texts)).to(device)
-                    indices = (torch.from_numpy(index).to(device) for index in (image_index[batch], text_index))
-                    logits = self.model.logits(patches, towers.words(tokens), tokens >= 0, ImageTextPairs(*indices))
-                    result[group[batch]] = logits.double().cpu().numpy()
+            order = np.argsort(images, kind="stable")  # by image: the patches of one are computed for all its pairs
+            for batch in np.split(order, range(batch_size, len(order), batch_size)):
+                batch_images, image_index = np.unique(images[batch], return_inverse=True)
+                batch_texts, text_index = np.unique(texts[batch], return_inverse=True)
+                pixels = torch.from_numpy(np.ascontiguousarray(self.pixels[batch_images])).to(device)
+                tokens = torch.from_numpy(self.rows.pad(batch_texts)).to(device)
+                patches, words = towers.patches(pixels), towers.words(tokens)
+                pairs = ImageTextPairs(*(torch.from_numpy(index).to(device) for index in (image_index, text_index)))
+                result[batch] = self.model.logits(patches, words, tokens >= 0, pairs).double().cpu().numpy()
         return result

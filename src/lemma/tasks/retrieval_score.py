@@ -79,17 +79,11 @@ BLOCK_SCORES = 1 << 22  # scores that are computed at once
 
 
 class Ranks(NamedTuple):
-    """Position of the best relevant candidate of each query.
+    """Position of the best relevant candidate of each query."""
 
-    Attributes:
-        num_higher: Irrelevant candidates with a higher score.
-        num_tied: Irrelevant candidates with the same score.
-        num_relevant: Relevant candidates with the same score, itself included.
-    """
-
-    num_higher: Int[np.ndarray, " queries"]
-    num_tied: Int[np.ndarray, " queries"]
-    num_relevant: Int[np.ndarray, " queries"]
+    num_higher: Int[np.ndarray, " queries"]  # irrelevant candidates with a higher score
+    num_tied: Int[np.ndarray, " queries"]  # irrelevant candidates with the same score
+    num_relevant: Int[np.ndarray, " queries"]  # relevant candidates with the same score, itself included
 
     def mean_ranks(self) -> Float[np.ndarray, " queries"]:
         """Return each query's rank of its best relevant candidate, averaged over all orders of ties; 1 is the best."""
@@ -211,20 +205,14 @@ CUTOFFS = (1, 5, 10)  # of recall
 
 @dataclass(frozen=True)
 class DirectionScore:
-    """Score from images to texts, or from texts to images; fractions from 0 to 1.
-
-    Attributes:
-        recall: Fraction of the queries with a relevant candidate among the first 1, 5 and 10.
-        chance: The recall of candidates in random order.
-        chance_rank: The median rank of candidates in random order.
-    """
+    """Score from images to texts, or from texts to images; fractions from 0 to 1."""
 
     queries: int
     candidates: int
-    recall: Mapping[int, Estimate]
+    recall: Mapping[int, Estimate]  # fraction of the queries with a relevant candidate among the first 1, 5 and 10
     median_rank: Estimate
-    chance: Mapping[int, float]
-    chance_rank: float
+    chance: Mapping[int, float]  # the recall of candidates in random order
+    chance_rank: float  # the median rank of candidates in random order
 
     def to_dict(self) -> dict[str, Any]:
         """Return recalls and median rank by name, with their intervals."""

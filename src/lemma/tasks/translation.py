@@ -20,7 +20,6 @@ from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.optional import import_optional
 from lemma.report.progress import Observer
-from lemma.report.result import to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
@@ -35,7 +34,6 @@ from lemma.tasks.base import (
     Task,
     Worker,
     data_protocol,
-    report_skipped,
 )
 from lemma.tasks.registry import TRANSLATION
 
@@ -50,19 +48,18 @@ class TranslationTask(Task):
 
     info = TRANSLATION
 
-    def load(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
+    def _read(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
         """Return the splits of token pairs; pairs too long for the model are skipped."""
-        pairs = prepare_pairs(
+        return prepare_pairs(
             data,
             length=context.model.context,
             tokenizer=context.vocabulary,
             evaluation=context.is_evaluation,
             progress=context.progress,
         )
-        return report_skipped(pairs, context.observer)
 
-    def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> "PairBatches":
-        return PairBatches(examples, recipe, worker)
+    def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        return ExampleBatches(examples, recipe, worker, lambda targets: targets[:, 1:])  # all but the first, <start>
 
     def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
         """Return the model with the cross-entropy of each target token, given the source and earlier target tokens."""
@@ -102,14 +99,6 @@ class TranslationTask(Task):
         sources = [pair.source for pair in data.item("validation").pairs[:NUM_SAMPLES]]
         translations = translate_texts(model, data.tokenizer, sources, Beam())
         return [f"{translation.source} → {translation.text}" for translation in translations]
-
-
-class PairBatches(ExampleBatches):
-    """Batches of sources and targets."""
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return all target tokens but the first, <start>."""
-        return targets[:, 1:]  # all tokens but the first, <start>
 
 
 def teacher_forcing(
@@ -177,17 +166,14 @@ class PairsScore(Score):
 
     title = "Loss of translations"
 
+    json_names = ("perplexity", "loss", "tokens")
+
     loss: float
     tokens: int
-    protocol: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        values = {"perplexity": self.perplexity, "loss": self.loss, "tokens": self.tokens}
-        return to_plain(values | ({"protocol": self.protocol} if self.protocol else {}))
 
     def _lines(self) -> NamedValues:
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
-        return [*lines, ("tokens", f"{self.tokens:,}"), *protocol_values(self.protocol)]
+        return [*lines, ("tokens", f"{self.tokens:,}")]
 
 
 def score_translations(
@@ -244,7 +230,7 @@ def _compute_metric(
     return Estimate(score.score, bounds=(mean - half_width, mean + half_width)), signature
 
 
-def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
+def score_pairs(model: nn.Module, pairs: TokenPairs) -> PairsScore:
     """Return the mean loss of the target tokens of pairs, `<end>` included, given source and earlier target tokens."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
@@ -260,4 +246,4 @@ def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any]
             losses = functional.cross_entropy(flat_logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
             total += losses.sum(dtype=torch.float64)
             count += int((labels != IGNORE_INDEX).sum())
-    return PairsScore(total.item() / count, count, dict(protocol or {}))
+    return PairsScore(total.item() / count, count)

@@ -48,12 +48,7 @@ STORED_FILES = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
 
 @dataclass(frozen=True)
 class AdaptResult(Result):
-    """An adapted run: trained and stored parameters, and its score on the held-out data.
-
-    Attributes:
-        always_trained: Patterns of the parameters that are trained with every method.
-        describe: Returns the formula of the trained parameters.
-    """
+    """An adapted run: trained and stored parameters, and its score on the held-out data."""
 
     title = "Adapted model"
     json_names = ("path", "base", "method", "formula", "learned", "parameters", "stored_bytes", "training", "score")
@@ -62,13 +57,13 @@ class AdaptResult(Result):
     base: Path
     spec: ModelSpec
     method: Method
-    always_trained: tuple[str, ...]
+    always_trained: tuple[str, ...]  # patterns of the parameters that are trained with every method
     learned: int
     parameters: int
     stored_bytes: int
     training: TrainingResult
     score: Score
-    describe: Describe
+    describe: Describe  # returns the formula of the trained parameters
 
     @cached_property
     def formula(self) -> str:

@@ -25,7 +25,6 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from lemma.errors import SpecError
-from lemma.files import home_folder
 from lemma.kernels.cuda_graphs import capture, warmup_stream
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Worker
@@ -129,32 +128,6 @@ def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
     if recipe.device == "cuda" and not has_gpu:
         raise SpecError("device = 'cuda': PyTorch sees no GPU here. Use device=cpu, or device=auto.")
     return torch.device("cuda", local_rank) if has_gpu and recipe.device != "cpu" else torch.device("cpu")
-
-
-def compile_module(
-    module: nn.Module,
-    layers: Sequence[nn.Module],
-    try_forward: Callable[[Forward], object],
-    log_message: Callable[[str], None],
-) -> Forward:
-    """Return a module compiled by torch.compile and tried once; if that fails, log it and return the module itself.
-
-    If it has layers of one shape, one of them is compiled for all, which takes seconds for any number of layers. The
-    compiled module shares the parameters. The code is cached in the data home for later runs.
-    """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home_folder("compiled")))
-    fast: Forward = module if layers else torch.compile(module, dynamic=False)
-    for layer in layers:
-        layer.compile(dynamic=False)
-    try:
-        try_forward(fast)
-    except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        log_message(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
-        for layer in layers:
-            layer._compiled_call_impl = None
-        return module
-    return fast
 
 
 class GraphedTrainingStep:

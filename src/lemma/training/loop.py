@@ -50,9 +50,6 @@ STOP_MESSAGES = {
     "asked": "stopped by on_step",
     "interrupted": "interrupted",
 }
-STATE_FIELDS = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
-STATE_FIELDS += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
-"""Fields of the result that come from the state of the session."""
 
 
 # Results
@@ -63,16 +60,7 @@ class TrainingResult(Result):
     """Figures of a run that is done, stopped early or interrupted.
 
     Attributes:
-        parameters: All parameters of the model.
-        learned: Trained parameters; fewer than all where a base is adapted.
-        training_loss: Mean loss of the steps since the last row of metrics.
-        validation_loss: Loss of the last validation; `perplexity` and `figures` belong to it.
-        seconds: Duration of the training steps, over all sessions of the run.
-        setup_seconds: Duration until the first step of this session: building, copying the text, compiling.
-        split_hashes: Hash of each split, where some are files of their own.
-        overlaps: Sentences on what the splits share.
         figures: Further figures of the last validation, such as UAS and LAS.
-        tokenizer_sample: Sentence on the part of the text that the tokenizer was trained on, if not all of it.
     """
 
     title = "Training run"
@@ -82,26 +70,26 @@ class TrainingResult(Result):
     steps: int
     planned_steps: int
     stopped: StopReason
-    parameters: int
-    learned: int
+    parameters: int  # all parameters of the model
+    learned: int  # trained parameters; fewer than all where a base is adapted
     tokens: int
-    training_loss: float | None
-    validation_loss: float | None
+    training_loss: float | None  # mean loss of the steps since the last row of metrics
+    validation_loss: float | None  # loss of the last validation; `perplexity` and `figures` belong to it
     perplexity: float | None
     best_loss: float | None
     best_perplexity: float | None
     best_step: int | None
-    seconds: float
-    setup_seconds: float
+    seconds: float  # duration of the training steps, over all sessions of the run
+    setup_seconds: float  # duration until the first step of this session: building, copying the text, compiling
     tokens_per_second: float | None
     data_hash: str
-    split_hashes: dict[str, str] = field(default_factory=dict)
-    overlaps: tuple[str, ...] = ()
+    split_hashes: dict[str, str] = field(default_factory=dict)  # hash of each split, where some are files of their own
+    overlaps: tuple[str, ...] = ()  # sentences on what the splits share
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
     figures: dict[str, float] = field(default_factory=dict)
     best_figures: dict[str, float] = field(default_factory=dict)
-    tokenizer_sample: str = ""
+    tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
     @property
     def info(self) -> TaskInfo:
@@ -115,22 +103,25 @@ class TrainingResult(Result):
     ) -> Self:
         """Return the figures of a session that has stopped for the reason `stopped`."""
         state, model = session.state, session.model
-        return cls(
-            path=folder.path,
-            family=folder.spec.family,
-            steps=state.step,
-            planned_steps=folder.recipe.steps,
-            stopped=stopped,
-            parameters=count_parameters(model),
-            learned=sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad),
-            setup_seconds=setup_seconds,
-            tokens_per_second=state.tokens / state.seconds if state.seconds else None,
-            data_hash=folder.data_hash,
-            split_hashes=dict(data.split_hashes),
-            overlaps=data.overlaps,
-            warnings=tuple(state.warnings.values()),
-            **{name: getattr(state, name) for name in STATE_FIELDS},
-        )
+        shared: dict[str, Any] = {
+            item.name: getattr(state, item.name) for item in fields(cls) if hasattr(state, item.name)
+        }
+        own = {
+            "path": folder.path,
+            "family": folder.spec.family,
+            "steps": state.step,
+            "planned_steps": folder.recipe.steps,
+            "stopped": stopped,
+            "parameters": count_parameters(model),
+            "learned": sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad),
+            "setup_seconds": setup_seconds,
+            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+            "data_hash": folder.data_hash,
+            "split_hashes": dict(data.split_hashes),
+            "overlaps": data.overlaps,
+            "warnings": tuple(state.warnings.values()),
+        }
+        return cls(**shared | own)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
@@ -330,7 +321,7 @@ def _run(
             import_tracker(recipe.tracker)  # to report a missing package before the work
         start = time.perf_counter()
         log_message = observer.log if processes.is_main else SilentObserver().log
-        make_model = partial(build_initial_model, folder)
+        make_model = partial(build_initial_model, folder) if folder.adaptation else None
         session = Session(folder.spec, recipe, data.item("train"), processes, log_message, make_model, hooks, task)
         if processes.is_main:
             folder.path.absolute().parent.mkdir(parents=True, exist_ok=True)

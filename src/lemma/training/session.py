@@ -1,6 +1,7 @@
 """A model in training: its weights, optimizer, batches and running figures, its checkpoints, and sanity checks."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError, TrainingError
+from lemma.files import home_folder
 from lemma.layers.state import State
 from lemma.models.base import count_parameters
 from lemma.models.build import build
@@ -40,7 +42,6 @@ from lemma.training.devices import (
     check_kernels,
     check_layers,
     choose_arithmetic,
-    compile_module,
     fork_random,
     matmul_precision,
     recompute_layers,
@@ -90,17 +91,13 @@ class TrainingState:
     """Progress of a run: the numbers that go into every checkpoint.
 
     Attributes:
-        tokens: Tokens predicted so far, by all processes.
         figures: Further figures of the last validation, such as UAS and LAS.
-        without_better: Validations since the best one.
         interval: Sum of the training losses since the last validation, and their number.
         recent: For each of the last validations, the mean training loss before it, and its loss.
-        warnings: Messages by kind; each is given once per run.
-        tokenizer_sample: Sentence on the part of the text that the tokenizer was trained on, if not all of it.
     """
 
     step: int = 0
-    tokens: int = 0
+    tokens: int = 0  # tokens predicted so far, by all processes
     seconds: float = 0.0
     training_loss: float | None = None
     validation_loss: float | None = None
@@ -110,11 +107,11 @@ class TrainingState:
     best_step: int | None = None
     figures: dict[str, float] = field(default_factory=dict)
     best_figures: dict[str, float] = field(default_factory=dict)
-    without_better: int = 0
+    without_better: int = 0  # validations since the best one
     interval: list[float] = field(default_factory=lambda: [0.0, 0])
     recent: list[list[float]] = field(default_factory=list)
-    warnings: dict[str, str] = field(default_factory=dict)
-    tokenizer_sample: str = ""
+    warnings: dict[str, str] = field(default_factory=dict)  # messages by kind; each is given once per run
+    tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
     def record_validation(self, loss: float, perplexity: float) -> bool:
         """Record the figures of a validation; return whether its loss is the lowest so far."""
@@ -406,17 +403,30 @@ class Session:
             self.log_message(message)
 
     def _compile_loss(self) -> Forward:
-        """Return the model with its loss, compiled and tried on a part of the first batch."""
+        """Return the model with its loss, compiled and tried on a part of the first batch, or uncompiled if that fails.
+
+        Of layers of one shape, one is compiled for all, which takes seconds for any number of them. The compiled module
+        shares the parameters. The code is cached in the data home for later runs.
+        """
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.batches.batch(0))
 
-        def try_loss(loss: Forward) -> None:
+        self.log_message("compiling the model, which takes some seconds the first time")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home_folder("compiled")))
+        compiled: Forward = self.wrapped_loss if self.layers else torch.compile(self.wrapped_loss, dynamic=False)
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+        try:
             with self.arithmetic.autocast():
-                objective, _, _ = loss(inputs, targets, None)
+                objective, _, _ = compiled(inputs, targets, None)
             objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
-
-        self.log_message("compiling the model, which takes some seconds the first time")
-        return compile_module(self.wrapped_loss, self.layers, try_loss, lambda message: self.warn("compile", message))
+        except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            self.warn("compile", f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
+            for layer in self.layers:
+                layer._compiled_call_impl = None
+            return self.wrapped_loss
+        return compiled
 
     def _record_step(self) -> GraphedTrainingStep | None:
         """Return a training step recorded as a CUDA graph; None, with a warning, if it cannot be recorded."""
@@ -534,7 +544,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
     weights = {name: shard_like(tensor, current.get(name, tensor)) for name, tensor in tensors["model"].items()}
     load_weights(session.model, weights, path)
     optimizer = _optimizer_name(session)
-    saved_optimizer = values.get("optimizer", optimizer)  # missing in older checkpoints
+    saved_optimizer = values["optimizer"]
     if saved_optimizer == optimizer:
         load_optimizer_state(session.optimizer, session.model, tensors["optimizer"])
     warnings = session.state.warnings
@@ -550,7 +560,7 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
         )
         session.warn(message, message)
     threads = torch.get_num_threads()  # sums are split, and so rounded, differently by another number
-    saved_threads = values.get("threads", threads)  # missing in older checkpoints
+    saved_threads = values["threads"]
     if saved_threads != threads and session.processes.device.type == "cpu":
         message = (
             f"The checkpoint of step {checkpoint.step} was saved with {saved_threads} CPU threads and this process has "
@@ -569,9 +579,7 @@ def _restore_carried_states(
     session: Session, saved_reading: Mapping[str, int], carried: Mapping[str, Tensor] | None
 ) -> None:
     """Load the recurrent states carried between batches, unless the resumed run reads the text otherwise."""
-    # those of version 0.1 have former names of settings
-    reading = {Recipe.renamed.get(name, name): value for name, value in saved_reading.items()}
-    if not carried or reading != _reading(session):
+    if not carried or saved_reading != _reading(session):
         return
     processes, num_parts = session.processes, session.recipe.accumulate
     with session.evaluating() as model:  # a state of the right class, to be filled with the saved tensors

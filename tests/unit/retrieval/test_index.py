@@ -16,7 +16,8 @@ from lemma.data.images import decode_image
 from lemma.errors import RunError
 from lemma.retrieval import index as indexing
 from lemma.retrieval.embedding import Embedder
-from lemma.retrieval.index import HEADER_FILE, Index, UpdatedIndex, open_images, update_index
+from lemma.retrieval.index import HEADER_FILE, Index, OpenedIndex, open_images, update_index
+from lemma.runs.folder import write_lock
 from lemma.runs.load import load
 from search_runs import image_folder, untrained_run
 
@@ -45,7 +46,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -> UpdatedIndex:
+def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -> OpenedIndex:
     return update_index(index_folder or folder.parent / "index", embedder, open_images(folder))
 
 
@@ -62,7 +63,7 @@ def check_complete(index: Index, embedder: Embedder, folder: Path) -> None:
 
 def test_every_image_has_a_normalized_memory_mapped_vector(embedder: Embedder, folder: Path) -> None:
     done = update(embedder, folder)
-    assert (done.new, done.removed, len(done.index)) == (12, 0, 12)
+    assert (done.counts.new, done.counts.removed, len(done.index)) == (12, 0, 12)
     assert isinstance(done.index.vectors, np.memmap) and done.index.vectors.dtype == np.float32
     check_complete(done.index, embedder, folder)
 
@@ -71,7 +72,7 @@ def test_second_update_reads_and_writes_nothing(embedder: Embedder, folder: Path
     index_folder = update(embedder, folder).index.folder
     before = {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()}
     reads.clear()
-    assert update(embedder, folder).new == 0 and reads == []
+    assert update(embedder, folder).counts.new == 0 and reads == []
     assert {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()} == before
 
 
@@ -83,7 +84,7 @@ def test_update_reads_only_changed_images_and_drops_removed(embedder: Embedder, 
     (folder / "02-blue-triangle.png").unlink()
     done = update(embedder, folder)
     assert sorted(reads) == ["01-green-square.png", "new.png"]
-    assert (done.new, done.removed, len(done.index)) == (2, 2, 12)
+    assert (done.counts.new, done.counts.removed, len(done.index)) == (2, 2, 12)
     check_complete(done.index, embedder, folder)
 
 
@@ -93,7 +94,7 @@ def test_renamed_and_touched_images_are_not_read_again(embedder: Embedder, folde
     (folder / "00-red-circle.png").rename(folder / "inner" / "moved.png")
     os.utime(folder / "03-yellow-circle.png", ns=(1, 1))
     done = update(embedder, folder)
-    assert reads == [] and (done.new, done.removed) == (0, 0)
+    assert reads == [] and (done.counts.new, done.counts.removed) == (0, 0)
     check_complete(done.index, embedder, folder)
 
 
@@ -118,7 +119,7 @@ def test_index_of_another_run_is_rebuilt(embedder: Embedder, folder: Path, tmp_p
     update(embedder, folder)
     other = Embedder(load(untrained_run(tmp_path / "other", seed=2)))
     done = update(other, folder)
-    assert done.new == 12 and "another run's" in done.note
+    assert done.counts.new == 12 and "another run's" in done.note
     check_complete(done.index, other, folder)
 
 
@@ -210,7 +211,7 @@ def test_open_reader_is_unaffected_by_updates(embedder: Embedder, folder: Path) 
 def test_concurrent_writer_is_refused(embedder: Embedder, folder: Path) -> None:
     index_folder = update(embedder, folder).index.folder
     with (
-        indexing.lock_index(index_folder),
+        write_lock(index_folder),
         pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"),
     ):
         update(embedder, folder)

@@ -267,7 +267,7 @@ def compared(
 def test_claim_holds_for_every_cost_measure() -> None:
     item = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
     output = " ".join(item.sentences())
-    assert item.same == "held"
+    assert item.accuracy_verdict == "held"
     assert "holds if cost means parameters, parameters of the layers, training time or inference time" in output
     assert "not cheaper" not in output
 

@@ -14,20 +14,20 @@ from scipy import stats
 from study_outcomes import GREEDY, make_outcomes
 
 from lemma.errors import SpecError
+from lemma.report import result as results
 from lemma.report.curves import COLOURS
 from lemma.report.result import as_csv
 from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
-from lemma.studies import grid_report
 from lemma.studies.cells import group_rows
 from lemma.studies.claims import judge_claims
 from lemma.studies.grid_report import (
     ChosenRate,
     conclude,
     describe_loop,
-    line_styles,
     make_table,
     mean_curve,
+    plot_learning_curves,
     report_grid,
     trial_blocks,
 )
@@ -406,7 +406,7 @@ def test_report_is_one_complete_self_contained_page(tmp_path: Path) -> None:
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert not page.links
     assert len(page.ids) == len(set(page.ids))
-    assert page.tags.count("svg") == 3 + 2, "intervals, two plots of curves, and a swatch for each row"
+    assert page.tags.count("svg") == 3, "intervals and two plots of curves"
     assert not re.search(r"url\((?!#)|@import", (tmp_path / "report.html").read_text())
     for part in (
         "Which?",
@@ -445,7 +445,7 @@ def test_failed_runs_are_reported_on_the_page(tmp_path: Path) -> None:
 
 
 def test_report_without_plot_libraries_shows_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_report, "can_draw", lambda: False)
+    monkeypatch.setattr(results, "can_draw", lambda: False)
     page = read_page(make_outcomes("rnn", [8.0, 8.1]), tmp_path)
     assert "svg" not in page.tags
     assert "pip install 'lemma-lm[plots]'" in page.text
@@ -492,7 +492,11 @@ def test_mean_curve_ends_with_the_shortest_seed() -> None:
 
 def test_rows_beyond_the_palette_differ_by_dashes() -> None:
     rows = group_rows([outcome for number in range(15) for outcome in make_outcomes(f"m{number}", [5.0])])
-    assert len({(colour, dash) for colour, dash, _ in line_styles(rows)}) == 15 > len(COLOURS)
+    styles = re.findall(
+        r'stroke="(#\w{6})"[^>]*?stroke-width="2.5"[^>]*?stroke-dasharray="([\d,]+)"',
+        plot_learning_curves(rows, "tokens").svg(),
+    )
+    assert len(set(styles)) == 15 > len(COLOURS)
 
 
 def test_saving_writes_four_complete_files(tmp_path: Path) -> None:

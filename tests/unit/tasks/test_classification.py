@@ -45,10 +45,11 @@ def examples(texts: int = 50) -> LabelledExamples:
     return LabelledExamples(TokenRows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
 
 
-@pytest.mark.parametrize("batch", [None, 1, 7])
-def test_class_probabilities_do_not_depend_on_batching(batch: int | None) -> None:
+@pytest.mark.parametrize("tokens", [1, 70, 10_000])
+def test_class_probabilities_do_not_depend_on_batching(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, texts = Bag(), examples()
-    result = classify(model, texts, batch=batch)
+    monkeypatch.setattr("lemma.tasks.classification.tokens_per_batch", lambda device: tokens)
+    result = classify(model, texts)
     assert model.training and model.dropout.training
     for index in range(50):
         single = model.eval()(torch.from_numpy(texts.batch([index])[0])).softmax(-1)

@@ -45,13 +45,11 @@ class IdentityList(Result):
     title = "The identities that can be checked"
 
     def blocks(self) -> list[Block]:
-        """Return a list of the identities with their default sizes, and an example of use."""
         first = self.identities[0]
         usage = f"As in: lemma check identity {first.aliases[0]} {first.default_sizes.split()[0]}"
         return [Text("\n".join(map(str, self.identities))), Text(usage, blank_before=True)]
 
     def details(self) -> list[Block]:
-        """Return a table of the identities with their names, titles and default sizes."""
         rows = [
             (identity.name, ", ".join(identity.aliases), identity.title, identity.default_sizes)
             for identity in self.identities
@@ -59,7 +57,6 @@ class IdentityList(Result):
         return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, is_text=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the names, titles and default sizes of the identities as plain values for JSON."""
         return {
             "identities": [
                 {

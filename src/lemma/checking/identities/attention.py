@@ -92,16 +92,15 @@ def orthogonal_inputs(
     """Measure how far self-attention moves orthogonal inputs, by their norm; compare with the formula and its limit."""
     if N > D:
         raise SpecError(f"N = {N}: in width D = {D} there are at most {D} orthogonal inputs.")
-    check_work({"N": N, "D": D}, operations=4 * N**2 * D * (NUM_NORMS + 3), numbers=4 * N * D + 4 * N**2)
+    check_work(4 * N**2 * D * (NUM_NORMS + 3), 4 * N * D + 4 * N**2, N=N, D=D)
     scale, directions = D**-0.5 if scaled else 1.0, draw_orthogonal(N, D, seed)
     largest_norm = math.sqrt(MAX_SCORE / scale)
     norms = [largest_norm * (step + 1) / NUM_NORMS for step in range(NUM_NORMS)]
 
-    def measure_error(r: float) -> float:
-        inputs = directions * r
-        return float(((self_attention(inputs, scale) - inputs).norm(dim=1) / r).max())
-
-    measured = {r: measure_error(r) for r in (*norms, norm)}
+    measured: dict[float, float] = {}
+    for r in (*norms, norm):
+        deviations = self_attention(directions * r, scale) - directions * r
+        measured[r] = float((deviations.norm(dim=1) / r).max())
     predicted = {r: relative_error(N, r**2 * scale) for r in measured}
     limits = {r: math.sqrt(N * (N - 1)) * math.exp(-(r**2) * scale) for r in measured}
 
@@ -163,11 +162,7 @@ def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, 
 
 
 def relative_error(N: int, score: float) -> float:
-    """Return √(N(N−1)) / (e^s + N − 1), the distance of each output from its input relative to the input's norm.
-
-    Args:
-        score: s, the score of an input with itself.
-    """
+    """Return √(N(N−1)) / (e^s + N − 1), an output's distance from its input relative to the norm; s is the score."""
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
 
@@ -195,11 +190,9 @@ def dense_layer(
             f"N = {N}, D = {D}: M would have N⁴D² = {entries:,} entries, {8 * entries:,} bytes. "
             f"At most {MAX_ENTRIES:,} are built; that N⁴D² grows so fast is the point."
         )
-    check_work(
-        {"N": N, "D": D, "D_k": D_k},
-        operations=2 * D_k * D * (D + 2 * N + OPERATIONS_PER_DRAW) + 4 * entries,
-        numbers=2 * entries + 2 * D * D_k + D**2,
-    )
+    operations = 2 * D_k * D * (D + 2 * N + OPERATIONS_PER_DRAW) + 4 * entries
+    numbers = 2 * entries + 2 * D * D_k + D**2
+    check_work(operations, numbers, N=N, D=D, D_k=D_k)
     inputs, query, key = sample_normal(N, D, seed=seed), *sample_normal(2, D, D_k, seed=seed + 1)
     queries, keys = inputs @ query, inputs @ key
     M = dense_map(query @ key.T * D_k**-0.5, N)
@@ -248,11 +241,9 @@ def permutation(
 ) -> Evidence:
     """Compare f(PX) with P f(X) for PyTorch's and Lemma's attention, with and without positions and masks."""
     check_divisible("H", H, "D", D)
-    check_work(
-        {"N": N, "D": D, "H": H},
-        operations=12 * (8 * N * D**2 + 4 * N**2 * D + 10 * H * N**2) + OPERATIONS_PER_DRAW * 24 * D**2,
-        numbers=24 * D**2 + 4 * H * N**2,
-    )
+    operations = 12 * (8 * N * D**2 + 4 * N**2 * D + 10 * H * N**2) + OPERATIONS_PER_DRAW * 24 * D**2
+    numbers = 24 * D**2 + 4 * H * N**2
+    check_work(operations, numbers, N=N, D=D, H=H)
     shape = AttentionShape(D, H, causal=False)
     attention = random_module(lambda: Attention(shape), seed)
     reference = random_module(lambda: nn.MultiheadAttention(D, H, batch_first=True), seed)
@@ -307,7 +298,7 @@ def focus_loss(
     seed: int = SEED,
 ) -> Evidence:
     """Compute the focus loss of random, uniform and sharp attention; compare each with its formula."""
-    check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
+    check_work(100 * L * K * T**2, 8 * L * K * T**2, L=L, K=K, T=T)
     scores = sample_normal(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
     expected = float(-(alpha * alpha.log()).sum((1, 2, 3)).sum() / (K * T * L))
@@ -338,7 +329,7 @@ def near_loss(
     L_max: float = setting(6.0, None, 1e12, "where a row's squared distance is cut off", gt=0),
 ) -> Evidence:
     """Compute the near loss of attention as far away as possible, for longer and longer sequences."""
-    check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
+    check_work(200 * L * K * T**2, 8 * L * K * T**2, L=L, K=K, T=T)
     first = 2 * math.ceil(math.sqrt(L_max))
     if L_max > (T // 2) ** 2:
         raise SpecError(f"T = {T}: no row reaches the bound L_max = {L_max:g}; give T = {first} or more.")

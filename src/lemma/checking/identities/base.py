@@ -58,16 +58,11 @@ class Finding:
         return f"{mark} {self.label}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, and whether the finding holds, as plain values for JSON."""
         return {**asdict(self), "holds": self.holds}
 
 
 def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
-    """Return a finding that expects a whole number to equal another exactly.
-
-    Args:
-        measure: the meaning of the number, for the report.
-    """
+    """Return a finding that expects a whole number to equal another exactly; `measure` says what it is."""
     return Finding(label, actual, expected, 0, measure)
 
 
@@ -123,7 +118,6 @@ class IdentityReport(Evidence, Result):
         return self.holds
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the source's claim, and the right statement instead; "" for the latter if the claim holds."""
         return self.claim, "" if self.holds else self.correction or self.verdict
 
     @property
@@ -134,14 +128,12 @@ class IdentityReport(Evidence, Result):
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
     def blocks(self) -> list[Block]:
-        """Return claim, sizes, findings with their table, notes and verdict."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         heading = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
         notes = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
         return [heading, *self._evidence(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
 
     def details(self) -> list[Block]:
-        """Return everything that is printed, and the plot."""
         return [
             Heading(f"{self.name.upper()}: {self.title}", 1),
             Text(f"Claim: {self.claim}"),
@@ -162,15 +154,12 @@ class IdentityReport(Evidence, Result):
         return [findings, Table(self.header, cells, left=left, breakable=left)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return claim, verdict, sizes, findings, table and plot as plain values for JSON."""
         names = ("name", "title", "claim", "holds", "confirmed", "correction", "sizes", "claimed", "findings")
         table = [dict(zip(self.header, row, strict=True)) for row in self.rows]
         values = {name: getattr(self, name) for name in names}
         return to_plain({**values, "table": table, "remarks": self.notes, "plot": self.plot})
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that make the content of a file, by its suffix; .svg is the plot alone."""
-
         def svg() -> str:
             if self.plot is None:
                 raise InputError(f"{self.name} has no plot; save it as .html, .json or .txt.")
@@ -265,15 +254,10 @@ def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
     return sorted({*(size for size in sizes if size < last), last})
 
 
-def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
-    """Raise a SpecError if an identity would take more than MAX_OPERATIONS or MAX_NUMBERS.
+def check_work(operations: int, numbers: int, **sizes: int) -> None:
+    """Raise a SpecError if an identity takes too many operations, or numbers in memory, at the requested sizes.
 
-    Args:
-        sizes: the requested sizes by name, for the message.
-        operations: floating-point operations it takes.
-        numbers: float64 numbers it holds in memory at once.
-
-    >>> check_work({"D": 10**5}, operations=4 * 10**13, numbers=10**8)
+    >>> check_work(4 * 10**13, 10**8, D=10**5)
     Traceback (most recent call last):
     lemma.errors.SpecError: D = 100,000: that takes 4e+13 operations; at most 2e+10 are made. Give smaller sizes.
     """
@@ -339,11 +323,7 @@ def random_module(make: Callable[[], Module], seed: int) -> Module:
 
 
 def run_recorded(attention: nn.Module, *args: Any) -> tuple[Any, AttentionRecord]:
-    """Call a module with one attention layer; return its output and the record of its attention.
-
-    Args:
-        args: arguments of the module's forward.
-    """
+    """Call a module with one attention layer on some inputs; return its output and the record of its attention."""
     with torch.no_grad(), default_float64(), record_attention() as records:
         output = attention(*args)
     return output, records[0]

@@ -99,11 +99,9 @@ def merged_matrices(
     A plain inner product of the inputs cannot replace the merged matrix: it is the same for every head.
     """
     maps, scores = H * J * (5 * I + 4 * J), H * N**2
-    check_work(
-        {"N": N, "J": J, "I": I, "H": H},
-        operations=2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps,
-        numbers=maps + 5 * scores,
-    )
+    operations = 2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps
+    numbers = maps + 5 * scores
+    check_work(operations, numbers, N=N, J=J, I=I, H=H)
     shape = AttentionShape(width=J, heads=H, attention_width=H * I, causal=False, bias=False)
     separate = random_module(lambda: Attention(shape), seed)
     with default_float64():
@@ -111,11 +109,8 @@ def merged_matrices(
     query, key, value = separate.query_key_value.weight.detach().split(H * I)
     matrices = [merged_weight(*pair) for pair in zip(query.split(I), key.split(I), strict=True)]
     with torch.no_grad():
-        merged.get_parameter("query_value.weight").copy_(torch.cat([*matrices, value]))
-        identity_layer.get_parameter("query_value.weight").copy_(
-            torch.cat([*[torch.eye(J, dtype=value.dtype)] * H, value])
-        )
-        for layer in (merged, identity_layer):
+        for layer, maps_per_head in ((merged, matrices), (identity_layer, [torch.eye(J, dtype=value.dtype)] * H)):
+            layer.get_parameter("query_value.weight").copy_(torch.cat([*maps_per_head, value]))
             layer.output.weight.copy_(separate.output.weight)
     inputs = sample_normal(1, N, J, seed=seed)
     runs = [run_recorded(layer, inputs) for layer in (separate, merged, identity_layer)]
@@ -171,14 +166,11 @@ def merged_parameters(
         Curve("merged, J²", x, tuple(float(J**2) for _ in x), dashed=True),
     )
     caption = f"Query–key parameters of one head at J = {J}; the two meet at I = J/2 = {J / 2:g}."
+    formulas = [write_formula(formula, order, "unicode") for formula in (separate, merged)]
     return Evidence(
         (
-            expect_count(
-                f"separate, {write_formula(separate, order, 'unicode')} at I = {I}, J = {J}",
-                int(separate.at(sizes)),
-                2 * I * J,
-            ),
-            expect_count(f"merged, {write_formula(merged, order, 'unicode')} at J = {J}", int(merged.at(sizes)), J**2),
+            expect_count(f"separate, {formulas[0]} at I = {I}, J = {J}", int(separate.at(sizes)), 2 * I * J),
+            expect_count(f"merged, {formulas[1]} at J = {J}", int(merged.at(sizes)), J**2),
             expect_count("formulas of the module − 2IJ and J²: terms left", num_terms, 0, "exact"),
             Finding(f"at I = J/2 = {J / 2:g}{odd_note}, merged − separate", meeting, 0.0, 0.0, "exact"),
         ),
@@ -200,11 +192,7 @@ def merged_head(J: int, I: int) -> Attention:  # noqa: E741
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
-    """Return the number of query and key parameters of a module as a polynomial in J and I.
-
-    Args:
-        factory: function of J and I that builds the module.
-    """
+    """Return the number of query and key parameters of what a factory of J and I builds, as a polynomial."""
     parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
     return sum_polynomials(part.total for part in parts if "query" in part.path)
 
@@ -223,11 +211,9 @@ def sum_over_heads(
 ) -> Evidence:
     """Compare PyTorch's multi-head attention, and Lemma's with the same weights, with the sum over heads."""
     check_divisible("H", H, "D", D)
-    check_work(
-        {"N": N, "D": D, "H": H},
-        operations=H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2,
-        numbers=4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2,
-    )
+    operations = H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2
+    numbers = 4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2
+    check_work(operations, numbers, N=N, D=D, H=H)
     inputs = sample_normal(N, D, seed=seed)
     layer = random_module(lambda: nn.MultiheadAttention(D, H, bias=bias, batch_first=True), seed)
     with torch.no_grad():
@@ -293,11 +279,9 @@ def head_costs(
 ) -> Evidence:
     """Compare parameters, operations and softmaxes of single-head and multi-head attention without output map."""
     check_divisible("h", h, "d", d)
-    check_work(
-        {"d": d, "h": h, "n": n},
-        operations=2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2,
-        numbers=6 * d**2 + 2 * h * n**2,
-    )
+    operations = 2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2
+    numbers = 6 * d**2 + 2 * h * n**2
+    check_work(operations, numbers, d=d, h=h, n=n)
     accounts = {
         "single": count(factory_subject(single_head, {"d": d, "n": n}), ["parameters", "flops"]),
         "multi": count(factory_subject(multi_head, {"d": d, "h": h, "n": n}), ["parameters", "flops"]),
@@ -317,17 +301,14 @@ def head_costs(
         _, record = run_recorded(multi_head(d, heads), _zero_inputs(d, n))
         softmaxes[name] = record.weights().shape[:-1].numel()
     ratio = softmaxes["multi"] / softmaxes["single"]
+    rows = []
+    for name, account in accounts.items():
+        figures = (int(quantity.polynomial.at(account.symbols)) for quantity in account.quantities.values())
+        rows.append((name, *figures, softmaxes[name]))
     return Evidence(
         (*findings, Finding("softmaxes: multi / single", ratio, h, 0, "a count")),
         ("attention", "parameters", "operations", "softmaxes"),
-        tuple(
-            (
-                name,
-                *(int(account.quantities[kind].polynomial.at(account.symbols)) for kind in account.quantities),
-                softmaxes[name],
-            )
-            for name, account in accounts.items()
-        ),
+        tuple(rows),
         ("Operations: those of matrix products, a multiply–add counted as two. Time: lemma study heads.",),
     )
 

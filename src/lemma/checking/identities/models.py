@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -70,11 +71,10 @@ def greedy_loops(
             tokens.append(following(model, tokens[1 - N :]))
             num_deviating += tokens[-1] != tokens[-1 - period]
     num_looping = sum(onset + period <= bound for onset, period in loops)
+    label = f"of {NUM_MODELS} models, those that loop within V^(N−1) = {bound:,} steps"
     return Evidence(
         (
-            expect_count(
-                f"of {NUM_MODELS} models, those that loop within V^(N−1) = {bound:,} steps", num_looping, NUM_MODELS
-            ),
+            expect_count(label, num_looping, NUM_MODELS),
             expect_count(f"tokens that break a loop in {NUM_ROUNDS} more rounds of each", num_deviating, 0),
         ),
         ("model", "onset", "period"),
@@ -188,15 +188,12 @@ def pretraining(
         loss, loss_changed = (masked_loss(batch_logits, targets).loss for batch_logits in (logits, changed_logits))
         log_probabilities = logits[0, hidden].log_softmax(-1).gather(1, text[0, hidden, None])
         second = float(next_sentence_loss(next_logits, targets).loss + next_logits[0].log_softmax(-1)[1])
+    error, change = batch_loss - sum(losses) / T, loss - loss_changed
     return Evidence(
         (
-            expect_zero(
-                "causal − mean of −log p(next token), read one prefix at a time", abs(batch_loss - sum(losses) / T)
-            ),
+            expect_zero("causal − mean of −log p(next token), read one prefix at a time", abs(error)),
             expect_zero("masked − mean of −log p over the hidden places", abs(float(loss + log_probabilities.mean()))),
-            expect_zero(
-                "masked: other logits at places that are not hidden change it by", abs(float(loss - loss_changed))
-            ),
+            expect_zero("masked: other logits at places that are not hidden change it by", abs(float(change))),
             expect_zero("next-sentence − (−log p(follows))", abs(second)),
         )
     )
@@ -246,11 +243,10 @@ def graph_convolution(
     degrees = torch.bincount(pairs.flatten(), minlength=nodes)
     # the nodes of each connected part have all the same degree just if the two ends of every edge do
     regular = bool((degrees[pairs[0]] == degrees[pairs[1]]).all())
-    num_longer, features_before = 0, features
+    powers = [features]
     for _ in range(POWERS):
-        features_after = matrices["symmetric"] @ features_before
-        num_longer += bool(features_after.norm() > features_before.norm() * (1 + NORM_TOLERANCE))
-        features_before = features_after
+        powers.append(matrices["symmetric"] @ powers[-1])
+    num_longer = sum(bool(after.norm() > before.norm() * (1 + NORM_TOLERANCE)) for before, after in pairwise(powers))
     rows = []
     for kind, adjacency in matrices.items():
         sums, features_after = adjacency.sum(1), torch.linalg.matrix_power(adjacency, POWERS) @ features
@@ -258,6 +254,7 @@ def graph_convolution(
         rows.append((MATRIX_NAMES[kind], float(sums.min()), float(sums.max()), norms[kind], growth))
     is_normalized = deviation["symmetric"] <= EXACT
     note = f"This {graph} graph is regular, so the claim holds here; graph=star shows that it is not general."
+    label = f"claimed: every row of {MATRIX_NAMES[matrix]} sums to 1; furthest sum − 1"
     return Evidence(
         (
             Finding("spectral norm of Â", norms["symmetric"], 1.0, NORM_TOLERANCE),
@@ -270,9 +267,7 @@ def graph_convolution(
         (note,) if is_normalized and matrix == "symmetric" else (),
         "the rows of Â sum to one only where every connected part of the graph is regular; those of D̃⁻¹Ã do on every "
         "graph. What holds of Â: its spectral norm is 1, so that repeated layers do not blow features up.",
-        claimed=(
-            expect_zero(f"claimed: every row of {MATRIX_NAMES[matrix]} sums to 1; furthest sum − 1", deviation[matrix]),
-        ),
+        claimed=(expect_zero(label, deviation[matrix]),),
         claim=f"The rows of {MATRIX_FORMULAS[matrix]} are normalised: each sums to one.",
         sizes={"edges": pairs.shape[1]},
     )

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -51,7 +50,7 @@ def product_variance(
 ) -> Evidence:
     """Compare the sampled mean of (aᵀb)² with D, and the deviation with its standard error in closed form."""
     rows, widths = [], sweep_sizes((1, 4, 16, 64, 256, 1024), D)
-    check_draws({"D": D, "samples": samples}, samples, sum(widths))
+    check_work(2 * OPERATIONS_PER_DRAW * samples * sum(widths), 8 * samples, D=D, samples=samples)
     for size in widths:
         mean = float(sample_inner_products(size, samples, draws, seed + size).square().mean())
         error = ((fourth_moment(size, draws) - size**2) / samples) ** 0.5
@@ -72,16 +71,6 @@ def product_variance(
             "Standard error: √((Dk² + 3D(D−1) − D²)/samples), with k = E[x⁴] of a component.",
         ),
     )
-
-
-def check_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
-    """Raise a SpecError if sampling pairs of vectors takes too much work.
-
-    Args:
-        sizes: the requested sizes by name, for the message.
-        width: the sum of the widths of all pairs that each sample draws.
-    """
-    check_work(sizes, operations=2 * OPERATIONS_PER_DRAW * samples * width, numbers=8 * samples)
 
 
 def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) -> Float[Tensor, " samples"]:
@@ -117,7 +106,7 @@ def temperature(
 ) -> Evidence:
     """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; attention uses the same factor β."""
     widths = sweep_sizes((4, 16, 64, 256, 1024), I)
-    check_draws({"I": I, "samples": samples}, samples, I + sum(widths))
+    check_work(2 * OPERATIONS_PER_DRAW * samples * (I + sum(widths)), 8 * samples, I=I, samples=samples)
     logits = sample_inner_products(I, samples, draws, seed) * I**-0.5
     error = ((fourth_moment(I, draws) / I**2 - 1) / samples) ** 0.5
     queries, keys, values = sample_normal(3, 5, min(I, 1024), seed=seed)
@@ -182,18 +171,12 @@ def position_table(
             sine, cosine = math.sin(position * angle), math.cos(position * angle)
             rotated[-1] += [first * cosine - second * sine, first * sine + second * cosine]
     slope_list = ", ".join(f"{slope:.6g}" for slope in slopes.tolist()[:8])
+    sine_errors = added - torch.tensor(sines, dtype=torch.float64)
+    rotation_errors = rotated_vectors - torch.tensor(rotated, dtype=torch.float64)
     return Evidence(
         (
-            expect_zero(
-                "sinusoidal: what is added − the formula",
-                added - torch.tensor(sines, dtype=torch.float64),
-                ANGLE_TOLERANCE,
-            ),
-            expect_zero(
-                "rotary: what comes out − the formula",
-                rotated_vectors - torch.tensor(rotated, dtype=torch.float64),
-                ANGLE_TOLERANCE,
-            ),
+            expect_zero("sinusoidal: what is added − the formula", sine_errors, ANGLE_TOLERANCE),
+            expect_zero("rotary: what comes out − the formula", rotation_errors, ANGLE_TOLERANCE),
             expect_zero("ALiBi: what is added to scores + m·distance", penalties + distances, 1e-9),
             expect_zero("ALiBi: slopes' ratios, largest − smallest", float(ratios.max() - ratios.min())),
         ),
@@ -224,11 +207,7 @@ def rotary_distance(
     """Compare scores at equal distance, with the same vector at every position, for rotary, ALiBi and sinusoids."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
-    check_work(
-        {"N": N, "D": D},
-        operations=16 * N**2 * D + 24 * N * D**2 + OPERATIONS_PER_DRAW * 12 * D**2,
-        numbers=12 * D**2 + 12 * N**2,
-    )
+    check_work(16 * N**2 * D + 24 * N * D**2 + OPERATIONS_PER_DRAW * 12 * D**2, 12 * D**2 + 12 * N**2, N=N, D=D)
     scores: dict[str, Float[Tensor, "N N"]] = {}
     for kind, encoding in {"rotary": Rotary(base=base), "alibi": Alibi(), "sinusoidal": NoPositions()}.items():
         shape = AttentionShape(D, causal=False, positions=encoding, bias=False)
@@ -244,10 +223,14 @@ def rotary_distance(
     queries, keys = sample_normal(2, N, D, seed=seed)
     with default_float64():
         tables = [sinusoids(N, D, base, first).unflatten(1, (-1, 2)) for first in (0, shift)]
-    scores_unshifted, scores_shifted = (rotate(queries, table) @ rotate(keys, table).T for table in tables)
+    shifts = torch.sub(*(rotate(queries, table) @ rotate(keys, table).T for table in tables))
     rounding = ANGLE_ROUNDING * D**0.5
     label = "one vector at every place, scores at equal distance: furthest two"
     distance = min(3, N // 3)
+    rows = []
+    for offset in range(min(5, N - 1)):
+        lines = [scores[kind].diagonal(-offset) for kind in ("rotary", "sinusoidal")]
+        rows.append((offset, *(float(line[end]) for line in lines for end in (0, -1))))
     curves = []
     for kind in ("rotary", "sinusoidal"):
         line = scores[kind].diagonal(-distance).tolist()
@@ -255,27 +238,13 @@ def rotary_distance(
     caption = f"The score of one vector with itself, {distance} places apart, wherever the pair stands in the text."
     return Evidence(
         (
-            expect_zero(
-                f"scores of queries and keys, {shift} places further − here",
-                scores_unshifted - scores_shifted,
-                rounding * (shift + N),
-            ),
+            expect_zero(f"scores of queries and keys, {shift} places further − here", shifts, rounding * (shift + N)),
             expect_zero(f"rotary attention, {label}", spread["rotary"], rounding * N),
             expect_zero(f"ALiBi, {label}", spread["alibi"]),
             expect_nonzero(f"sinusoidal positions, {label}", spread["sinusoidal"], VISIBLE),
         ),
         ("distance", *(f"{kind}, {end} pair" for kind in ("rotary", "sinusoidal") for end in ("first", "last"))),
-        tuple(
-            (
-                offset_shown,
-                *(
-                    float(scores[kind].diagonal(-offset_shown)[end])
-                    for kind in ("rotary", "sinusoidal")
-                    for end in (0, -1)
-                ),
-            )
-            for offset_shown in range(min(5, N - 1))
-        ),
+        tuple(rows),
         ("First and last pair: the two pairs of places at that distance that lie furthest apart in the text.",),
         plot=Plot("place of the earlier token", f"score at distance {distance}", tuple(curves), caption=caption),
     )

@@ -29,6 +29,7 @@ from lemma.checking.worked.case import (
     check_magnitudes,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
     unit_vectors,
 )
@@ -119,33 +120,29 @@ class AttentionSteps:
 
 def attend(
     case: BaseAttentionCase,
+    maps: Mapping[str, Array],
     rows: Labels,
     columns: Labels,
     inputs: Float[np.ndarray, "rows query_input"],
     source: Float[np.ndarray, "columns source_input"],
-    label: str,
-    *,
     causal: bool = False,
-    number: int | None = None,
 ) -> AttentionSteps:
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
     Args:
-        case: the case, with the maps W_Q, W_K and W_V and the scaling.
+        case: the case, with the scaling.
+        maps: W_Q, W_K and W_V by name, so that q = x W.
         rows: names of the inputs.
         columns: names of the source vectors.
-        label: the case's name, for errors.
         causal: whether each row attends only to columns up to its own index.
-        number: the number of the pass, for errors.
     """
-    maps = _read_maps(case, inputs.shape[1], source.shape[1], label)
     key_width = maps["W_K"].shape[1]
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
     allowed = np.tril(allowed) if causal else allowed
     with np.errstate(over="ignore", invalid="ignore"):
         queries, keys, values = inputs @ maps["W_Q"], source @ maps["W_K"], source @ maps["W_V"]
         products = queries @ keys.T
-    check_magnitudes(f"{label}: pass {number}" if number else label, queries, keys, values, products)
+    check_magnitudes(queries, keys, values, products)
     divisor = float(np.sqrt(key_width)) if case.scaled else 1.0
     scores = np.where(allowed, products / divisor, -np.inf)
     is_shifted = bool(np.abs(scores[allowed]).max() > SHIFT_THRESHOLD)
@@ -156,29 +153,23 @@ def attend(
     return AttentionSteps(case, rows, columns, inputs, source, allowed, maps, divisor, *computed)
 
 
-def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int, label: str) -> dict[str, Array]:
-    """Return W_Q, W_K and W_V by name, so that q = x W; raise a SpecError if their sizes do not fit the vectors.
-
-    Args:
-        input_width: length of the vectors that are mapped to queries.
-        source_width: length of the vectors that are mapped to keys and values.
-        label: the case, for errors.
-    """
+def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int) -> dict[str, Array]:
+    """Return W_Q, W_K and W_V by name, so that q = x W; raise a SpecError if they do not fit the vectors' lengths."""
     maps: dict[str, Array] = {}
     for name, width in (("W_Q", input_width), ("W_K", source_width), ("W_V", source_width)):
-        matrix = as_matrix(name, getattr(case, name), label)
+        matrix = as_matrix(name, getattr(case, name))
         maps[name] = matrix.T if case.apply == "W x" else matrix
         if len(maps[name]) != width:
             side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
             hint = f' It would fit with apply = "{other}".' if maps[name].shape[1] == width else ""
             raise SpecError(
-                f'{label}: {name} is {matrix.shape[0]}×{matrix.shape[1]}; with apply = "{case.apply}" and vectors of '
+                f'{name} is {matrix.shape[0]}×{matrix.shape[1]}; with apply = "{case.apply}" and vectors of '
                 f"length {width} it needs {width} {side}.{hint}"
             )
     query_width, key_width = maps["W_Q"].shape[1], maps["W_K"].shape[1]
     if query_width != key_width:
         raise SpecError(
-            f"{label}: W_Q makes vectors of length {query_width}, W_K of length {key_width}; q·k needs equal lengths."
+            f"W_Q makes vectors of length {query_width}, W_K of length {key_width}; q·k needs equal lengths."
         )
     return maps
 
@@ -227,12 +218,7 @@ def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
-    """Return report blocks of the arithmetic of one row: its query, then for each column key, score, weight and α·v.
-
-    Args:
-        row: index of the row.
-        decimals: of printed numbers.
-    """
+    """Return the arithmetic of one row: its query, then for each column key, score, weight and α·v."""
 
     def vectors(matrix: Array) -> list[str]:
         return [format_vector(row, decimals) for row in matrix]
@@ -340,7 +326,6 @@ class WorkedSentence:
     passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sentence with every pass as plain values for JSON, and the products α·v of the words in focus."""
         passes = [
             steps.to_dict()
             | {"contributions": {steps.rows[row]: steps.contributions(row).tolist() for row in self.focus}}
@@ -363,7 +348,6 @@ class WorkedAttention(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if some matrices are printed only with `full`."""
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def expected(self) -> list[ExpectedValue]:
@@ -388,7 +372,6 @@ class WorkedAttention(WorkedCase):
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the words in focus, or of all words in short sentences or with `full`."""
         description = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [description, *map(Text, self.notes)]
         for sentence in self.sentences:
@@ -441,46 +424,53 @@ def work_attention(
     overrides = {"focus": words or None, "passes": passes, "scaled": scaled, "mask": mask}
     case, label, text = read_case(AttentionCase, example, overrides)
     sentences = [sentence.split() for sentence in case.sentences]
+    with prefix_errors(label):
+        _check_sentences(case, sentences)
+        worked = tuple(_work_sentence(case, split) for split in sentences)
+    used = {word for split in sentences for word in split}
+    unused = [escape_invisible(word) for word in case.vectors if word not in used]
+    notes = (f"In no sentence, so not used: {', '.join(unused)}",) if unused else ()
+    return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
+
+
+def _check_sentences(case: AttentionCase, sentences: list[list[str]]) -> None:
+    """Raise a SpecError for a sentence without words, too many words or passes, and an unknown word in focus."""
     for sentence, split in zip(case.sentences, sentences, strict=True):
         if not split or len(split) > MAX_WORDS:
             raise SpecError(
-                f"{label}: sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MAX_WORDS}. "
+                f"sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MAX_WORDS}. "
                 "For longer text: lemma look RUN --text"
             )
     weights = case.passes * sum(len(split) ** 2 for split in sentences)
     if weights > MAX_WEIGHTS:
         raise SpecError(
-            f"{label}: {case.passes} passes over {len(sentences)} sentences make {weights:,} attention weights; "
+            f"{case.passes} passes over {len(sentences)} sentences make {weights:,} attention weights; "
             f"at most {MAX_WEIGHTS:,} are worked out. Give fewer passes, or fewer or shorter sentences."
         )
     names = {name: None for split in sentences for name in (*split, *_word_labels(split))}
     for word in case.focus:
         if word not in names:
-            raise SpecError(f"{label}: " + describe_unknown("focus", word, names))
-    used = {word for split in sentences for word in split}
-    unused = [escape_invisible(word) for word in case.vectors if word not in used]
-    notes = (f"In no sentence, so not used: {', '.join(unused)}",) if unused else ()
-    worked = tuple(_work_sentence(case, label, split) for split in sentences)
-    return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
+            raise SpecError(describe_unknown("focus", word, names))
 
 
-def _work_sentence(case: AttentionCase, label: str, words: list[str]) -> WorkedSentence:
-    """Compute all passes over a sentence; `label` is the case, for errors."""
+def _work_sentence(case: AttentionCase, words: list[str]) -> WorkedSentence:
+    """Compute all passes over a sentence."""
     labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
             problem = describe_unknown("word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
-            raise SpecError(f"{label}: vectors: {problem} Give it a vector, or set other_words for all that have none.")
+            raise SpecError(f"vectors: {problem} Give it a vector, or set other_words for all that have none.")
     rows = [case.vectors.get(word, case.other_words or ()) for word in words]
-    vectors = as_matrix("vectors", rows, label, labels)
+    vectors = as_matrix("vectors", rows, labels)
+    maps = _read_maps(case, vectors.shape[1], vectors.shape[1])
     passes: list[AttentionSteps] = []
     for number in range(1, case.passes + 1):
-        causal = case.mask == "causal"
-        passes.append(attend(case, labels, labels, vectors, vectors, label, causal=causal, number=number))
+        with prefix_errors(f"pass {number}"):
+            passes.append(attend(case, maps, labels, labels, vectors, vectors, causal=case.mask == "causal"))
         width, outputs = vectors.shape[1], passes[-1].outputs
         if number < case.passes and outputs.shape[1] != width:
             raise SpecError(
-                f"{label}: W_V makes vectors of length {outputs.shape[1]} from vectors of length {width}, so that its "
+                f"W_V makes vectors of length {outputs.shape[1]} from vectors of length {width}, so that its "
                 "outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
             )
         vectors = outputs
@@ -524,12 +514,10 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case with every matrix, by name, as plain values for JSON."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, the cosines and nearest vectors included."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [
@@ -539,7 +527,6 @@ class WorkedCross(WorkedCase):
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the vectors in focus and of all preferences; `every_matrix` adds all matrices."""
         steps, decimals = self.steps, self.decimals
         blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:
@@ -576,12 +563,13 @@ def work_cross_attention(
     """
     case, label, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
     rows, columns = tuple(map(escape_invisible, case.queries)), tuple(map(escape_invisible, case.source))
-    inputs = as_matrix("queries", list(case.queries.values()), label, rows)
-    source = as_matrix("source", list(case.source.values()), label, columns)
-    steps = attend(case, rows, columns, inputs, source, label)
-    for name in case.focus:
-        if name not in case.queries:
-            raise SpecError(f"{label}: " + describe_unknown("focus", name, case.queries))
+    with prefix_errors(label):
+        inputs = as_matrix("queries", list(case.queries.values()), rows)
+        source = as_matrix("source", list(case.source.values()), columns)
+        steps = attend(case, _read_maps(case, inputs.shape[1], source.shape[1]), rows, columns, inputs, source)
+        for name in case.focus:
+            if name not in case.queries:
+                raise SpecError(describe_unknown("focus", name, case.queries))
     focus = tuple(index for index, name in enumerate(case.queries) if not case.focus or name in case.focus)
     cosines = unit_vectors(steps.queries) @ unit_vectors(steps.keys).T
     preferences = best_matches(Preference, rows, columns, steps.weights, cosines)

@@ -1,6 +1,7 @@
 """Small cases worked by hand: their TOML files, the base of their results, and the values that may be claimed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -193,30 +194,31 @@ def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str,
     return case, label, text or to_toml(case.to_dict())
 
 
-def as_matrix(name: str, rows: Sequence[Sequence[float]], label: str, row_names: Sequence[str] = ()) -> Array:
-    """Return rows of numbers as a matrix; raise a SpecError for rows of different lengths.
+@contextmanager
+def prefix_errors(label: str) -> Iterator[None]:
+    """Start the messages of input errors inside a `with` block with a label, the name of a case."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"{label}: {error}") from None
 
-    Args:
-        name: the field, for errors.
-        label: the case, for errors.
-        row_names: names of the rows, if they are named vectors.
-    """
+
+def as_matrix(name: str, rows: Sequence[Sequence[float]], row_names: Sequence[str] = ()) -> Array:
+    """Return the rows of a field as a matrix; raise a SpecError, with any names of rows, if their lengths differ."""
     odd = next((index for index, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if odd is not None:
         other, first = (f"'{row_names[index]}'" if row_names else f"row {index + 1}" for index in (odd, 0))
         raise SpecError(
-            f"{label}: {name}: {other} has {pluralize(len(rows[odd]), 'number')}, {first} has {len(rows[0])}; "
+            f"{name}: {other} has {pluralize(len(rows[odd]), 'number')}, {first} has {len(rows[0])}; "
             f"all {'vectors' if row_names else 'rows of a matrix'} are equally long."
         )
     return np.array(rows, dtype=np.float64)
 
 
-def check_magnitudes(label: str, *arrays: Array) -> None:
-    """Raise an InputError if an entry of the arrays is larger than MAX_MAGNITUDE; `label` is the case."""
+def check_magnitudes(*arrays: Array) -> None:
+    """Raise an InputError if an entry of the arrays is larger than MAX_MAGNITUDE."""
     if not all(np.abs(array).max() <= MAX_MAGNITUDE for array in arrays):
-        raise InputError(
-            f"{label}: a number grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller ones."
-        )
+        raise InputError(f"a number grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller ones.")
 
 
 def argmax_names(names: Sequence[str], values: Float[np.ndarray, " names"]) -> Labels:

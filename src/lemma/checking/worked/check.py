@@ -108,11 +108,7 @@ def check_worked(case: CaseLike, lines: Sequence[str]) -> "WorkedReport":
 
 
 def describe_worked(case: CaseLike) -> str:
-    """Return a table of every name that an answer may claim, with its shape and meaning but no values.
-
-    Args:
-        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
-    """
+    """Return a table of every name that an answer may claim, with its shape and meaning but no values."""
     if isinstance(case, str) and case.startswith(BPE_PREFIX):
         return BPE_NAMES
     expected = next(answer_keys(case)).expected
@@ -145,19 +141,16 @@ class WorkedLine(CheckedLine):
 
     @property
     def outcome(self) -> Literal["right", "wrong"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The outcome of the line, "right" or "wrong"."""
         return "right" if self.right else "wrong"
 
     @property
     def notes(self) -> list[str]:
-        """Lines printed below a wrong line: the differences, the mistake that explains them, and the right value."""
         if self.right:
             return []
         mistake = [self.mistake[:1].upper() + self.mistake[1:]] if self.mistake else []
         return [*self.differences, *mistake, f"right: {self.expected}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the claim, its verdict and its correction as plain values for JSON."""
         names = ("right", "expected", "differences", "mistake")
         return {"claim": self.text, **{name: getattr(self, name) for name in names}}
 
@@ -169,16 +162,13 @@ class WorkedReport(CheckedLines[WorkedLine]):
 
     @property
     def title(self) -> str:
-        """The title of the report, with the name of the case."""
         return f"A hand computation of {self.name}"
 
     @property
     def summary(self) -> str:
-        """The number of right lines, and the rule for rounded numbers."""
         return f"{super().summary} {ROUNDING_RULE}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name, verdicts, lines, notes and the rule of rounding as plain values for JSON."""
         return super().to_dict() | {"notes": list(self.notes), "rule": ROUNDING_RULE}
 
 
@@ -301,13 +291,7 @@ def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
 
 
 def _find_label(target: Target, label: str, labels: Sequence[str]) -> int:
-    """Return the index of a label among the labels of an axis; an exact match comes first.
-
-    A label that is not there may be a number from 1.
-
-    Args:
-        target: for errors.
-    """
+    """Return the index of a label on an axis, an exact match first; an unknown label may be a number from 1."""
     for normalize in (str, _normalize):
         for index, name in enumerate(labels):
             if normalize(name) == normalize(label):
@@ -378,11 +362,7 @@ def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterat
 
 
 def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
-    """Return the pairs that lines claim as merges of byte-pair encoding, by the number of their step.
-
-    Args:
-        text: the encoded text, whose capital letters are no names of merges.
-    """
+    """Return the pairs that lines claim as merges, by step; letters of the encoded text are no names of merges."""
     letters = [letter for letter in ascii_uppercase if letter not in text]
     merges: dict[int, str] = {}
     for claim in claims:
@@ -420,11 +400,7 @@ def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
 
 
 def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> WorkedLine:
-    """Check an inequality between two numbers, as in alpha2[they, Ajax] > alpha2[they, Juventus].
-
-    Args:
-        expected: the right value of the left side.
-    """
+    """Check an inequality between two numbers, as in alpha2[they, Ajax] > alpha2[they, Juventus]."""
     number, left = read_entry(claim.value_text), _single_number(expected)
     right = float(number.value) if number else _single_number(key.find(read_target(claim.value_text)))
     holds = left > right + 1e-12 if claim.sign == ">" else left < right - 1e-12
@@ -440,12 +416,9 @@ def _single_number(expected: ExpectedValue) -> float:
 
 
 def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
-    """Return the right values in the shape of the answer, where only axes of length 1 differ.
+    """Return the right values in the shape of a parsed answer, where only axes of length 1 differ.
 
     A matrix of one row or column may be written as a vector, a vector as such a matrix, a number in brackets.
-
-    Args:
-        value: the parsed answer.
     """
     depth = 1 if isinstance(value, dict) else 0
     first, sizes = value, list[int]()

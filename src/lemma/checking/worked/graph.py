@@ -24,6 +24,7 @@ from lemma.checking.worked.case import (
     as_matrix,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
 )
 from lemma.data.tables import Column, read_table
@@ -102,7 +103,6 @@ class GraphSteps:
 
     @property
     def edges(self) -> int:
-        """The number of edges between different nodes."""
         return int(self.adjacency.sum()) // 2
 
     @cached_property
@@ -193,11 +193,9 @@ class WorkedGraph(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if the matrices are printed only with `full`."""
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of matrices (of a large graph only if `full`), properties and powers."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (
@@ -310,7 +308,6 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _number(self, value: float) -> str:
-        """Write a number with the decimals of the report."""
         return format_numbers([value], self._decimals(value))[0]
 
     def _product(self, left: float, right: float) -> str:
@@ -322,7 +319,6 @@ class WorkedGraph(WorkedCase):
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
     def to_dict(self) -> dict[str, Any]:
-        """Return matrices, degrees, properties, norms, layer and verdict as plain values for JSON."""
         steps = self.steps
         names = ("edges", "degrees", "matrices", "features", "layer")
         norms = {
@@ -339,7 +335,6 @@ class WorkedGraph(WorkedCase):
         return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
@@ -416,39 +411,40 @@ def work_graph(
         text = to_toml(case.to_dict())
     else:
         case, label, text = read_case(GraphCase, example, overrides)
-    names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
-    if not names:
-        raise SpecError(f'{label}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
-    if len(names) > MAX_NODES:
-        raise SpecError(f"{label}: {len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
-    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
-    if duplicate is not None:
-        raise SpecError(f"{label}: the node '{duplicate}' is listed twice in nodes. Give each node once.")
-    indices = {name: index for index, name in enumerate(names)}
-    adjacency = _build_adjacency(case, indices, label, notes)
-    features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
-    if case.X is not None:
-        features = _read_matrix("X", case.X, len(names), "one for each node", label)
-    weights = None
-    if case.W is not None:
-        weights = _read_matrix("W", case.W, features.shape[1], "one for each column of X", label)
-    for name in case.focus:
-        if name not in indices:
-            raise SpecError(f"{label}: " + describe_unknown("focus", name, indices))
-    neighbours = adjacency.sum(axis=1)
-    focus = [indices[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
-    labels, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
-    steps = GraphSteps(labels, adjacency, features, weights, rows, case.powers)
+    with prefix_errors(label):
+        steps = _build_graph(case, notes)
     return WorkedGraph(case, text, steps, tuple(notes), full=full, decimals=decimals)
 
 
-def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
-    """Read a table of edges as a case.
+def _build_graph(case: GraphCase, notes: list[str]) -> GraphSteps:
+    """Check a case and return its graph with features; add loops and duplicate edges, left out, to `notes`."""
+    names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
+    if not names:
+        raise SpecError('the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
+    if len(names) > MAX_NODES:
+        raise SpecError(f"{len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise SpecError(f"the node '{duplicate}' is listed twice in nodes. Give each node once.")
+    indices = {name: index for index, name in enumerate(names)}
+    adjacency = _build_adjacency(case, indices, notes)
+    features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
+    if case.X is not None:
+        features = _read_matrix("X", case.X, len(names), "one for each node")
+    weights = None
+    if case.W is not None:
+        weights = _read_matrix("W", case.W, features.shape[1], "one for each column of X")
+    for name in case.focus:
+        if name not in indices:
+            raise SpecError(describe_unknown("focus", name, indices))
+    neighbours = adjacency.sum(axis=1)
+    focus = [indices[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
+    labels, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
+    return GraphSteps(labels, adjacency, features, weights, rows, case.powers)
 
-    Args:
-        overrides: fields that replace those of the case, unless they are None.
-        notes: messages; extended by what is left out.
-    """
+
+def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
+    """Read a table of edges as a case; add to `notes` what is left out."""
     columns = [
         Column("source", None, frozenset(SOURCE_COLUMNS)),
         Column("target", None, frozenset(TARGET_COLUMNS)),
@@ -469,23 +465,15 @@ def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> G
     return GraphCase.read({"title": f"The graph of {path.name}", "edges": edges, **fields}, str(path))
 
 
-def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, notes: list[str]) -> Square:
-    """Return the symmetric adjacency matrix without loops.
-
-    Args:
-        indices: the index of each node, by name.
-        label: the case, for errors.
-        notes: messages; extended by loops and duplicate edges, which are left out.
-    """
+def _build_adjacency(case: GraphCase, indices: Mapping[str, int], notes: list[str]) -> Square:
+    """Return the symmetric adjacency matrix of nodes with these indices; add the edges left out to `notes`."""
     adjacency = np.zeros((len(indices), len(indices)))
     for number, edge in enumerate(case.edges, 1):
         if len(edge) != 2:
-            raise SpecError(
-                f'{label}: edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].'
-            )
+            raise SpecError(f'edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].')
         for name in edge:
             if name not in indices:
-                raise SpecError(f"{label}: edge {number}: " + describe_unknown("node", name, indices))
+                raise SpecError(f"edge {number}: " + describe_unknown("node", name, indices))
         first, second = (indices[name] for name in edge)
         if first != second:
             adjacency[first, second] = adjacency[second, first] = 1
@@ -500,18 +488,12 @@ def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, no
     return adjacency
 
 
-def _read_matrix(name: str, rows: Sequence[Sequence[float]], count: int, reason: str, label: str) -> Array:
-    """Return rows of numbers as a matrix; raise a SpecError unless there are `count` of them.
-
-    Args:
-        name: the field, for errors.
-        reason: why that many rows are expected, for errors.
-        label: the case, for errors.
-    """
-    matrix = as_matrix(name, rows, label)
+def _read_matrix(name: str, rows: Sequence[Sequence[float]], count: int, reason: str) -> Array:
+    """Return the rows of a field as a matrix; raise a SpecError, with the reason, unless there are `count` of them."""
+    matrix = as_matrix(name, rows)
     if len(matrix) != count:
         hint = " It would fit transposed." if matrix.shape[1] == count else ""
-        raise SpecError(f"{label}: {name} has {pluralize(len(matrix), 'row')}, expected {count}: {reason}.{hint}")
+        raise SpecError(f"{name} has {pluralize(len(matrix), 'row')}, expected {count}: {reason}.{hint}")
     if np.abs(matrix).max() > MAX_MAGNITUDE:
-        raise SpecError(f"{label}: {name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
+        raise SpecError(f"{name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
     return matrix

@@ -28,6 +28,7 @@ from lemma.checking.worked.case import (
     as_matrix,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
 )
 from lemma.errors import InputError, SpecError
@@ -165,27 +166,23 @@ class WeightCase(LstmCase):
     b_c: Unit | None = None  # the candidate's bias
 
 
-def read_inputs(case: LstmCase, label: str) -> Values:
-    """Return the arrays of a case by name, zeros for biases and gradients that it leaves out; check their shapes.
-
-    Args:
-        label: the case, for errors.
-    """
+def read_inputs(case: LstmCase) -> Values:
+    """Return the arrays of a case by name, zeros for biases and gradients that it leaves out; check their shapes."""
     width = len(case.c_prev)
 
     def read_vector(name: str, length: int, reason: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
             actual = pluralize(len(numbers), "number")
-            raise SpecError(f"{label}: {case.display_name(name)} has {actual}, expected {length}, {reason}.")
+            raise SpecError(f"{case.display_name(name)} has {actual}, expected {length}, {reason}.")
         return np.zeros(length) if numbers is None else np.array(numbers, dtype=np.float64)
 
     def read_matrix(name: str, rows: int, columns: int, reason: str) -> Float[np.ndarray, "rows columns"]:
-        matrix = as_matrix(name, getattr(case, name), label)
+        matrix = as_matrix(name, getattr(case, name))
         if matrix.shape != (rows, columns):
             hint = " It would fit transposed." if matrix.shape == (columns, rows) else ""
             actual = f"{matrix.shape[0]}×{matrix.shape[1]}"
-            raise SpecError(f"{label}: {name} is {actual}, expected {rows}×{columns}: {reason}.{hint}")
+            raise SpecError(f"{name} is {actual}, expected {rows}×{columns}: {reason}.{hint}")
         return matrix
 
     values: Values = {"c_prev": np.array(case.c_prev, dtype=np.float64)}
@@ -195,13 +192,13 @@ def read_inputs(case: LstmCase, label: str) -> Values:
             for number, value in enumerate(getattr(case, name), 1):
                 if not 0 <= value <= 1:
                     raise SpecError(
-                        f"{label}: {name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
+                        f"{name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
                         "For gates from pre-activations, give the weights."
                     )
     if isinstance(case, WeightCase):
         missing = [f"b_{letter}" for letter in GATE_TITLES if getattr(case, f"b_{letter}") is None]
         if missing and len(missing) < len(GATE_TITLES):
-            raise SpecError(f"{label}: {', '.join(missing)} missing: give all four biases, or none of them for zeros.")
+            raise SpecError(f"{', '.join(missing)} missing: give all four biases, or none of them for zeros.")
         values |= {"a_prev": read_vector("a_prev", width), "x": np.array(case.x, dtype=np.float64)}
         stacked = f"[{case.display_name('a_prev')}; x]"
         reason = f"a row for each of the {width} of c_prev, a column for each number of {stacked}"
@@ -212,9 +209,7 @@ def read_inputs(case: LstmCase, label: str) -> Values:
     if case.W_y is None:
         for name in ("y", "b_y"):
             if getattr(case, name) is not None:
-                raise SpecError(
-                    f"{label}: {name} is given, but W_y is missing. Give the output layer, or leave it out."
-                )
+                raise SpecError(f"{name} is given, but W_y is missing. Give the output layer, or leave it out.")
         return values
     classes, per_row = len(case.W_y), "one for each row of W_y"
     reason = f"a row for each class, a column for each of the {width} of c_prev"
@@ -223,23 +218,19 @@ def read_inputs(case: LstmCase, label: str) -> Values:
         values["y"] = read_vector("y", classes, per_row)
         if values["y"].min() < 0 or abs(values["y"].sum() - 1) > 1e-9:
             raise SpecError(
-                f"{label}: y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
+                f"y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
                 "from 0 to 1 that add up to 1."
             )
     return values
 
 
-def step_forward(inputs: Values, label: str) -> Values:
+def step_forward(inputs: Values) -> Values:
     """Compute a forward step of an LSTM; return every intermediate value by name, in the order of computation.
 
     c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y).
 
-    Args:
-        inputs: gates or weights, states and targets by name, as of `read_inputs`.
-        label: the case, for errors.
-
     >>> gates = {"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1.0, "candidate": 0.4, "c_prev": 0.2}
-    >>> step = step_forward({name: np.array([value]) for name, value in gates.items()}, "here")
+    >>> step = step_forward({name: np.array([value]) for name, value in gates.items()})
     >>> step["c_t"].round(3).tolist(), step["a_t"].round(3).tolist()
     ([0.3], [0.291])
     """
@@ -268,9 +259,7 @@ def step_forward(inputs: Values, label: str) -> Values:
                 step["loss"] = -np.dot(inputs["y"], log_probabilities)
     for name, array in step.items():
         if not np.abs(array).max() <= MAX_MAGNITUDE:
-            raise InputError(
-                f"{label}: {name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers."
-            )
+            raise InputError(f"{name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers.")
     return step
 
 
@@ -289,9 +278,6 @@ def step_backward(values: Values) -> Values:
 
     da = W_yᵀ(ŷ−y) + da_next, dc = da∗Γ_o∗(1−tanh²c) + dc_next, dc̃ = dc∗Γ_u, d(pre-c̃) = dc̃∗(1−c̃²),
     d(pre-Γ) = dΓ∗Γ∗(1−Γ), dW = d(pre) [a;x]ᵀ, db = d(pre). What the case does not give has no gradient.
-
-    Args:
-        values: the inputs and all values of the forward step, by name.
     """
     step: Values = {}
     if "y" in values:
@@ -348,11 +334,7 @@ CLAIM_ALIASES = {
 
 
 def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
-    """Return the arrays that known mistakes lead to, by quantity ("c_t", "loss", …) and description of the mistake.
-
-    Args:
-        values: the inputs and all values of the forward and backward steps, by name.
-    """
+    """Return the arrays that known mistakes lead to, by quantity ("c_t", "loss", …) and description of the mistake."""
     u, f, o, c = (values[name] for name in GATE_NAMES.values())
     previous, cell = values["c_prev"], values["c_t"]
     swapped = u * previous + f * c
@@ -417,12 +399,10 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if weights and products are printed only with `full`."""
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, gradients included, with the arrays of known mistakes."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})
@@ -437,18 +417,13 @@ class WorkedLstm(WorkedCase):
         return expected
 
     def _labels(self, name: str, array: Array) -> tuple[Labels, ...]:
-        """Return the labels of the axes of an array: those of [a_prev; x] where it has them; others are counted from 1.
-
-        Args:
-            name: the name of the value, such as "W_f".
-        """
+        """Return the labels of the axes of a named array: of [a_prev; x], or () where axes are counted from 1."""
         inputs = self.input_labels
         if not inputs or not array.ndim or array.shape[-1] != len(inputs) or name.endswith("_y"):
             return ()
         return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of all steps; `every_matrix` adds the weights."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         backward = [] if self.backward is None else self._backward_blocks()
@@ -565,15 +540,10 @@ class WorkedLstm(WorkedCase):
         return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
     def _number(self, value: Any) -> str:
-        """Write a number with the decimals of the report."""
         return format_numbers([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, vector: Array, bias: Array | None = None) -> list[Text]:
-        """Return every product behind W v + b as text, a line for each row; [] for a large matrix, unless `full`.
-
-        Args:
-            row: word before the number of a row, "unit" or "class".
-        """
+        """Return every product behind W v + b, a line for each unit or class; [] for a large matrix, unless `full`."""
         if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []
@@ -604,8 +574,9 @@ def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, 
     ([0.52, -0.34], [0.334, -0.262])
     """
     case, label, text = read_case(LstmCase, example, {})
-    inputs = read_inputs(case, label)
-    forward = step_forward(inputs, label)
+    with prefix_errors(label):
+        inputs = read_inputs(case)
+        forward = step_forward(inputs)
     notes: list[str] = []
     outside = [number for number, value in enumerate(inputs.get("candidate", ()), 1) if abs(value) > 1]
     if outside:

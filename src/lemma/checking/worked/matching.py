@@ -24,6 +24,7 @@ from lemma.checking.worked.case import (
     check_magnitudes,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
     unit_vectors,
 )
@@ -99,7 +100,6 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
@@ -125,7 +125,6 @@ class WorkedMatching(WorkedCase):
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of every product of the images in focus; `every_matrix` adds the matrices."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
@@ -229,20 +228,20 @@ def work_matching(
     [('sentence 3',), ('sentence 2',)]
     """
     case, label, text = read_case(MatchingCase, example, {"focus": words or None})
-    images, image_inputs, image_map = _read_side(case, "image", "I", label)
-    sentences, sentence_inputs, sentence_map = _read_side(case, "sentence", "T", label)
-    if image_map.shape[1] != sentence_map.shape[1]:
-        raise SpecError(
-            f"{label}: W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
-            "sentences meet in one space, so both need as many."
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
+    with prefix_errors(label), np.errstate(over="ignore", invalid="ignore"):
+        images, image_inputs, image_map = _read_side(case, "image", "I")
+        sentences, sentence_inputs, sentence_map = _read_side(case, "sentence", "T")
+        if image_map.shape[1] != sentence_map.shape[1]:
+            raise SpecError(
+                f"W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
+                "sentences meet in one space, so both need as many."
+            )
         p, q = image_inputs @ image_map, sentence_inputs @ sentence_map
         scores = p @ q.T
-    check_magnitudes(label, p, q, scores)
-    for name in case.focus:
-        if escape_invisible(name) not in images:
-            raise SpecError(f"{label}: " + describe_unknown("focus", name, images))
+        check_magnitudes(p, q, scores)
+        for name in case.focus:
+            if escape_invisible(name) not in images:
+                raise SpecError(describe_unknown("focus", name, images))
     focus = tuple(images.index(escape_invisible(name)) for name in case.focus)
     lengths, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), unit_vectors(p) @ unit_vectors(q).T
     inputs = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
@@ -258,28 +257,20 @@ def work_matching(
     )
 
 
-def _read_side(case: MatchingCase, kind: str, letter: str, label: str) -> tuple[Labels, Array, Array]:
-    """Return the names, the matrix and the map of the images or sentences; raise a SpecError if they do not fit.
-
-    Args:
-        kind: "image" or "sentence".
-        letter: the field of the matrix, "I" or "T".
-        label: the case, for errors.
-    """
-    inputs, map_name = as_matrix(letter, getattr(case, letter), label), f"W_{letter.lower()}"
-    weights = as_matrix(map_name, getattr(case, map_name), label)
+def _read_side(case: MatchingCase, kind: str, letter: str) -> tuple[Labels, Array, Array]:
+    """Return the names, the matrix `letter` and the map of each `kind` ("image" or "sentence"); check that they fit."""
+    inputs, map_name = as_matrix(letter, getattr(case, letter)), f"W_{letter.lower()}"
+    weights = as_matrix(map_name, getattr(case, map_name))
     if weights.shape[0] != inputs.shape[1]:
         is_transposed = weights.shape[1] == inputs.shape[1]
         hint = " Its transpose would fit: write its columns as rows." if is_transposed else ""
         raise SpecError(
-            f"{label}: {map_name} is {weights.shape[0]}×{weights.shape[1]}; for {letter}·{map_name} and rows of "
+            f"{map_name} is {weights.shape[0]}×{weights.shape[1]}; for {letter}·{map_name} and rows of "
             f"{letter} of length {inputs.shape[1]} it needs {pluralize(inputs.shape[1], 'row')}.{hint}"
         )
     names: tuple[str, ...] = getattr(case, f"{kind}_names") or number_labels(len(inputs), f"{kind} ")
     if len(names) != len(inputs):
-        raise SpecError(
-            f"{label}: {kind}_names has {pluralize(len(names), 'name')} for {pluralize(len(inputs), kind)}."
-        )
+        raise SpecError(f"{kind}_names has {pluralize(len(names), 'name')} for {pluralize(len(inputs), kind)}.")
     if len(set(names)) < len(inputs):
-        raise SpecError(f"{label}: {kind}_names has a name twice; give each {kind} its own.")
+        raise SpecError(f"{kind}_names has a name twice; give each {kind} its own.")
     return tuple(map(escape_invisible, names)), inputs, weights

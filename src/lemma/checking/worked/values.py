@@ -94,7 +94,7 @@ class _ValueReader:
         return self._read_table(depth) if close == "}" else self._read_list(depth, close)
 
     def _read_list(self, depth: int, close: str) -> list[Any]:
-        """Read the items of a list and its bracket `close`; semicolons separate rows."""
+        """Read the items of a list and its closing bracket; semicolons separate rows."""
         values: list[Any] = []
         rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
         while self.peek() != close:
@@ -169,11 +169,7 @@ def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
 
 
 def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
-    """Return the numbers of a parsed value as an array: a number, nested lists, or a table with all labels of a vector.
-
-    Args:
-        expected: the right value, for its labels and for errors.
-    """
+    """Return the numbers of a parsed value (a number, nested lists, or a table of all labels) as an array."""
     if isinstance(value, dict):
         if len(expected.labels) != 1:
             raise InputError(f"{expected.name}: a table of labels is for a vector; {expected.shape_text} is expected.")
@@ -201,11 +197,7 @@ def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
 
 
 def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[Any]:
-    """Return the values of a table {label: value, …} in the order of the labels; raise an InputError if any is missing.
-
-    Args:
-        expected: the right value, whose labels these are.
-    """
+    """Return the values of a table {label: value, …} in the order of the expected labels; all of them must be there."""
     labels = expected.labels[0] if expected.labels else ()
     indices = {"".join(label.split()): index for index, label in enumerate((*expected.label_aliases, *labels))}
     by_index: dict[int, Any] = {}
@@ -248,11 +240,9 @@ class RoundedArray:
         return cls(arrays[0], arrays[1], decimals)
 
     def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
-        """Return, entry by entry, whether these numbers are the exact ones, rounded.
+        """Return, entry by entry, whether these numbers are the exact ones, rounded, up to `slack` more units.
 
-        Args:
-            exact: an array of the same shape, or with more axes before it.
-            slack: further units of the last decimal that are allowed.
+        The exact array has the same shape, or more axes before it.
         """
         with np.errstate(invalid="ignore"):  # infinities are equal or not
             tolerance = self.units * (0.5 + slack) + FLOAT_TOLERANCE * np.maximum(1.0, np.abs(exact))

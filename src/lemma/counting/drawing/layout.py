@@ -36,13 +36,8 @@ def arrange(
 ) -> Layout:
     """Lay out blocks in rows, with lines between them from top to bottom.
 
-    More and more width is left free in every row for lines that pass, until the layout is within the limit.
-
-    Args:
-        blocks: by name, ordered so that each edge leads to a later block.
-        edges: pairs of names, from the upper to the lower block.
-        limit: the width in pixels; if no layout is within it, the narrowest is returned.
-        last: names of blocks to put in the last row.
+    More and more width is left free in every row for lines that pass, until the layout is within the limit in pixels;
+    else the narrowest is returned. Each edge leads to a later block; the blocks in `last` get a final row.
     """
     unique_edges = list(dict.fromkeys(edges))
     levels = [assign_rows(blocks, unique_edges, limit - spare, last) for spare in (0, 3 * LANE, 8 * LANE)]

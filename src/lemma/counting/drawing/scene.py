@@ -69,20 +69,16 @@ class Drawing(Result):
 
     @property
     def title(self) -> str:
-        """Return the name of the drawn model."""
         return self.model
 
     def blocks(self) -> Iterator[Block]:
-        """Yield a table of name, shape and formula of each tensor, for the terminal."""
         rows = [(node.name, f"({', '.join(self._format_shape(node))})", node.formula) for node in self.nodes]
         yield Pre([("\n".join(format_table(rows, left=(0, 1, 2), breakable=(0, 2), has_header=False)), "")])
 
     def details(self) -> Iterator[Block]:
-        """Yield the SVG drawing."""
         yield Figure(self.svg)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of model, sizes and tensors."""
         order = tuple(self.symbols)
         nodes = [
             {
@@ -96,7 +92,6 @@ class Drawing(Result):
         return {"model": self.model, "symbols": dict(self.symbols), "nodes": nodes}
 
     def _repr_html_(self) -> str:
-        """Return the SVG drawing, for notebooks."""
         return self.svg
 
     def save(self, path: str | Path) -> Path:

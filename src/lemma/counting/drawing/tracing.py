@@ -75,7 +75,6 @@ class Step:
 
     @property
     def operands(self) -> tuple[int, ...]:
-        """Return the numbers of the tensors among the step's arguments, in order."""
         return tuple(ref.signal for ref in self.refs)
 
     @property
