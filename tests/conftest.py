@@ -37,6 +37,21 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(10_000, 20, 20)
 
 
+@pytest.fixture(scope="session")
+def account_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data home for counting, which all worker processes share: the formulas of a module are read off once."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "account-home"
+
+
+@pytest.fixture(scope="module")
+def account_cache(account_home: Path) -> Iterator[None]:
+    """Keep and find the formulas of modules in the shared data home during a module of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(account_home))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
