@@ -27,29 +27,10 @@ def best_tree(scores: Scores) -> Int64[np.ndarray, " words"]:
     table[0] -= 1 + len(table) * (table.max() - table.min())  # so low that a second root never pays
     np.fill_diagonal(table, -np.inf)
     table[:, 0] = -np.inf
-    heads = table.argmax(axis=0)
-    heads[0] = 0
-    levels: list[tuple[np.ndarray, ...]] = []
-    while (cycle := _find_cycle(heads)) is not None:
-        # The first node of the cycle stands for all of it. Entering at a member gives up the cycle's arc to it.
-        first, members = cycle[0], table[cycle]
-        gains = table[:, cycle] - table[heads[cycle], cycle]
-        entered, left = cycle[gains.argmax(axis=1)], cycle[members.argmax(axis=0)]
-        kept = np.setdiff1d(np.arange(len(table)), cycle[1:])
-        levels.append((heads, cycle, kept, entered, left))
-        table[:, first], table[first] = gains.max(axis=1), members.max(axis=0)
-        table[first, first] = table[first, 0] = -np.inf
-        heads = np.searchsorted(kept, np.where(np.isin(heads, cycle), first, heads)[kept])
-        table, slot = table[np.ix_(kept, kept)], np.searchsorted(kept, first)
-        heads[slot] = table[:, slot].argmax()
-    for earlier_heads, cycle, kept, entered, left in reversed(levels):
-        first, outer = cycle[0], kept[heads]
-        head_of_cycle = outer[np.searchsorted(kept, first)]
-        heads = earlier_heads.copy()
-        heads[kept] = np.where(outer == first, left[kept], outer)
-        heads[cycle] = earlier_heads[cycle]
-        heads[entered[head_of_cycle]] = head_of_cycle
-    return heads[1:]
+    contraction = CycleContraction(table)
+    while (cycle := _find_cycle(contraction.heads, contraction.alive)) is not None:
+        contraction.contract(cycle)
+    return contraction.expand()[1:]
 
 
 def _replace_infinities(scores: Scores) -> Scores:
@@ -60,19 +41,90 @@ def _replace_infinities(scores: Scores) -> Scores:
     return np.nan_to_num(scores.astype(np.float64), nan=low, posinf=high + margin, neginf=low - margin)
 
 
-def _find_cycle(heads: np.ndarray) -> np.ndarray | None:
-    """Return the nodes of a cycle, given the head of each node, or None without one; node 0 is the root."""
+class CycleContraction:
+    """A table of scores whose cycles are contracted in turn, each into the slot of one of its nodes.
+
+    Attributes:
+        table: scores by slot; a slot holds a node: a word or a contracted cycle.
+        alive: slots in use.
+        arcs: the (head word, dependent word) that each entry of the table stands for.
+        nodes: the node in each slot.
+        parents: by node, the contracted cycle it is in; itself if none.
+        heads: best head slot of each slot.
+        contracted: each contracted node with the arcs of its members, in order.
+    """
+
+    def __init__(self, table: Scores) -> None:
+        size = len(table)
+        self.table, self.alive = table, np.ones(size, dtype=bool)
+        self.arcs = np.stack(np.meshgrid(np.arange(size), np.arange(size), indexing="ij"), axis=-1)
+        self.nodes, self.parents = list(range(size)), list(range(size))
+        self.heads = table.argmax(axis=0)
+        self.heads[0] = 0
+        self.contracted: list[tuple[int, dict[int, np.ndarray]]] = []
+
+    def contract(self, cycle: np.ndarray) -> None:
+        """Replace the nodes of a cycle by a single node, in the score table's slot of one of them.
+
+        Entering the cycle at a member gives up the cycle's arc to it.
+
+        Args:
+            cycle: slots of the cycle's nodes.
+        """
+        members = {self.nodes[slot]: self.arcs[self.heads[slot], slot].copy() for slot in cycle}
+        new = len(self.parents)
+        self.parents.append(new)
+        for node in members:
+            self.parents[node] = new
+        self.nodes[cycle[0]] = new
+        self.contracted.append((new, members))
+        slot, others = cycle[0], cycle[1:]
+        gains = self.table[:, cycle] - self.table[self.heads[cycle], cycle]
+        best_in, best_out = gains.argmax(axis=1), self.table[cycle].argmax(axis=0)
+        every = np.arange(len(self.table))
+        arcs_in, arcs_out = self.arcs[every, cycle[best_in]], self.arcs[cycle[best_out], every]
+        self.table[:, slot], self.table[slot] = gains[every, best_in], self.table[cycle[best_out], every]
+        self.arcs[:, slot], self.arcs[slot] = arcs_in, arcs_out
+        self.alive[others] = False
+        self.table[others], self.table[:, others] = -np.inf, -np.inf
+        self.table[slot, slot] = self.table[slot, 0] = -np.inf
+        self.heads[np.isin(self.heads, cycle)] = slot
+        self.heads[slot] = self.table[:, slot].argmax()
+
+    def expand(self) -> Int64[np.ndarray, " nodes"]:
+        """Return the head of every node: each contracted cycle keeps all its arcs but the one to its entered member."""
+        slots = np.flatnonzero(self.alive)[1:]
+        chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
+        for node, members in reversed(self.contracted):
+            arc = chosen.pop(node)
+            entered = int(arc[1])
+            while self.parents[entered] != node:
+                entered = self.parents[entered]
+            chosen |= {**members, entered: arc}
+        heads = np.zeros(len(self.table), dtype=np.int64)
+        for word, arc in chosen.items():
+            heads[word] = arc[0]
+        return heads
+
+
+def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
+    """Return the slots of a cycle, or None if there is none; slot 0, the root, ends every path.
+
+    Args:
+        heads: slot of each slot's head.
+        alive: True for slots that are still in use, after contractions.
+    """
     colour = [0] * len(heads)
     colour[0] = 1
     head_of = heads.tolist()
-    for start in range(1, len(heads)):
-        node, path = start, start + 1
-        while not colour[node]:
-            colour[node] = path
-            node = head_of[node]
-        if colour[node] == path and node:
-            cycle = [node]
-            while (node := head_of[node]) != cycle[0]:
-                cycle.append(node)
+    for start in np.flatnonzero(alive)[1:].tolist():
+        slot, path = start, start + 1
+        while not colour[slot]:
+            colour[slot] = path
+            slot = head_of[slot]
+        if colour[slot] == path and slot:
+            cycle = [slot]
+            while (slot := head_of[slot]) != cycle[0]:
+                cycle.append(slot)
             return np.array(cycle)
     return None
