@@ -28,7 +28,7 @@ TIED_SIZES = {"D": "d"}  # where a tied output makes two sizes one, the account 
 
 @work_limit(None)
 def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
-    """Return the account of a subject with these quantities, such as `flops`, `trainable` or `parameters of encoder`.
+    """Count the named quantities of a subject, such as `flops`, `trainable` or `parameters of encoder`.
 
     `trainable` and `frozen` select from the parameters; ` of PATH` selects the parts of one module.
     """
@@ -43,7 +43,7 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
         parts = list(quantity.groups)
         if kind in PARAMETER_SUBSETS:
             parts = [part for part in parts if ("frozen" in part.note) == (kind == "frozen")]
-        selected = _parts_under(parts, path, account.symbols) if path else parts
+        selected = _select_parts(parts, path, account.symbols) if path else parts
         if path and not selected:
             paths = [part.path.split(".") for part in parts]
             choices = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
@@ -66,7 +66,7 @@ class ModelExercise:
 
     @cached_property
     def alternatives(self) -> list[tuple[tuple[str, ...], Polynomial]]:
-        """Formulas of the operations for all other ways of counting them, see `alternative_conventions`."""
+        """Pairs (notes, formula of the operations) for all other ways of counting, see `alternative_conventions`."""
         return alternative_conventions(self.subject, self.conventions)
 
 
@@ -88,7 +88,7 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
 
 
 def symbol_aliases(spec: ModelSpec | None, symbols: Mapping[str, int]) -> dict[str, str]:
-    """Return the symbols of an account by their other names, such as {"width": "d", "d_model": "d", "batch": "B"}.
+    """Return a map from other names to the symbols of an account: {"width": "d", "d_model": "d", "batch": "B"}.
 
     The field names of the model's spec, if it has one, are such names too.
     """
@@ -144,11 +144,11 @@ def alternative_conventions(subject: Subject, conventions: Conventions) -> list[
     return sorted(alternatives, key=lambda entry: len(entry[0]))
 
 
-def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
-    """Return the parts of a formula that belong to the module at a path.
+def _select_parts(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
+    """Return the parts of a formula that belong to the module at the path `prefix`, such as `encoder` or `layers.0`.
 
-    A member of a list, as in `layers.0`, selects the parts that are counted for all members, with 1 as their repeats;
-    `*` stands for all members of a list.
+    A part that is counted for all members of a list is returned for a single one, as in `layers.0`, with 1 as its
+    repeats; `*` stands for all members. `sizes` has the values of the symbols.
     """
     selected: list[Part] = []
     steps = prefix.split(".")

@@ -45,8 +45,8 @@ class SourceClaim(Spec):
     """The command that measures what no checker can judge without training or timing."""
 
     @model_validator(mode="after")
-    def _check_ways(self) -> Self:
-        """Refuse a claim that has both a checker and a command to measure it, or neither."""
+    def _require_check_or_measure(self) -> Self:
+        """Return the claim; raise a ValueError unless it has either a checker or a command to measure it, not both."""
         if bool(self.check) == bool(self.measure):
             raise ValueError("a claim has either check or measure")
         return self
@@ -166,6 +166,7 @@ class Audit(Result):
         return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
+        """Return a table of the claims with verdicts and corrections, and the summary."""
         header = ("row", "verdict", "claim", "right instead, or the command that measures", "command")
         rows: list[tuple[str, ...]] = []
         for checked in self.claims:
@@ -194,7 +195,7 @@ def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], No
 
 
 def check_claim(claim: SourceClaim) -> CheckedClaim:
-    """Check a claim with its checker; return it with None as its verdict if it needs training or timing."""
+    """Run the checker of a claim; return the claim with its outcome, None if it needs training or timing."""
     if claim.measure:
         return CheckedClaim(claim, None)
     result: Any = run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))

@@ -73,7 +73,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z]\w{0,39}")
 
 
 def _split_lines(value: Any) -> Any:
-    """Split a text, or several, into lines without comments and blank lines; return any other value unchanged."""
+    """Split a text, or each of several, into lines without comments and blank lines; return other values unchanged."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         return value
@@ -182,7 +182,7 @@ class GradientCell(Spec):
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
-        """Return the cell's spelling of a name, without alias and `_t`; `helpers` and unknown names stay unchanged."""
+        """Return the cell's spelling of a name, without alias and `_t`; unknown names and `helpers` stay unchanged."""
         for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
@@ -194,7 +194,7 @@ class GradientCell(Spec):
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
-        """Return an expression of a line in the cell's spelling; raise an error at unknown names, but `helpers`."""
+        """Return an expression in the cell's spelling; raise an error at a name of neither the cell nor `helpers`."""
         names = [node for _, node in walk(expression) if node.op == "name"]
         canonical = {  # a name has the position of its first occurrence, where an error points
             node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
@@ -211,7 +211,7 @@ class GradientCell(Spec):
         return expression
 
     def step_index(self, name: str) -> int:
-        """Return the index of the step that computes a value, or the value of a gradient; −1 for sizes and inputs."""
+        """Return the index in `steps` of a step, also if its gradient is named; −1 for sizes and inputs."""
         value = name[1:] if name in self.gradients else name
         return self.steps.index(value) if value in self.steps else -1
 
@@ -272,12 +272,12 @@ CellLike = str | Path | Mapping[str, Any] | GradientCell
 
 @lru_cache
 def _load_builtin(name: str) -> GradientCell:
-    """Return the function of Lemma's own TOML file of that name."""
+    """Read the built-in function of that name, such as "rnn", from its TOML file."""
     return read_cell(read_toml(FUNCTIONS_FOLDER / f"{name}.toml"), name)
 
 
 def find_cell(source: CellLike) -> GradientCell:
-    """Return the function of a built-in name, of the path of a TOML file, or of the table of such a file.
+    """Return the built-in function of that name, or the function in a TOML file or in the table of such a file.
 
     >>> find_cell("rnn").steps
     ('x', 'z1', 'h', 'z2', 'y_hat')
@@ -299,7 +299,10 @@ def find_cell(source: CellLike) -> GradientCell:
 
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
-    """Validate the table of a function and run it once; a SpecError names `source` and the input or line at fault."""
+    """Validate the table of a function and evaluate it once; return the function.
+
+    A SpecError names `source` and the input or line at fault; `name` is for a table without one.
+    """
     for table, field in product(("sizes", "inputs", "aliases"), ("forward", "loss", "answers", "about")):
         inside = fields.get(table)  # below a table's heading, TOML takes a field for a part of it
         if isinstance(inside, Mapping) and field in inside and field not in fields:
@@ -319,7 +322,7 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 
 
 def _check_names(cell: GradientCell, source: str) -> None:
-    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes."""
+    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is not a formula of the sizes."""
     articles = {"size": "a size", "input": "an input", "step": "a step"}
     defined: dict[str, str] = {}  # the kind of each name
 
@@ -484,7 +487,7 @@ def run_forward(
 def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
-    """Return the gradient `target` with some steps detached; None if the loss no longer depends on it."""
+    """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it."""
     values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:

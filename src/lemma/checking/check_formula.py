@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from lemma.checking.accounts import ModelExercise, account_for
-from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, read_question, substitute_sizes
+from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, substitute_sizes
 from lemma.checking.explain import describe_nearest, explain, explain_number, suggest_settings
 from lemma.checking.mistakes import COST_FACTOR, COST_TENSOR
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
@@ -45,11 +45,11 @@ def check_formula(
 class FormulaExercise(ModelExercise):
     """The exercise to write a quantity of a model as a formula."""
 
-    def parse(self, text: str) -> FormulaQuestion:
-        """Parse a formula in the account's symbols, together with the formula it is compared with."""
-        return read_question(self.account, self.names[0], text, self.aliases, self.settings)
+    def parse(self, text: str) -> FormulaComparison:
+        """Parse a formula in the account's symbols; return it with the model's formula that it is compared with."""
+        return compare_answer(self.account, self.names[0], text, self.aliases, self.settings)
 
-    def check(self, question: FormulaQuestion, diagnose: bool = True) -> Verdict:
+    def check(self, question: FormulaComparison, diagnose: bool = True) -> Verdict:
         """Return the verdict on a parsed formula, and on the number stated after it, as in V*d = 32,768.
 
         Sizes that the formula does not name become numbers if that makes it right, or explains it better. Without
@@ -78,11 +78,11 @@ class FormulaExercise(ModelExercise):
         except FormulaTooLarge:
             return question.make_verdict("No simple explanation: looking for one takes too much work.")
 
-    def _diagnose(self, question: FormulaQuestion, numeric: FormulaQuestion | None, note: str) -> Verdict:
+    def _diagnose(self, question: FormulaComparison, numeric: FormulaComparison | None, note: str) -> Verdict:
         """Return the verdict on a wrong formula, with an explanation.
 
         Args:
-            numeric: the same question with numbers for the symbols that the answer does not name; None if it names all.
+            numeric: the comparison with numbers for the symbols that the answer does not name; None if it names all.
             note: the sentence that reports these numbers.
         """
         if question.quantity.name == "flops" and (match := self._match_convention(question)):
@@ -110,7 +110,7 @@ class FormulaExercise(ModelExercise):
         """The formula of the model's parameters, for the rules of thumb of its operations."""
         return account_for(self.subject, ("parameters",), DEFAULT_CONVENTIONS).quantities["parameters"].polynomial
 
-    def _match_convention(self, question: FormulaQuestion) -> str:
+    def _match_convention(self, question: FormulaComparison) -> str:
         """Return a sentence on the counting convention or rule of thumb by which the answer is right; "" if none is."""
         defaults = question.account.defaults
         unused = {name: value for name, value in defaults.items() if name not in question.answer.symbols}

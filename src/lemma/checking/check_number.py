@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 from lemma.checking.accounts import ModelExercise
-from lemma.checking.compare_formula import Verdict, format_number, read_question
+from lemma.checking.compare_formula import Verdict, compare_answer, format_number
 from lemma.checking.explain import explain_number
 from lemma.counting.count import DEFAULT_CONVENTIONS
 from lemma.counting.polynomial import Polynomial
@@ -66,17 +66,17 @@ class NumberExercise(ModelExercise):
         elif diagnose:
             explanation = next(self._suggest_explanations(number, expected), "")
             difference = None if number.unit else format_number(number.value - expected)
-        return self._verdict(number, answer, right, expected, explanation, difference=difference)
+        return self._make_verdict(number, answer, right, expected, explanation, difference=difference)
 
     def expected_change(self, number: WrittenNumber, formula: Polynomial | None = None) -> Fraction:
-        """Return the change in per cent between the two sizes written after a number, by a formula or the model's."""
+        """Return the change in per cent of a formula (by default, the model's) between the two sizes in `number`."""
         symbol, start, end = self._read_sizes(number)
         first, last = (self._evaluate_at(symbol, size, formula) for size in (start, end))
         if not first:
             raise InputError(f"{self.names[0]} at {symbol}={start} are 0, so that there is no change in per cent.")
         return (last / first - 1) * 100
 
-    def _verdict(
+    def _make_verdict(
         self,
         number: WrittenNumber,
         answer: str,
@@ -85,7 +85,7 @@ class NumberExercise(ModelExercise):
         *diagnosis: str,
         difference: str | None = None,
     ) -> Verdict:
-        """Return the verdict on a number; `answer`, `right` and `difference` are the texts that are printed."""
+        """Return the verdict on a number next to the `expected` one; the texts and the diagnosis are printed."""
         return Verdict(
             equal=number.is_right(expected),
             model=self.account.model,
@@ -100,6 +100,7 @@ class NumberExercise(ModelExercise):
         )
 
     def _check_ratio(self, number: WrittenNumber) -> Verdict:
+        """Return the verdict on a number for the ratio of two quantities; a ratio the other way round is explained."""
         account = self.account
         numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.names)
         if number.start or numerator is None or not denominator:
@@ -110,14 +111,14 @@ class NumberExercise(ModelExercise):
         is_inverse = not number.matches(ratio) and numerator and number.matches(1 / ratio)
         sentence = f"{format_number(numerator)} / {format_number(denominator)} = {format_number(ratio)}."
         sentence += " It is the other way round." if is_inverse else ""
-        return self._verdict(number, number.text, format_number(ratio), ratio, sentence)
+        return self._make_verdict(number, number.text, format_number(ratio), ratio, sentence)
 
     def _check_change(self, number: WrittenNumber) -> Verdict:
-        """Return the verdict on a percentage written with two sizes; known mistakes of the reference are explained."""
+        """Return the verdict on a percentage written with two sizes; one of a wrong reference is explained."""
         expected, (symbol, start, end) = self.expected_change(number), self._read_sizes(number)
         answer, right = (f"{_format_percent(value, number)} %" for value in (number.value, expected))
         if number.matches(expected):
-            return self._verdict(number, answer, right, expected)
+            return self._make_verdict(number, answer, right, expected)
         first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
         at_start = f"{format_number(first)} at {symbol}={start}"
         at_end = f"{format_number(last)} at {symbol}={end}"
@@ -129,10 +130,10 @@ class NumberExercise(ModelExercise):
             f"the change of {symbol} itself": Fraction(end, start) - 1,
         }
         explanations = (f"{answer} is {mistake}." for mistake, ratio in mistakes.items() if number.matches(ratio * 100))
-        return self._verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
+        return self._make_verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
 
     def _evaluate_at(self, symbol: str, size: int, formula: Polynomial | None = None) -> Fraction:
-        """Return a formula, by default the model's, at a size of one symbol and of the sizes that follow from it."""
+        """Return a formula's value (by default, the model's) at another size of `symbol` and sizes it implies."""
         sizes = {**self.account.symbols, symbol: size}
         derived = {name: int(default.at(sizes)) for name, default in self.account.defaults.items() if name != symbol}
         return (self.quantity.polynomial if formula is None else formula).at({**sizes, **derived})
@@ -180,7 +181,7 @@ class NumberExercise(ModelExercise):
                     if size != right_size and number.matches(self._evaluate_at(symbol, size)):
                         yield f"It would be right at {symbol}={size}; here {symbol}={right_size}."
             if not self.quantity.refused:
-                explanation = explain_number(read_question(account, name, str(number.value), {}))
+                explanation = explain_number(compare_answer(account, name, str(number.value), {}))
                 if explanation:
                     yield explanation.replace("our formula", "our number")
         for factor in SIMPLE_FACTORS:

@@ -24,8 +24,8 @@ Number = int | Fraction
 
 
 @dataclass(frozen=True)
-class FormulaQuestion:
-    """The question whether an answer equals a quantity, both in the same symbols."""
+class FormulaComparison:
+    """A student's formula next to the model's formula for the same quantity, in the same symbols."""
 
     account: Account
     quantity: Quantity
@@ -96,7 +96,7 @@ class FormulaQuestion:
         return write_or_summarize(formula, self.account.order)
 
     def make_verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
-        """Return the verdict on the answer, with sentences that explain it, best first, and the difference if any."""
+        """Return the verdict on the answer; `diagnosis` are sentences that explain it, best first."""
         account, residual = self.account, None
         if not equal and not self.is_equal:
             direct, negated = self.write(self.difference), self.write(-self.difference)
@@ -123,10 +123,10 @@ class FormulaQuestion:
 
 
 @work_limit(MAX_COMPARING_STEPS)
-def read_question(
+def compare_answer(
     account: Account, quantity_name: str, text: str, aliases: Mapping[str, str], fixed_sizes: Iterable[str] = ()
-) -> FormulaQuestion:
-    """Parse an answer into a question that compares it with the model's formula.
+) -> FormulaComparison:
+    """Parse an answer and put it next to the model's formula for the quantity.
 
     The answer may leave out sizes that follow from others, such as d_ff = 4d, and those in `fixed_sizes`, which the
     user set, by symbol or alias.
@@ -151,8 +151,8 @@ def read_question(
         answer, stated_number = formula, answer.constant
     numeric_settings = (name for name, value in reading.settings.items() if value.constant is not None)
     fixed = frozenset(aliases.get(name, name) for name in (*fixed_sizes, *numeric_settings))
-    question = FormulaQuestion(account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed)
-    return substitute_defaults(question)
+    comparison = FormulaComparison(account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed)
+    return substitute_defaults(comparison)
 
 
 def _reading_notes(reading: FormulaReading, account: Account, aliases: Mapping[str, str]) -> list[str]:
@@ -193,39 +193,39 @@ def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -
     return []
 
 
-def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
-    """Return the question with sizes that follow from others, such as d_ff = 4d, replaced in the model's formula.
+def substitute_defaults(comparison: FormulaComparison) -> FormulaComparison:
+    """Return the comparison with sizes that follow from others, such as d_ff = 4d, replaced in the model's formula.
 
     They are replaced in both formulas or only where the answer does not name them, whichever makes the difference
     shorter.
     """
-    question = replace(question, quantity=replace(question.quantity, groups=question.original_parts))
-    defaults = question.account.defaults
-    unused = {size: default for size, default in defaults.items() if size not in question.answer.symbols}
-    candidates = (_substitute_symbols(question, unused), _substitute_symbols(question, defaults))
+    comparison = replace(comparison, quantity=replace(comparison.quantity, groups=comparison.original_parts))
+    defaults = comparison.account.defaults
+    unused = {size: default for size, default in defaults.items() if size not in comparison.answer.symbols}
+    candidates = (_substitute_symbols(comparison, unused), _substitute_symbols(comparison, defaults))
     return min(candidates, key=lambda candidate: len(candidate.difference.numerator.terms))
 
 
-def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
-    """Return the question with numbers for the sizes that the answer does not name; None if there are no such sizes.
+def substitute_sizes(comparison: FormulaComparison) -> FormulaComparison | None:
+    """Return the comparison with numbers for the sizes that the answer does not name; None if there are no such sizes.
 
     Batch and time stay, unless they may be omitted: a formula without them counts for less than a batch.
     """
-    input_sizes = {BATCH, "T"} if question.quantity.name != "parameters" else set()
-    answer, expected = question.answer.symbols, question.expected.symbols
-    absent = {name for name in expected - answer if name not in input_sizes or question.can_omit(name)}
+    input_sizes = {BATCH, "T"} if comparison.quantity.name != "parameters" else set()
+    answer, expected = comparison.answer.symbols, comparison.expected.symbols
+    absent = {name for name in expected - answer if name not in input_sizes or comparison.can_omit(name)}
     if not absent or (answer and not answer & expected):
         return None
-    sizes = question.account.symbols
-    return _substitute_symbols(question, {name: as_polynomial(sizes[name]) for name in sorted(absent)})
+    sizes = comparison.account.symbols
+    return _substitute_symbols(comparison, {name: as_polynomial(sizes[name]) for name in sorted(absent)})
 
 
-def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomial]) -> FormulaQuestion:
-    """Return the question with symbols replaced by polynomials in the answer and in the model's formula."""
+def _substitute_symbols(comparison: FormulaComparison, values: Mapping[str, Polynomial]) -> FormulaComparison:
+    """Return the comparison with symbols replaced by polynomials in the answer and in the model's formula."""
     with work_limit(None):
-        parts = tuple(part.substitute(values) for part in question.quantity.groups)
-    quantity = replace(question.quantity, groups=parts)
-    return replace(question, answer=substitute(question.answer, values), quantity=quantity)
+        parts = tuple(part.substitute(values) for part in comparison.quantity.groups)
+    quantity = replace(comparison.quantity, groups=parts)
+    return replace(comparison, answer=substitute(comparison.answer, values), quantity=quantity)
 
 
 def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> str:
@@ -253,7 +253,7 @@ def is_sum(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Verdict(Result):
-    """The verdict on an answer: true if it is right."""
+    """The verdict on a formula or a number, with the right answer and explanations; true if the answer is right."""
 
     equal: bool
     model: str
@@ -271,7 +271,7 @@ class Verdict(Result):
         return self.equal
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the answer as it was read, and the right answer with an explanation, "" if both are equal."""
+        """Return the answer as it was read, and the right answer with its explanations, "" if the answer is right."""
         return self.yours, "" if self.equal else " ".join([f"{self.right}.", *self.diagnosis])
 
     @property
@@ -297,9 +297,11 @@ class Verdict(Result):
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}{note}."
 
     def blocks(self) -> list[Block]:
+        """Return the headline, explanations and remarks as a paragraph."""
         return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
 
     def details(self) -> list[Block]:
+        """Return the headline, a table of both formulas and their numbers, and the explanations."""
         rows = [("yours", self.yours, self.yours_at), (self.title, self.right, self.right_at)]
         cells = [(name, text, f"= {format_number(number)}" if has_symbols(text) else "") for name, text, number in rows]
         headline = Text(self.headline, "good" if self.equal else "bad")

@@ -46,7 +46,7 @@ PREVIOUS = "the step before"
 
 @dataclass(frozen=True)
 class DerivationStep(CheckedLine):
-    """A step and whether it equals the one before; the reason says what differs."""
+    """A line of a derivation and whether it equals the step before; the reason says what differs."""
 
     line: int
     text: str
@@ -55,6 +55,7 @@ class DerivationStep(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """The reason of a wrong step; () for other steps."""
         return (self.reason,) if self.reason else ()
 
 
@@ -145,17 +146,17 @@ class _Derivation(ABC):
     last: Any = None
 
     @abstractmethod
-    def check(self, number: int, line: str) -> DerivationStep:
-        """Compare a line with the step before it; `number` is that of the line."""
+    def check(self, line_number: int, line: str) -> DerivationStep:
+        """Compare a line with the step before it, and make it the last step; return its outcome."""
 
     @abstractmethod
     def describe_difference(self, previous: Any, step: Any) -> str:
-        """Return a clause on how a step differs from the one before; "" if they are equal."""
+        """Return a clause on how a formula differs from the previous one; "" if they are equal."""
 
     def compare(
-        self, number: int, line: str, members: Sequence[Any], first_number: int | None = None
+        self, line_number: int, line: str, members: Sequence[Any], first_number: int | None = None
     ) -> DerivationStep:
-        """Compare each formula of a line with the one before it, and report the first difference.
+        """Compare each formula of a line with the one before it, up to the first difference; return the line's outcome.
 
         Args:
             members: the formulas between the equality signs of the line.
@@ -168,7 +169,7 @@ class _Derivation(ABC):
                 if reason and first_number is not None and len(members) > 1:
                     reason = f"equality {first_number + index} of the line: {reason}"
             self.last = member
-        return DerivationStep(number, line, "wrong" if reason else "right" if is_checked else "given", reason)
+        return DerivationStep(line_number, line, "wrong" if reason else "right" if is_checked else "given", reason)
 
 
 # Formulas, compared exactly.
@@ -180,7 +181,7 @@ _SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*
 
 
 class _FormulaDerivation(_Derivation):
-    """A derivation of formulas: the meanings of names, and the last step."""
+    """A derivation of formulas, which defines names on the way: `meanings` maps each to its formula."""
 
     def __init__(self, symbols: set[str]) -> None:
         self.symbols = sorted(symbols)
@@ -191,36 +192,38 @@ class _FormulaDerivation(_Derivation):
         """Return a formula with every defined name replaced by its meaning."""
         return substitute(value, dict(reversed(self.meanings.items())), self.calculator)
 
-    def check(self, number: int, line: str) -> DerivationStep:
-        is_definition, name, body = self._split(line)
+    def check(self, line_number: int, line: str) -> DerivationStep:
+        """Compare the formulas of a line `P = …` or `= …` with the step before; `let P = …` only defines a name."""
+        is_definition, name, body = self._split_definition(line)
         symbols = [symbol for symbol in self.symbols if symbol != name or symbol in self.meanings]
         try:
             reading = read_answer(body, symbols)
         except InputError as error:
-            raise InputError(f"line {number}: {error}") from None
+            raise InputError(f"line {line_number}: {error}") from None
         for symbol, setting in reading.settings.items():
             self.meanings[symbol] = self.expand(setting)
         if is_definition:
             if not name:
-                raise InputError(f"line {number}: write a name and its meaning, as in: let d_ff = 4d.")
+                raise InputError(f"line {line_number}: write a name and its meaning, as in: let d_ff = 4d.")
             self.meanings[name] = self.expand(reading.value)
-            return DerivationStep(number, line, "given")
+            return DerivationStep(line_number, line, "given")
         if name:  # a chain begins; the meaning that the name has already is its first step
             self.last = self.meanings.get(name)
         members = (*reading.chain, reading.value)
-        step = self.compare(number, line, members, first_number=1 if name else 0)
+        step = self.compare(line_number, line, members, first_number=1 if name else 0)
         if name:
             self.meanings[name] = self.expand(members[-1])
         return step
 
     def describe_difference(self, previous: Rational, step: Rational) -> str:
+        """Return the difference of two formulas as a clause; "" if it is 0."""
         difference = self.expand(previous) - self.expand(step)
         if not difference.numerator:
             return ""
         return f"{PREVIOUS} − this step = {write_or_summarize(difference, self.symbols).replace('-', '−')}"
 
-    def _split(self, line: str) -> tuple[bool, str, str]:
-        """Split a line into (is it a definition such as `let d_ff = 4d`, the name before its = or "", its formula)."""
+    def _split_definition(self, line: str) -> tuple[bool, str, str]:
+        """Return (is the line a definition such as `let d_ff = 4d`, name before its = or "", formula after it)."""
         definition = _DEFINITION.match(line)
         body = line[definition.end() :] if definition else _EQUALITY.sub("", line)
         match = _NAME.match(body) if definition or body == line else None
@@ -274,21 +277,22 @@ def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
 
 
 class _MatrixDerivation(_Derivation):
-    """A derivation with matrices: values of names in the samples, the name of the chain, and its last step."""
+    """A derivation with matrices, whose steps are compared by their values in random samples."""
 
     def __init__(self, cell: GradientCell) -> None:
         self.cell, self.samples, self.search = cell, cell.samples, RepairSearch(cell)
         self.chain = ""
 
-    def check(self, number: int, line: str) -> DerivationStep:
-        name, expressions = parse_steps(line, number)
+    def check(self, line_number: int, line: str) -> DerivationStep:
+        """Compare the expressions of a line with the step before; a new name can be used in later lines."""
+        name, expressions = parse_steps(line, line_number)
         if name and (canonical := self.cell.canonical(name)) in self.cell.all_names:
             name, expressions = canonical, [variable(canonical), *expressions]
         if name and name != self.chain:
             self.last, self.chain = None, name
-        source, inputs = SourceText(line, f"line {number}, column"), self.samples[0].values
+        source, inputs = SourceText(line, f"line {line_number}, column"), self.samples[0].values
         expressions = [self.cell.canonicalize(expression, inputs, source) for expression in expressions]
-        step = self.compare(number, line, expressions)
+        step = self.compare(line_number, line, expressions)
         if name and name not in self.cell.all_names:
             try:
                 values = [Evaluator(sample.values)(expressions[-1]) for sample in self.samples]
@@ -299,6 +303,7 @@ class _MatrixDerivation(_Derivation):
         return step
 
     def describe_difference(self, previous: Node, step: Node) -> str:
+        """Return a clause on shapes or values that differ, with a repair if a simple one fits; "" if all are equal."""
         samples = self.samples
         try:
             expected = [Evaluator(sample.values)(previous) for sample in samples]

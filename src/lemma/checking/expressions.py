@@ -55,7 +55,7 @@ def binary(operator: str, left: Node, right: Node) -> Node:
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield (path, node) for every node of a tree, the root first; `path` is that of the root."""
+    """Yield (path, node) for every node of a tree, the root first; a path has the index of each child, after `path`."""
     yield path, node
     for index, child in enumerate(node.children):
         yield from walk(child, (*path, index))
@@ -131,7 +131,7 @@ MAX_NODES, MAX_DEPTH, MAX_POWER, MAX_AXES = 200, 40, 6, 4
 
 @dataclass(frozen=True)
 class Equation:
-    """A line `name = expression` with its text and number."""
+    """A line `name = expression` with its text and line number."""
 
     name: str
     expression: Node
@@ -139,8 +139,8 @@ class Equation:
     number: int
 
 
-def parse_equation(line: str, number: int = 1) -> Equation:
-    """Parse a line `name = expression`; `number` is the line number, for errors.
+def parse_equation(line: str, line_number: int = 1) -> Equation:
+    """Parse a line `name = expression`; `line_number` is for error messages.
 
     >>> parse_equation("dh = δ2 Uᵀ")
     Traceback (most recent call last):
@@ -148,27 +148,26 @@ def parse_equation(line: str, number: int = 1) -> Equation:
         dh = δ2 Uᵀ
                 ^
     """
-    source = SourceText(line, f"line {number}, column")
+    source = SourceText(line, f"line {line_number}, column")
     parser = _EquationParser(source, derivation_tokens(source))
     left = parser.take()
     if left.kind != "name" or not parser.take_if("="):
         raise parser.error("expected 'name = expression', such as dz = y_hat - y.", left)
     expression = parser.expression()
-    parser.end()
-    return Equation(left.text, expression, line, number)
+    parser.expect_end()
+    return Equation(left.text, expression, line, line_number)
 
 
-def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
+def parse_steps(line: str, line_number: int = 1) -> tuple[str, list[Node]]:
     """Parse a line `name = expression = …` of a derivation; return its name, "" if it has none, and the expressions.
 
-    Args:
-        number: the line number, for errors.
+    `line_number` is for error messages.
 
     >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
     >>> name, [str(step) for step in steps], parse_steps("= B.T + A.T")[0]
     ('Y', ['(A + B).T', 'A.T + B.T'], '')
     """
-    source = SourceText(line, f"line {number}, column")
+    source = SourceText(line, f"line {line_number}, column")
     tokens = derivation_tokens(source)
     parser, name = _EquationParser(source, tokens), ""
     if [token.kind for token in tokens[:2]] == ["name", "="]:
@@ -177,24 +176,26 @@ def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
     steps = [parser.expression()]
     while parser.take_if("="):
         steps.append(parser.expression())
-    parser.end()
+    parser.expect_end()
     return name, steps
 
 
 class _EquationParser(Cursor):
-    """Recursive descent that builds a tree of bounded size and depth."""
+    """A recursive-descent parser that builds a tree of bounded size and depth; each method reads one construct."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
 
-    def end(self) -> None:
+    def expect_end(self) -> None:
+        """Raise an error if the line does not end here."""
         if self.current.kind in ("name", "number", "(", "["):
             raise self.error(f"expected an operator before '{self.current.text}', such as * or @.")
         if self.current.kind != "end":
             raise self.error(f"'{self.current.text}' does not fit here.")
 
     def expect(self, kind: str) -> None:
+        """Move past a token of this kind; raise an error if the next token is of another kind."""
         if not self.take_if(kind):
             raise self.error(f"expected '{kind}', got {_quote(self.current)}.")
 
@@ -206,6 +207,7 @@ class _EquationParser(Cursor):
         return Node(op, children, value, position)
 
     def expression(self) -> Node:
+        """Read a sum or difference of products; raise an error if brackets nest more than MAX_DEPTH deep."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"brackets are nested more than {MAX_DEPTH} deep.")
@@ -216,6 +218,7 @@ class _EquationParser(Cursor):
         return node
 
     def product(self) -> Node:
+        """Read operands with *, / or @ between them."""
         node = self.unary()
         while sign := self.take_if("*", "/", "@"):
             node = self.node(sign.text, node, self.unary())
@@ -400,7 +403,7 @@ class _EquationParser(Cursor):
         return self.node("einsum", *arguments, value=subscripts)
 
     def apply(self, function: str, arguments: list[Node], opening: Token, axis: Any = None) -> Node:
-        """Return the node of a call; raise an error at its bracket `opening` for a wrong number of arguments."""
+        """Return the node of a function call; raise an error at `opening` if it has too few or too many arguments."""
         minimum, maximum = ARITY[function]
         if not minimum <= len(arguments) <= maximum:
             expected = str(maximum) if minimum == maximum else f"{minimum} to {maximum}"
@@ -512,6 +515,7 @@ class WorkBudget:
         _BUDGET.set(self._outer)
 
     def spend(self, operations: int) -> None:
+        """Take operations from this budget and the outer ones; raise TooMuchWork if they do not suffice."""
         self.remaining -= operations
         if self.remaining < 0:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
@@ -680,6 +684,7 @@ class Evaluator:
         return value
 
     def _apply(self, node: Node, operands: list[Tensor]) -> Tensor:
+        """Return the value of a node, computed from the values of its children."""
         if node.op == "number":
             return tensor(float(node.value), dtype=float64)
         if node.op == "name":

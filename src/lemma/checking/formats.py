@@ -181,7 +181,7 @@ def variable_names(sheet: Sheet) -> dict[str, str]:
 
 
 def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str, Any], list[str]]:
-    """Return a sheet, as plain values, of one question and the questions it builds on; and the ids of the latter."""
+    """Return a sheet, as plain values, of a question and those it builds on, and the ids of those it builds on."""
     needed = {question.id}
     for earlier in reversed(sheet.questions):
         needed |= {*earlier.builds_on} if earlier.id in needed else set()

@@ -47,7 +47,7 @@ LANGUAGE = (
 
 @dataclass(frozen=True)
 class GradientVerdict(CheckedLine):
-    """The verdict on one line.
+    """The verdict on one line `name = expression` of a derivation.
 
     Attributes:
         error: relative error, if the shape is right and the values are finite.
@@ -66,12 +66,14 @@ class GradientVerdict(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
+        """The reason, the repaired line, and the gradients taken as given, as far as there are any."""
         repaired = f"repaired: {self.repair}" if self.repair else ""
         assumed = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
         return tuple(note for note in (self.reason, repaired, assumed) if note)
 
     @property
     def correction(self) -> str:
+        """The repaired line, if there is one, and the reason."""
         reason = f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
         return " ".join(filter(None, [f"{self.repair}." if self.repair else "", reason]))
 
@@ -83,9 +85,11 @@ class GradientReport(CheckedLines[GradientVerdict]):
 
     @property
     def summary(self) -> str:
+        """The name of the cell and the number of right lines, as in "rnn: 2 of 3 right"."""
         return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
+        """Return the first wrong line and its correction; the summary and a reason if no line could be checked."""
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
@@ -169,7 +173,7 @@ class _GradientChecker:
                 self.uncomputed |= {name} - cell.all_names
                 return replace(verdict, reason=f"it uses {missing[0]}, which could not be computed")
             if name not in cell.all_names:
-                return self._add_helper(verdict, expression, used)
+                return self._evaluate_helper(verdict, expression, used)
             available = self.right | cell.available_for(name)
             if name in self.gradients:
                 available |= {wrong for wrong in self.wrong if name[1:] not in cell.descendants[wrong[1:]]}
@@ -189,8 +193,11 @@ class _GradientChecker:
         available |= {helper for helper, sources in self.sources.items() if sources <= available}
         return self._explain(verdict, line, fault, available)
 
-    def _add_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
-        """Compute a helper's value for later lines to use; `used` are the cell's names that it is computed from."""
+    def _evaluate_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
+        """Compute a helper, a name that is not the cell's, from the cell's names in `used`, for later lines to use.
+
+        Return its verdict with the outcome "helper", or with a reason if shapes do not fit.
+        """
         name = verdict.name
         try:
             values = [Evaluator(sample.values)(expression) for sample in self.samples]
@@ -206,7 +213,10 @@ class _GradientChecker:
     def _explain(
         self, verdict: GradientVerdict, line: Equation, fault: str, available: Collection[str]
     ) -> GradientVerdict:
-        """Return the verdict on a wrong line with a repair by available names, or the steps it takes for constants."""
+        """Return the verdict with a repair of the wrong line, or the steps it takes for constants, or unchanged.
+
+        The reason begins with `fault`; a repair uses `available` names.
+        """
         expressions = [line.expression]
         if variable_names(line.expression) & set(self.helpers):
             expanded = expand_names(line.expression, self.helpers)
@@ -311,7 +321,8 @@ def forgotten_steps(
 ) -> tuple[str, ...]:
     """Return the fewest steps of the forward pass that an expression wrongly treats as constants; () if there are none.
 
-    `cache` holds gradients with constants in the first sample; it is extended, at most to MAX_CONSTANT_TRIALS."""
+    `cache` maps (target, *constants) to the gradient in the first sample; it grows to at most MAX_CONSTANT_TRIALS.
+    """
     first, *other_samples = samples
     try:
         value = Evaluator(first.values)(expression)
@@ -343,7 +354,7 @@ def forgotten_steps(
 
 
 def _dependencies(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
-    """Return these names and everything they are derived from, by the names that each one's expression uses."""
+    """Return these names and all that they are computed from; `uses` has the names in each one's expression."""
     visited, pending = set(), set(names)
     while pending:
         name = pending.pop()

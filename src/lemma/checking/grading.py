@@ -157,16 +157,18 @@ class ClassMarks(Result):
         return notes
 
     def count_verdicts(self, question: int) -> Counter[str]:
-        """Count the students by verdict on a question."""
+        """Count the students by verdict on the question of this index."""
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
+        """Return tables of the points, the verdicts and the most frequent mistakes, and the notes."""
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
         return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks]
 
     def details(self) -> list[Block]:
+        """Return the tables that are printed, statistics of the points, and every student's answers, folded."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -191,13 +193,13 @@ class ClassMarks(Result):
         overview = [Heading(self.title, 1), introduction, Facts(facts), *mistakes, Heading("Questions"), questions]
         return [*overview, *self._note_blocks, Heading("Students"), students, Heading("Answers"), *answers]
 
-    def _means(self) -> list[float]:
-        """Return the mean points of all students for each question."""
+    def _mean_points(self) -> list[float]:
+        """Return the mean points of all students for each question, in the order of the sheet."""
         return [mean(marks.marks[index].points for marks in self.students) for index in range(len(self.questions))]
 
     def _tables(self) -> tuple[Table, Table]:
         """Return a table of the points by student and question, and a table of the verdicts by question."""
-        means, max_points = self._means(), [mark.of for mark in self.students[0].marks]
+        means, max_points = self._mean_points(), [mark.of for mark in self.students[0].marks]
         rows = [(marks.student, *(f"{each.points:g}" for each in (marks, *marks.marks))) for marks in self.students]
         overall = mean(marks.points for marks in self.students)
         total = ("mean", *(f"{value:.2f}" for value in (overall, *means)))
@@ -235,7 +237,7 @@ class ClassMarks(Result):
             students.append({**marks.to_dict(), "user": marks.user, "source": marks.source, "marks": answers})
         questions = [
             {"id": id, "mean": value, **self.count_verdicts(index)}
-            for index, (id, value) in enumerate(zip(self.questions, self._means(), strict=True))
+            for index, (id, value) in enumerate(zip(self.questions, self._mean_points(), strict=True))
         ]
         mistakes = [{**vars(mistake), "count": len(mistake.students)} for mistake in self.mistakes]
         rest = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
@@ -271,7 +273,7 @@ def _read_file(path: Path, name: str) -> Submission:
 def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterator[Submission]:
     """Yield the submissions in a folder of files, or of folders with the files of one student each.
 
-    Leave out the file of the questions; extend `skipped` by messages about other files that are left out.
+    Leave out `sheet`, the file of the questions; append messages about other files that are left out to `skipped`.
     """
     for path in sorted(folder.iterdir()):
         try:
@@ -289,11 +291,9 @@ def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterat
 
 
 def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:
-    """Read a table with a column for the student and one for each question, or with a row for each answer.
+    """Read a table with a row for each student and a column for each question, or with a row for each answer.
 
-    Columns are known by their names in the header.
-
-    Extend `skipped` by a note on columns of no use.
+    Columns are recognized by their names in the header; append a note on those of no use to `skipped`.
     """
     header, rows = _read_rows(path)
     names = [name.strip().casefold() for name in header]
@@ -339,9 +339,7 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
 
 
 def _read_rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]]]:
-    """Return the header of a table and its rows as (line number, cells); invalid UTF-8 becomes a character that no
-    formula has.
-    """
+    """Return the header of a table and its rows as (line number, cells); invalid UTF-8 becomes U+FFFD."""
     if path.is_file() and path.stat().st_size > MAX_TABLE_BYTES:
         raise InputError(f"{path}: has more than {MAX_TABLE_BYTES:,} bytes. Split the class.")
     with TemporaryDirectory() as folder:

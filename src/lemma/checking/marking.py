@@ -89,19 +89,19 @@ class Marker:
         for done, id in enumerate(waiting):
             if monotonic() > deadline:
                 return len(waiting) - done
-            self.assessments[id] = self._attempt(id, diagnose=True)
+            self.assessments[id] = self._parse_and_assess(id, diagnose=True)
         return 0
 
     def _assess(self, id: AnswerId) -> Assessment:
         """Return the assessment of an answer, computed at its first use, and count its uses."""
         self.uses[id] += 1
         if id not in self.assessments:
-            self.assessments[id] = self._attempt(id, diagnose=False)
+            self.assessments[id] = self._parse_and_assess(id, diagnose=False)
         return self.assessments[id]
 
     @work_limit(MAX_MARKING_STEPS)
-    def _attempt(self, id: AnswerId, diagnose: bool) -> Assessment:
-        """Parse and assess an answer, explained if wrong with `diagnose`; an exception becomes its error."""
+    def _parse_and_assess(self, id: AnswerId, diagnose: bool) -> Assessment:
+        """Parse and assess an answer, and with `diagnose` explain a wrong one; an exception becomes its error."""
         question_id, text, *earlier_ids = id
         question = self.questions[question_id]
         earlier = [
@@ -207,6 +207,7 @@ class StudentMarks(Result):
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
+        """Return a line with verdict and points for each answer, with its remarks, and the points in all."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]
@@ -216,6 +217,7 @@ class StudentMarks(Result):
         return [Text("\n".join([*lines, *self.notes, self.summary]))]
 
     def details(self) -> list[Block]:
+        """Return a section for each question with its text, the answer, verdict, points and remarks."""
         blocks: list[Block] = [Heading(self._heading, 1), Text(self.summary, "strong")]
         kinds = {"right": "good", "wrong": "bad", "unreadable": "bad", "not answered": "strong"}
         for mark in self.marks:
@@ -228,6 +230,7 @@ class StudentMarks(Result):
 
     @property
     def _heading(self) -> str:
+        """The titles of the sheet and the name of the student, as far as known."""
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:

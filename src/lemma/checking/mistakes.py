@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Literal
 
-from lemma.checking.compare_formula import FormulaQuestion
+from lemma.checking.compare_formula import FormulaComparison
 from lemma.counting.account import Part
 from lemma.counting.polynomial import ONE, Polynomial, divide_exactly, sum_polynomials, symbol
 
@@ -50,10 +50,12 @@ class PartGroup:
 
     @cached_property
     def total(self) -> Polynomial:
+        """The sum of the parts' formulas."""
         return sum_polynomials(part.total for part in self.parts)
 
     @cached_property
     def paths(self) -> frozenset[str]:
+        """The paths of the parts."""
         return frozenset(part.path for part in self.parts)
 
     @property
@@ -99,7 +101,10 @@ TENSOR_KINDS: dict[str, Callable[[Part], bool]] = {
 
 
 def group_parts(parts: Sequence[Part]) -> list[PartGroup]:
-    """Return all groups of parts with a natural name, simplest first; each set of parts once, by its first name."""
+    """Return all groups of parts with a natural name, such as "all biases" or "every 'attention'", simplest first.
+
+    Parts that form several groups are returned once, by the first name.
+    """
     by_prefix: dict[str, list[Part]] = {}  # parts by their modules, shortest path first, and by their own path
     by_component: dict[str, list[Part]] = {}  # parts by each name on the way to their module
     parents: set[str] = set()
@@ -175,21 +180,21 @@ class Mistake:
         return self.message if isinstance(self.message, str) else self.message()
 
 
-def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
+def candidate_mistakes(comparison: FormulaComparison) -> Iterator[Mistake]:
     """Yield every mistake that is possible in this model's formula, whatever the answer, most likely first."""
-    return _MistakeRules(question).candidates()
+    return _MistakeRules(comparison).candidates()
 
 
-def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Iterator[Mistake]:
-    """Yield the mistakes of terms in symbols foreign to the model's formula: all terms of a symbol, and each alone."""
-    quantity = question.quantity.name if question.quantity.name != "flops" else "FLOPs"
-    for name in sorted(difference.symbols - question.expected.symbols):
+def foreign_mistakes(comparison: FormulaComparison, difference: Polynomial) -> Iterator[Mistake]:
+    """Yield a mistake for all terms with a symbol that the model's formula lacks, and for each such term alone."""
+    quantity = comparison.quantity.name if comparison.quantity.name != "flops" else "FLOPs"
+    for name in sorted(difference.symbols - comparison.expected.symbols):
         terms = {term: number for term, number in difference.terms.items() if name in dict(term)}
         single_terms = [{term: number} for term, number in terms.items()] if 1 < len(terms) <= MAX_FOREIGN_TERMS else []
         for foreign in map(Polynomial, (terms, *single_terms)):
             message = (
-                f"your formula has {question.write(foreign)}, in which {name} is foreign: the {quantity} of this model "
-                "do not depend on it"
+                f"your formula has {comparison.write(foreign)}, in which {name} is foreign: the {quantity} of this "
+                "model do not depend on it"
             )
             yield Mistake(foreign, COST_TENSOR, message, paths=frozenset({f"foreign {name}"}))
 
@@ -208,17 +213,17 @@ def _omission_cost(group: PartGroup) -> int:
 
 
 class _MistakeRules:
-    """The rules that derive candidate mistakes from a question's parts, groups of these and symbols."""
+    """The rules that derive candidate mistakes; each method yields those of one kind, in a group of parts or in all."""
 
-    def __init__(self, question: FormulaQuestion) -> None:
-        self.question, self.parts = question, question.quantity.groups
+    def __init__(self, comparison: FormulaComparison) -> None:
+        self.comparison, self.parts = comparison, comparison.quantity.groups
         self.groups = group_parts([part for part in self.parts if part.total])
-        self.is_parameters = question.quantity.name == "parameters"
-        self.names, self.counts = question.confusable_symbols, question.count_symbols
+        self.is_parameters = comparison.quantity.name == "parameters"
+        self.names, self.counts = comparison.confusable_symbols, comparison.count_symbols
         self.depths = _depth_symbols(self.parts)
         self.lengths = set(self.counts) - self.depths  # symbols that count words or positions, not layers
         self.is_attention = {part.path: any(name in part.path for name in ATTENTION_NAMES) for part in self.parts}
-        self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
+        self.write = lru_cache(None)(lambda formula: comparison.write(formula).replace(" ", ""))
 
     def candidates(self) -> Iterator[Mistake]:
         """Yield the mistakes of all rules: of the whole formula before those of groups of parts."""
@@ -254,7 +259,7 @@ class _MistakeRules:
         return Mistake(group.total, COST_TENSOR, message, paths=group.paths)
 
     def counted_for_single_layer(self, group: PartGroup) -> Iterator[Mistake]:
-        """Yield the mistakes of counting a group of parts for one layer only, for each symbol of a depth."""
+        """Yield the mistakes of counting a group of parts for one layer only, for each symbol of layers such as L."""
         for depth in sorted(_depth_symbols(group.parts)):
             single = sum_polynomials(part.repeats.substitute(depth, 1) * part.each for part in group.parts)
             message = f"your formula counts {{}} for one layer only; there are {depth}"
@@ -263,7 +268,7 @@ class _MistakeRules:
             yield Mistake(single - group.total, cost, message, f"one {depth}", paths=paths, location=group.name)
 
     def miscounted_members(self, group: PartGroup) -> Iterator[Mistake]:
-        """Yield the mistakes of one member more or less in each layer: of the two attentions of a decoder layer."""
+        """Yield the mistakes of one copy too many or too few of a module that each layer has several times."""
         repeats = [part.repeats for part in group.parts]
         members = [int(abs(count.common_factor()[0])) if len(count.terms) == 1 else 1 for count in repeats]
         part = group.single_part
@@ -284,7 +289,7 @@ class _MistakeRules:
 
     def describe_group(self, group: PartGroup) -> str:
         """Return the noun phrase of a group with its formula, such as "a bias of d_h in 'hidden'"."""
-        part, write = group.single_part, self.question.write
+        part, write = group.single_part, self.comparison.write
         if part is None or part.shape is None:
             return f"{'' if self.is_parameters else 'the products of '}{group.name} ({write(group.total)})"
         kind, module = "bias" if is_bias(part) else "weight", module_path(part.path)
@@ -294,7 +299,7 @@ class _MistakeRules:
         return f"a {kind} of {each} in " + (f"'{module}'" if is_single else f"each '{module}', {total} in all,")
 
     def foreign_biases(self) -> Iterator[Mistake]:
-        """Yield the mistakes of a bias in a matrix that has none; an embedding may serve as the output layer too."""
+        """Yield the mistakes of a bias for a matrix without one; for an embedding, in its use as the output layer."""
         biased = {module_path(part.path) for part in self.parts if is_bias(part)}
         for part in self.parts:
             module = module_path(part.path)
@@ -306,14 +311,16 @@ class _MistakeRules:
             else:
                 each = "" if part.repeats == ONE else "each "
                 size, location, path, cost = outputs, f"in {each}'{module}'", f"{module} bias", COST_TENSOR
-            message = f"your formula has a bias of {self.question.write(size)} {location} that the model does not have"
+            message = (
+                f"your formula has a bias of {self.comparison.write(size)} {location} that the model does not have"
+            )
             yield Mistake(part.repeats * outputs, cost, message, f"bias {size}", paths=frozenset({path}))
 
     # Mutations: one symbol for another, one too many, heads multiplied in, a factor forgotten.
 
-    def has_heads(self, group: PartGroup) -> bool:
-        """Return whether a group may belong to attention: by the names of its parts, or if no part has such a name."""
-        if HEADS not in self.question.account.order:
+    def can_be_attention(self, group: PartGroup) -> bool:
+        """Return whether a group can belong to attention: by the names of its parts, or if no part has such a name."""
+        if HEADS not in self.comparison.account.order:
             return False
         is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)
         return is_attention or not any(self.is_attention.values())
@@ -324,7 +331,7 @@ class _MistakeRules:
         """Return the mistake of writing `actual` for `expected`, which turns a group's formula into `mutated`."""
 
         def describe() -> str:
-            sizes = self.question.account.symbols
+            sizes = self.comparison.account.symbols
             coincides = actual.symbols.isdisjoint(expected.symbols) and actual.at(sizes) == expected.at(sizes)
             note = f" (the two are equal only at these sizes: {actual.at(sizes)})" if coincides else ""
             location = " in {}" if group.name else ""
@@ -357,7 +364,7 @@ class _MistakeRules:
                 continue  # it is a mistake in that part alone
             symbols = [symbol(other) for other in self.names if other != name]
             multiples = [4 * other for other in symbols] if name == "d_ff" else []
-            if self.has_heads(group) and name not in (HEADS, *self.counts):
+            if self.can_be_attention(group) and name not in (HEADS, *self.counts):
                 multiples += [symbol(name) * heads, symbol(name) / heads]
             shape = part.shape or () if part else ()
             is_single_axis = len(shape) > 1 and sum(name in side.symbols for side in shape) == 1
@@ -391,7 +398,7 @@ class _MistakeRules:
     def wrong_factor(self, group: PartGroup) -> Iterator[Mistake]:
         """Yield the mistakes of a factor too many (heads, layers, positions), too few, or of dividing by h."""
         mutations: list[tuple[Polynomial, str]] = []
-        if self.has_heads(group):
+        if self.can_be_attention(group):
             message = f"your formula multiplies {{}} by {HEADS}; the heads share its width"
             mutations.append((group.total * symbol(HEADS), message))
         counts = [symbol(name) for name in self.counts]
@@ -405,14 +412,14 @@ class _MistakeRules:
                 quotient = divide_exactly(group.total, factor)
                 if quotient is not None and all(power > 0 for monomial in quotient.terms for _, power in monomial):
                     mutations.append((quotient, f"your formula leaves the factor {self.write(factor)} out of {{}}"))
-        if self.has_heads(group) and HEADS not in group.total.symbols:
+        if self.can_be_attention(group) and HEADS not in group.total.symbols:
             message = "your formula divides {} by h; all heads together have the full width"
             mutations.append((group.total / symbol(HEADS), message))
         for mutated, message in mutations:
             yield Mistake(mutated - group.total, COST_FACTOR, message, paths=group.paths, location=group.name)
 
     def confused_side(self) -> Iterator[Mistake]:
-        """Yield the mistakes of another size for one side of a matrix: what an upper layer reads, a head outputs."""
+        """Yield the mistakes of another size for one side of a matrix, such as d for d_h."""
         for part in self.parts:
             shape = part.shape or ()
             for side, size in enumerate(shape):
@@ -431,13 +438,13 @@ class _MistakeRules:
 
     def other_multiples(self) -> Iterator[Mistake]:
         """Yield the mistakes of a wrong multiple in a size that follows from others, such as 2d for d_ff = 4d."""
-        question = self.question
-        defaults = {name: v for name, v in question.account.defaults.items() if name not in question.answer.symbols}
+        comparison = self.comparison
+        defaults = {name: v for name, v in comparison.account.defaults.items() if name not in comparison.answer.symbols}
         for name, default in defaults.items():
             number, _ = default.common_factor()
             if number <= 1:
                 continue
-            parts = [part for part in question.original_parts if name in part.total.symbols]
+            parts = [part for part in comparison.original_parts if name in part.total.symbols]
             expected = sum_polynomials(part.total.substitute_all(defaults) for part in parts)
             unit = default / number
             for other in (unit * count for count in range(1, MAX_BLOCKS + 1) if count != number):
@@ -448,5 +455,5 @@ class _MistakeRules:
 
 
 def _depth_symbols(parts: Sequence[Part]) -> set[str]:
-    """Return the symbols that count repetitions of the parts, such as L."""
+    """Return the symbols in the parts' numbers of repeats, such as L for layers."""
     return {name for part in parts for name in part.repeats.symbols}

@@ -17,7 +17,7 @@ import torch
 from lemma.checking.cells import GradientCell, Sample, find_cell
 from lemma.checking.check_formula import FormulaExercise
 from lemma.checking.check_number import NumberExercise
-from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, has_symbols, read_question
+from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, has_symbols
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
 from lemma.checking.read_formula import read_formula, substitute
@@ -76,7 +76,7 @@ class EarlierAnswer:
 
 
 class PreparedQuestion(ABC):
-    """A question of a sheet with everything that is right about it."""
+    """A question of a sheet together with its right answer; a subclass for each kind of answer."""
 
     solution: str  # the right answer
 
@@ -100,7 +100,7 @@ class PreparedQuestion(ABC):
 
 
 class ExpressionQuestion(PreparedQuestion):
-    """A question for a formula or a number."""
+    """A question of a sheet that asks for a formula or a number."""
 
     at_sizes: ClassVar[str] = ""  # how a hint calls the place where two formulas are compared
 
@@ -132,7 +132,7 @@ class ExpressionQuestion(PreparedQuestion):
         return False  # the formula of a model builds on nothing
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
-        """Return the first sentence for the teacher; `hint` is what the student sees."""
+        """Return the first sentence of the reason, for the teacher; `hint` is what the student sees."""
         return verdict.headline
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
@@ -191,23 +191,25 @@ class ExpressionQuestion(PreparedQuestion):
 
 
 class FormulaAnswerQuestion(ExpressionQuestion):
-    """A question for a formula in the symbols of an account."""
+    """A question of a sheet that asks for a formula, in the symbols of an account."""
 
     at_sizes = " at the model's sizes"
 
-    def parse(self, text: str) -> FormulaQuestion:
-        return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
+    def parse(self, text: str) -> FormulaComparison:
+        """Parse a formula, which may lack sizes that the question sets; return it next to the account's formula."""
+        return compare_answer(self.account, self.question.kind, text, self.aliases, self.question.settings)
 
-    def expand_formula(self, answer: FormulaQuestion) -> Rational:
+    def expand_formula(self, answer: FormulaComparison) -> Rational:
         """Return the student's formula; sizes that follow from others, such as d_ff = 4d, are replaced."""
         return substitute(answer.answer, self.account.defaults)
 
-    def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
+    def is_same(self, answer: FormulaComparison, other: FormulaComparison) -> bool:
+        """Return whether two parsed formulas are equal once sizes that follow from others are replaced."""
         return self.expand_formula(answer) == self.expand_formula(other)
 
 
 class ModelFormula(FormulaAnswerQuestion):
-    """A question for the formula of a model's parameters or FLOPs."""
+    """A question of a sheet that asks for the formula of a model's parameters or FLOPs."""
 
     def __init__(self, question: SheetQuestion) -> None:
         exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
@@ -220,7 +222,7 @@ class ModelFormula(FormulaAnswerQuestion):
 
 
 class DerivedFormula(FormulaAnswerQuestion):
-    """A question for a formula that is computed from the answers to earlier questions, such as 16*Q1."""
+    """A question of a sheet for a formula that is computed from the answers to earlier questions, such as 16*Q1."""
 
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
@@ -253,7 +255,8 @@ class DerivedFormula(FormulaAnswerQuestion):
             derived = substitute(derived, {f"?{id}": formula}, calculator)
         return substitute(substitute(derived, self.meanings), self.account.defaults)
 
-    def check(self, answer: FormulaQuestion, diagnose: bool) -> Verdict:
+    def check(self, answer: FormulaComparison, diagnose: bool) -> Verdict:
+        """Return the verdict on a parsed formula and on the number after it, if any; nothing is diagnosed."""
         formula, sizes = self.expand_formula(answer), self.account.symbols
         expected, diagnosis = self.expected.at(sizes), ()
         is_equal = formula == self.expected
@@ -264,9 +267,11 @@ class DerivedFormula(FormulaAnswerQuestion):
         return Verdict(is_equal, *texts, None, diagnosis, sizes, formula.at(sizes), expected, answer.notes)
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
+        """Return the verdict's headline, or for a wrong answer a sentence with the right formula."""
         return verdict.headline if verdict.equal else f"Not equal: {self.solution} is right."
 
-    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
+    def is_consistent(self, answer: FormulaComparison, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether the formula is the one that the student's earlier formulas lead to."""
         formula = self.expand_formula(answer)
         if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
@@ -274,9 +279,10 @@ class DerivedFormula(FormulaAnswerQuestion):
 
 
 class NumericQuestion(ExpressionQuestion):
-    """A question for a number."""
+    """A question of a sheet that asks for a number."""
 
     def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
+        """Return whether the answer is the other number, to the digits with which the answer is written."""
         return answer.matches(other.value)
 
     @property
@@ -287,7 +293,7 @@ class NumericQuestion(ExpressionQuestion):
 
 
 class ModelNumber(NumericQuestion):
-    """A question for a number of a model, or for its change in per cent between two sizes."""
+    """A question of a sheet for a number of a model, or for its change in per cent between two sizes."""
 
     def __init__(self, question: SheetQuestion) -> None:
         exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
@@ -311,7 +317,8 @@ class ModelNumber(NumericQuestion):
         return number
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        formula = read_question(self.account, self.question.quantity, earlier[0].text, self.aliases).answer_polynomial
+        """Return whether the number is the value, or change, of the student's formula in the earlier question."""
+        formula = compare_answer(self.account, self.question.quantity, earlier[0].text, self.aliases).answer_polynomial
         if formula is None:
             return False
         sizes, change = self.account.symbols, self.question.change
@@ -320,7 +327,7 @@ class ModelNumber(NumericQuestion):
 
 
 class DerivedNumber(NumericQuestion):
-    """A question for a number that is computed from the answers to earlier questions, such as 100*Q1/Q2."""
+    """A question of a sheet for a number that is computed from the answers to earlier questions, such as 100*Q1/Q2."""
 
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
@@ -343,20 +350,23 @@ class DerivedNumber(NumericQuestion):
         return number
 
     def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
+        """Return the verdict on a number; nothing is diagnosed."""
         expected = self.expected.at({})
         texts = (self.question.value, "number", answer.text, format_number(expected))
         return Verdict(answer.is_right(expected), *texts, None, (), {}, answer.value, expected)
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
+        """Return the hint: it names no number."""
         return hint
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether the number is the one that the student's earlier numbers lead to."""
         expected = self._derive([work.value for work in earlier])
         return answer.matches(expected) and self._is_close(answer.value, expected)
 
 
 class GradientQuestion(PreparedQuestion):
-    """A question for gradients of a cell, a line each."""
+    """A question of a sheet that asks for gradients of a cell, a line each."""
 
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
@@ -364,6 +374,7 @@ class GradientQuestion(PreparedQuestion):
         self.solution = "\n".join(f"{line} = …" for line in question.lines)  # the gradients themselves are left out
 
     def parse(self, text: str) -> list[str]:
+        """Split an answer into its lines, which `assess` parses."""
         return text.splitlines()
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own
@@ -446,7 +457,7 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sa
 
 
 def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return all gradients of a cell in a sample, with some of them replaced on the way back."""
+    """Return all gradients of a cell in a sample, computed with those in `derived` in place of autograd's."""
     values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
     for name in cell.input_sides:
         values[name].requires_grad_(f"d{name}" in cell.gradients)
@@ -462,7 +473,7 @@ def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, tor
 
 @work_limit(MAX_MARKING_STEPS)
 def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
-    """Count the model of a question and compute what is right; an error names the sheet, the question and the field."""
+    """Compute the right answer to a question; `earlier` has those before it by id. Errors name the sheet `source`."""
     label = f"{source}: question {question.id}"
     field = "value" if question.value else "change" if question.change else "model"
     try:

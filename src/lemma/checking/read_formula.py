@@ -101,12 +101,13 @@ class _AnswerReader:
         self.calculator = Calculator()
 
     def read(self) -> FormulaReading:
+        """Return the formula of the answer with its chain, settings and interpretations."""
         tokens, setting_tokens = self._split_settings()
-        pieces = _split(tokens, {",", ";", "newline"})
+        pieces = _split_tokens(tokens, {",", ";", "newline"})
         if not pieces:
             raise InputError(f"the formula is empty; write one in {', '.join(self.symbols)}")
         settings: dict[str, Rational] = {}
-        for piece in _split(setting_tokens, {",", ";", "newline", "and"}):
+        for piece in _split_tokens(setting_tokens, {",", ";", "newline", "and"}):
             if len(piece) < 3 or piece[0].kind != "name" or piece[1].kind != "=":
                 message = "a setting is of the form name = formula, as in: with d_ff = 4d."
                 raise self.source.error_at(piece[0].position, message)
@@ -160,7 +161,7 @@ class _AnswerReader:
         label, colons = "", [index for index, token in enumerate(tokens) if token.kind == ":"]
         if colons:
             label, tokens = " ".join(token.text for token in tokens[: colons[-1]]), tokens[colons[-1] + 1 :]
-        first, *equal = _split(tokens, {"="}, keep_empty=True)
+        first, *equal = _split_tokens(tokens, {"="}, keep_empty=True)
         left = [token for token in first if token.kind != "bar"]
         if equal and all(token.kind == "name" for token in left):  # the formula may have a name, as in P = …
             is_single = len(left) == 1
@@ -204,8 +205,8 @@ def _strip_bullets(text: str) -> str:
     return "\n".join(" " * bullet.end() + line[bullet.end() :] if bullet else line for line, bullet in pairs)
 
 
-def _split(tokens: list[Token], separators: set[str], keep_empty: bool = False) -> list[list[Token]]:
-    """Split tokens at separators, kinds or texts, outside brackets; an operator at the end of a line continues it."""
+def _split_tokens(tokens: list[Token], separators: set[str], keep_empty: bool = False) -> list[list[Token]]:
+    """Split tokens outside brackets at separators, kinds or names; a line that ends with an operator is continued."""
     pieces: list[list[Token]] = [[]]
     depth = 0
     for index, token in enumerate(tokens):
@@ -224,7 +225,7 @@ def _split(tokens: list[Token], separators: set[str], keep_empty: bool = False) 
 def substitute(
     formula: Rational, values: Mapping[str, Rational] | Mapping[str, Polynomial], calculator: Calculator | None = None
 ) -> Rational:
-    """Replace symbols by formulas, each in turn; the calculator bounds the work.
+    """Replace symbols by formulas, one after the other; the calculator bounds the work.
 
     >>> substitute(Rational(symbol("d") ** 2), {"d": symbol("h") + 1}) == (symbol("h") + 1) ** 2
     True
@@ -299,7 +300,7 @@ def explain_unknown(word: str, symbols: Collection[str]) -> str:
 
 
 class _FormulaParser(Cursor):
-    """Recursive descent: a formula is a sum of products of signed powers of primaries."""
+    """A recursive-descent parser that computes: a formula is a sum of products of signed powers of primaries."""
 
     def __init__(
         self,
@@ -384,7 +385,10 @@ class _FormulaParser(Cursor):
         return value
 
     def note_interpretation(self, token: Token, start: int, is_product: bool) -> None:
-        """Store how a name, the token with index `start`, was read if it may be one symbol or a product of symbols."""
+        """Record how a name was read that may be one symbol or a product of symbols, as in 'Vd' as V·d.
+
+        `start` is the index of its token; an exponent is recorded with it.
+        """
         word = token.text.removeprefix("\\")
         parts = split_into_symbols(replace(token, text=word), self.symbols, include_self=False)
         if parts and (is_product or len(parts) > 1):

@@ -54,9 +54,9 @@ class RepairSearch:
     def find(
         self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
     ) -> Repair | None:
-        """Return the first repair with the value of `target`, such as "dW", in every sample, by `available` names.
+        """Return the first repair that has the value of `target`, such as "dW", in every sample.
 
-        None without one, or if the operations run out.
+        It uses only `available` names, if these are not None. Return None without one, or if the operations run out.
         """
         first, *other_samples = samples
         with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
@@ -96,7 +96,7 @@ def relative_error(value: Tensor, truth: Tensor) -> float:
 
 @dataclass(frozen=True)
 class RepairContext:
-    """The information for a rule: the cell, the name that is derived, and a sample."""
+    """The information for a rule: the cell, the name that is derived (`target`), and a sample."""
 
     cell: GradientCell
     target: str
@@ -120,6 +120,7 @@ class RepairContext:
         return {name: shape for name, shape in self.available_shapes.items() if len(shape) == 2}
 
     def can_use(self, node: Node) -> bool:
+        """Return whether a repair may use every name in an expression."""
         return variable_names(node) <= self.available_shapes.keys()
 
     @cached_property
@@ -131,7 +132,7 @@ class RepairContext:
             nodes += {
                 "relu": [binary(">", variable(pre), Node("number", value="0"))],
                 "sigmoid": [binary("*", output, complement), complement],
-                "tanh": [binary("-", _ONE, _square(output))],
+                "tanh": [binary("-", _ONE, _make_square(output))],
             }[function]
             if function != "relu" and output.op != "name":
                 nodes.append(output)
@@ -221,8 +222,8 @@ def transpose(node: Node) -> Node:
     return node.children[0] if node.op == ".T" else Node(".T", (node,))
 
 
-def _square(node: Node) -> Node:
-    """Return the node of a squared expression."""
+def _make_square(node: Node) -> Node:
+    """Return the node of an expression's elementwise square, x^2."""
     return Node("^", (node,), 2)
 
 
@@ -276,7 +277,7 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
         for function, pre, output in context.cell.activations:
             if function == "relu":  # its derivative depends on where its input or output is positive only
                 continue
-            square, replacements = _square(output), tuple[Node, ...]()
+            square, replacements = _make_square(output), tuple[Node, ...]()
             if function == "sigmoid" and node == binary("-", _ONE, square):  # the derivative of tanh
                 replacements = (binary("*", output, binary("-", _ONE, output)),)
             elif node == variable(pre):
@@ -285,7 +286,7 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
                 replacements = (square, variable(pre))
             elif node in (square, Node(function, (output,))):  # sigmoid(G_f): the activation applied twice
                 replacements = (output,)
-            elif node == _square(variable(pre)):
+            elif node == _make_square(variable(pre)):
                 replacements = (square,)
             for replacement in replacements:
                 if context.can_use(replacement):
@@ -332,7 +333,7 @@ def swap_names(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
-    """Yield rewrites that take the rows of the target from the gradient of a stacked vector."""
+    """Yield rewrites that take the first rows of the whole, or those after a size: one part of a stacked vector."""
     for size in context.cell.sizes:
         for rows in ((None, size), (size, None)):
             selected = Node("slice", (tree,), (rows, (None, None)))
@@ -340,7 +341,7 @@ def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
-    """Yield the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
+    """Yield the derivative of a softmax: p * (dp - the sum of p * dp over the axis along which p sums to 1)."""
     for equation in context.cell.equations:
         match equation.expression:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == context.target:
@@ -451,7 +452,7 @@ def add_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _walk_chains(tree: Node) -> Iterator[tuple[Path, Node]]:
-    """Yield the nodes of a tree with their paths, without the inner nodes of chains of elementwise products."""
+    """Yield (path, node) for every node of a tree except products inside a chain a * b * c."""
     operands = _product_operands(tree)
     return ((path, node) for path, node in walk(tree) if path not in operands or node.op != "*")
 

@@ -25,7 +25,7 @@ Axes = tuple[Rational, ...]
 
 @dataclass(frozen=True)
 class CheckedShape(CheckedLine):
-    """A shape as it was given and as it is."""
+    """A line with the shape of a tensor, and the right shape."""
 
     name: str
     yours: str
@@ -35,25 +35,29 @@ class CheckedShape(CheckedLine):
 
     @property
     def outcome(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The word "right" or "wrong"."""
         return "right" if self.equal else "wrong"
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The right shape after the name; for a wrong line, both shapes and the reason."""
         if self.equal:
             return f"{self.name}: {self.right}"
         return " ".join(filter(None, [f"{self.name}: {self.yours} given, {self.right} is right.", self.reason]))
 
     @property
     def claim(self) -> str:
+        """The name and the written shape, such as "Q = H × S"."""
         return f"{self.name} = {self.yours}"
 
     @property
     def correction(self) -> str:
+        """The right shape and the reason."""
         return " ".join(filter(None, [self.right, self.reason]))
 
 
 class ShapeReport(CheckedLines[CheckedShape]):
-    """The shapes of a module's tensors, each checked."""
+    """Report on lines with shapes of a module's tensors."""
 
     topic, keys = "shapes", ("model", "lines")
 
@@ -67,7 +71,7 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
     answers = [line for text in lines for line in text.splitlines() if line.strip()]
     if not answers or len(answers) > MAX_LINES:
         raise InputError(f"check shape: from 1 to {MAX_LINES} lines are expected, got {len(answers)}.")
-    pairs = [_split(line) for line in answers]
+    pairs = [_split_line(line) for line in answers]
     subject = resolve_subject(model, settings)
     order = tuple(subject.sizes(with_inputs=True))
 
@@ -84,7 +88,7 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
 
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:
-    """Return the tensor of that name, or the only one whose path ends with the name; without one raise an error."""
+    """Return the path of the tensor of that name, or the only path that ends with it; without one raise an error."""
     normalized = name.translate(SUBSCRIPTS)
     if normalized in shapes:
         return normalized
@@ -97,7 +101,7 @@ def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str
 
 
 def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequence[str]) -> CheckedShape:
-    """Compare the text of a shape with that of the tensor `name`."""
+    """Compare the text of a shape with that of the tensor `name`; symbols are printed in this order."""
     readings, expected = read_shape(text, order), shapes[name]
     equal = expected in readings
     actual, reason = expected if equal else readings[0], ""
@@ -128,7 +132,7 @@ _BY_BLANK = re.compile(r"(?<![-+*/^·])\s+(?![-+*/^·])")
 _BY_STAR = re.compile(r"\s*\*(?!\*)\s*")
 
 
-def _split(line: str) -> tuple[str, str]:
+def _split_line(line: str) -> tuple[str, str]:
     """Split a line `NAME = SHAPE` into name and shape; a colon or ∈ may stand for =, NAME.shape for NAME."""
     name, sign, shape = re.sub(r"[:∈]|\\in(?![A-Za-z])", "=", line, count=1).partition("=")
     name = re.sub(r"^shape\s*(?:of\s+(.*)|\((.*)\))$|^(.*)\.(?:shape|size\(\))$", r"\1\2\3", name.strip())

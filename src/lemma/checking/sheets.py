@@ -92,7 +92,7 @@ class SheetQuestion(Spec):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        """Refuse fields that do not fit the kind of the question."""
+        """Return the question; raise a ValueError for fields that do not fit its kind."""
         if not self.kind:
             *first, last = QUESTION_KINDS
             raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(first)} or {last}.")
@@ -365,7 +365,7 @@ def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
 
 
 def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
-    """Return the answers by the casefolded name of their question.
+    """Return the answers, from pairs of question and text, by the casefolded name of their question.
 
     A text of None, which is no answer, and a second answer to a question become an error of the answer.
     """

@@ -18,7 +18,7 @@ CONTEXT_CHARS = 30  # that an error shows on either side of the position
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of a text.
+    """A number, name or sign of a text, with its position.
 
     Attributes:
         kind: `number`, `name`, `end`, or for a sign the sign itself.
@@ -54,7 +54,7 @@ class SourceText:
 
 
 class Cursor:
-    """A position in a list of tokens, which a parser moves from left to right."""
+    """A parser's position in a list of tokens; it moves from left to right."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         self.source, self.tokens, self.index = source, tokens, 0

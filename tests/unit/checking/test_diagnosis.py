@@ -15,7 +15,7 @@ from torch import nn
 
 from lemma.checking.accounts import account_for
 from lemma.checking.check_formula import check_formula
-from lemma.checking.compare_formula import read_question
+from lemma.checking.compare_formula import compare_answer
 from lemma.checking.explain import explain
 from lemma.checking.read_formula import read_formula
 from lemma.counting.account import Account
@@ -385,7 +385,7 @@ UNCERTAIN = re.compile(r"\b[Ee]ither\b|one of these|No simple explanation|[Mm]os
 
 def diagnose(model: str, formula: str, mistakes: tuple[MadeMistake, ...]) -> tuple[bool, bool, str]:
     """Return whether every mistake is named, whether a wrong diagnosis is given as certain, and the diagnosis."""
-    question = read_question(cached_account(model), "parameters", formula, {})
+    question = compare_answer(cached_account(model), "parameters", formula, {})
     assert not question.is_equal
     diagnosis = explain(question)[0] or "No simple explanation."
     is_exact = all(re.search(mistake.pattern, diagnosis) for mistake in mistakes)
@@ -394,7 +394,7 @@ def diagnose(model: str, formula: str, mistakes: tuple[MadeMistake, ...]) -> tup
 
 def test_textbook_formulas_are_right() -> None:
     for model, (parts, _) in MODELS.items():
-        assert read_question(cached_account(model), "parameters", write_parts(parts), {}).is_equal, model
+        assert compare_answer(cached_account(model), "parameters", write_parts(parts), {}).is_equal, model
 
 
 def test_no_part_is_explained_twice() -> None:
