@@ -195,7 +195,7 @@ def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], No
 
 
 def check_claim(claim: SourceClaim) -> CheckedClaim:
-    """Run the checker of a claim; return the claim with its outcome, None if it needs training or timing."""
+    """Run the checker of a claim; return it with `right` True or False, or None if it needs training or timing."""
     if claim.measure:
         return CheckedClaim(claim, None)
     result: Any = run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))

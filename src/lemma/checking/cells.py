@@ -81,8 +81,8 @@ def _split_lines(value: Any) -> Any:
     return tuple(line for line in lines if line)
 
 
-def _as_table(value: Any) -> Any:
-    """Turn a list of names into a table from name to ""; return any other value unchanged."""
+def _list_to_table(value: Any) -> Any:
+    """Turn a list of names into a table with "" for each name; return any other value unchanged."""
     return dict.fromkeys(map(str, value), "") if isinstance(value, list | tuple) else value
 
 
@@ -99,7 +99,7 @@ def list_spellings(name: str) -> tuple[str, str, str]:
 
 
 class GradientCell(Spec):
-    """A function with a loss. Its gradients are the derivatives of the loss."""
+    """A function whose gradients are to be derived: sizes, inputs, forward equations and, usually, a loss."""
 
     name: str = ""
     """How reports call it."""
@@ -111,7 +111,7 @@ class GradientCell(Spec):
     """The loss: an expression that is a number. A derivation may do without; then there are no gradients."""
     answers: TextLines = ()
     """Gradients derived by hand, one `name = expression` a line."""
-    sizes: Annotated[dict[str, str], BeforeValidator(_as_table)] = Field(min_length=1, max_length=12)
+    sizes: Annotated[dict[str, str], BeforeValidator(_list_to_table)] = Field(min_length=1, max_length=12)
     """The sizes with their meaning, such as n_a = "hidden units"; or a list of them."""
     inputs: dict[str, str] = Field(min_length=1, max_length=60)
     """Inputs and parameters with their sides, such as W_f = "n_a n_a+n_x", and what else is true of them."""
@@ -379,7 +379,7 @@ class Sample:
     values: dict[str, Tensor]
 
     def describe_shape(self, shape: Shape) -> str:
-        """Write a shape in the names of the sizes, such as "(n, d)", or "a number" for a scalar."""
+        """Return a shape as text in the names of the sizes, such as "(n, d)", or "a number" for a scalar."""
         if not shape:
             return "a number"
         return f"({', '.join(self.size_names.get(length, str(length)) for length in shape)})"

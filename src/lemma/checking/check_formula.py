@@ -50,7 +50,7 @@ class FormulaExercise(ModelExercise):
         return compare_answer(self.account, self.names[0], text, self.aliases, self.settings)
 
     def check(self, question: FormulaComparison, diagnose: bool = True) -> Verdict:
-        """Return the verdict on a parsed formula, and on the number stated after it, as in V*d = 32,768.
+        """Return the verdict on a formula from `parse`, and on the number stated after it, as in V*d = 32,768.
 
         Sizes that the formula does not name become numbers if that makes it right, or explains it better. Without
         `diagnose` a wrong formula is not explained, which would take a hundred times as long.

@@ -193,6 +193,6 @@ class NumberExercise(ModelExercise):
 
 
 def _format_percent(value: Fraction, number: WrittenNumber) -> str:
-    """Write a percentage, without its sign, with as many decimals as the student's number has, and at least 1."""
+    """Return a percentage as text, without its sign, with the decimals of the student's number, at least 1."""
     text = f"{float(value):.{max(1, len(str(number.unit.denominator)) - 1)}f}"
     return text.removesuffix(".0") if value == number.value else text

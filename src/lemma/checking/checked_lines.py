@@ -89,7 +89,7 @@ class CheckedLines(Result, Generic[LineT]):
         return f"{right} of {len(self.checked)} right."
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the first wrong line and its correction, each as a sentence; all lines and "" if none is wrong."""
+        """Return the texts of the first wrong line and of its correction; of all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line was checked."
         wrong = next((line for line in self.checked if line.outcome == "wrong"), None)

@@ -86,13 +86,13 @@ class FormulaComparison:
         return [name for name in self.account.order if name != BATCH]
 
     @cached_property
-    def count_symbols(self) -> list[str]:
+    def counting_symbols(self) -> list[str]:
         """Symbols that count layers, words or positions; people are off by 1 in these, not in widths."""
         layers = {name for part in self.quantity.groups for name in part.repeats.symbols}
         return [name for name in self.confusable_symbols if name in layers | COUNT_SYMBOLS]
 
     def write(self, formula: Polynomial | Rational) -> str:
-        """Write a formula with its symbols in the account's order, or only its number of terms if it is too long."""
+        """Return a formula as text in the account's order of symbols; only its number of terms if it is too long."""
         return write_or_summarize(formula, self.account.order)
 
     def make_verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
@@ -229,7 +229,7 @@ def _substitute_symbols(comparison: FormulaComparison, values: Mapping[str, Poly
 
 
 def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> str:
-    """Write a formula with symbols in this order, or a phrase with its number of terms if it is too long to be read."""
+    """Return a formula as text with symbols in this order, or a phrase with its number of terms if it is too long."""
     polynomials = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
     num_terms = max(len(polynomial.terms) for polynomial in polynomials)
     if num_terms > MAX_PRINTED_TERMS:
@@ -320,7 +320,7 @@ def has_symbols(text: str) -> bool:
 
 
 def format_number(value: Number) -> str:
-    """Write a number, with thousands separated if it is whole.
+    """Return a number as text, with thousands separated if it is whole.
 
     >>> format_number(9721596), format_number(Fraction(1, 3))
     ('9,721,596', '0.333333')

@@ -128,7 +128,7 @@ def _check_lines(text: str, title: str, name: str, derivation: "_Derivation | No
     Args:
         title: the file or title of the derivation, for error messages.
         name: its name in the report.
-        derivation: of matrices; by default of formulas, in the symbols of the lines.
+        derivation: the state of a derivation with matrices; None for formulas, whose symbols the lines show.
     """
     lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]

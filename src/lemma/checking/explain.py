@@ -297,7 +297,7 @@ def suggest_settings(comparison: FormulaComparison, spec: ModelSpec) -> str:
         """Draw a random size for a symbol: few layers, heads that divide `size`, widths in multiples of `size`."""
         if name == HEADS:
             return source.choice([divisor for divisor in range(1, size + 1) if size % divisor == 0])
-        return source.randint(2, 9) if name in comparison.count_symbols else size * source.randint(1, 5)
+        return source.randint(2, 9) if name in comparison.counting_symbols else size * source.randint(1, 5)
 
     draws = [
         {name: draw_size(name, size) for name, size in account.symbols.items() if name not in unset}

@@ -55,7 +55,7 @@ def binary(operator: str, left: Node, right: Node) -> Node:
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield (path, node) for every node of a tree, the root first; a path has the index of each child, after `path`."""
+    """Yield (path, node) for every node of a tree, the root first. A path is child indices; the root's is `path`."""
     yield path, node
     for index, child in enumerate(node.children):
         yield from walk(child, (*path, index))
@@ -322,7 +322,7 @@ class _EquationParser(Cursor):
         raise self.error(f"expected a value, got {_quote(token)}.", token)
 
     def derivative(self, function: str, token: Token) -> Node:
-        """Read the argument of tanh'(z) or the like, after the '; return the derivative of the function at it."""
+        """Read the `(z)` of tanh'(z) or another function, after the '; return its derivative at z as an expression."""
         if function not in _DERIVATIVES:
             raise self.error(f"'{token.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", token)
         (argument,) = self.call(function).children
@@ -333,7 +333,7 @@ class _EquationParser(Cursor):
         return substitute_names(expanded, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
-        """Read a function's arguments in brackets, after any value before the dot of a method call; return the node."""
+        """Read a function's arguments in brackets; return its node. `arguments` has the x of a method call x.sum()."""
         opening, arguments, value = self.current, arguments or [], None
         self.expect("(")
         if function == "einsum":
@@ -421,7 +421,7 @@ _UNARY, _POSTFIX = 3, 4
 
 
 def write_expression(node: Node) -> str:
-    """Write a tree in the language it was read from, without brackets that are not needed.
+    """Return a tree as text in the language it was read from, without brackets that are not needed.
 
     >>> write_expression(binary("*", variable("h"), binary("-", Node("number", value="1"), variable("h"))))
     'h * (1 - h)'
@@ -456,7 +456,7 @@ def write_expression(node: Node) -> str:
 
 
 def _write_operand(node: Node, level: int) -> str:
-    """Write an operand, in brackets if its operator binds less tightly than `level`, a number of PRECEDENCE."""
+    """Return an operand as text, in brackets if it binds less tightly than `level`, a number of PRECEDENCE."""
     if node.is_binary:
         precedence = PRECEDENCE[node.op]
     else:

@@ -152,7 +152,7 @@ def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -
 
 
 def points(sheet: Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> float:
-    """Return the points of the answer to question `id`, as the last line of an nbgrader cell, with nothing on stderr.
+    """Return the points of the answer to question `id`, with nothing on stderr: the last line of an nbgrader test cell.
 
     nbgrader takes any other output, such as a verdict, for full marks.
 

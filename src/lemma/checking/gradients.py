@@ -302,7 +302,7 @@ def _strip_line(text: str) -> str:
 
 
 def read_line(text: str, number: int) -> list[Equation]:
-    """Parse `name = expression`, or `name = expression = …` into an equation for each expression.
+    """Parse line `number`, `name = expression` or `name = expression = …`, into an equation for each expression.
 
     >>> [str(equation.expression) for equation in read_line("dz = a - b = -(b - a)", 1)]
     ['a - b', '-(b - a)']

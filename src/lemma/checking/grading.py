@@ -125,7 +125,7 @@ class ClassMarks(Result):
 
     @property
     def of(self) -> float:
-        """The points of a student with only right answers."""
+        """The highest possible points: those of a student with only right answers."""
         return self.students[0].of
 
     @property

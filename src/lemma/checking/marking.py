@@ -198,7 +198,7 @@ class StudentMarks(Result):
 
     @property
     def of(self) -> float:
-        """The points of a student with only right answers."""
+        """The highest possible points: those of a student with only right answers."""
         return round(sum(mark.of for mark in self.marks), 2)
 
     @property
@@ -230,7 +230,7 @@ class StudentMarks(Result):
 
     @property
     def _heading(self) -> str:
-        """The titles of the sheet and the name of the student, as far as known."""
+        """The title of the sheet and the name of the student, as far as known."""
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:

@@ -103,7 +103,7 @@ TENSOR_KINDS: dict[str, Callable[[Part], bool]] = {
 def group_parts(parts: Sequence[Part]) -> list[PartGroup]:
     """Return all groups of parts with a natural name, such as "all biases" or "every 'attention'", simplest first.
 
-    Parts that form several groups are returned once, by the first name.
+    Parts that several names describe are returned once, by the first name.
     """
     by_prefix: dict[str, list[Part]] = {}  # parts by their modules, shortest path first, and by their own path
     by_component: dict[str, list[Part]] = {}  # parts by each name on the way to their module
@@ -219,7 +219,7 @@ class _MistakeRules:
         self.comparison, self.parts = comparison, comparison.quantity.groups
         self.groups = group_parts([part for part in self.parts if part.total])
         self.is_parameters = comparison.quantity.name == "parameters"
-        self.names, self.counts = comparison.confusable_symbols, comparison.count_symbols
+        self.names, self.counts = comparison.confusable_symbols, comparison.counting_symbols
         self.depths = _depth_symbols(self.parts)
         self.lengths = set(self.counts) - self.depths  # symbols that count words or positions, not layers
         self.is_attention = {part.path: any(name in part.path for name in ATTENTION_NAMES) for part in self.parts}
@@ -241,10 +241,10 @@ class _MistakeRules:
             yield from self.off_by_one(group)
             yield from self.confused_symbol(group)
         for group in inner:
-            yield from self.block_count(group)
+            yield from self.miscounted_blocks(group)
             yield from self.wrong_factor(group)
         yield from self.confused_side()
-        yield from self.other_multiples()
+        yield from self.wrong_multiples()
 
     # Tensors that a formula counts twice or for one layer only, and biases that only the formula has.
 
@@ -379,7 +379,7 @@ class _MistakeRules:
                     cost = COST_GLOBAL if other in symbols else COST_LOCAL
                     yield self.replacement(group, other, symbol(name), mutated, cost)
 
-    def block_count(self, group: PartGroup) -> Iterator[Mistake]:
+    def miscounted_blocks(self, group: PartGroup) -> Iterator[Mistake]:
         """Yield the mistakes of a wrong number of equal blocks, such as three gates for four."""
         number, _ = group.total.common_factor()
         is_equal = not self.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
@@ -436,7 +436,7 @@ class _MistakeRules:
                         location=f"'{part.path}'",
                     )
 
-    def other_multiples(self) -> Iterator[Mistake]:
+    def wrong_multiples(self) -> Iterator[Mistake]:
         """Yield the mistakes of a wrong multiple in a size that follows from others, such as 2d for d_ff = 4d."""
         comparison = self.comparison
         defaults = {name: v for name, v in comparison.account.defaults.items() if name not in comparison.answer.symbols}

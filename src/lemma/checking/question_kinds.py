@@ -356,7 +356,7 @@ class DerivedNumber(NumericQuestion):
         return Verdict(answer.is_right(expected), *texts, None, (), {}, answer.value, expected)
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
-        """Return the hint: it names no number."""
+        """Return the hint, such as "Not right: too large."."""
         return hint
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
@@ -428,10 +428,10 @@ def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[st
 
 @limited_work(60_000)
 def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sample, ...]:
-    """Return the samples of a cell with backpropagation continued from the gradients that a student's lines compute.
+    """Return a cell's samples with the gradients that follow from those a student's lines compute, right or wrong.
 
-    Where autograd arrives at a value whose gradient a line derives, it takes that gradient from there on: the gradients
-    of the values before it are then what follows from the student's mistake. Return () if all lines are right.
+    Backpropagation continues from the student's gradient of a value instead of the true one: the gradients of values
+    before it are then right with the student's mistake. Return () if all lines are right.
     """
     samples: list[Sample] = []
     try:

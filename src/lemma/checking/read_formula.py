@@ -71,8 +71,8 @@ class FormulaReading:
 def read_answer(text: str, symbols: Collection[str]) -> FormulaReading:
     """Parse a formula with what people write around it.
 
-    A chain `a = b = c` of which the last is checked, settings (`with d_ff = 4d`), a trailing `parameters`, parts that
-    add up (`embedding: Vd, layers: 12Ld^2`), and custom names (`A = 4d^2; A*L`).
+    That is a chain `a = b = c` of which the last is checked, settings (`with d_ff = 4d`), a trailing `parameters`,
+    parts that add up (`embedding: Vd, layers: 12Ld^2`), or custom names (`A = 4d^2; A*L`).
 
     >>> reading = read_answer("P = Vd + d_ff = d(V + 4) with d_ff = 4d", ["V", "d", "d_ff"])
     >>> reading.value == reading.chain[0], reading.interpretations

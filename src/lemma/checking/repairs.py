@@ -192,7 +192,7 @@ def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites of each matrix product with its operands in every order and transposition."""
     for path, node in walk(tree):
         if node.op == "@":
-            for product in _arrangements(*node.children):
+            for product in _arrange_factors(*node.children):
                 yield path, product, f"the factors are in the wrong order or wrongly transposed: {product}"
 
 
@@ -201,14 +201,14 @@ def swap_product_kind(tree: Node, context: RepairContext) -> Rewrites:
     for path, node in walk(tree):
         match node:
             case Node("*", (left, right)) | Node("sum", (Node("*", (left, right)),)):
-                for product in (binary("@", left, right), *_arrangements(left, right)):
+                for product in (binary("@", left, right), *_arrange_factors(left, right)):
                     yield path, product, f"a matrix product is meant, not {node.op}: {product}"
             case Node("@", (left, right)):
                 elementwise = binary("*", left, right)
                 yield path, elementwise, f"the product is elementwise: {elementwise}"
 
 
-def _arrangements(left: Node, right: Node) -> Iterator[Node]:
+def _arrange_factors(left: Node, right: Node) -> Iterator[Node]:
     """Yield the matrix products of two factors in either order, each factor as it is or transposed, nearest first."""
     for first, second in ((right, left), (left, right)):
         yield binary("@", first, second)

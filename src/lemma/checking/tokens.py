@@ -258,7 +258,7 @@ def derivation_tokens(source: SourceText) -> list[Token]:
 
 
 def plain_name(name: str) -> str:
-    """Write out the Greek letters, accents and subscripts of a name, as in y_hat for ŷ.
+    """Return a name with its Greek letters, accents and subscripts written out, as in y_hat for ŷ.
 
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']
