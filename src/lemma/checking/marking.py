@@ -93,7 +93,7 @@ class Marker:
         return 0
 
     def _assess(self, id: AnswerId) -> Assessment:
-        """Return the assessment of an answer, computed at its first use, and count its uses."""
+        """Return the assessment of the answer `id` (question, text, earlier answers), computed once; count its uses."""
         self.uses[id] += 1
         if id not in self.assessments:
             self.assessments[id] = self._parse_and_assess(id, diagnose=False)

@@ -300,7 +300,7 @@ def explain_unknown(word: str, symbols: Collection[str]) -> str:
 
 
 class _FormulaParser(Cursor):
-    """A recursive-descent parser that computes: a formula is a sum of products of signed powers of primaries."""
+    """A recursive-descent parser whose methods read a construct and return its value: sums, products, signed powers."""
 
     def __init__(
         self,
