@@ -101,7 +101,7 @@ def orthogonal_inputs(
     for r in (*norms, norm):
         deviations = self_attention(directions * r, scale) - directions * r
         measured[r] = float((deviations.norm(dim=1) / r).max())
-    predicted = {r: relative_error(N, r**2 * scale) for r in measured}
+    predicted = {r: predict_error(N, r**2 * scale) for r in measured}
     limits = {r: math.sqrt(N * (N - 1)) * math.exp(-(r**2) * scale) for r in measured}
 
     at_last = f"claimed: error 0 in the limit; at the largest norm, r = {norms[-1]:.3g}"
@@ -161,7 +161,7 @@ def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, 
     return functional.scaled_dot_product_attention(batch, batch, batch, scale=scale)[0]
 
 
-def relative_error(N: int, score: float) -> float:
+def predict_error(N: int, score: float) -> float:
     """Return √(N(N−1)) / (e^s + N − 1), an output's relative distance from its input whose score with itself is s."""
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
@@ -233,7 +233,7 @@ def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) ->
     title="Self-attention is permutation-equivariant",
     claim="Self-attention without positions is permutation-equivariant: f(PX) = P f(X).",
 )
-def permutation(
+def permutation_equivariance(
     N: int = setting(12, 3, 2000, "number of inputs"),
     D: int = setting(32, 1, 2048, "their width"),
     H: int = setting(4, 1, None, "number of heads; each is D/H wide"),

@@ -54,7 +54,7 @@ ARCS = {
 def relation_head(
     sharpness: float = setting(60.0, None, 1000, "the score of what is right; all others are 0", gt=0),
 ) -> Evidence:
-    """Compare the parser's attention with an annotated tree whose arcs are scored `sharpness`, and all others 0."""
+    """Compare a parser's attention, from scores of `sharpness` on the arcs of a tree and 0 elsewhere, with the tree."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
     candidates = ["(top)", *words]
     targets = torch.tensor([[[candidates.index(head), relations.index(relation)] for head, relation in ARCS.values()]])
@@ -324,7 +324,7 @@ def multi_head(d: int, h: int) -> Attention:
 
 
 def _zero_inputs(d: int, n: int = 32) -> Tensor:
-    """Return a batch of one text of n zero vectors of width d."""
+    """Return a batch of one sequence of n zero vectors of width d, as the input of a count."""
     return torch.zeros(1, n, d)
 
 

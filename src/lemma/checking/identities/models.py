@@ -124,7 +124,7 @@ def lstm_step(
     title="Cross-entropy is log perplexity",
     claim="The cross-entropy of a text is the logarithm of its perplexity.",
 )
-def cross_entropy(
+def log_perplexity(
     V: int = setting(50, 2, 5000, "words of the vocabulary"),
     T: int = setting(64, 2, 500, "tokens that are predicted"),
     seed: int = SEED,
@@ -165,7 +165,7 @@ def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
     title="What plain text teaches by itself",
     claim="Causal, masked and next-sentence pretraining need no labels: each predicts a part of the text from another.",
 )
-def pretraining(
+def pretraining_losses(
     V: int = setting(30, 8, 5000, "words of the vocabulary"),
     T: int = setting(16, 4, 200, "tokens of a text"),
     seed: int = SEED,

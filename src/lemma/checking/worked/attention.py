@@ -382,7 +382,7 @@ class WorkedAttention(WorkedCase):
         return blocks
 
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
-        """Return a line such as "it attends to: cat 0.7 · sat 0.3" for a word, given by index; largest weight first."""
+        """Return a line such as "it attends to: cat 0.7 · sat 0.3" for the word with index `row`, sorted."""
         weights = steps.weights[row]
         order = np.argsort(-weights, kind="stable")
         ranking = [f"{steps.columns[i]} {format_number(weights[i], self.decimals)}" for i in order[:MAX_RANKED]]
@@ -424,7 +424,7 @@ def work_attention(
 
 
 def _check_sentences(case: AttentionCase, sentences: list[list[str]]) -> None:
-    """Raise a SpecError if a sentence, split into words, is empty or too long, or no sentence has a word in focus."""
+    """Raise a SpecError for a sentence (a list of words) of a wrong length, too many weights, or an unknown focus."""
     for sentence, split in zip(case.sentences, sentences, strict=True):
         if not split or len(split) > MAX_WORDS:
             raise SpecError(
@@ -543,7 +543,7 @@ def work_cross_attention(
 ) -> WorkedCross:
     """Compute an example of cross-attention step by step, with every intermediate value.
 
-    q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
+    q = W_Q x of the queries x, k = W_K y and v = W_V y of the source y, α = softmax(q·k / √d_k).
 
     `words`, the names of the queries whose arithmetic is shown, replaces the field `focus`; `scaled` replaces its own.
 

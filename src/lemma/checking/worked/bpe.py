@@ -542,8 +542,8 @@ def _follow_claims(
 ) -> tuple[list[ExpectedValue], list[int]]:
     """Merge until no pair occurs twice; return the right values, and at each step the number of pairs to choose from.
 
-    A step chooses among the claimed pair, if it is a most frequent one, or else all most frequent pairs: the one with
-    the index in `choices`, 0 for steps after these. Steps in `count_steps` give the counts of all pairs too.
+    A step merges its claimed pair if that is a most frequent one, or else the most frequent pair with the index that
+    `choices` holds for the step, 0 past its end. Steps in `count_steps` also give the counts of all pairs.
     """
     merger = BytePairMerger(words, r"\w")
     claims = {step: normalize_symbols(text) for step, text in claimed.items()}

@@ -198,7 +198,7 @@ def prefix_errors(label: str) -> Iterator[None]:
 
 
 def as_matrix(name: str, rows: Sequence[Sequence[float]], row_names: Sequence[str] = ()) -> Array:
-    """Return the rows of the field `name` as a matrix; a SpecError names two rows of different lengths."""
+    """Return the field `name` as a matrix; a SpecError names rows of different lengths, by `row_names` or by number."""
     odd = next((index for index, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if odd is not None:
         other, first = (f"'{row_names[index]}'" if row_names else f"row {index + 1}" for index in (odd, 0))

@@ -124,7 +124,7 @@ def describe_worked(case: CaseLike) -> str:
 
 @dataclass(frozen=True)
 class WorkedLine(CheckedLine):
-    """A line of a hand computation with its verdict.
+    """A line of a hand computation, whether it is right, and what is right.
 
     Attributes:
         expected: the right value, as in "c_t = [0.52, −0.34]", rounded like the answer.
@@ -140,7 +140,7 @@ class WorkedLine(CheckedLine):
 
     @property
     def outcome(self) -> Literal["right", "wrong"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The outcome as a word."""
+        """The field `right` as a word."""
         return "right" if self.right else "wrong"
 
     @property
@@ -296,7 +296,7 @@ def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
 
 
 def _find_label(target: Target, label: str, labels: Sequence[str]) -> int:
-    """Return the index of a label among those of an axis; an unknown label may be a number from 1."""
+    """Return the index of a label, or number from 1, among the labels of an axis; errors name the target."""
     for normalize in (str, _normalize):
         for index, name in enumerate(labels):
             if normalize(name) == normalize(label):
@@ -400,7 +400,7 @@ def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
 
 
 def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> WorkedLine:
-    """Check an inequality between two numbers, as in alpha2[they, Ajax] > alpha2[they, Juventus]."""
+    """Check a line such as alpha2[they, Ajax] > alpha2[they, Juventus]; `expected` is the value of its left side."""
     number, left = read_entry(claim.value_text), _single_number(expected)
     right = float(number.value) if number else _single_number(key.find(read_target(claim.value_text)))
     holds = left > right + 1e-12 if claim.sign == ">" else left < right - 1e-12

@@ -51,12 +51,12 @@ SOURCE_COLUMNS = ("source", "from", "node1", "citing", "u")  # usual names of th
 TARGET_COLUMNS = ("target", "to", "node2", "cited", "v")
 
 
-def _name_text(value: Any) -> Any:
+def _as_node_name(value: Any) -> Any:
     """Return a whole number as text, since it names a node; return any other value unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Name = Annotated[str, BeforeValidator(_name_text), Field(min_length=1)]
+Name = Annotated[str, BeforeValidator(_as_node_name), Field(min_length=1)]
 NameOrNames = BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value)
 GraphRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MAX_NODES)]
 GraphRows = Annotated[tuple[GraphRow, ...], Field(min_length=1, max_length=MAX_NODES)]
@@ -198,7 +198,7 @@ class WorkedGraph(WorkedCase):
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return report blocks of the matrices, their properties, the claim, powers and the layer."""
+        """Return report blocks of matrices, properties, the claim, powers and the layer; ignore `every_matrix`."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (

@@ -91,7 +91,7 @@ class LstmCase(Case):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Return a validated GateCase or WeightCase with these fields; a SpecError names the field, and `source`."""
+        """Return a validated GateCase or WeightCase with these fields; a SpecError names field and file (`source`)."""
         written: dict[str, str] = {}  # how the case calls each field
         for field in settings:
             name = FIELD_ALIASES.get(field, field)
@@ -393,7 +393,7 @@ class WorkedLstm(WorkedCase):
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
-        """Return the right value of everything the step computes, and of the gradients if there is a source."""
+        """Return the right value of everything that the step computes; gradients only if `case.has_gradient_source`."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})

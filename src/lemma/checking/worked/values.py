@@ -169,7 +169,7 @@ def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
 
 
 def read_entries(value: Any, expected: ExpectedValue) -> Entries:
-    """Return the numbers of a parsed answer (a number, nested lists, or a dict by label) as an array of its shape."""
+    """Return the numbers of a parsed answer (a number, nested lists, or a dict by `expected` label) as an array."""
     if isinstance(value, dict):
         if len(expected.labels) != 1:
             raise InputError(f"{expected.name}: a table of labels is for a vector; {expected.shape_text} is expected.")
