@@ -242,7 +242,7 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
-        """The title, such as "Byte-pair encoding of wikitext"."""
+        """The title, such as "Byte-pair encoding of wikitext-2"."""
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:

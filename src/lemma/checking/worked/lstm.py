@@ -513,10 +513,9 @@ class WorkedLstm(WorkedCase):
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table with a row for each unit or class and a column for each vector.
+        """Return a table with a row for each unit or class (`row`) and a column for each vector.
 
-        `names`, separated by blanks, are the values shown, without those that the case lacks; `row` is "unit" or
-        "class"; `first` holds columns to put before them, by title.
+        `names`, separated by blanks, are the values shown if the case has them; `first` are columns before, by title.
         """
         present = [name for name in names.split() if name in self.values]
         columns = {**first, **{self._column_title(name): self.values[name] for name in present}}
