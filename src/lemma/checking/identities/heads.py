@@ -54,7 +54,7 @@ ARCS = {
 def relation_head(
     sharpness: float = setting(60.0, None, 1000, "the score of what is right; all others are 0", gt=0),
 ) -> Evidence:
-    """Compute the parser's attention from the right scores of a sentence; compare it with the annotated tree."""
+    """Compare a parser's attention, from scores of `sharpness` on the arcs of a tree and 0 elsewhere, with the tree."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
     candidates = ["(top)", *words]
     targets = torch.tensor([[[candidates.index(head), relations.index(relation)] for head, relation in ARCS.values()]])
@@ -94,9 +94,9 @@ def merged_matrices(
     H: int = setting(3, 1, 64, "number of heads"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare attention with separate query and key matrices, with merged ones, and with the identity matrix instead.
+    """Compare attention with separate query and key matrices, with their product, and with the identity instead of it.
 
-    A plain inner product of the inputs cannot replace the merged matrix: it is the same for every head.
+    The identity matrix, a plain inner product of the inputs, cannot replace the product: it is the same for every head.
     """
     maps, scores = H * J * (5 * I + 4 * J), H * N**2
     operations = 2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps
@@ -139,7 +139,7 @@ def merged_matrices(
 
 
 def merged_weight(query: Float[Tensor, "I J"], key: Float[Tensor, "I J"]) -> Float[Tensor, "J J"]:
-    """Return the merged query–key matrix (W_Qᵀ W_K)ᵀ of a head, for maps written W x."""
+    """Return the merged query–key matrix (W_Qᵀ W_K)ᵀ of a head with the maps `query` and `key`, applied as W x."""
     return (query.T @ key).T
 
 
@@ -152,7 +152,7 @@ def merged_parameters(
     J: int = setting(64, 2, 4096, "width of the inputs"),
     I: int = setting(16, 1, 4096, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
 ) -> Evidence:
-    """Count the query–key parameters of both forms as formulas, and check where the formulas are equal."""
+    """Count the query–key parameters of separate and merged matrices as formulas; check that these meet at I = J/2."""
     separate, merged = (query_key_parameters(factory, J, I) for factory in (separate_head, merged_head))
     head, width, order, sizes = symbol("I"), symbol("J"), ("I", "J"), {"I": I, "J": J}
     num_terms = len((separate - 2 * head * width).terms) + len((merged - width**2).terms)
@@ -192,7 +192,7 @@ def merged_head(J: int, I: int) -> Attention:  # noqa: E741
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
-    """Return the number of query and key parameters of what a factory of J and I builds, as a polynomial."""
+    """Return the number of query and key parameters of the attention that factory(J, I) builds, as a polynomial."""
     parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
     return sum_polynomials(part.total for part in parts if "query" in part.path)
 
@@ -209,7 +209,7 @@ def sum_over_heads(
     bias: bool = setting(False, None, None, "whether the four maps have biases"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare PyTorch's multi-head attention, and Lemma's with the same weights, with the sum over heads."""
+    """Compare multi-head attention of PyTorch, and of Lemma with the same weights, with the sum over heads."""
     check_divisible("H", H, "D", D)
     operations = H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2
     numbers = 4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2
@@ -251,7 +251,7 @@ def sum_over_heads(
 
 
 def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head: int) -> Float[Tensor, "N D"]:
-    """Compute a head's term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h); `head` is its index."""
+    """Return a head's term softmax(Q_h K_hᵀ/√D_k) X W^(h) of the sum over heads; h is `head`, X the inputs."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     query, key, _ = layer.in_proj_weight.chunk(3)
     shifts = layer.in_proj_bias.chunk(3) if layer.in_proj_bias is not None else (query.new_zeros(len(query)),) * 3
@@ -260,7 +260,7 @@ def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head
 
 
 def head_matrix(layer: nn.MultiheadAttention, head: int) -> Float[Tensor, "D D"]:
-    """Return W^(h) = W_h^(v) W_h^(o) of the head with this index; PyTorch stores both factors transposed."""
+    """Return W^(h) = W_h^(v) W_h^(o), a head's value map times its output map; h is `head`, from 0."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     value = layer.in_proj_weight.chunk(3)[2][rows]
     return value.T @ layer.out_proj.weight[:, rows].T
@@ -277,7 +277,7 @@ def head_costs(
     h: int = setting(8, 2, 64, "heads of the one that has several"),
     n: int = setting(32, 2, 4096, "tokens"),
 ) -> Evidence:
-    """Compare parameters, operations and softmaxes of single-head and multi-head attention without output map."""
+    """Compare parameters, operations and softmaxes of single-head and multi-head attention, both without output map."""
     check_divisible("h", h, "d", d)
     operations = 2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2
     numbers = 6 * d**2 + 2 * h * n**2
@@ -324,7 +324,7 @@ def multi_head(d: int, h: int) -> Attention:
 
 
 def _zero_inputs(d: int, n: int = 32) -> Tensor:
-    """Return an input of n zero vectors of width d, in a batch of 1."""
+    """Return a batch of one sequence of n zero vectors of width d, as the input of a count."""
     return torch.zeros(1, n, d)
 
 

@@ -43,10 +43,10 @@ def greedy_loops(
     N: int = setting(3, 2, 6, "words of an n-gram; 3 is the trigram model"),
     seed: int = SEED,
 ) -> Evidence:
-    """Decode random n-gram models greedily, and check that each repeats a state in time and loops from there.
+    """Decode random n-gram models greedily; check that each repeats a state within V^(N−1) steps, and loops from there.
 
-    Each token follows from the N−1 before it. There are V^(N−1) such states, so that within that many steps some state
-    comes back; all that followed it follows again.
+    Each token follows from the state, the N−1 tokens before it. There are V^(N−1) states, so that within that many
+    steps some state comes back; all that followed it follows again.
     """
     if (bound := V ** (N - 1)) > MAX_STATES:
         raise SpecError(f"V = {V}, N = {N}: V^(N−1) = {bound:,} states; at most {MAX_STATES:,} are tried.")
@@ -94,7 +94,7 @@ def lstm_step(
     V: int = setting(5, 2, 10_000, "classes"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare torch.nn.LSTMCell with a step by the formulas, Γ = σ(W[a; x] + b) for the gates u, f, o."""
+    """Compare a step of torch.nn.LSTMCell with the formulas; the gates u, f and o are Γ = σ(W[a; x] + b)."""
     cell = random_module(lambda: nn.LSTMCell(d, D), seed)
     output = random_module(lambda: nn.Linear(D, V), seed + 50)
     x, a, c = (sample_normal(size, seed=seed + 90 + index) for index, size in enumerate((d, D, D)))
@@ -124,12 +124,12 @@ def lstm_step(
     title="Cross-entropy is log perplexity",
     claim="The cross-entropy of a text is the logarithm of its perplexity.",
 )
-def cross_entropy(
+def log_perplexity(
     V: int = setting(50, 2, 5000, "words of the vocabulary"),
     T: int = setting(64, 2, 500, "tokens that are predicted"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the logarithm of the perplexity with the cross-entropy, computed without it, for three models."""
+    """Compare the cross-entropy of three models with the log of their perplexity, computed from probabilities."""
     text = torch.randint(V, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     findings, rows = [], []
     for spec in (
@@ -155,7 +155,7 @@ def cross_entropy(
 
 
 def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
-    """Return the perplexity (Π 1/p_t)^(1/T) of the targets as a product of probabilities, without any logarithm."""
+    """Return the perplexity (Π 1/p_t)^(1/T) of the targets, the geometric mean of 1/p_t, without any logarithm."""
     probabilities = logits[0].softmax(-1).gather(1, targets[0, :, None]).flatten()
     return float((1 / probabilities).pow(1 / len(probabilities)).prod())
 
@@ -165,7 +165,7 @@ def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
     title="What plain text teaches by itself",
     claim="Causal, masked and next-sentence pretraining need no labels: each predicts a part of the text from another.",
 )
-def pretraining(
+def pretraining_losses(
     V: int = setting(30, 8, 5000, "words of the vocabulary"),
     T: int = setting(16, 4, 200, "tokens of a text"),
     seed: int = SEED,
@@ -217,7 +217,7 @@ def graph_convolution(
     edges: int = setting(12, 0, 500 * 499 // 2, "how many edges a random graph has; the other kinds have theirs"),
     seed: int = SEED,
 ) -> Evidence:
-    """Build Ã, Â and D̃⁻¹Ã of a graph with Lemma's convolution; measure row sums, norms and the effect of powers."""
+    """Build Ã, Â and D̃⁻¹Ã of a graph with Lemma's convolution; check their row sums, norms and powers."""
     most = nodes * (nodes - 1) // 2
     if graph == "random" and edges > most:
         raise SpecError(f"edges = {edges}: {nodes} nodes have at most {most} edges.")

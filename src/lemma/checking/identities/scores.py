@@ -48,7 +48,7 @@ def product_variance(
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the sampled mean of (aᵀb)² with D, and the deviation with its standard error in closed form."""
+    """Compare the sampled mean of (aᵀb)² with D, up to standard errors in closed form."""
     rows, widths = [], sweep_sizes((1, 4, 16, 64, 256, 1024), D)
     check_work(2 * OPERATIONS_PER_DRAW * samples * sum(widths), 8 * samples, D=D, samples=samples)
     for size in widths:
@@ -74,7 +74,7 @@ def product_variance(
 
 
 def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) -> Float[Tensor, " samples"]:
-    """Draw pairs of random vectors with D components each, in batches; return aᵀb of every pair."""
+    """Draw pairs a, b of vectors of D components, distributed as `draws` says; return aᵀb of every pair."""
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, 2**22 // D)
     sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
@@ -84,7 +84,7 @@ def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) 
 def fourth_moment(D: int, draws: Distribution) -> float:
     """Return E[(aᵀb)⁴] = D k² + 3D(D−1) of random vectors with D components, with k = E[x⁴] of a component.
 
-    Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those count in which each index comes twice or four times.
+    Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those with an index once or three times are 0 on average.
     """
     return D * KURTOSIS[draws] ** 2 + 3 * D * (D - 1)
 
@@ -98,13 +98,13 @@ CANDIDATES = 50  # logits of the softmax whose sharpness B5 shows
     claim="With h, e ∈ R^I of independent zero-mean, unit-variance components, β = 1/√I gives logits βhᵀe of zero mean "
     "and unit variance.",
 )
-def temperature(
+def logit_temperature(
     I: int = setting(64, 1, 100_000, "number of components of h and e"),  # noqa: E741 - the source's letter
     samples: int = setting(20_000, 2, 10_000_000, "logits drawn"),
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; attention uses the same factor β."""
+    """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; check that fused attention uses the same β."""
     widths = sweep_sizes((4, 16, 64, 256, 1024), I)
     check_work(2 * OPERATIONS_PER_DRAW * samples * (I + sum(widths)), 8 * samples, I=I, samples=samples)
     logits = sample_inner_products(I, samples, draws, seed) * I**-0.5
@@ -144,13 +144,13 @@ ANGLE_TOLERANCE = 1e-11  # what rounding leaves of angles of some thousand
     claim="In width 4 at position p, sinusoidal adds (sin pθ1, cos pθ1, sin pθ2, cos pθ2); rotary turns the pairs "
     "(1,2) and (3,4) by pθ1 and pθ2; ALiBi adds −m·distance with a fixed slope m a head, a geometric sequence.",
 )
-def position_table(
+def position_encodings(
     P: int = setting(4, 2, 500, "positions 1 to P"),
     base: float = setting(10_000.0, None, 1e12, "θ1 = 1 and θ2 = 1/√base", gt=1),
     h: int = setting(4, 1, 64, "heads, for the slopes of ALiBi"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare sinusoidal, rotary and ALiBi layers on vectors at positions 1 to P with their formulas written out."""
+    """Compare sinusoidal, rotary and ALiBi layers on random vectors at positions 1 to P with their formulas."""
     angles, vectors = (1.0, base**-0.5), sample_normal(P, 4, seed=seed)
     attention = random_module(lambda: Attention(AttentionShape(4 * h, h, causal=False, positions=Alibi())), seed)
     with default_float64():
@@ -204,7 +204,7 @@ def rotary_distance(
     base: float = setting(10_000.0, None, 1e12, "the longest wavelength is 2π times this", gt=1),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare scores at equal distance, with the same vector at every position, for rotary, ALiBi and sinusoids."""
+    """Compare scores at equal distance with one vector at every position: rotary and ALiBi agree, sinusoids differ."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
     check_work(16 * N**2 * D + 24 * N * D**2 + OPERATIONS_PER_DRAW * 12 * D**2, 12 * D**2 + 12 * N**2, N=N, D=D)

@@ -44,7 +44,7 @@ MAX_RANKED = 12  # words listed as attended to by a word, the most attended firs
 
 
 class BaseAttentionCase(Case):
-    """The base of cases of attention and of cross-attention."""
+    """The fields that cases of self-attention and of cross-attention share: the maps, and how they are applied."""
 
     focus: Strings = ()  # the words, or named vectors, whose row of arithmetic is shown
     scaled: bool = True  # whether q·k is divided by the square root of the key's length
@@ -55,13 +55,13 @@ class BaseAttentionCase(Case):
     W_V: NumberRows  # the value map
 
     def formula(self, letter: str) -> str:
-        """Return how a vector is mapped, as text; for "q" it is `q = W_Q x` or `q = x W_Q`."""
+        """Return the formula of the map to `letter` ("q", "k" or "v"): `q = W_Q x` or, by `apply`, `q = x W_Q`."""
         name = f"W_{letter.upper()}"
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
 class AttentionCase(BaseAttentionCase):
-    """Sentences whose words look at each other."""
+    """A case of self-attention: sentences, the vectors of their words, and the maps."""
 
     kind: ClassVar[str] = "attention"
 
@@ -74,7 +74,7 @@ class AttentionCase(BaseAttentionCase):
 
 
 class CrossCase(BaseAttentionCase):
-    """Named vectors that look at other named vectors."""
+    """A case of cross-attention: the named vectors of `queries` attend to the named vectors of `source`."""
 
     kind: ClassVar[str] = "cross"
 
@@ -84,7 +84,7 @@ class CrossCase(BaseAttentionCase):
 
 @dataclass(frozen=True, eq=False)
 class AttentionSteps:
-    """softmax(q kᵀ / divisor) v, step by step, for `rows` that attend to `columns`."""
+    """Every matrix of one pass of attention, softmax(q kᵀ / divisor) v, of labelled `rows` to labelled `columns`."""
 
     case: BaseAttentionCase
     rows: Labels
@@ -106,7 +106,7 @@ class AttentionSteps:
     outputs: Float[np.ndarray, "rows value_width"]  # Σ α·v
 
     def contributions(self, row: int) -> Float[np.ndarray, "columns value_width"]:
-        """Return α·v of every column, for the row with this index; their sum is the row's output."""
+        """Return α·v of every column for the row with the index `row`; their sum is the output of that row."""
         return self.weights[row][:, None] * self.values
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +127,8 @@ def attend(
 ) -> AttentionSteps:
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
-    `maps` are W_Q, W_K and W_V so that q = x W. If `causal`, each row attends only to columns up to its own index.
+    `case` says whether scores are scaled; `rows` and `columns` label the vectors of `inputs` and `source`; `maps` are
+    W_Q, W_K and W_V by name, so that q = x W. If `causal`, each row attends only to columns up to its own index.
     """
     key_width = maps["W_K"].shape[1]
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
@@ -147,7 +148,7 @@ def attend(
 
 
 def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int) -> dict[str, Array]:
-    """Return W_Q, W_K and W_V by name, so that q = x W; raise a SpecError if they do not fit the vectors' lengths."""
+    """Return W_Q, W_K and W_V by name, transposed if needed so that q = x W; check that they fit the widths."""
     maps: dict[str, Array] = {}
     for name, width in (("W_Q", input_width), ("W_K", source_width), ("W_V", source_width)):
         matrix = as_matrix(name, getattr(case, name))
@@ -211,7 +212,7 @@ def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
-    """Return the arithmetic of one row: its query, then for each column key, score, weight and α·v."""
+    """Return report blocks of the arithmetic of the row with this index: query, keys, scores, weights, α·v, output."""
 
     def vectors(matrix: Array) -> list[str]:
         return [format_vector(row, decimals) for row in matrix]
@@ -249,7 +250,7 @@ def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
 
 
 def expected_values(steps: AttentionSteps, cross: bool = False) -> list[ExpectedValue]:
-    """Return every value of a pass that an answer may claim; `cross` if vectors look at vectors of another kind."""
+    """Return the right value of every quantity of a pass; `cross`, for cross-attention, adds the source."""
     rows, columns, formula, mistakes = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
     def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedValue:
@@ -276,7 +277,7 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a mistake that overflows explains nothing
 def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
-    """Return the arrays that known mistakes lead to, by quantity ("score", "alpha", …) and description of a mistake."""
+    """Return for each quantity ("score", "alpha", …) the wrong arrays that common mistakes give, by description."""
     width, values = steps.keys.shape[1], steps.values
     mistakes: defaultdict[str, dict[str, Array]] = defaultdict(dict)
 
@@ -316,6 +317,7 @@ class WorkedSentence:
     passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the words, the focus and the matrices of every pass as plain values for JSON."""
         passes = [
             steps.to_dict()
             | {"contributions": {steps.rows[row]: steps.contributions(row).tolist() for row in self.focus}}
@@ -338,12 +340,13 @@ class WorkedAttention(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
+        """True if no word is in focus and some sentence is too long for all its steps to be printed."""
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, of each sentence and pass.
+        """Return the right value of every quantity of each sentence and pass, such as `sentence2.alpha1`.
 
-        The number of the pass follows the names where there are several; `sentence2.` begins those of sentence 2.
+        Names end in the number of the pass if there are several passes; those of sentence 2 start with `sentence2.`.
         """
         expected: list[ExpectedValue] = []
         for number, sentence in enumerate(self.sentences, 1):
@@ -358,10 +361,11 @@ class WorkedAttention(WorkedCase):
         return expected
 
     def _prints_all(self, sentence: WorkedSentence) -> bool:
-        """Return whether all steps of a sentence are printed."""
+        """Return whether all steps of a sentence are printed: by `full`, or if it is short and no word is in focus."""
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
+        """Return report blocks of the formulas and of each pass; `every_matrix` adds the matrices of long sentences."""
         description = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [description, *map(Text, self.notes)]
         for sentence in self.sentences:
@@ -378,7 +382,7 @@ class WorkedAttention(WorkedCase):
         return blocks
 
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
-        """Return the line of the words that the word with index `row` attends to, most attended first."""
+        """Return a line such as "it attends to: cat 0.7 · sat 0.3" for the word with index `row`, sorted."""
         weights = steps.weights[row]
         order = np.argsort(-weights, kind="stable")
         ranking = [f"{steps.columns[i]} {format_number(weights[i], self.decimals)}" for i in order[:MAX_RANKED]]
@@ -400,7 +404,8 @@ def work_attention(
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass.
 
-    `words` in focus, `passes`, `scaled` and `mask` replace the field of the case; `full` prints long sentences in full.
+    `example` is the name of an example, a TOML file or a dict of fields. `words` replaces its field `focus`; `passes`,
+    `scaled` and `mask` replace the fields of these names. `full` prints long sentences in full.
 
     >>> worked = work_attention("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
@@ -419,7 +424,7 @@ def work_attention(
 
 
 def _check_sentences(case: AttentionCase, sentences: list[list[str]]) -> None:
-    """Raise a SpecError for a sentence without words, too many words or passes, and an unknown word in focus."""
+    """Raise a SpecError for a sentence (a list of words) of a wrong length, too many weights, or an unknown focus."""
     for sentence, split in zip(case.sentences, sentences, strict=True):
         if not split or len(split) > MAX_WORDS:
             raise SpecError(
@@ -439,7 +444,7 @@ def _check_sentences(case: AttentionCase, sentences: list[list[str]]) -> None:
 
 
 def _work_sentence(case: AttentionCase, words: list[str]) -> WorkedSentence:
-    """Compute all passes over a sentence."""
+    """Compute all passes of attention over a sentence, given as its words."""
     labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
@@ -475,7 +480,7 @@ def _word_labels(words: list[str]) -> Labels:
 
 @dataclass(frozen=True)
 class Preference:
-    """The preference of one vector, by weight and by the cosine of query and key; several if they tie."""
+    """The vectors that a query prefers: those of the largest weight and of the largest cosine, several if they tie."""
 
     name: str
     by_weight: Labels
@@ -499,10 +504,12 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields, with the names and matrices of the steps, as plain values for JSON."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
+        """Return the right value of every quantity: those of attention, the cosines and the preferred vectors."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [
@@ -512,6 +519,7 @@ class WorkedCross(WorkedCase):
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
+        """Return report blocks of the rows in focus, outputs and preferences; `every_matrix` adds q, k, v and q·k."""
         steps, decimals = self.steps, self.decimals
         blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:
@@ -535,9 +543,9 @@ def work_cross_attention(
 ) -> WorkedCross:
     """Compute an example of cross-attention step by step, with every intermediate value.
 
-    q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
+    q = W_Q x of the queries x, k = W_K y and v = W_V y of the source y, α = softmax(q·k / √d_k).
 
-    `words`, the names of the vectors in focus, and `scaled` replace the field of the case.
+    `words`, the names of the queries whose arithmetic is shown, replaces the field `focus`; `scaled` replaces its own.
 
     >>> work_cross_attention("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]

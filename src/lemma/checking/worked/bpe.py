@@ -55,7 +55,7 @@ class SegmentedWord:
 
 
 class BytePairMerger:
-    """Words as sequences of symbols, with the counts of all pairs kept up to date.
+    """Byte-pair merging of words, each a sequence of numbered symbols, with up-to-date counts of all pairs.
 
     Symbols are numbered: the characters in the order of their code points, the end of word after them, then every
     merge as it is made. Each different word is held once, with the number of times it occurs.
@@ -78,7 +78,7 @@ class BytePairMerger:
         self.counts: defaultdict[Pair, int] = defaultdict(int)
         self._words_with_pair: defaultdict[Pair, set[str]] = defaultdict(set)
         for word in words:
-            self._count_word(word, 1)
+            self._update_counts(word, 1)
 
     @property
     def num_symbols(self) -> int:
@@ -86,23 +86,22 @@ class BytePairMerger:
         return sum(len(row) * self.word_counts[word] for word, row in self.words.items())
 
     def most_frequent(self) -> tuple[int, list[Pair]]:
-        """Return the largest count of a pair, and the pairs that have it in the order in which they would be merged.
+        """Return the largest count of a pair, and all pairs that occur so often; the first is the next to be merged.
 
-        Of equally frequent pairs that with the lower number of the left symbol comes first, then of the right symbol:
-        the rule of the tokenizers library.
+        They are sorted by the number of the left symbol, then of the right one, as in the tokenizers library.
         """
         largest = max(self.counts.values(), default=0)
         return largest, sorted(pair for pair, count in self.counts.items() if count == largest)
 
     def merge(self, pair: Pair) -> None:
-        """Replace a pair of symbols by a new symbol, from left to right, wherever it occurs."""
+        """Replace a pair of symbols by a new symbol in all words, from left to right, and update the counts."""
         merged = len(self.spellings)
         self.spellings.append(self.spellings[pair[0]] + self.spellings[pair[1]])
         has_letter = len(self.merges) < len(self.free_letters)
         self.names.append(self.free_letters[len(self.merges)] if has_letter else self.spellings[merged])
         self.merges.append(pair)
         for word in list(self._words_with_pair[pair]):
-            self._count_word(word, -1)
+            self._update_counts(word, -1)
             row: list[int] = []
             for symbol in self.words[word]:
                 if row and (row[-1], symbol) == pair:
@@ -110,19 +109,19 @@ class BytePairMerger:
                 else:
                     row.append(symbol)
             self.words[word] = row
-            self._count_word(word, 1)
+            self._update_counts(word, 1)
 
     def rank_pairs(self, limit: int | None) -> list[tuple[Pair, int]]:
-        """Return (pair, count) in the order in which pairs would be merged, at most `limit` of them; None for all."""
+        """Return the `limit` most frequent pairs with their counts, the next to be merged first; None for all."""
         size = len(self.counts) if limit is None else limit
         return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
 
     def list_counts(self, limit: int | None) -> tuple[PairCount, ...]:
-        """Return the most frequent pairs by name, at most `limit` of them; None for all."""
-        return tuple(PairCount(self.join(pair), count) for pair, count in self.rank_pairs(limit))
+        """Return the `limit` most frequent pairs with their counts, symbols written by name; None for all."""
+        return tuple(PairCount(self.join_names(pair), count) for pair, count in self.rank_pairs(limit))
 
     def segment(self, words: Iterable[str]) -> tuple[SegmentedWord, ...]:
-        """Return words of the text with their counts and symbols."""
+        """Return each of these words of the text with its count and its present symbols."""
         return tuple(
             SegmentedWord(
                 escape_invisible(word),
@@ -133,20 +132,20 @@ class BytePairMerger:
             for word in words
         )
 
-    def join(self, symbols: Sequence[int]) -> str:
-        """Return the names of symbols, by their numbers, separated by blanks."""
+    def join_names(self, symbols: Sequence[int]) -> str:
+        """Return the names of numbered symbols separated by blanks, such as "A b"."""
         return " ".join(self.names[symbol] for symbol in symbols)
 
-    def spell(self, symbols: Sequence[int]) -> str:
-        """Return the spellings of symbols, by their numbers, separated by blanks."""
+    def join_spellings(self, symbols: Sequence[int]) -> str:
+        """Return the spellings of numbered symbols separated by blanks, such as "ab b"."""
         return " ".join(self.spellings[symbol] for symbol in symbols)
 
-    def write_pair(self, pair: Pair) -> Labels:
-        """Return four texts for a pair: its symbols by name or spelled out, with a blank between them or without."""
+    def list_notations(self, pair: Pair) -> Labels:
+        """Return four texts for a pair, such as "A b" by name, "ab b" by spelling, and both closed up: "Ab", "abb"."""
         closed = ("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings))
-        return (self.join(pair), self.spell(pair), *closed)
+        return (self.join_names(pair), self.join_spellings(pair), *closed)
 
-    def _count_word(self, word: str, sign: Literal[1, -1]) -> None:
+    def _update_counts(self, word: str, sign: Literal[1, -1]) -> None:
         """Add the pairs of a word to the counts, or subtract them with sign −1."""
         for pair in pairwise(self.words[word]):
             self.counts[pair] += sign * self.word_counts[word]
@@ -159,7 +158,7 @@ class BytePairMerger:
 
 
 def count_words(names: Sequence[str]) -> Counter[str]:
-    """Count the words of corpora and files; a name that is no corpus is a path."""
+    """Return the count of each word in corpora and files, given by name; a name that is no corpus is a path."""
     counts: Counter[str] = Counter()
     for name in names:
         corpus = CORPORA.get(name)
@@ -193,7 +192,7 @@ class MergeStep:
 
 @dataclass(frozen=True)
 class LibraryComparison:
-    """The comparison with the tokenizers library; `first_difference` is the number of the first other merge."""
+    """A comparison with the tokenizers library; `first_difference` is the number of the first merge that differs."""
 
     agrees: bool
     first_difference: int | None
@@ -201,7 +200,7 @@ class LibraryComparison:
 
 @dataclass(frozen=True)
 class BytePairTrace(Result):
-    """Byte-pair encoding, learned step by step.
+    """A report on byte-pair encoding learned step by step: every merge, the counts before it and the final symbols.
 
     Attributes:
         about: the text, or the names of the files.
@@ -243,17 +242,20 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
+        """The title, such as "Byte-pair encoding of wikitext-2"."""
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields, the tie rule and the spelling of each merged symbol as plain values for JSON."""
         symbols = {step.symbol: step.spelled for step in self.steps}
         return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
     def details(self) -> list[Block]:
+        """Return the report blocks with a table of pair counts for every step."""
         return self.blocks(with_tables=True)
 
     def blocks(self, with_tables: bool = False) -> list[Block]:
-        """Return the blocks of every step, of the symbols and of the final words; of a long text a table of merges.
+        """Return report blocks of every step, of the symbols and of the final words; of a long text a table of merges.
 
         `with_tables` lists the pair counts of each step in a table, otherwise in a line.
         """
@@ -274,7 +276,7 @@ class BytePairTrace(Result):
             blocks += _step_blocks(step, with_tables)
         blocks.append(Heading(f"Stop: {self.stopped}"))
         if self.left:
-            blocks.append(Text(f"counts left: {_list_counts(self.left, self.left_pairs)}"))
+            blocks.append(Text(f"counts left: {_format_counts(self.left, self.left_pairs)}"))
         if self.small and self.steps:
             symbols = [(step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps]
             blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", is_text=True))
@@ -287,7 +289,7 @@ class BytePairTrace(Result):
         return blocks
 
     def _merge_table(self) -> Table:
-        """Return the table of all merges, a row for each step."""
+        """Return a table with a row for each merge: pair, symbol, count, ties and the next most frequent pairs."""
         rows = [
             (
                 str(step.number),
@@ -295,7 +297,7 @@ class BytePairTrace(Result):
                 shorten(step.spelled),
                 f"{step.count:,}",
                 " · ".join(map(shorten, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
-                _list_counts(step.counts[1:4]),
+                _format_counts(step.counts[1:4]),
             )
             for step in self.steps
         ]
@@ -314,11 +316,11 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
-    """Return the report blocks of a step; `with_table` lists the counts in a table, otherwise in a line."""
+    """Return the report blocks of a merge step; its pair counts are in a table if `with_table`, otherwise in a line."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:
-        blocks.append(Text("counts: " + _list_counts(step.counts, step.pairs)))
+        blocks.append(Text("counts: " + _format_counts(step.counts, step.pairs)))
     if step.ties:
         ties = " · ".join(map(shorten, step.ties[:10]))
         more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
@@ -335,8 +337,8 @@ def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
     return blocks
 
 
-def _list_counts(counts: Sequence[PairCount], total: int = 0) -> str:
-    """Write pairs with their counts in a line, and how many more there are of `total`."""
+def _format_counts(counts: Sequence[PairCount], total: int = 0) -> str:
+    """Write counts in a line, as in "a b 4 · b b 3 · and 2 more"; `total` is the number of pairs, listed or not."""
     more = f" · and {total - len(counts):,} more" if total > len(counts) else ""
     return " · ".join(f"{shorten(entry.pair)} {entry.count:,}" for entry in counts) + more
 
@@ -409,7 +411,10 @@ def trace_byte_pairs(
 def _merge_frequent_pairs(
     merger: BytePairMerger, minimum: int, max_merges: int | None, max_pairs: int | None, listed: Collection[str]
 ) -> list[MergeStep]:
-    """Merge the most frequent pairs as long as they occur `minimum` times; return the steps, which list some words."""
+    """Merge the most frequent pairs while they occur `minimum` times, at most `max_merges`; return the steps.
+
+    Each step records the `max_pairs` most frequent pairs before it and the `listed` words after it; None is no limit.
+    """
     steps: list[MergeStep] = []
     while max_merges is None or len(steps) < max_merges:
         count, (pair, *others) = merger.most_frequent() if merger.counts else (0, [(0, 0)])
@@ -421,11 +426,11 @@ def _merge_frequent_pairs(
         step = MergeStep(
             number=len(steps) + 1,
             symbol=merger.names[-1],
-            pair=merger.join(pair),
+            pair=merger.join_names(pair),
             spelled=merger.spellings[-1],
             parts=(left, right),
             count=count,
-            ties=tuple(map(merger.join, others)),
+            ties=tuple(map(merger.join_names, others)),
             counts=counts,
             pairs=num_pairs,
             words=merger.segment(listed),
@@ -435,7 +440,7 @@ def _merge_frequent_pairs(
 
 
 def _read_words(string: str | None, text: str | Path | Sequence[str | Path] | None) -> tuple[Counter[str], str, bool]:
-    """Return the words with their counts, the name of the text for the title, and whether it is traced in full."""
+    """Read a string, or corpora and files; return word counts, a name for the title, and whether to trace in full."""
     if (string is None) == (text is None):
         raise InputError(
             'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
@@ -467,7 +472,7 @@ def _check_arguments(
 
 
 def _compare_with_library(merger: BytePairMerger, end_of_word: str, minimum: int) -> LibraryComparison:
-    """Train the tokenizers library on the same words; compare its merges, as spellings, with the merger's."""
+    """Train the tokenizers library on the words of a finished merger, and compare the merges of both as spellings."""
     end = LIBRARY_END if end_of_word else ""
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
@@ -498,14 +503,14 @@ def _compare_with_library(merger: BytePairMerger, end_of_word: str, minimum: int
 def expected_byte_pairs(
     text: str, claimed: Mapping[int, str], count_steps: Collection[int], max_orders: int = MAX_ORDERS
 ) -> Iterator[tuple[list[ExpectedValue], int]]:
-    """Yield (expected values, number of merges) for each order of merging tied pairs, the order of the claims first.
+    """Yield (right values, number of merges) for each order of merging tied pairs, the claimed order first.
 
     A step whose claimed pair is a most frequent one follows the claim: a claim for every step leaves one order, in time
     linear in its merges. At the other steps further choices are tried, the last steps first, for MAX_MERGES merges in
     all.
 
     Args:
-        claimed: the pairs claimed, by the number of their step.
+        claimed: the pairs that an answer claims to be merged, as written, by the number of the step from 1.
         count_steps: the steps whose pair counts are expected in full.
         max_orders: the largest number of orders.
     """
@@ -524,7 +529,7 @@ def expected_byte_pairs(
 
 
 def normalize_symbols(text: str) -> str:
-    r"""Return the text of symbols in one form for comparison: single blanks between them, \w as the end of word.
+    r"""Return symbols as written by a person in a standard form: single blanks between them, \w as the end of word.
 
     >>> normalize_symbols("est + </w>")
     'est \\w'
@@ -535,9 +540,10 @@ def normalize_symbols(text: str) -> str:
 def _follow_claims(
     words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int], count_steps: Collection[int]
 ) -> tuple[list[ExpectedValue], list[int]]:
-    """Merge until no pair occurs twice; return what an answer may then claim, and the number of candidates by step.
+    """Merge until no pair occurs twice; return the right values, and at each step the number of pairs to choose from.
 
-    `choices` are the indices of the candidates to merge at each step; 0 for later steps.
+    A step merges its claimed pair if that is a most frequent one, or else the most frequent pair with the index that
+    `choices` holds for the step, 0 past its end. Steps in `count_steps` also give the counts of all pairs.
     """
     merger = BytePairMerger(words, r"\w")
     claims = {step: normalize_symbols(text) for step, text in claimed.items()}
@@ -548,15 +554,15 @@ def _follow_claims(
         step = len(merges) + 1
         if step in count_steps:
             ranked = merger.rank_pairs(None)
-            labels = tuple(merger.join(pair).replace(" ", "") for pair, _ in ranked)
+            labels = tuple(merger.join_names(pair).replace(" ", "") for pair, _ in ranked)
             values = np.array([count for _, count in ranked])
             counts = expect_numbers(f"counts{step}", values, (labels,), f"all pairs before step {step}")
-            expected.append(replace(counts, label_aliases=tuple(merger.spell(pair) for pair, _ in ranked)))
+            expected.append(replace(counts, label_aliases=tuple(merger.join_spellings(pair) for pair, _ in ranked)))
         count, ties = merger.most_frequent()
         if count < 2:
             break
         claim = claims.pop(step, None)
-        candidates = [pair for pair in ties if claim in merger.write_pair(pair)] if claim else []
+        candidates = [pair for pair in ties if claim in merger.list_notations(pair)] if claim else []
         if not candidates and claims and len(ties) > 1:
             later = [text.replace(" ", "") for text in islice(claims.values(), MAX_HINTED)]
             ranks = {
@@ -567,12 +573,12 @@ def _follow_claims(
         candidates = candidates or ties
         pair = candidates[choices[step - 1] if step <= len(choices) else 0]
         num_candidates.append(len(candidates))
-        merges.append(merger.write_pair(pair))
+        merges.append(merger.list_notations(pair))
         merger.merge(pair)
         names = (merger.names[-1],)
         expected.append(ExpectedValue(f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names))
         expected.append(expect_numbers(f"count{step}", count, (), "how often it occurs"))
-    segmentation = tuple((merger.join(row), merger.spell(row)) for row in merger.words.values())
+    segmentation = tuple((merger.join_names(row), merger.join_spellings(row)) for row in merger.words.values())
     expected += [
         ExpectedValue("merges", tuple(merges), (number_labels(len(merges)),), "the pairs in the order of merging"),
         ExpectedValue("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
@@ -583,9 +589,9 @@ def _follow_claims(
 
 
 def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
-    """Rank the pair of two spelled symbols by the spellings of pairs that later steps are claimed to merge.
+    """Return a rank of the pair of two symbols, given the pairs claimed at later steps, all spelled; 0 is merged first.
 
-    The lowest rank is merged first: parts of these pairs; pairs that make them impossible come last.
+    0: a part of a later pair; 1: unrelated; 2: itself a later pair; 3: merging it makes a later pair impossible.
 
     >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
     [2, 1, 3]

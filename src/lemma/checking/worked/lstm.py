@@ -69,7 +69,7 @@ MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only w
 
 
 def _as_vector(value: Any) -> Any:
-    """Turn a number into a vector of length 1; return any other value unchanged."""
+    """Return a single number as a vector of length 1, and any other value unchanged."""
     return (value,) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
@@ -77,7 +77,7 @@ Unit = Annotated[NumberRow, BeforeValidator(_as_vector)]
 
 
 class LstmCase(Case):
-    """The base of both kinds of case: the previous state, the output layer, and gradients from later steps."""
+    """The fields of every case of an LSTM step: the state before it, the output layer, gradients from the next step."""
 
     kind: ClassVar[str] = "lstm"
 
@@ -91,7 +91,7 @@ class LstmCase(Case):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate a case with gates or with weights; a SpecError names the field at fault and `source`, the file."""
+        """Return a validated GateCase or WeightCase with these fields; a SpecError names field and file (`source`)."""
         written: dict[str, str] = {}  # how the case calls each field
         for field in settings:
             name = FIELD_ALIASES.get(field, field)
@@ -117,22 +117,22 @@ class LstmCase(Case):
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """Return the names of all fields, and the aliases with h for a."""
+        """Return the names of all fields, and the aliases h_prev and dh_next if their fields are among them."""
         names = super().setting_names()
         return [*names, *(alias for alias, name in H_ALIASES.items() if name in names)]
 
     @property
     def has_gradient_source(self) -> bool:
-        """True if there is a target, or a gradient from the next step, so that gradients can be computed."""
+        """True if the case has a target or a gradient from the next step, from which gradients can be computed."""
         return self.y is not None or self.da_next is not None or self.dc_next is not None
 
     def display_name(self, name: str) -> str:
-        """Return a name with the case's letter for the hidden state, such as h_prev for a_prev."""
+        """Return the name of a value as the case writes it: h_prev for a_prev if it calls the hidden state h."""
         return name.replace("a_", f"{self.letter}_") if name in ("a_prev", "a_t", "da_next", "da_prev") else name
 
 
 class GateCase(LstmCase):
-    """The values of the gates are given (problem E9)."""
+    """A case that gives the values of the gates (problem E9)."""
 
     gamma_u: Unit  # the update gate
     gamma_f: Unit  # the forget gate
@@ -141,7 +141,7 @@ class GateCase(LstmCase):
 
 
 class WeightCase(LstmCase):
-    """The weights are given; they act on [a_prev; x], one stacked on the other (problem C1)."""
+    """A case that gives the gates' weights, which act on the stacked vector [a_prev; x] (problem C1)."""
 
     a_prev: Unit  # the hidden state before the step
     x: Unit  # the input
@@ -156,7 +156,7 @@ class WeightCase(LstmCase):
 
 
 def read_inputs(case: LstmCase) -> Values:
-    """Return the arrays of a case by name, zeros for biases and gradients that it leaves out; check their shapes."""
+    """Return the arrays of a case by name, with zeros for missing biases and gradients; check their shapes."""
     width = len(case.c_prev)
 
     def read_vector(name: str, length: int, reason: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
@@ -214,7 +214,7 @@ def read_inputs(case: LstmCase) -> Values:
 
 
 def step_forward(inputs: Values) -> Values:
-    """Compute a forward step of an LSTM; return every intermediate value by name, in the order of computation.
+    """Compute a forward step of an LSTM from the values of `read_inputs`; return each further value by name, in order.
 
     c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y).
 
@@ -253,7 +253,7 @@ def step_forward(inputs: Values) -> Values:
 
 
 def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
-    """Return whether the softmax subtracts the largest logit before exponentials, since logits are large."""
+    """Return whether logits are so large that the softmax subtracts the largest before it takes exponentials."""
     return bool(np.abs(logits).max() > SHIFT_THRESHOLD)
 
 
@@ -263,7 +263,7 @@ def sigmoid(values: Array) -> Array:
 
 
 def step_backward(values: Values) -> Values:
-    """Compute the gradients of an LSTM step; return them by name, such as "dc" or "dW_f", in the order of computation.
+    """Compute the gradients of an LSTM step from its inputs and forward values; return them by name, such as "dW_f".
 
     da = W_yᵀ(ŷ−y) + da_next, dc = da∗Γ_o∗(1−tanh²c) + dc_next, dc̃ = dc∗Γ_u, d(pre-c̃) = dc̃∗(1−c̃²),
     d(pre-Γ) = dΓ∗Γ∗(1−Γ), dW = d(pre) [a;x]ᵀ, db = d(pre). What the case does not give has no gradient.
@@ -323,7 +323,7 @@ CLAIM_ALIASES = {
 
 
 def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
-    """Return the arrays that known mistakes lead to, by quantity ("c_t", "loss", …) and description of the mistake."""
+    """Return for each quantity ("c_t", "loss", …) the wrong arrays that common mistakes give, by description."""
     u, f, o, c = (values[name] for name in GATE_NAMES.values())
     previous, cell = values["c_prev"], values["c_t"]
     swapped = u * previous + f * c
@@ -355,12 +355,12 @@ def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
 
 @dataclass(frozen=True, eq=False)
 class WorkedLstm(WorkedCase):
-    """An LSTM step with every gate value; a large step is abridged in print unless `full`.
+    """A worked LSTM step with every intermediate value; a large step is abridged in print unless `full`.
 
     Attributes:
         case_values: the inputs of the step, by name.
-        forward: what the step computes, by name: gamma_u … c_t, a_t, y_hat, loss.
-        backward: the gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not asked for.
+        forward: the values of the forward step by name: gamma_u … c_t, a_t, y_hat, loss.
+        backward: the gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not requested.
     """
 
     default_title: ClassVar[str] = "One LSTM step by hand"
@@ -375,12 +375,12 @@ class WorkedLstm(WorkedCase):
 
     @cached_property
     def values(self) -> Values:
-        """The inputs, values of the forward step and gradients, by name."""
+        """All inputs, values of the forward step and gradients, by name."""
         return {**self.case_values, **self.forward, **(self.backward or {})}
 
     @cached_property
     def input_labels(self) -> Labels:
-        """Labels of the entries of [a_prev; x], such as a_1 and x_1; () where gates are given and not computed."""
+        """Labels of the entries of the gates' input [a_prev; x], such as a_1 and x_1; () if the gates are given."""
         if "stacked" not in self.values:
             return ()
         hidden = number_labels(len(self.values["a_prev"]), f"{self.case.letter}_")
@@ -388,10 +388,12 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
+        """True if the weights are too large for their products to be printed without `full`."""
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
+        """Return the right value of everything that the step computes; gradients only if `case.has_gradient_source`."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})
@@ -402,24 +404,25 @@ class WorkedLstm(WorkedCase):
             aliases = {name, *CLAIM_ALIASES.get(name, "").split(), *symbol} - {case.display_name(name)}
             meaning = MEANINGS.get(name, "").replace("a_", f"{case.letter}_")
             names = " ".join([case.display_name(name), *sorted(aliases)])
-            expected.append(expect_numbers(names, array, self._labels(name, array), meaning, mistakes.get(name)))
+            expected.append(expect_numbers(names, array, self._axis_labels(name, array), meaning, mistakes.get(name)))
         return expected
 
-    def _labels(self, name: str, array: Array) -> tuple[Labels, ...]:
-        """Return the labels of the axes of a named array: of [a_prev; x], or () where axes are counted from 1."""
+    def _axis_labels(self, name: str, array: Array) -> tuple[Labels, ...]:
+        """Return labels for each axis of an array whose last axis is [a_prev; x], such as W_u; () for other arrays."""
         inputs = self.input_labels
         if not inputs or not array.ndim or array.shape[-1] != len(inputs) or name.endswith("_y"):
             return ()
         return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
+        """Return report blocks of the forward step and any gradients; `every_matrix` adds the weights."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         backward = [] if self.backward is None else self._backward_blocks()
         return [*introduction, *self._forward_blocks(every_matrix), *backward]
 
     def _forward_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the forward step and its results; `every_matrix` adds the weights."""
+        """Return report blocks of the forward step and its results; `every_matrix` adds the weights."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         if self.input_labels:
@@ -459,7 +462,7 @@ class WorkedLstm(WorkedCase):
         return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
 
     def _backward_blocks(self) -> list[Block]:
-        """Return the report blocks of the backward step, from the output layer to the previous step."""
+        """Return report blocks of the gradients, from the output layer back to the previous step."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         sources = f"d{h}_next"
@@ -482,8 +485,8 @@ class WorkedLstm(WorkedCase):
             # from a gate to its pre-activation, and to its weights if given
             name, pre = GATE_NAMES[letter], f"dpre_{letter}"
             slope = "slope_candidate" if letter == "c" else f"slope_{letter}"
-            gradient, slope_title = self._title(f"d{name}"), self._title(slope)
-            title = f"{gradient} = {self._title(first)} ∗ {self._title(second)}, {pre} = {gradient} ∗ "
+            gradient, slope_title = self._column_title(f"d{name}"), self._column_title(slope)
+            title = f"{gradient} = {self._column_title(first)} ∗ {self._column_title(second)}, {pre} = {gradient} ∗ "
             title += f"({slope_title})" if letter == "c" else slope_title
             blocks += [
                 Heading(f"Backward, {GATE_TITLES[letter].lower()}: {title}"),
@@ -503,28 +506,33 @@ class WorkedLstm(WorkedCase):
             ]
         return blocks
 
-    def _title(self, name: str) -> str:
-        """Return the title of a value's column, such as "Γ_f∗c_prev" for "kept"."""
+    def _column_title(self, name: str) -> str:
+        """Return the title of the column of a named value, such as "Γ_f∗c_prev" for "kept"."""
         if name == "exponentials":
             return "exp(z − largest)" if is_shifted(self.values["z"]) else "exp(z)"
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table with a row for each unit or class: the columns `first`, then one for each value by name."""
-        columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
+        """Return a table with a row for each unit or class (`row`) and a column for each vector.
+
+        `names`, separated by blanks, are the values shown if the case has them; `first` are columns before, by title.
+        """
+        present = [name for name in names.split() if name in self.values]
+        columns = {**first, **{self._column_title(name): self.values[name] for name in present}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Labels = ()) -> Matrix:
-        """Return a matrix for printing, with numbered rows; its columns are the units unless named otherwise."""
+        """Return a report matrix with numbered rows; the columns are labelled as units, such as a_1, by default."""
         names = columns or number_labels(values.shape[1], f"{self.case.letter}_")
         return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
     def _number(self, value: Any) -> str:
+        """Write a number with the decimals of the report."""
         return format_numbers([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, vector: Array, bias: Array | None = None) -> list[Text]:
-        """Return every product behind W v + b, a line for each unit or class; [] for a large matrix, unless `full`."""
+        """Return the products of W v + b, a line for each unit or class (`row`); [] for a large W unless `full`."""
         if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []

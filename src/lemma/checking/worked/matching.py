@@ -37,7 +37,7 @@ SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class MatchingCase(Case):
-    """Images and sentences, each a row of numbers, and the maps that take both to one space."""
+    """A case of cross-modal search: images and sentences as rows of numbers, and the maps of both to a shared space."""
 
     kind: ClassVar[str] = "matching"
 
@@ -52,7 +52,7 @@ class MatchingCase(Case):
 
 @dataclass(frozen=True, eq=False)
 class MatchingSteps:
-    """P = I·W_i, Q = T·W_t, scores P·Qᵀ, and the cosines of the same vectors."""
+    """Every matrix of a search: P = I·W_i, Q = T·W_t, scores P·Qᵀ, and the cosines of the same vectors."""
 
     images: Labels
     sentences: Labels
@@ -75,7 +75,7 @@ class MatchingSteps:
 
 @dataclass(frozen=True)
 class BestMatch:
-    """The best match of one image or sentence, by product and by cosine; several if they tie."""
+    """The best matches of an image or sentence, by scalar product and by cosine; several if they tie."""
 
     name: str
     by_product: Labels
@@ -87,7 +87,7 @@ class BestMatch:
 
 @dataclass(frozen=True, eq=False)
 class WorkedMatching(WorkedCase):
-    """A cross-modal search with every product, and what fits each image and each sentence best."""
+    """A worked cross-modal search: every product, and the best match of each image and each sentence."""
 
     default_title: ClassVar[str] = "A cross-modal search by hand"
     json_names = ("case", "steps", "of_images", "of_sentences")
@@ -99,6 +99,7 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
+        """Return the right values of vectors, scores, lengths and cosines, and the best matches."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
@@ -124,6 +125,7 @@ class WorkedMatching(WorkedCase):
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
+        """Return report blocks of the products and matrices in order; `every_matrix` adds I, T and the maps."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
@@ -186,7 +188,7 @@ class WorkedMatching(WorkedCase):
 
 
 def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
-    """Write the scalar product of two vectors term by term.
+    """Write the terms of the scalar product of two vectors, each number with at most this many decimals.
 
     >>> format_dot_product([0.2, -1.5], [0.6, 1.3])
     '0.2·0.6 − 1.5·1.3'
@@ -207,10 +209,8 @@ def work_matching(
 ) -> WorkedMatching:
     """Compute an example of cross-modal search: vectors in a shared space, scores, cosines and best matches.
 
-    P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
-    p·q / (|p| |q|).
-
-    `words`, names of images, replace the focus of the case.
+    P = I·W_i and Q = T·W_t are images and sentences in one space, compared by p·q and by cosine, p·q / (|p| |q|).
+    `words`, names of images whose arithmetic is shown, replaces the field `focus`.
 
     >>> worked = work_matching("e7")
     >>> worked.steps.scores.round(4).tolist()
@@ -249,7 +249,7 @@ def work_matching(
 
 
 def _read_side(case: MatchingCase, kind: str, letter: str) -> tuple[Labels, Array, Array]:
-    """Return the names, the matrix `letter` and the map of each `kind` ("image" or "sentence"); check that they fit."""
+    """Return the names, vectors and map of the images ("image", "I") or sentences ("sentence", "T"), checked."""
     inputs, map_name = as_matrix(letter, getattr(case, letter)), f"W_{letter.lower()}"
     weights = as_matrix(map_name, getattr(case, map_name))
     if weights.shape[0] != inputs.shape[1]:
