@@ -81,7 +81,7 @@ class DecoderModel(LanguageModel):
         return self.embedding.embedding_dim
 
     def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Logits, "DecoderCache"]:
-        """Predict the token after each of `tokens`, from the last T tokens up to it or from all of them.
+        """Return the logits of the token after each of `tokens` (vocabulary last), and the cache to continue from.
 
         While the window is not full, keys and values are appended. Once it is full, every further token moves all
         absolute positions, so its whole window is read again. With rotary or ALiBi positions it is never full.
@@ -152,10 +152,7 @@ class DecoderModel(LanguageModel):
         return self.positions(embedded, start=start)
 
     def _read(self, tokens: Tokens, cache: "DecoderCache") -> tuple[HiddenStates, tuple[KVCache, ...]]:
-        """Read new tokens after those of a cache.
-
-        Return their hidden states and the extended KV cache of each layer.
-        """
+        """Read new tokens after those of a cache; return their hidden states and each layer's extended KV cache."""
         start, new = cache.tokens.shape[1], tokens.shape[1]
         hidden = self._embed(tokens, start)
         if self.training and (hidden.is_cuda or support.COST_RECORDER):
@@ -185,6 +182,7 @@ class WindowedState(State):
 
     @property
     def about(self) -> str:
+        """The state in words, such as "the window of the last 8 tokens"."""
         return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
 
 
@@ -201,11 +199,13 @@ class DecoderCache(WindowedState):
     layers: tuple[KVCache, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tokens as "seen", and the cached tensors of layer i as "layers.i.0", "layers.i.1"."""
         layers = enumerate(self.layers)
         caches = {f"layers.{index}.{part}": tensor for index, layer in layers for part, tensor in enumerate(layer)}
         return {"seen": self.tokens} | caches
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderCache":
+        """Return a cache of the same window and number of layers that holds these tensors, named as by `tensors`."""
         layers = tuple(
             tuple(tensors[f"layers.{index}.{part}"] for part in range(len(layer)))
             for index, layer in enumerate(self.layers)
@@ -217,7 +217,7 @@ class DecoderCache(WindowedState):
         return replace(self, layers=tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in self.layers))
 
     def signature(self, row: int = 0) -> bytes:
-        """Return the tokens, which determine the state: while the window fills, none recurs; then it is read again."""
+        """Return a row's tokens as bytes; equal tokens mean equal states, since keys and values follow from them."""
         return tensor_bytes(self.tokens[row])
 
 
@@ -244,9 +244,7 @@ class DecoderSlotCache(WindowedState):
         self.refill(cache)
 
     def _allocate(self, template: KVCache, batch: int) -> SlotCache:
-        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of the cache
-        `template`.
-        """
+        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of `template`."""
         tensors = tuple(
             tensor.new_zeros(batch, *tensor.shape[1:-2], self.capacity, tensor.shape[-1]) for tensor in template
         )
@@ -272,10 +270,11 @@ class DecoderSlotCache(WindowedState):
         return replace(self.tokens_only(), layers=layers)
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tokens read so far as "seen", without keys and values."""
         return {"seen": self.tokens[:, : self.length]}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderSlotCache":
-        """Raise an error: slots are made from a `DecoderCache`."""
+        """Raise NotImplementedError: slots can only be made from a `DecoderCache`, not from tensors."""
         raise NotImplementedError("make slots from a cache.")
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
@@ -310,7 +309,7 @@ class DecoderSlotCache(WindowedState):
     def resize(self, rows: Tensor, batch: int, max_length: int) -> "DecoderSlotCache":
         """Return new slots for `batch` sequences of up to `max_length` tokens.
 
-        The first ones hold a copy of these rows.
+        The first len(rows) slots are copies of the sequences at the indices `rows`; the others are empty.
         """
         resized = DecoderSlotCache(DecoderCache(self.tokens.new_zeros(batch, 0), self.window), max_length)
         resized.length = self.length
@@ -325,6 +324,7 @@ class DecoderSlotCache(WindowedState):
         return resized
 
     def signature(self, row: int = 0) -> bytes:
+        """Return a row's tokens as bytes; equal tokens mean equal states."""
         return tensor_bytes(self.tokens[row, : self.length])
 
 
