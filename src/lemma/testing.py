@@ -127,7 +127,7 @@ def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) -> str:
-    """Return a message unless a state rebuilt from tensors, or cut to some rows, gives the same logits, otherwise ""."""
+    """Return a message unless a state rebuilt from tensors, or cut to rows, gives the same logits, otherwise ""."""
     _, state = model(tokens[:, :7])
     stored = state.with_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
     expected, _ = model(tokens[:, 7:9], state)

@@ -25,7 +25,7 @@ Value = TypeVar("Value", int, float, str, bool)
 
 
 class StoredTensor(NamedTuple):
-    """Location of a tensor in a file, and its quantization."""
+    """Location of a tensor in a GGUF file, and its quantization."""
 
     shape: tuple[int, ...]  # as in torch: rows first
     quantization: Any

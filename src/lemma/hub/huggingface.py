@@ -36,7 +36,7 @@ BERT_TOKENIZER_CONFIG = {
 
 
 def open_folder(path: Path) -> Pretrained:
-    """Open a Hugging Face folder as a pretrained model; or only its config.json, which has sizes but no weights."""
+    """Open a Hugging Face folder, or the config.json in it, as a pretrained model; weights are read when asked for."""
     folder, config_path = (path.parent, path) if path.is_file() else (path, path / CONFIG)
     config = read_json(config_path)
     if "model_type" not in config:
@@ -91,7 +91,7 @@ def _rewrite_command(class_name: str, folder: Path) -> str:
 
 
 class FolderTensors(StoredTensors):
-    """Tensors of a folder, each mapped from its file for as long as it is used."""
+    """Tensors of a Hugging Face folder by name, each mapped from its file for as long as it is used."""
 
     def __init__(self, folder: Path, class_name: str = "AutoModelForCausalLM") -> None:
         self.folder, self.class_name = folder, class_name
@@ -160,7 +160,7 @@ class FolderTensors(StoredTensors):
 
 @contextmanager
 def _open_safetensors(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; damage is a RunError."""
+    """Yield an open safetensors file (`safe_open`); a damaged one is a RunError."""
     try:
         with safe_open(path, framework="pt") as file:
             yield file
@@ -173,7 +173,7 @@ def _open_safetensors(path: Path) -> Iterator[Any]:
 def write_folder(
     folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, labels: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Write a model and its tokenizer into a folder that transformers can load; return the tensors by name there.
+    """Write a model and its tokenizer into a folder for transformers; return the written tensors by their names there.
 
     `labels` are the names of a classifier's classes.
     """
@@ -210,5 +210,5 @@ def write_folder(
 
 
 def _write_json(path: Path, content: Mapping[str, Any], ensure_ascii: bool = True) -> None:
-    """Write a JSON file with indentation."""
+    """Write `content` as an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=ensure_ascii) + "\n", encoding="utf-8")

@@ -314,7 +314,7 @@ class EncoderModel(TransformerModel):
                 self.follow = nn.Linear(width, 2, bias=spec.bias)
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
-        """Return token embeddings plus those of positions `start`, start + 1, … and of segments; then the norm if any."""
+        """Return token embeddings plus those of positions `start`, … and of segments; then the norm if there is one."""
         hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         if self.segments is not None:
             ends = (tokens == self.spec.special_ids[1]).long()
