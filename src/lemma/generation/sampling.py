@@ -138,7 +138,7 @@ class Sampling:
 
     @cached_property
     def history_setting(self) -> str:
-        """Name of a setting such as `frequency_penalty` by which logits depend on all tokens so far; "" if none is set."""
+        """Name of a setting (n-grams, frequency penalty) by which logits depend on all tokens so far; "" if unset."""
         return "no_repeat_ngram" if self.no_repeat_ngram else "frequency_penalty" if self.frequency_penalty else ""
 
     @cached_property

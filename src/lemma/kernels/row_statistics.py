@@ -297,13 +297,13 @@ def _kernel_options(queries: Tensor, causal: bool, slopes: Tensor | None, length
 
 
 def _make_readable(tensor: Tensor) -> Tensor:
-    """Copy a tensor unless the kernels can read it: contiguous heads, and offsets within a sequence of 32 bits."""
+    """Return the tensor if the kernels can read it (contiguous last axis, 32-bit offsets), else a contiguous copy."""
     fits = tensor.stride(-1) == 1 and tensor.shape[2] * tensor.stride(2) < 2**31
     return tensor if fits else tensor.contiguous()
 
 
 def _empty_output(queries: Tensor) -> Tensor:
-    """Return an uninitialised attention output, in the memory order in which the next layer reads it where possible."""
+    """Return an uninitialised attention output; in memory it is (batch, time, heads, width) if offsets fit 32 bits."""
     batch, heads, time, width = queries.shape
     if heads * time * width < 2**31:
         return queries.new_empty(batch, time, heads, width).transpose(1, 2)
@@ -342,6 +342,7 @@ def _forward(
 
 @_forward.register_fake
 def _(queries, keys, values, scale, causal, slopes, lengths):
+    """Return uninitialised outputs of the operator's shapes and dtypes, for tracing."""
     return _empty_output(queries), *(queries.new_empty(queries.shape[:3], dtype=torch.float32) for _ in range(3))
 
 
@@ -394,11 +395,12 @@ def _backward(
 
 @_backward.register_fake
 def _(queries, keys, values, *others):
+    """Return uninitialised gradients of the operator's shapes and dtypes, for tracing."""
     return tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (queries, keys, values))
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keep the inputs and outputs of the forward pass for its gradient."""
+    """Save in `ctx` the inputs and outputs of the forward pass."""
     queries, keys, values, ctx.scale, ctx.causal, slopes, lengths = inputs
     ctx.save_for_backward(queries, keys, values, *output, slopes, lengths)
 
