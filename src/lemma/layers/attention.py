@@ -89,8 +89,8 @@ def expand_position_bias(
 ) -> Float[Tensor, "batch heads new known"]:
     """Return the bias of each score, with the keys in reversed order, from `position_bias`, that of each distance.
 
-    It is −∞ where `mask` is False. With the keys reversed, query i and key j are i + j + 1 − new apart: the bias depends
-    on i + j alone, so the matrix is a view of new + known − 1 numbers per head. (CUDA's kernel copies it.)
+    It is −∞ where `mask` is False. With the keys reversed, query i and key j are i + j + 1 − new apart: the bias
+    depends on i + j alone, so the matrix is a view of new + known − 1 numbers per head. (CUDA's kernel copies it.)
 
     >>> position_bias = -0.5 * torch.tensor([[1.0, 0.0, 1.0]])  # ALiBi's, at the distances −1, 0 and 1
     >>> expand_position_bias(position_bias, 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
@@ -364,7 +364,7 @@ class Attention(nn.Module):
         return self._project_parts(self.projection, hidden)["query"], cache
 
     def _project_parts(self, name: str, vectors: Tensor) -> dict[str, Float[Tensor, "batch heads time head_width"]]:
-        """Return vectors projected by the joint projection `name`, split into its parts: "key_value" → "key", "value"."""
+        """Apply the projection `name`, such as "key_value"; return the heads of each part, such as "key" and "value"."""
         if not name:
             return {}
         kinds, widths = name.split("_"), self.shape.projection_widths

@@ -166,7 +166,7 @@ def add_self_loops(
 def normalise_entries(
     indices: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, normalisation: Normalisation
 ) -> Float[Tensor, " entries"]:
-    """Return the entries of Ã over √(degree of row · degree of column), the row's degree ("rows") or 1 (other kinds)."""
+    """Return the entries of Ã over √(degree of row · degree of column), the row's degree ("rows"), or 1 otherwise."""
     if normalisation not in ("symmetric", "rows"):
         return values
     doubles = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite
