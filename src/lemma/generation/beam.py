@@ -152,7 +152,7 @@ class BeamSearch:
         return best_open > -torch.inf and (best is None or best_open / self.max_tokens**self.penalty > best.normalised)
 
     def _keep_sources(self, rows: list[int], scores: BeamScores, parents: BeamIndices, tokens: BeamTokens) -> None:
-        """Continue with the sources at `rows` only; each beam gets the decoding state of its parent beam."""
+        """Continue with the sources at `rows` only; each new beam gets the decoding state of the beam it extends."""
         index, beams = torch.tensor(rows, dtype=torch.long, device=scores.device), self.scores.shape[1]
         state_rows = (index[:, None] * beams + parents[index]).flatten()
         if len(rows) < len(scores) or parents.shape[1] != beams:

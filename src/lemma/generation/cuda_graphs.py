@@ -149,7 +149,7 @@ def build_rotary_tables(rotary: RotaryEmbedding, capacity: int, width: int) -> R
 
 
 class CudaGraphStep:
-    """A decoder's step, replayed from a CUDA graph until its slots are full; then the model itself reads on.
+    """A decoder's step, replayed from a CUDA graph until its slots are full; then computed by the model itself.
 
     Where the next token depends on nothing but the logits, the graph samples it and continues with it: `pop_tokens`
     returns those tokens, and a call with them computes nothing, since they have been read. While the host looks at some
@@ -321,7 +321,9 @@ def make_graph_step(
 ) -> tuple[CudaGraphStep | None, State]:
     """Return a step that replays a CUDA graph, and the state as slots; (None, state) where a graph would not be faster.
 
-    `fallback` is the model's own step. In bfloat16 the model's weights are copied, and the cache is converted.
+    Args:
+        fallback: the model's own step, for full slots.
+        dtype: bfloat16 to copy float32 weights and convert the cache; None to leave them.
     """
     if has_hooks(model) or not isinstance(model, DecoderModel) or not model.supports_slots():
         return None, state

@@ -409,7 +409,7 @@ class BatchEngine:
     def _start_sequences(
         self, sequences: list[TokenSequence], state: State, state_rows: list[int], padding: list[int]
     ) -> None:
-        """Add sequences whose prompts have been read to the batch.
+        """Add sequences to the running batch, after their prompts have been read.
 
         Sequence i is row `state_rows[i]` of the state, which ends with `padding[i]` tokens of padding.
         """

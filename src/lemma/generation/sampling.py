@@ -163,7 +163,7 @@ def check_type(name: str, value: Any, kind: type, expected: str) -> None:
 
 
 def check_tokens(source: str, tokens: Iterable[int], vocabulary: int) -> None:
-    """Raise an error if a token id is not in 0 … vocabulary − 1; it begins with `source`, such as "prompt 2"."""
+    """Raise an error if a token id is not in 0 … vocabulary − 1; its message names `source`, such as "prompt 2"."""
     unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise InputError(
@@ -304,7 +304,9 @@ class TokenLogprob:
 
 
 def token_logprobs(logits: Logits, tokens: Int[Tensor, " rows"], count: int) -> list[TokenLogprob]:
-    """Return each row's token with its log-probability and, as `top`, the `count` most likely tokens of the row.
+    """Return each row's token with its log-probability, and with the `count` most likely tokens of the row as `top`.
+
+    Of equally likely tokens those with the lowest ids come first.
 
     >>> [logprob] = token_logprobs(torch.tensor([[1.0, 3.0]]).log(), torch.tensor([0]), 1)
     >>> round(math.exp(logprob.logprob), 6), logprob.top[0].token, round(math.exp(logprob.top[0].logprob), 6)

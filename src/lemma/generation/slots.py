@@ -46,10 +46,10 @@ class SlotBatch:
     def admit(
         self, sequences: Sequence[TokenSequence], state: State, state_rows: Sequence[int], padding: Sequence[int] = ()
     ) -> bool:
-        """Copy the KV caches of sequences into free slots; return False, and copy nothing, if that is impossible.
+        """Copy the KV caches of sequences into free slots; return False, without copying, if the state has none.
 
         Args:
-            state: the model's state of these sequences; impossible if its window is full or it is not a decoder's.
+            state: from which the sequences continue; only a decoder's has a KV cache, until its window is full.
             state_rows: row of each sequence in the state.
             padding: number of tokens at the end of each sequence's row that are padding, to be overwritten; default 0.
         """

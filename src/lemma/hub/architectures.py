@@ -195,7 +195,7 @@ ZERO_FILLED = {"bias", *(f"{part}_bias" for part in BIASED_PARTS), "output_bias"
 def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
     """List the settings that a spec must change to be expressed by an architecture, as "name=value".
 
-    They are what writing a config.json and reading it again changes.
+    They are those that differ after writing the spec to a config.json and reading it again.
     """
     actual = _comparable_settings(spec)
     expected = _comparable_settings(spec_from_config(architecture.write_config(spec)))
@@ -300,7 +300,7 @@ def weights_to_hf(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tu
 
 
 def tensor_maps_of(architecture: Architecture, spec: ModelSpec) -> list[TensorMap]:
-    """List the maps between Lemma's tensors and transformers' for a model of this spec."""
+    """Return a map between each of Lemma's tensors and transformers' of it, for a model of this spec."""
     if not isinstance(spec, Classifier):
         return [*architecture.names.tensor_maps(spec)]
     maps = architecture.names.tensor_maps(spec.body)

@@ -280,10 +280,7 @@ def huggingface_name(name: str) -> str:
 
 
 def pairs_to_halves(tensor: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of a query or key matrix, in each head, from adjacent pairs to halves.
-
-    A half holds the first row of each pair, the other half the second.
-    """
+    """Return a query or key matrix with the rows of each head reordered: first those at even indices, then the odd."""
     return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
@@ -377,7 +374,8 @@ def _gguf_tensors(
 def _write_scaling(writer: Any, spec: ModelSpec, rope: Mapping[str, Any]) -> None:
     """Write the scaling of rotary positions with a GGUFWriter: as settings, or Llama 3's as the divisor of each angle.
 
-    `rope` are the `rope_parameters` of config.json.
+    Args:
+        rope: `rope_parameters` of config.json.
     """
     from gguf import RopeScalingType
 
@@ -402,7 +400,7 @@ def _write_scaling(writer: Any, spec: ModelSpec, rope: Mapping[str, Any]) -> Non
 
 
 class WritableArray(np.ndarray):
-    """An array whose `tofile` raises the error of the disk, which numpy's hides."""
+    """A NumPy array whose `tofile`, which a GGUFWriter calls, raises the disk's error instead of hiding it."""
 
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
         """Write the array's bytes to an open file; the other parameters are ignored."""

@@ -84,7 +84,7 @@ def _explain_missing_tokenizer(folder: Path) -> str:
 
 
 def _rewrite_command(class_name: str, folder: Path) -> str:
-    """Return a shell command that loads a folder with a class of transformers and writes it again."""
+    """Return a shell command that loads a folder with a class of transformers and saves it there in today's format."""
     path = repr(str(folder))
     code = f"from transformers import {class_name} as T; T.from_pretrained({path}).save_pretrained({path})"
     return f"python -c {quote(code)}"
@@ -105,7 +105,7 @@ class FolderTensors(StoredTensors):
     def entries(self) -> dict[str, Path]:
         """Path of the file that holds each tensor, by the tensor's name."""
         if (self.folder / WEIGHTS).is_file():
-            return dict.fromkeys(self._names(self.folder / WEIGHTS), self.folder / WEIGHTS)
+            return dict.fromkeys(self._read_names(self.folder / WEIGHTS), self.folder / WEIGHTS)
         if not (self.folder / INDEX).is_file():
             raise RunError(self._explain_missing_weights())
         weight_map = read_json(self.folder / INDEX).get("weight_map")
@@ -118,7 +118,7 @@ class FolderTensors(StoredTensors):
                     f"{self.folder / shard} is missing, one of the {len(shards)} shards that {INDEX} names. "
                     "Download it again."
                 )
-        names = {shard: set(self._names(self.folder / shard)) for shard in shards}
+        names = {shard: set(self._read_names(self.folder / shard)) for shard in shards}
         for name, shard in weight_map.items():
             if name not in names[shard]:
                 raise RunError(
@@ -137,7 +137,7 @@ class FolderTensors(StoredTensors):
         command = _rewrite_command(self.class_name, self.folder)
         return f"{message} If you trust it, write it as safetensors with transformers: {command}"
 
-    def _names(self, path: Path) -> list[str]:
+    def _read_names(self, path: Path) -> list[str]:
         """Return the names of the tensors in a safetensors file."""
         with _open_safetensors(path) as file:
             return list(file.keys())

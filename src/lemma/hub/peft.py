@@ -123,7 +123,7 @@ class UpdateOptions(NamedTuple):
 def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and B without the columns of B that are zero and their rows of A; unchanged if all of B is zero.
 
-    `read_peft` adds them to give all updates one rank, and where parts of a joint matrix have different A.
+    Such zeros come from `read_peft`, which gives all updates one rank and joins parts of a matrix with different A.
     """
     used = B.detach().any(dim=0)
     return (A[used], B[:, used]) if used.any() else (A, B)
@@ -225,9 +225,9 @@ def _build_options(
 def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
     """Add the LoRA updates of a peft folder to a model, and copy its modules that were trained in full.
 
-    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The method that
-    is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and other scales
-    are multiplied into B. `write_peft` leaves these zeros out again.
+    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The returned
+    `Adaptation` has one LoRA method for all updates: those of a smaller rank are filled up with zeros to the largest,
+    and other scales are multiplied into B. `write_peft` leaves these zeros out again.
 
     Args:
         model: the base, which is changed in place once the folder was checked.

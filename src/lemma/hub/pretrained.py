@@ -75,7 +75,7 @@ class Pretrained:
 
     @cached_property
     def spec(self) -> ModelSpec:
-        """Spec of the model."""
+        """Lemma's spec of the model, converted from its config.json."""
         with reading_foreign_file(self.path):
             spec = spec_from_config(self.config)
             if isinstance(spec, Encoder):  # only its tokenizer knows the special tokens of a BERT

@@ -41,7 +41,7 @@ class TensorMap:
         return [name.removesuffix(".weight") for name in self.hf_names]
 
     def hf_shapes(self, shape: Shape) -> list[Shape]:
-        """Return the shapes of the tensors in transformers if Lemma's tensor has this shape."""
+        """Return the shape of each tensor of transformers (`hf_names`) if Lemma's tensor has this shape."""
         if self.layout == "transposed":
             return [shape[::-1]]
         return [(rows, *shape[1:]) for rows in self.row_counts] or [shape]
@@ -110,7 +110,7 @@ class StoredTensors(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The modules of an architecture of Hugging Face by Lemma's names, in their order.
+    """Table from Lemma's module names to those of an architecture of transformers, in the order of the model.
 
     `*` is the number of a layer, and {q,k,v} stands for three modules that are one of Lemma's.
     """

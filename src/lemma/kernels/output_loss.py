@@ -101,7 +101,7 @@ _output_loss.register_autograd(_compute_gradients, setup_context=_save_for_backw
 
 
 class _CostOnly(torch.autograd.Function):
-    """The operator's memory, FLOPs and bytes without its numbers, while a CPU simulates a GPU."""
+    """Stand-in for `_output_loss` while a CPU simulates a GPU: its memory, FLOPs and bytes, without its numbers."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -278,7 +278,7 @@ TILES = {
 """Rows, columns, warps and stages of each kernel, by the largest width of a head; 0 is float32. Measured on an H200."""
 
 
-def _tiles(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
+def _launch_settings(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
     """Return block sizes (queries, keys), warps and pipeline stages of a kernel, by dtype and width of the queries."""
     return TILES[kernel][0 if queries.dtype == torch.float32 else 64 if queries.shape[-1] <= 64 else 128]
 
@@ -330,7 +330,7 @@ def _forward(
     batch, heads, time, _ = queries.shape
     mixed = _empty_output(queries)
     lse, entropy, distance = (queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3))
-    M, N, warps, stages = _tiles("forward", queries)
+    M, N, warps, stages = _launch_settings("forward", queries)
     _forward_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, mixed, lse, entropy, distance, slopes, lengths,
         *_strides(queries, keys, values, mixed), scale / math.log(2), heads, heads // keys.shape[1], time,
@@ -363,7 +363,7 @@ def _backward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of queries, keys and values, from those of output, entropy and distance (`d_…`)."""
+    """Return the gradients of queries, keys and values, from `d_…`, those of the output (`mixed`) and statistics."""
     queries, keys, values, d_mixed = map(_make_readable, (queries, keys, values, d_mixed))
     batch, heads, time, width = queries.shape
     groups, options = keys.shape[1], _kernel_options(queries, causal, slopes, lengths)
@@ -378,12 +378,12 @@ def _backward(
     d_keys, d_values = torch.empty_like(d_queries), torch.empty_like(d_queries)
     shared = (*_strides(queries, keys, values, d_mixed), scale, scale / math.log(2), heads, heads // groups, time)
     rows = (lse, sums, d_entropy, d_distance, slopes, lengths)
-    M, N, warps, stages = _tiles("keys", queries)
+    M, N, warps, stages = _launch_settings("keys", queries)
     _keys_kernel[(triton.cdiv(time, N) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, d_mixed, d_keys, d_values, *rows, *shared, M=M, N=N, **options,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    M, N, warps, stages = _tiles("queries", queries)
+    M, N, warps, stages = _launch_settings("queries", queries)
     _queries_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, d_mixed, d_queries, *rows, *shared, M=M, N=N, **options,
         num_warps=warps, num_stages=stages,

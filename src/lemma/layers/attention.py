@@ -356,7 +356,7 @@ class Attention(nn.Module):
     def _project_cross(
         self, hidden: HiddenStates, cache: KVCache | SlotCache | None, source: Tensor | None
     ) -> tuple[Queries, KVCache]:
-        """Return the queries of `hidden`, and the keys and values of `source`, or those in the cache if it is None."""
+        """Return the queries of `hidden`, and the keys and values of `source`, or the cached ones without a source."""
         if source is not None:
             cache = _cache_entry(self._project_parts(self.source_projection, source), source)
         if not isinstance(cache, tuple):
@@ -364,7 +364,7 @@ class Attention(nn.Module):
         return self._project_parts(self.projection, hidden)["query"], cache
 
     def _project_parts(self, name: str, vectors: Tensor) -> dict[str, Float[Tensor, "batch heads time head_width"]]:
-        """Apply the projection `name`, such as "key_value"; return the heads of each part, such as "key" and "value"."""
+        """Apply the projection `name`, such as "key_value"; return the heads of each part, here "key" and "value"."""
         if not name:
             return {}
         kinds, widths = name.split("_"), self.shape.projection_widths

@@ -111,7 +111,7 @@ def row_sums(rows: AttentionRows) -> tuple[HeadSums, HeadSums, HeadSums]:
 
 
 class _RowSums(torch.autograd.Function):
-    """Sums over the rows of each head; the backward pass computes every block of rows again."""
+    """Autograd function of `row_sums`, whose backward pass computes the scores of every block of rows again."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: AttentionRows) -> tuple[Tensor, Tensor, Tensor]:

@@ -67,7 +67,7 @@ class AttentionRecord:
         return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
 
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
-        """Return False for queries at positions of padding, True for others; None if no padding is known.
+        """Return a mask of the queries, False at padding; None if it is not known where padding is.
 
         Padding is known only from a mask of keys that is the same for every row, with as many rows as keys.
         """
@@ -170,7 +170,7 @@ def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs:
 
 @contextmanager
 def notify_listeners(record: AttentionRecord) -> Iterator[None]:
-    """Call `on_attention` of this thread's listeners; inside, their `on_sdpa` does not record the kernel call again."""
+    """Pass the record to this thread's listeners (`on_attention`); inside, they do not record the kernel call again."""
     for listener in LISTENERS.active:
         listener.on_attention(record)
         listener.is_announced = True

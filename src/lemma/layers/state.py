@@ -20,7 +20,7 @@ class State(ABC):
     @property
     @abstractmethod
     def about(self) -> str:
-        """Description in words: "the last 2 tokens"."""
+        """Description in words of what the state holds, for messages, such as "the last 2 tokens"."""
 
     @property
     def can_recur(self) -> bool:
@@ -33,7 +33,7 @@ class State(ABC):
 
     @abstractmethod
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Return a state of the same class that holds these tensors, named as in `tensors`."""
+        """Return a state of the same class that holds these tensors, named as by `tensors()`."""
 
     def detach(self) -> Self:
         """Return the state with tensors detached from the autograd graph."""
@@ -100,7 +100,7 @@ def sliding_windows(
 
 
 def window_mask(num_tokens: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
-    """Return a mask of `sliding_windows`, False at the zeros before the text; None if there are none.
+    """Return a mask of the windows of `sliding_windows`, False at zeros before the text; None if there are no zeros.
 
     Args:
         num_tokens: number of vectors of which the windows are made.

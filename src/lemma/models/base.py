@@ -202,7 +202,8 @@ TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # what every mod
 def named_weights(model: nn.Module, include_frozen: bool = False) -> dict[str, Tensor]:
     """Return the trainable tensors and buffers of a model by name, not copied; a tied tensor under its first name only.
 
-    Frozen parameters are those of a base, and only included if asked for.
+    Args:
+        include_frozen: also return parameters that do not require gradients, such as an adapted model's base.
     """
     first_names: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)
@@ -307,10 +308,7 @@ def fast_copy(module: nn.Module) -> Any:
 
 
 def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """Return a plain function that computes what a simple torch module does (linear, activation …).
-
-    None for other modules.
-    """
+    """Return a plain function that computes what a linear, layer norm or embedding module does; None for others."""
     if isinstance(module, nn.Linear):
         weight, bias = module.weight, module.bias
         if benefits_from_threads(weight):

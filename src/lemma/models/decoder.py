@@ -53,9 +53,7 @@ class DecoderModel(LanguageModel):
         self.logit_cap = spec.logit_cap
 
     def init_weights(self) -> None:
-        """Draw initial weights as GPT-2's: standard deviation 0.02, less with depth for matrices that add to the
-        residual.
-        """
+        """Draw GPT-2's initial weights: standard deviation 0.02, over √(2L) for matrices that add to the residual."""
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
@@ -109,8 +107,7 @@ class DecoderModel(LanguageModel):
                 module.ensure_length(length)
 
     def step(self, tokens: Int[Tensor, "batch 1"], slots: "DecoderSlotCache") -> Logits:
-        """Append the next token of each sequence to its slot, which must have room, and return the logits of the
-        token after it.
+        """Append the next token of each sequence to its slot, which must have room; return the logits after it.
 
         All shapes are those of the full capacity, whatever the lengths: nothing here depends on numbers that the device
         holds, so a step can be captured in a CUDA graph.
@@ -128,10 +125,7 @@ class DecoderModel(LanguageModel):
         return self.logits_of(self.norm(hidden))
 
     def vectors(self, tokens: Tokens) -> HiddenStates:
-        """Return the hidden states of token ids, at most as many per row as the context.
-
-        No token sees the padding after it.
-        """
+        """Return the hidden states of token ids, at most as many per row as the context; padding (−1) at the end."""
         trimmed = trim_padding(tokens, self.window, "decoder.context").clamp(min=0)
         return pad_to_length(self._read(trimmed, DecoderCache(trimmed[:, :0], self.window))[0], tokens.shape[1])
 
@@ -188,7 +182,7 @@ class WindowedState(State):
 
 @dataclass(frozen=True)
 class DecoderCache(WindowedState):
-    """The tokens that count, and the KV cache of every layer while the window is not full.
+    """State of a decoder: the tokens on which it depends, and every layer's KV cache until the window is full.
 
     With a sliding window in every layer, caches hold no more than what later tokens see; all tokens are there, since
     their number is the position of the next.
@@ -205,7 +199,7 @@ class DecoderCache(WindowedState):
         return {"seen": self.tokens} | caches
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderCache":
-        """Return a cache of the same window and number of layers that holds these tensors, named as by `tensors`."""
+        """Return a cache of the same window and number of layers that holds these tensors, named as by `tensors()`."""
         layers = tuple(
             tuple(tensors[f"layers.{index}.{part}"] for part in range(len(layer)))
             for index, layer in enumerate(self.layers)
@@ -251,7 +245,7 @@ class DecoderSlotCache(WindowedState):
         return SlotCache(tensors, self.row_index, self.lengths)
 
     def refill(self, cache: DecoderCache) -> None:
-        """Overwrite all slots by the sequences of a cache, which has as many rows, all of one length."""
+        """Overwrite all slots by the sequences of a cache of as many rows, all of one length."""
         self.length, self.window = cache.tokens.shape[1], cache.window
         self.write_rows(self.row_index, cache, self.row_index)
 
@@ -278,7 +272,7 @@ class DecoderSlotCache(WindowedState):
         raise NotImplementedError("make slots from a cache.")
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
-        """Return new slots with the sequences of these row indices, of the same capacity."""
+        """Return new slots of the same capacity with copies of the sequences at the rows `index`."""
         selected = self.resize(index, len(index), self.max_length)
         selected.lengths.fill_(self.length)
         return selected
@@ -295,9 +289,7 @@ class DecoderSlotCache(WindowedState):
                 slot[into, ..., start:length, :] = entry[source]
 
     def narrow(self, length: int) -> "DecoderSlotCache":
-        """Return a view of the slots with the smallest capacity that holds `length` tokens: a step costs as much as
-        its capacity.
-        """
+        """Return a view of the slots with the least capacity for `length` tokens, since a step costs as much as it."""
         view = copy(self)
         view.capacity = min(self.capacity, _round_up(length, NARROW_ALIGNMENT))
         view.layers = [

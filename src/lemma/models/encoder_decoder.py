@@ -94,7 +94,7 @@ class DecoderState(State):
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderState":
-        """Return a state with as many layers that holds these tensors, named as by `tensors`."""
+        """Return a state with as many layers that holds these tensors, named as by `tensors()`."""
 
         def read_cache(index: int, side: str, cache: KVCache | None) -> KVCache:
             return tuple(tensors[f"layers.{index}.{side}.{part}"] for part in range(len(cache or ())))
@@ -106,9 +106,9 @@ class DecoderState(State):
         return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
 
     def reorder(self, index: Int[Tensor, " rows"]) -> "DecoderState":
-        """Return a state with the target tokens and caches of the rows at `index`; the source's caches keep their rows.
+        """Return a state whose target tokens and caches are the rows at `index`, as beams of one source change places.
 
-        For beams of the same source.
+        The source's caches keep their rows.
         """
         layers = tuple((tuple(tensor[index] for tensor in target or ()), source) for target, source in self.layers)
         return replace(self, tokens=self.tokens[index], layers=layers)

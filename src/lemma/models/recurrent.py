@@ -31,7 +31,7 @@ class RecurrentState(State):
         return {name: vector.transpose(0, 1) for name, vector in zip(("hidden", "cell"), self.vectors, strict=False)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentState":
-        """Return a state that holds these tensors, in the order and shapes of `tensors`."""
+        """Return a state that holds these tensors, in the order and shapes of `tensors()`."""
         return RecurrentState(tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors.values()))
 
 
