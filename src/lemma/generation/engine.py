@@ -72,7 +72,7 @@ StepLogits = list[tuple[list[TokenSequence], Logits]]
 
 @dataclass(eq=False)
 class PromptPrefill:
-    """A prompt that is being read, chunk by chunk."""
+    """A prompt that is being read chunk by chunk, and its sequences that start afterwards."""
 
     request: TextRequest
     sequences: list[TokenSequence]
@@ -97,11 +97,11 @@ class SequenceGroup:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Key that is equal for groups whose states can be joined into one."""
+        """(Name, shape without the batch) of each state tensor; groups for which it is equal can be merged."""
         return tuple((name, *tensor.shape[1:]) for name, tensor in self.state.tensors().items())
 
     def drop_finished(self) -> "SequenceGroup":
-        """Return the group without the sequences that have stopped."""
+        """Return the group without the sequences that have stopped; unchanged if a CUDA graph needs its rows."""
         rows = [row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason]
         if len(rows) == len(self.sequences):
             return self
@@ -116,7 +116,7 @@ class SequenceGroup:
 
     @staticmethod
     def merge(groups: Sequence["SequenceGroup"]) -> "list[SequenceGroup]":
-        """Return groups in which those of equal `shape` are joined."""
+        """Return one group for each distinct `shape`, with the sequences of all groups of that shape."""
         by_shape: dict[tuple[Any, ...], list[SequenceGroup]] = {}
         for group in groups:
             by_shape.setdefault(group.shape, []).append(group)
@@ -132,7 +132,7 @@ class SequenceGroup:
 class BatchEngine:
     """A decoding engine for many requests, with at most `rows` sequences at once.
 
-    `step` returns the events since the last one. Not thread-safe: one thread does everything.
+    `step` returns the new events. Not thread-safe: one thread does everything.
 
     >>> engine = BatchEngine(model, tokenizer)  # doctest: +SKIP
     >>> engine.add(TextRequest((5, 8), Sampling(tokens=20)))  # doctest: +SKIP
@@ -194,7 +194,7 @@ class BatchEngine:
 
     @cached_property
     def step_single(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        """The fastest function (token, state) → (logits, state) for a single sequence."""
+        """Function (token, state) → (logits, state) that is fastest for a single sequence."""
         if supports_numpy(self.model) and not has_hooks(self.model):
             return partial(step_in_numpy, self.model, self.step_model)
         return self.step_model
@@ -211,7 +211,7 @@ class BatchEngine:
         return bool(self.waiting or self.groups or self.prefilling or (self.slots and self.slots.num_active))
 
     def add(self, request: TextRequest) -> list[TokenSequence]:
-        """Queue a request and return its sequences; refuse tokens that the model does not have."""
+        """Queue a request and return its `settings.samples` sequences; raise an error for tokens the model lacks."""
         for name in ("stop_tokens", "logit_bias"):
             check_tokens(name, getattr(request.settings, name), self.model.spec.vocabulary)
         check_tokens("prompt", request.prompt, self.model.spec.vocabulary)
@@ -228,7 +228,7 @@ class BatchEngine:
         return sequences
 
     def cancel(self, owner: Hashable) -> None:
-        """Drop all requests of an owner; their rows are free at the next step."""
+        """Drop all requests whose `owner` is this one; their rows are free at the next step."""
         self.waiting.pop(owner, None)
         self.prefilling = deque(prompt for prompt in self.prefilling if prompt.request.owner != owner)
         in_slots = self.slots.sequences if self.slots else []
@@ -237,7 +237,7 @@ class BatchEngine:
                 sequence.stop("told")
 
     def close(self) -> None:
-        """Release CUDA graphs for reuse."""
+        """Mark CUDA graphs as free for reuse by another engine."""
         for group in self.groups:
             if group.graph_step:
                 group.graph_step.is_idle = True
@@ -268,7 +268,7 @@ class BatchEngine:
         return self.events
 
     def _decode(self) -> StepLogits:
-        """Read the last token of every running sequence; return the sequences with their logits."""
+        """Read the last token of every running sequence; return (sequences, logits of their next tokens) by batch."""
         if self.same_length and (self.waiting or self.prefilling):
             return []  # sequences that stay together start together
         groups = [group for group in map(SequenceGroup.drop_finished, self.groups) if group.sequences]
@@ -320,7 +320,7 @@ class BatchEngine:
         return logits.select(1, -1)
 
     def _admit_requests(self) -> None:
-        """Start reading prompts of queued requests as rows become free, in turn for each owner."""
+        """Move queued prompts to those being read as rows become free, one owner after the other."""
         running = self.num_running
         while self.waiting:
             owner, queue = next(iter(self.waiting.items()))
@@ -334,7 +334,7 @@ class BatchEngine:
             self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
 
     def _take_chunks(self) -> list[list[PromptChunk]]:
-        """Return the prompt tokens to read in this step, in lists that can each be read in one call."""
+        """Return (prompt, its tokens to read in this step) pairs, in lists that can each be read in one model call."""
         groups: dict[Hashable, list[PromptChunk]] = {}
         widths: dict[int, int] = {}  # of groups with padding, by length bucket
         budget = self.chunk
@@ -356,7 +356,10 @@ class BatchEngine:
         return list(groups.values())
 
     def _prefill(self, chunks: list[PromptChunk]) -> StepLogits:
-        """Read chunks of prompts, equal ones once; start the sequences of complete prompts and return their logits."""
+        """Read chunks in one model call, equal ones once; start and return the sequences of prompts that are now read.
+
+        They come with the logits of their first tokens.
+        """
         row_of = {tokens: row for row, tokens in enumerate(dict.fromkeys(tokens for _, tokens in chunks))}
         longest = max(map(len, row_of))  # padding after a shorter one changes nothing before it
         rows = [(*tokens, *[0] * (longest - len(tokens))) for tokens in row_of]
@@ -390,7 +393,11 @@ class BatchEngine:
         return [(sequences, logits[state_rows, [-1 - padded for padded in padding]])]
 
     def _score_prompt(self, prompt: PromptPrefill, logits: Float[Tensor, "time vocabulary"], size: int) -> None:
-        """Append to a prompt's log-probabilities those of the tokens after each of the `size` tokens just read."""
+        """Append to a prompt's log-probabilities those of the tokens that follow each of the `size` tokens just read.
+
+        Args:
+            logits: after each of these tokens.
+        """
         following = prompt.tokens[prompt.position + 1 : prompt.position + size + 1]
         targets = torch.tensor(following, dtype=torch.long, device=self.device)
         logprobs = token_logprobs(logits[: len(following)], targets, prompt.request.settings.logprobs or 0)
@@ -402,7 +409,7 @@ class BatchEngine:
     def _start_sequences(
         self, sequences: list[TokenSequence], state: State, state_rows: list[int], padding: list[int]
     ) -> None:
-        """Give each sequence, whose prompt has been read, a row of the batch.
+        """Add sequences to the running batch, after their prompts have been read.
 
         Sequence i is row `state_rows[i]` of the state, which ends with `padding[i]` tokens of padding.
         """
@@ -416,7 +423,11 @@ class BatchEngine:
         self._check_loops(sequences, state, state_rows)
 
     def _check_loops(self, sequences: list[TokenSequence], state: State, rows: Sequence[int] = ()) -> None:
-        """Search for loops of sequences at temperature 0, and finish those that are to stop at a loop."""
+        """Search for loops of sequences at temperature 0, and finish those that are to stop at a loop.
+
+        Args:
+            rows: row of each sequence in the state; 0, 1, … if empty.
+        """
         for index, sequence in enumerate(sequences):
             if sequence.is_greedy and not sequence.stop_reason:
                 sequence.check_loop(state, rows[index] if rows else index, self.model)
@@ -464,7 +475,7 @@ class BatchEngine:
                     self.events.append(event)
 
     def _sample_batch(self, batch: list[TokenSequence], settings: Sampling, logits: Logits) -> Int[Tensor, " rows"]:
-        """Return the sampled next token of sequences with equal settings, each by its own random numbers."""
+        """Return the next token of each sequence, sampled from its row of `logits` by its own random numbers."""
         if settings.logit_bias or settings.depends_on_history:
             tokens = torch.stack([sequence.all_tokens(self.device) for sequence in batch])
             logits = adjust_logits(logits, settings, tokens, len(batch[0].tokens))
@@ -494,6 +505,11 @@ def generate(
     seeded by seed + row, and does not depend on other rows. Only the rounding of batched matrix products may differ in
     the last bit from that of the row alone: so a choice can differ where tokens are equally likely up to that bit, and
     nowhere else.
+
+    Args:
+        prompts: token ids, at least one each.
+        eos: id of the token that ends a row; None if there is none.
+        on_token: called with (row, token id) for each token at once; the row ends if it returns True.
     """
     if settings.stop:
         raise InputError(f"stop = {settings.stop!r}: stop strings need a tokenizer. Use generate_text, or stop_tokens.")
@@ -522,6 +538,9 @@ def generate_text(
 
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
     from token 0. Of a prompt with more than `max_prompt_tokens` tokens, only the last ones are read.
+
+    Args:
+        on_text: called with (index of the text, its next piece) at once; that text ends if it returns True.
     """
     decodes_pieces = on_text is not None or bool(settings.stop)
     answer: object = None
@@ -545,7 +564,7 @@ def stream_text(
 ) -> Generator[tuple[int, str], object, list[Generation]]:
     """Yield (index of a text, its next piece of complete characters); a True sent to the generator ends that text.
 
-    Without `decodes_pieces` each text is decoded at its end only, and nothing is yielded.
+    Return all texts at the end. Without `decodes_pieces` each is decoded at its end only, and nothing is yielded.
     """
     for prompt in prompts:
         check_type("prompt", prompt, str, "a text")
@@ -588,7 +607,13 @@ def _start_engine(
     decode_text: bool = False,
     stream: bool = True,
 ) -> Iterator[tuple[BatchEngine, list[TokenSequence]]]:
-    """Yield a new engine to which all prompts are added, and their sequences; close the engine afterwards."""
+    """Yield a new engine with all prompts (token ids) queued, and their sequences; close the engine afterwards.
+
+    Args:
+        eos: id of the token that ends a sequence, if there is no tokenizer.
+        decode_text: whether sequences decode their text.
+        stream: whether there is an event for each piece, not only for the end.
+    """
     count, same_length = settings.samples, len({len(prompt) or 1 for prompt in prompts}) == 1
     rows, device = max(1, count * len(prompts)), next(model.parameters()).device
     if device.type == "cuda":

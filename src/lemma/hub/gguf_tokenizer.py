@@ -25,9 +25,9 @@ SPLIT_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
 SPLIT_DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), SPLIT_BYTES])
 
 
-def _split_words(numbers: str) -> Any:
-    """Build the pre-tokenizer of Llama 3 and Qwen, which differ in the pattern by which digits are split."""
-    split = pre_tokenizers.Split(Regex(f"{CONTRACTIONS}{numbers}|{SIGNS}"), "isolated")
+def _build_splitter(number_pattern: str) -> Any:
+    """Return the pre-tokenizer of Llama 3 and Qwen, which differ in the regular expression of a piece of digits."""
+    split = pre_tokenizers.Split(Regex(f"{CONTRACTIONS}{number_pattern}|{SIGNS}"), "isolated")
     return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
@@ -36,8 +36,8 @@ PRE_TOKENIZERS: dict[str, Any] = {
     "gpt-2": SPLIT_BYTES,
     "smollm": SPLIT_DIGITS,
     "starcoder": SPLIT_DIGITS,
-    "llama-bpe": _split_words(r"\p{N}{1,3}"),
-    "qwen2": _split_words(r"\p{N}"),
+    "llama-bpe": _build_splitter(r"\p{N}{1,3}"),
+    "qwen2": _build_splitter(r"\p{N}"),
 }
 """By the names that llama.cpp gives to the rules."""
 
@@ -93,14 +93,14 @@ def sentencepiece_pipeline(
     added: Sequence[str] = (),
     has_space: bool = True,
 ) -> Engine:
-    """Build SentencePiece's BPE, which merges the pair with the best score first, as a pipeline.
+    """Return a pipeline of the library tokenizers for SentencePiece's BPE, which merges the best-scored pair first.
 
     A merge is any split of a piece into two others; it comes as early as its piece's score is high. All splits of all
     pieces are tried, so very long pieces, which no real vocabulary has, are refused.
 
     Args:
         tokens: pieces in the order of their ids.
-        scores: of the pieces.
+        scores: score of each piece; a pair that makes a piece of a higher score is merged earlier.
         unknown: token for unknown characters.
         special: tokens that are no text, such as the end of a text.
         bos: special token that begins every text.
@@ -187,14 +187,14 @@ def write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
 
 
 def _pre_tokenizer_name(pre_tokenizer: Mapping[str, Any]) -> str:
-    """Return the name in GGUF of a pre-tokenizer, which is described by the library's JSON."""
-    expected = _without_offsets(json.dumps(pre_tokenizer))
+    """Return the name in GGUF of a pre-tokenizer (JSON of the library tokenizers); one without a name is a RunError."""
+    expected = _parse_without_offsets(json.dumps(pre_tokenizer))
     for name, known in PRE_TOKENIZERS.items():
-        if name != "default" and _without_offsets(known.__getstate__()) == expected:
+        if name != "default" and _parse_without_offsets(known.__getstate__()) == expected:
             return name
     raise RunError("the rule by which this tokenizer first cuts a text has no name in GGUF.")
 
 
-def _without_offsets(text: str | bytes) -> Any:
-    """Return JSON without its entries `trim_offsets`, which only concern offsets."""
+def _parse_without_offsets(text: str | bytes) -> Any:
+    """Parse a pre-tokenizer's JSON and drop `trim_offsets` from all objects, since it does not change the tokens."""
     return json.loads(text, object_hook=lambda entries: {k: v for k, v in entries.items() if k != "trim_offsets"})

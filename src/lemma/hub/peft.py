@@ -99,7 +99,7 @@ def write_peft(
     for path, module in full_modules.items():
         tensors |= {f"{PREFIX}{path}.{name}": tensor for name, tensor in module.state_dict().items()}
     paths = [path for each in maps.values() for path in each.hf_modules]
-    options = _write_options(paths, updates, full_modules, base) | {"task_type": task}
+    options = _build_options(paths, updates, full_modules, base) | {"task_type": task}
     if tensor_maps is not None:
         options["fan_in_fan_out"] = any(each.layout == "transposed" for each in tensor_maps.values())
         last_names = sorted({path.rpartition(".")[2] for path in updates})
@@ -123,19 +123,19 @@ class UpdateOptions(NamedTuple):
 def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and B without the columns of B that are zero and their rows of A; unchanged if all of B is zero.
 
-    `read_peft` adds them to give all updates one rank, and where parts of a joint matrix have different A.
+    Such zeros come from `read_peft`, which gives all updates one rank and joins parts of a matrix with different A.
     """
     used = B.detach().any(dim=0)
     return (A[used], B[:, used]) if used.any() else (A, B)
 
 
 def _row_map(tensor_map: TensorMap) -> TensorMap:
-    """Return the map of the rows of LoRA's B: as that of the matrix, but never transposed."""
+    """Return the map of LoRA's B, whose rows are those of the matrix: the matrix's map, but never transposed."""
     return replace(tensor_map, layout="stacked") if tensor_map.layout == "transposed" else tensor_map
 
 
 def _hf_module(path: str, tensor_maps: TensorMaps) -> str:
-    """Return the path in the peft folder of a module; one that transformers does not have is a SpecError."""
+    """Return the path in transformers of Lemma's module at `path`; one that is not a module there is a SpecError."""
     tensor_map = tensor_maps.get(path)
     is_single = tensor_map is not None and len(tensor_map.hf_names) == 1
     if tensor_map is None or not is_single or tensor_map.layout != "stacked" or tensor_map.rotary_dim:
@@ -175,10 +175,17 @@ def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
     return modules
 
 
-def _write_options(
+def _build_options(
     paths: Collection[str], updates: Mapping[str, UpdateOptions], full_modules: Collection[str], base: str | None
 ) -> dict[str, Any]:
-    """Return the content of adapter_config.json, by which peft finds the modules to update among those at `paths`."""
+    """Return the content of adapter_config.json; modules that it cannot tell apart are a SpecError.
+
+    Args:
+        paths: of all modules that peft may find by name.
+        updates: options of each LoRA update, by the path of its module.
+        full_modules: paths of the modules that were trained in full.
+        base: path or name of the base model.
+    """
     targets = list(updates)
     for name in full_modules:
         clashes = [path for path in paths if path != name and path.endswith(name)]
@@ -218,9 +225,9 @@ def _write_options(
 def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
     """Add the LoRA updates of a peft folder to a model, and copy its modules that were trained in full.
 
-    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The method that
-    is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and other scales
-    are multiplied into B. `write_peft` leaves these zeros out again.
+    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The returned
+    `Adaptation` has one LoRA method for all updates: those of a smaller rank are filled up with zeros to the largest,
+    and other scales are multiplied into B. `write_peft` leaves these zeros out again.
 
     Args:
         model: the base, which is changed in place once the folder was checked.
@@ -250,7 +257,11 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
 
 
 def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps) -> "PeftTensors":
-    """Return the stored tensors with Lemma's module paths for those of transformers; join updates of joint matrices."""
+    """Return the stored tensors by Lemma's module paths instead of transformers'; join the updates of joint matrices.
+
+    Args:
+        stored: tensors by transformers' paths; its `full_tensors` are emptied.
+    """
     updates: dict[str, tuple[Tensor, Tensor]] = {}
     remaining = dict(stored.updates)
     full_tensors: dict[str, Tensor] = {}
@@ -273,7 +284,7 @@ def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps) -> "PeftTens
 
 
 def _join_updates(tensor_map: TensorMap, parts: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """Join the updates (A, B) of some of transformers' modules into that of the one matrix that Lemma makes of them.
+    """Return the update (A, B) of Lemma's joint matrix, from those of the transformers modules that are its parts.
 
     Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
     """
@@ -309,7 +320,7 @@ INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")  # those that l
 
 
 class PeftOptions(ForeignFields):
-    """Options of adapter_config.json that the tensors do not tell."""
+    """Options in a peft folder's adapter_config.json that cannot be read off its tensors."""
 
     r: int = Field(default=8, ge=1)
     lora_alpha: float = Field(default=8.0, gt=0)
@@ -344,7 +355,7 @@ class PeftOptions(ForeignFields):
 
     @property
     def scale(self) -> float:
-        """Scale of the updates that no pattern changes: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
+        """Common scale, of updates that no pattern changes: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
         return self._scale(self.lora_alpha, self.r)
 
     def _scale(self, alpha: float, rank: int) -> float:
@@ -352,7 +363,7 @@ class PeftOptions(ForeignFields):
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
     def rescale(self, path: str, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (A, B) of the update of the module at `path`, with B multiplied by its scale / the common scale.
+        """Return the update (A, B) of the module at `path` with B multiplied such that the common scale applies to it.
 
         A rank that is not the one in the options is a RunError.
         """
@@ -366,12 +377,12 @@ class PeftOptions(ForeignFields):
         return A, B if scale == self.scale else B * (scale / self.scale)
 
     def as_lora(self, rank: int) -> Lora:
-        """Return Lemma's adaptation method of this rank with the common scale."""
+        """Return Lemma's spec of LoRA with this rank, the common scale and the folder's dropout."""
         return Lora(rank=rank, alpha=self.scale * rank, lora_dropout=self.lora_dropout)
 
 
 def _select_by_pattern(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
-    """Return the value of the first pattern that matches a path from a dot or its start to its end, or the default."""
+    """Return the value of the first pattern that `matches_path` accepts for a module path, or `default`."""
     matches = (value for pattern, value in (patterns or {}).items() if matches_path(pattern, path))
     return next(matches, default)
 
@@ -383,9 +394,9 @@ UNSUPPORTED = re.compile(r"\)[*+{]|\(\?|\\[1-9]")
 
 
 def matches_path(pattern: str, path: str) -> bool:
-    r"""Return whether a regular expression of a foreign file matches a path from a dot or its start to its end.
+    r"""Return whether a regular expression matches a module path as a whole, or its end after a dot.
 
-    One that is not valid, or may take long to match, is a RunError.
+    A pattern from a foreign file that is not valid, or may take long to match, is a RunError.
 
     >>> matches_path(r"layers\.(0|1\d)\..*proj", "model.layers.12.q_proj"), matches_path("proj", "q_proj")
     (True, False)
@@ -413,7 +424,7 @@ OTHER_METHODS = ("lora_", "base_layer.", "token_adapter", "original_module")
 
 @dataclass
 class PeftTensors:
-    """Tensors of a file: updates (A, B) and copies of frozen matrices by the paths of their modules, full tensors."""
+    """Tensors of a peft file: updates (A, B) and copies of frozen matrices by module path, other tensors by name."""
 
     updates: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     copies: dict[str, Tensor] = field(default_factory=dict)
@@ -421,9 +432,9 @@ class PeftTensors:
 
     @classmethod
     def sort_tensors(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
-        """Sort the tensors of a file into updates, copies of frozen matrices and full tensors.
+        """Sort the tensors of the file at `path` into updates, copies of frozen matrices and full tensors.
 
-        A and B are those of the matrix as Lemma stores it: of an embedding, a row is a token.
+        A and B are those of the matrix as Lemma stores it: a row of an embedding is a token.
         """
         stored, factors = cls(), dict[str, dict[str, Tensor]]()
         for key, tensor in tensors.items():
@@ -449,7 +460,7 @@ class PeftTensors:
 
 
 def _find_matrices_at(model: nn.Module, paths: Mapping[str, object]) -> dict[str, TargetMatrix]:
-    """Return the linear or embedding matrix at each module path of a model; an unknown path is a RunError."""
+    """Return the linear or embedding matrix at each module path (key of `paths`); an unknown path is a RunError."""
     matrices = {
         location.path: matrix
         for matrix in find_matrices(model)
@@ -463,7 +474,7 @@ def _find_matrices_at(model: nn.Module, paths: Mapping[str, object]) -> dict[str
 
 
 def _build_updates(targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora) -> dict[int, LowRankUpdate]:
-    """Build the stored LoRA updates of matrices, given by module path; return them by the `id` of their weights.
+    """Return the stored LoRA updates of the matrices in `targets` (by module path), by the `id` of their weights.
 
     All locations of a tied matrix must have the same update. `method` has the rank and scale of all updates.
     """
@@ -495,9 +506,9 @@ def _build_updates(targets: Mapping[str, TargetMatrix], stored: PeftTensors, met
 def _pair_full_tensors(
     model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return (parameter of the model, saved value) pairs for what was saved in full; check frozen copies.
+    """Return (tensor of the model, saved value) for each tensor that was saved in full.
 
-    Copies of frozen matrices must equal those of the model.
+    A missing tensor, or a saved copy of a frozen matrix that differs from the model's, is a RunError.
     """
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for name, value in stored.full_tensors.items():
@@ -527,7 +538,7 @@ def _copy_into(target: Tensor, value: Tensor) -> None:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the safetensors file of a peft folder; a missing or damaged one is a RunError."""
+    """Return the tensors by name in a peft folder's safetensors file; a missing or damaged one is a RunError."""
     path = folder / WEIGHTS
     if not path.exists() and (folder / PICKLE).exists():
         raise RunError(

@@ -50,7 +50,7 @@ def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, ti
 
 
 class NoEmbedding(nn.Module):
-    """No position embedding."""
+    """The identity, in place of a position embedding."""
 
     def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return the vectors unchanged."""
@@ -110,8 +110,8 @@ class RotaryEmbedding(nn.Module):
     def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return queries or keys rotated by the angles of positions start, start + 1, …, or of a position per row.
 
-        The table grows as needed, except in compiled code, which computes what it lacks. Positions by row must be in
-        it: `ensure_length` makes it long enough.
+        The table grows as needed, except in compiled code, which computes missing rows each time. A tensor `start` must
+        be within the table: `ensure_length` makes it long enough.
         """
         if isinstance(start, Tensor):
             rows = self.table[start][:, None, None]
@@ -157,7 +157,7 @@ class RotaryEmbedding(nn.Module):
 def rotary_frequencies(
     width: int, base: float, scaling: Scaling, device: torch.device | None = None
 ) -> tuple[Float[Tensor, " pairs"], float]:
-    """Return the angle per position of each pair, scaled (θ_i = base^(−2(i−1)/width) before), and a factor for vectors.
+    """Return the angle per position of each pair, θ_i = base^(−2(i−1)/width) with scaling, and a factor for vectors.
 
     >>> from lemma.spec.positions import LinearScaling
     >>> rotary_frequencies(4, 10_000.0, LinearScaling(factor=2))[0].tolist()
@@ -224,7 +224,7 @@ class AlibiBias(nn.Module):
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return −m·|distance| for every head, with its slope m."""
+        """Return −m·|distance| for every head and distance, with the head's slope m."""
         return -self.slopes[:, None] * distances.abs()
 
 
@@ -247,7 +247,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return every head's trained bias at these distances."""
+        """Return every head's trained bias of the bucket of each distance."""
         return self.weight[relative_buckets(distances, self.buckets, self.max_distance, self.causal)].T
 
 
@@ -255,6 +255,11 @@ def relative_buckets(
     distances: Int[Tensor, " distances"], buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, " distances"]:
     """Return the bucket index of each distance: one bucket per small distance, then logarithmic (Raffel et al. 2020).
+
+    Args:
+        distances: query position − key position.
+        buckets: number of buckets; half are for negative distances unless `causal`.
+        max_distance: distance from which all are in the last bucket.
 
     >>> relative_buckets(torch.tensor([-1, 0, 1, 2, 3, 5, 7, 100]), 8, 16, causal=True).tolist()
     [0, 0, 1, 2, 3, 4, 5, 7]
@@ -287,7 +292,7 @@ def sinusoids(context: int, width: int, base: float, first: int = 0) -> Float[Te
 
 
 def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
-    """Return the module with which a kind of positions acts at one point of the model; None if it does not act there.
+    """Return a new module with which positions of this spec act at one point of a model; None if they do not act there.
 
     Args:
         hook: the point: "adds" (to embeddings), "rotates" (queries and keys) or "biases" (attention scores).
@@ -318,5 +323,5 @@ def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: boo
 
 
 def build_positions(spec: Positions, context: int, width: int) -> nn.Module:
-    """Return the module that adds a spec's position embeddings to token embeddings; the identity without any."""
+    """Return a new module that adds a spec's position embeddings to token embeddings; the identity if it has none."""
     return build_hook(spec, "adds", context, width) or NoEmbedding()

@@ -50,7 +50,7 @@ class AttentionRecord:
         return weights if self.sinks is None else weights * self.non_sink_fraction()
 
     def non_sink_fraction(self) -> Float[Tensor, "batch heads new 1"]:
-        """Return the total weight of the keys except the sink: Σ exp(score) / (Σ exp(score) + exp(sink))."""
+        """Return the fraction of each row's weight that the sink leaves to keys: Σ exp(score) / (Σ + exp(sink))."""
         assert self.sinks is not None
         sums = self.scores().logsumexp(-1, keepdim=True)
         return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])
@@ -67,7 +67,7 @@ class AttentionRecord:
         return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
 
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
-        """Return False for queries at positions of padding, True for others; None if no padding is known.
+        """Return a mask of the queries, False at padding; None if it is not known where padding is.
 
         Padding is known only from a mask of keys that is the same for every row, with as many rows as keys.
         """
@@ -94,10 +94,7 @@ class AttentionListener(TorchFunctionMode):
         raise NotImplementedError
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `attend(*args, **kwargs)`, PyTorch's fused attention, and return its output.
-
-        Subclasses record the call.
-        """
+        """Return `attend(*args, **kwargs)`, the output of PyTorch's fused attention; subclasses record the call."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -118,7 +115,7 @@ class AttentionListener(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def dispatch(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `on_sdpa`, or `attend` itself while `on_sdpa` is running already."""
+        """Return the output of `on_sdpa`, or of `attend` itself for a call from inside `on_sdpa`."""
         if self._inside:
             return attend(*args, **kwargs)
         self._inside = True
@@ -129,7 +126,7 @@ class AttentionListener(TorchFunctionMode):
 
 
 class ListenerRegistry(threading.local):
-    """Listeners by thread; while any thread has one, PyTorch's function is replaced by one that dispatches to them."""
+    """Attention listeners by thread; while there is any, PyTorch's fused attention is replaced to call them."""
 
     lock, count = threading.Lock(), 0
     original_sdpa: Callable[..., Tensor] = SDPA
@@ -159,12 +156,12 @@ LISTENERS = ListenerRegistry()
 
 
 def _patched_sdpa(*args: Any, **kwargs: Any) -> Tensor:
-    """Compute `scaled_dot_product_attention` through this thread's listeners; the arguments are PyTorch's."""
+    """Return `scaled_dot_product_attention(*args, **kwargs)`, computed through this thread's listeners."""
     return _dispatch_sdpa(LISTENERS.active, *args, **kwargs)
 
 
 def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
-    """Call `scaled_dot_product_attention` through the last listener, which calls the one before it, and so on."""
+    """Return `scaled_dot_product_attention`, called through the last listener, which calls the one before it, etc."""
     if not listeners or torch.compiler.is_compiling():
         return ListenerRegistry.original_sdpa(*args, **kwargs)
     *outer, inner = listeners
@@ -173,7 +170,7 @@ def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs:
 
 @contextmanager
 def notify_listeners(record: AttentionRecord) -> Iterator[None]:
-    """Call `on_attention` of this thread's listeners; inside, their `on_sdpa` does not record the kernel call again."""
+    """Pass the record to this thread's listeners (`on_attention`); inside, they do not record the kernel call again."""
     for listener in LISTENERS.active:
         listener.on_attention(record)
         listener.is_announced = True
@@ -193,14 +190,11 @@ class AttentionRecorder(AttentionListener):
         self.path: list[tuple[str, nn.Module]] = []  # modules being called, the innermost last
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Append a record of a call of Lemma's own attention."""
+        """Append a record of a call of attention, with the path of the module that is being called."""
         self.records.append(replace(record, name=self.path[-1][0] if self.path else ""))
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call PyTorch's fused attention and record it.
-
-        If the module has attention sinks, scale the output for them.
-        """
+        """Call PyTorch's fused attention, record it and return its output, scaled for the module's sinks if any."""
         outputs = attend(*args, **kwargs)
         if self.is_announced:
             return outputs
@@ -223,7 +217,7 @@ class AttentionRecorder(AttentionListener):
 
 @contextmanager
 def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionRecord]]:
-    """Collect a record of every call of attention in this thread, in order.
+    """Yield a list to which every call of attention in this thread is appended as a record, in order.
 
     With a model, each record has the path of the module that attended, and the model's attention is kept from
     skipping the fused kernel: by torch.nn's shortcut, and by other implementations of Hugging Face's.
@@ -301,10 +295,7 @@ def record_from_sdpa(
 
 
 def mask_to_bias(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return a boolean mask as a bias of the scores in the dtype of `like`: −∞ where it is False.
-
-    A float mask as it is.
-    """
+    """Return a boolean mask as a bias in the dtype of `like`, −∞ where it is False; a float mask or None unchanged."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)

@@ -53,9 +53,7 @@ class DecoderModel(LanguageModel):
         self.logit_cap = spec.logit_cap
 
     def init_weights(self) -> None:
-        """Draw initial weights as GPT-2's: standard deviation 0.02, less with depth for matrices that add to the
-        residual.
-        """
+        """Draw GPT-2's initial weights: standard deviation 0.02, over √(2L) for matrices that add to the residual."""
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
@@ -81,7 +79,7 @@ class DecoderModel(LanguageModel):
         return self.embedding.embedding_dim
 
     def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Logits, "DecoderCache"]:
-        """Predict the token after each of `tokens`, from the last T tokens up to it or from all of them.
+        """Return the logits of the token after each of `tokens` (vocabulary last), and the cache to continue from.
 
         While the window is not full, keys and values are appended. Once it is full, every further token moves all
         absolute positions, so its whole window is read again. With rotary or ALiBi positions it is never full.
@@ -109,8 +107,7 @@ class DecoderModel(LanguageModel):
                 module.ensure_length(length)
 
     def step(self, tokens: Int[Tensor, "batch 1"], slots: "DecoderSlotCache") -> Logits:
-        """Append the next token of each sequence to its slot, which must have room, and return the logits of the
-        token after it.
+        """Append the next token of each sequence to its slot, which must have room; return the logits after it.
 
         All shapes are those of the full capacity, whatever the lengths: nothing here depends on numbers that the device
         holds, so a step can be captured in a CUDA graph.
@@ -128,10 +125,7 @@ class DecoderModel(LanguageModel):
         return self.logits_of(self.norm(hidden))
 
     def vectors(self, tokens: Tokens) -> HiddenStates:
-        """Return the hidden states of token ids, at most as many per row as the context.
-
-        No token sees the padding after it.
-        """
+        """Return the hidden states of token ids, at most as many per row as the context; padding (−1) at the end."""
         trimmed = trim_padding(tokens, self.window, "decoder.context").clamp(min=0)
         return pad_to_length(self._read(trimmed, DecoderCache(trimmed[:, :0], self.window))[0], tokens.shape[1])
 
@@ -152,10 +146,7 @@ class DecoderModel(LanguageModel):
         return self.positions(embedded, start=start)
 
     def _read(self, tokens: Tokens, cache: "DecoderCache") -> tuple[HiddenStates, tuple[KVCache, ...]]:
-        """Read new tokens after those of a cache.
-
-        Return their hidden states and the extended KV cache of each layer.
-        """
+        """Read new tokens after those of a cache; return their hidden states and each layer's extended KV cache."""
         start, new = cache.tokens.shape[1], tokens.shape[1]
         hidden = self._embed(tokens, start)
         if self.training and (hidden.is_cuda or support.COST_RECORDER):
@@ -185,12 +176,13 @@ class WindowedState(State):
 
     @property
     def about(self) -> str:
+        """The state in words, such as "the window of the last 8 tokens"."""
         return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
 
 
 @dataclass(frozen=True)
 class DecoderCache(WindowedState):
-    """The tokens that count, and the KV cache of every layer while the window is not full.
+    """State of a decoder: the tokens on which it depends, and every layer's KV cache until the window is full.
 
     With a sliding window in every layer, caches hold no more than what later tokens see; all tokens are there, since
     their number is the position of the next.
@@ -201,11 +193,13 @@ class DecoderCache(WindowedState):
     layers: tuple[KVCache, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tokens as "seen", and the cached tensors of layer i as "layers.i.0", "layers.i.1"."""
         layers = enumerate(self.layers)
         caches = {f"layers.{index}.{part}": tensor for index, layer in layers for part, tensor in enumerate(layer)}
         return {"seen": self.tokens} | caches
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderCache":
+        """Return a cache of the same window and number of layers that holds these tensors, named as by `tensors()`."""
         layers = tuple(
             tuple(tensors[f"layers.{index}.{part}"] for part in range(len(layer)))
             for index, layer in enumerate(self.layers)
@@ -217,7 +211,7 @@ class DecoderCache(WindowedState):
         return replace(self, layers=tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in self.layers))
 
     def signature(self, row: int = 0) -> bytes:
-        """Return the tokens, which determine the state: while the window fills, none recurs; then it is read again."""
+        """Return a row's tokens as bytes; equal tokens mean equal states, since keys and values follow from them."""
         return tensor_bytes(self.tokens[row])
 
 
@@ -244,16 +238,14 @@ class DecoderSlotCache(WindowedState):
         self.refill(cache)
 
     def _allocate(self, template: KVCache, batch: int) -> SlotCache:
-        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of the cache
-        `template`.
-        """
+        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of `template`."""
         tensors = tuple(
             tensor.new_zeros(batch, *tensor.shape[1:-2], self.capacity, tensor.shape[-1]) for tensor in template
         )
         return SlotCache(tensors, self.row_index, self.lengths)
 
     def refill(self, cache: DecoderCache) -> None:
-        """Overwrite all slots by the sequences of a cache, which has as many rows, all of one length."""
+        """Overwrite all slots by the sequences of a cache of as many rows, all of one length."""
         self.length, self.window = cache.tokens.shape[1], cache.window
         self.write_rows(self.row_index, cache, self.row_index)
 
@@ -272,14 +264,15 @@ class DecoderSlotCache(WindowedState):
         return replace(self.tokens_only(), layers=layers)
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tokens read so far as "seen", without keys and values."""
         return {"seen": self.tokens[:, : self.length]}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderSlotCache":
-        """Raise an error: slots are made from a `DecoderCache`."""
+        """Raise NotImplementedError: slots can only be made from a `DecoderCache`, not from tensors."""
         raise NotImplementedError("make slots from a cache.")
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
-        """Return new slots with the sequences of these row indices, of the same capacity."""
+        """Return new slots of the same capacity with copies of the sequences at the rows `index`."""
         selected = self.resize(index, len(index), self.max_length)
         selected.lengths.fill_(self.length)
         return selected
@@ -296,9 +289,7 @@ class DecoderSlotCache(WindowedState):
                 slot[into, ..., start:length, :] = entry[source]
 
     def narrow(self, length: int) -> "DecoderSlotCache":
-        """Return a view of the slots with the smallest capacity that holds `length` tokens: a step costs as much as
-        its capacity.
-        """
+        """Return a view of the slots with the least capacity for `length` tokens, since a step costs as much as it."""
         view = copy(self)
         view.capacity = min(self.capacity, _round_up(length, NARROW_ALIGNMENT))
         view.layers = [
@@ -310,7 +301,7 @@ class DecoderSlotCache(WindowedState):
     def resize(self, rows: Tensor, batch: int, max_length: int) -> "DecoderSlotCache":
         """Return new slots for `batch` sequences of up to `max_length` tokens.
 
-        The first ones hold a copy of these rows.
+        The first len(rows) slots are copies of the sequences at the indices `rows`; the others are empty.
         """
         resized = DecoderSlotCache(DecoderCache(self.tokens.new_zeros(batch, 0), self.window), max_length)
         resized.length = self.length
@@ -325,6 +316,7 @@ class DecoderSlotCache(WindowedState):
         return resized
 
     def signature(self, row: int = 0) -> bytes:
+        """Return a row's tokens as bytes; equal tokens mean equal states."""
         return tensor_bytes(self.tokens[row, : self.length])
 
 

@@ -14,7 +14,7 @@ from lemma.spec.models import Graph
 
 
 class GraphModel(Model):
-    """H ← relu(Â H W + b) layer after layer, the last one to the classes."""
+    """Graph convolutional network: H ← relu(Â H W + b) in each layer; the last gives class logits, without relu."""
 
     def __init__(self, spec: Graph, dropout: float = 0.0) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ INITIAL_STD = 0.02  # of embeddings and outputs
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Settings of a layer; its attention says how wide it is, and whether it has biases if others are unset."""
+    """Settings of a Transformer layer; the width, and biases where unset, are those of its `attention`."""
 
     attention: AttentionShape
     inner: int  # units of the feed-forward layer
@@ -47,7 +47,7 @@ class LayerShape:
     norm_epsilon: float = 1e-5
 
     def build_norm(self) -> nn.Module:
-        """Return a new norm module for the layer, as the settings say."""
+        """Return a new layer norm or RMS norm with the width, bias and epsilon of these settings."""
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
         return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
 
@@ -314,7 +314,7 @@ class EncoderModel(TransformerModel):
                 self.follow = nn.Linear(width, 2, bias=spec.bias)
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
-        """Return token embeddings with those of positions and segments added, normalised if the spec has that norm."""
+        """Return token embeddings plus those of positions `start`, … and of segments; then the norm if there is one."""
         hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         if self.segments is not None:
             ends = (tokens == self.spec.special_ids[1]).long()
@@ -332,7 +332,7 @@ class EncoderModel(TransformerModel):
         return self.output(self.vectors(tokens))
 
     def follows(self, tokens: Tokens) -> Float[Tensor, "batch two"]:
-        """Return two logits for each row: its second segment does not follow the first (0), or does (1)."""
+        """Return two logits per row: that its second segment does not follow its first, and that it does."""
         if self.follow is None:
             raise SpecError(
                 "encoder.objective = 'masked': this encoder has not learned what follows what. Use forward(tokens), or "
