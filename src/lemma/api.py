@@ -266,7 +266,7 @@ def register(kind: type[Spec], **parts: Any) -> type[Spec]:
     Args:
         kind: A subclass of `NewFamily`, `NewPositions` or `NewObjective`.
         parts: Parts of the implementation: model= of a family, loss= of an objective, adds=, rotates= or biases= of
-            positions. Leave out parts that the class names as package.module:attribute.
+            positions. Parts that the class names as package.module:attribute can be left out.
 
     A run stores the name. To open it elsewhere, register the class again, or make a package of it with an entry point.
 
@@ -881,7 +881,7 @@ class Count:
             quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
             multiply_add, causal, elementwise: Conventions for counting FLOPs.
             time_limit: CPU seconds for the formulas of one quantity; beyond it, the quantity is measured.
-            memory_limit: Maximum MiB of the weights of a run on real tensors; beyond it, runs use no memory.
+            memory_limit: Maximum MiB of the weights of a run on real tensors; beyond it, runs use the meta device.
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count("feed-forward", N=3).parameters.formula

@@ -39,7 +39,7 @@ OPTIONS = {
     "out": option(Path | None, "Output file of --plan: .html, .json, .md …", "FILE"),
     "draw": option(Path | None, "Draw the data flow with all shapes instead.", "FILE.svg"),
     "time_limit": option(float, "CPU time limit for the formulas of one quantity.", "SECONDS", default=120.0),
-    "memory_limit": option(float, "Maximum memory for the weights of a run while counting.", "MIB", default=256.0),
+    "memory_limit": option(float, "Maximum size of the weights in runs on real tensors.", "MIB", default=256.0),
     "form": option(Form, "Output format.", names="--format", default=Form.text),
 }
 

@@ -183,7 +183,7 @@ class GridStudy(StudySpec):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the spec or the recipe for all models that have them."""
     seeds: Seeds = (1, 2)
-    """Number of seeds, counted from 1, or a list of seeds: one run per seed."""
+    """Number of seeds (1, 2, …), or a list of seeds: one run per seed."""
     budget: StudyBudget = StudyBudget()
     """Budget of every model."""
     tune: Annotated[StudyTuning | None, BeforeValidator(_read_tuning)] = None
@@ -271,7 +271,7 @@ class LabelStudy(LabelledTexts, StudySpec):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the body or the recipe for all classifiers whose body has them."""
     seeds: Seeds = (1, 2, 3)
-    """Number of seeds, counted from 1, or a list of seeds: one run per seed."""
+    """Number of seeds (1, 2, …), or a list of seeds: one run per seed."""
     epochs: float = Field(default=8.0, gt=0)
     """Number of epochs over the labelled texts, unless settings.steps is set."""
     least_steps: int = Field(default=100, ge=1)
@@ -291,7 +291,7 @@ class ClassifiersStudy(LabelStudy):
     tolerance: float = Field(default=0.02, gt=0, lt=1)
     """Maximum difference of accuracies that count as about the same."""
     repetitions: int = Field(default=20, ge=1, le=10_000)
-    """Number of rounds to time inference; each times every model once."""
+    """Number of rounds to time inference; every model is timed once per round."""
 
 
 class PretrainingStudy(LabelStudy):
@@ -334,7 +334,7 @@ class GraphStudy(GraphSource, StudySpec):
     settings: dict[str, Any] = Field(default_factory=dict)
     """Settings of the model or the recipe for all models."""
     seeds: Seeds = tuple(range(1, 11))
-    """Number of seeds, counted from 1, or a list of seeds: each draws a split and initial weights."""
+    """Number of seeds (1, 2, …), or a list of seeds: each draws a split and initial weights."""
 
 
 # Studies that train nothing: what a layer costs by formula, and the time it takes.
@@ -348,7 +348,7 @@ class CostStudy(StudySpec):
     batch: Annotated[Size, Letter("B")] = 4
     """Batch size in sequences."""
     repetitions: int = Field(default=20, ge=1, le=10_000)
-    """Number of rounds; each times every model once."""
+    """Number of rounds; every model is timed once per round."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to measure on; auto uses a GPU if there is one."""
     seed: int = Field(default=1, ge=0, lt=2**63)
