@@ -16,7 +16,7 @@ HEADS = {
     "text": option(TEXT, "Text for the model to read."),
     "file": option(Path | None, "Text file to read instead."),
     "repeated": option(NUMBER, "Use N random tokens twice instead, to reveal induction heads.", "N"),
-    "corpus": option(TEXT, "Show the means of every head over all tokens of a corpus or file.", "FILE|NAME"),
+    "corpus": option(TEXT, "Show the means of every head over a file or the test split of a corpus.", "FILE|NAME"),
     "layer": option(NUMBER, "Show only this layer, counted from 0."),
     "head": option(NUMBER, "Show only this head of each layer, counted from 0."),
     "out": option(Path | None, "Output file: .html, .svg, .json, or .csv for the table."),
