@@ -271,8 +271,8 @@ def _split_shakespeare(files: Sequence[Path]) -> TextSplits:
 def _split_speeches(files: Sequence[Path]) -> TextSplits:
     """Return the files (one per speech) of each split: of every ten years, one is validation and one is test.
 
-    Years stay whole, since a year's written and spoken messages have passages in common. Presidents quote
-    earlier messages: with these years 0.1 % and 0.6 % of the runs of 20 words in validation and test are in training.
+    Years stay whole, since a year's written and spoken messages have passages in common. Presidents quote earlier
+    messages: with these years 0.1 % and 0.6 % of the runs of 20 words in validation and test are in training.
     """
     splits: TextSplits = {"train": [], "validation": [], "test": []}
     for number, (_, speeches) in enumerate(groupby(files, key=lambda path: path.name[:4])):

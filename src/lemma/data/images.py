@@ -620,9 +620,9 @@ def prepare_images(
 ) -> Splits[CaptionedImages]:
     """Read, split and tokenize images of `side` × `side` pixels, with captions that are cut to `length` tokens.
 
-    `special_tokens` puts captions between `<start>` and `<end>`, which count. Without the tokenizer of a trained model
-    one is trained on the training captions. With `evaluation` the result has a single split: `split`, by default `test`
-    of a built-in set or of provided splits, and of other folders all images as a split called `images`.
+    `special_tokens` puts captions between `<start>` and `<end>`, within `length`. Without the tokenizer of a trained
+    model one is trained on the training captions. With `evaluation` the result has a single split: `split`, by default
+    `test` of a built-in set or of provided splits, and of other folders all images as a split called `images`.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)

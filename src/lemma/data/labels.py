@@ -314,10 +314,10 @@ def prepare_labels(
 ) -> Splits[LabelledExamples]:
     """Read, split and tokenize labelled texts, which are cut to `length` tokens.
 
-    `special_tokens` puts texts between `<start>` and `<end>`, which count. A trained model passes its tokenizer and its
-    class names in order; otherwise a tokenizer is trained on the training texts. With `trees` the tokens are the words
-    of the trees, and come with their heads. With `evaluation` the result has a single split: `split`, by default `test`
-    of a built-in set or of provided splits, and of other files all texts as a split called `text`.
+    `special_tokens` puts texts between `<start>` and `<end>`, within `length`. A trained model passes its tokenizer and
+    its class names in order; otherwise a tokenizer is trained on the training texts. With `trees` the tokens are the
+    words of the trees, and come with their heads. With `evaluation` the result has a single split: `split`, by default
+    `test` of a built-in set or of provided splits, and of other files all texts as a split called `text`.
     """
     source = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     allowed = labels if labels is not None else sorted({label for _, label in source.examples})

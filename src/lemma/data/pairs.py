@@ -149,10 +149,11 @@ def prepare_pairs(
 ) -> Splits[TokenPairs]:
     """Read, split and tokenize pairs of texts; drop those with more than `length` tokens on a side.
 
-    A source counts with `<end>`, a target with one special token. Repeated pairs count once, unless both validation and
-    test are provided: then all files are taken as they are. Without the tokenizer of a trained model one is trained on
-    both sides of the training pairs. With `evaluation` the result has a single split: `split`, by default `test` of a
-    built-in set or of provided splits, and of other files all pairs as a split called `pairs`.
+    The length of a source includes its `<end>`, that of a target one of its two special tokens. Repeated pairs count
+    once, unless both validation and test are provided: then all files are taken as they are. Without the tokenizer of a
+    trained model one is trained on both sides of the training pairs. With `evaluation` the result has a single split:
+    `split`, by default `test` of a built-in set or of provided splits, and of other files all pairs as a split called
+    `pairs`.
     """
     files = split_files(spec)
     source = read_pair_file(spec.pairs, spec.source, spec.target, progress, deduplicate=len(files) < 2)

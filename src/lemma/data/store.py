@@ -354,8 +354,8 @@ def utf8_size(text: str) -> int:
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedText:
     """Encode a batch of pieces, each a text and its position in its document, as one array of ids.
 
-    Between two documents is one `<eos>`, if the tokenizer has it. Before each document come the special tokens
-    that a pretrained model expects at the beginning of a text.
+    Between two documents is one `<eos>`, if the tokenizer has it. Before each document come the special tokens that a
+    pretrained model expects at the beginning of a text.
     """
     ids: list[np.ndarray] = []
     size = dropped = 0
@@ -450,7 +450,7 @@ def encode_splits(
 ) -> tuple[dict[str, TokenRows], list[str]]:
     """Encode the texts of each split in rows of at most `length` tokens; return the rows by split, and notes.
 
-    `special_tokens` puts texts between `<start>` and `<end>`, which count; `noun` is what the notes call the texts.
+    `special_tokens` puts texts between `<start>` and `<end>`, within `length`; `noun` is what the notes call the texts.
     """
     num_special = sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     max_tokens = length - num_special

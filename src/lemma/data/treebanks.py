@@ -531,9 +531,9 @@ def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Se
 
 
 def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
-    """Return the files of a built-in treebank, file or folder by split, which their names tell ("dev": validation).
+    """Return the files of a built-in treebank, a folder or a single file by split, as their names indicate.
 
-    All files are `train` if no name holds "train".
+    All files are `train` if no name indicates a training split.
     """
     if name in TREEBANKS:
         paths = fetch_corpus(TREEBANKS[name], progress)

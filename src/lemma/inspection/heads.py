@@ -220,7 +220,7 @@ class Heads(Result):
         return drawing.render_template("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format, by suffix; .html is interactive, .svg a drawing."""
+        """Return by file suffix the functions that render the heads as a file's text: .html, .svg and others."""
         return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
@@ -301,7 +301,7 @@ class HeadMeans(Result):
 
     @property
     def heads(self) -> list[dict[str, Any]]:
-        """Layer, head, entropy and distance of each head."""
+        """Dictionaries of layer, head, entropy and distance, one per head."""
         return self.records()
 
     def records(self) -> list[dict[str, Any]]:

@@ -70,7 +70,7 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
-    """Raise an InputError if the model has no attention, or lacks this layer or head; it runs on three tokens."""
+    """Raise an InputError if the model has no attention or lacks this layer or head, by running it on a few tokens."""
     size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
     _select_heads(_head_indices(_record_self_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
@@ -374,7 +374,7 @@ class ParsedText(Result):
         )
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format; drawings are as wide as their trees."""
+        """Return by file suffix the functions that render the trees as a file's text; lines are not wrapped."""
         return super().writers() | {
             ".svg": self.svg,
             ".html": self.html,

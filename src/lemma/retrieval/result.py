@@ -159,7 +159,7 @@ class SearchResult(Result):
         ]
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format, by suffix."""
+        """Return by file suffix the functions that render the result as a file's text."""
         writers = super().writers() | {".csv": lambda: as_csv(self.records())}
         return {suffix: writers[suffix] for suffix in FILE_SUFFIXES}
 
