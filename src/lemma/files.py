@@ -508,7 +508,7 @@ LARGE_FILE = 64 << 20  # bytes from which on a verified file is remembered on di
 def write_checked_json(
     path: Path, values: Mapping[str, Any], *, indent: int | None = 1, allow_nan: bool = True
 ) -> None:
-    """Write values as a JSON file with their SHA-256 in it, atomically, for `read_checked_json`."""
+    """Write values and their SHA-256 atomically as a JSON file for `read_checked_json`; options as of `json.dumps`."""
     plain = json.loads(json.dumps(values, allow_nan=allow_nan))  # as it will be read: keys are strings then
     content = {**plain, "sha256": _values_checksum(plain)}
     write_atomically(path, json.dumps(content, indent=indent, ensure_ascii=False))  # any cut of which is no JSON

@@ -207,7 +207,7 @@ class ContiguousStreams:
         return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Return the offset in tokens of each row's window; within an epoch it starts where the last one ended.
+        """Return the offset in tokens of each row's window at a training step: within an epoch, where the last one ended.
 
         >>> streams = ContiguousStreams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
@@ -334,15 +334,15 @@ class MaskedWindows:
         inputs = np.concatenate(parts, axis=1)
         targets = np.full_like(inputs, PAD)
         if self.num_predicted:
-            self._mask(inputs, targets, rng)
+            self._mask_tokens(inputs, targets, rng)
         if self.is_paired:
             targets[:, 0] = is_next
         return inputs, targets
 
-    def _mask(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
-        """Select tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, in place.
+    def _mask_tokens(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
+        """Draw the tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, in place.
 
-        Every row has the same number of them, and special tokens at the same positions.
+        In every row equally many are drawn, and special tokens are expected at the same positions.
         """
         text_vocabulary = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
         inner = np.arange(1, inputs.shape[1] - 1)

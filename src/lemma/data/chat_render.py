@@ -45,7 +45,7 @@ def raise_exception(message: Any) -> None:
 def to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Return a value as JSON text; the `tojson` filter of chat templates."""
+    """Return a value as JSON text, with options of `json.dumps`; the `tojson` filter of chat templates."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

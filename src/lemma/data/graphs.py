@@ -326,7 +326,7 @@ class GraphTable:
 
 
 def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> RawGraph:
-    """Read a graph from a table of nodes and a table of edges; `description` is its name for people."""
+    """Read a graph from a table of nodes and a table of edges; `description` is its name for messages."""
     nodes = _open_table(nodes_path, (*IDS, *LABELS, "features"))
     data_hash = files_hash([nodes_path, edges_path])
     return _build_graph(nodes, _open_table(edges_path, (*SOURCES, *TARGETS, *WEIGHTS)), data_hash, description)
@@ -346,7 +346,10 @@ def _open_table(path: Path, aliases: Sequence[str]) -> GraphTable:
 
 
 def _build_graph(nodes: GraphTable, edges: GraphTable, data_hash: str, description: str) -> RawGraph:
-    """Build a graph from the rows of two tables; an edge to an unknown node is an error that names its line."""
+    """Build a graph from the rows of two tables; an edge to an unknown node is an error that names its line.
+
+    `data_hash` is the hash of the files, and `description` their name for messages.
+    """
     names, labels, features, notes = _read_nodes(nodes)
     numbered, weights = _read_edges(edges, {name: number for number, name in enumerate(names)})
     return RawGraph(names, labels, features, numbered, weights, data_hash, description, tuple(notes))
@@ -482,7 +485,7 @@ def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
 
 
 def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
-    """Return the value of `key` in a JSON object as a node's name; a missing or nested one is an error."""
+    """Return the value of `key` in a JSON object as a node name; a missing or nested one is an error at `location`."""
     if key not in item or isinstance(item[key], dict | list):
         raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
     return str(item[key])

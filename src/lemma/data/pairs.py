@@ -91,7 +91,7 @@ def read_pair_file(
 ) -> ExampleFile[Pair]:
     """Read pairs of texts from a built-in data set, or from a TSV, CSV or JSONL file.
 
-    Columns are given by name or number; by default those with usual names are read.
+    Columns are given by name or number; by default those with usual names are read. `deduplicate` drops repeated pairs.
     """
     is_builtin = name in PAIR_CORPORA
     if is_builtin:

@@ -287,7 +287,10 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
 def _train_on_text(
     source: TextFiles, spec: TokenizerSpec, data_hash: str, progress: Progress | None
 ) -> tuple[Tokenizer, str]:
-    """Return the tokenizer of a spec, trained on the training split or cached, and a note on the sample used."""
+    """Return the tokenizer of a spec, trained on the training split, and a note on the sample used.
+
+    The tokenizer is cached under `data_hash`, which identifies the text.
+    """
     spans = source.splits["train"]
     total = total_size(spans)
     is_sample = spec.kind == "byte-pairs" and total > SAMPLE

@@ -265,7 +265,7 @@ def _allow_long_cells() -> Iterator[None]:
 
 
 def _count_columns(path: Path, separator: str, max_rows: int | None) -> list[int]:
-    """Return the number of columns of each of the first rows (None: of all); [] if quotes are broken."""
+    """Return how many columns each of the first rows (None: of all) has with a separator; [] if quotes are broken."""
     with _allow_long_cells():
         try:
             return [len(cells) for _, cells in islice(_csv_rows(path, separator), max_rows)]

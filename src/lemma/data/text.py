@@ -335,7 +335,10 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
 
 
 def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
-    """Yield the uncompressed size in bytes of a column in each row group; refuse a decompression bomb."""
+    """Yield the uncompressed size in bytes of a column in each row group, by the Parquet file's metadata.
+
+    A size that is far above the compressed one, as in a decompression bomb, is an error.
+    """
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]

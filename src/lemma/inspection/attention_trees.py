@@ -136,7 +136,7 @@ def relation_findings(
 def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tuple[Accuracies, Counter[str]]:
     """Return each head's accuracy in per cent by relation and direction, and the number of arcs of each relation.
 
-    It is the fraction of arcs in which the word attended to most from one end is the other end.
+    It is the percentage of arcs of `gold` of which the word attended to most from one end is the other end.
     """
     hits: dict[tuple[str, Direction], np.ndarray] = defaultdict(lambda: np.zeros(most_attended[0].shape[0]))
     counts: Counter[str] = Counter()
@@ -151,7 +151,10 @@ def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tu
 
 
 def best_offsets(gold: Sequence[Sentence]) -> dict[tuple[str, Direction], tuple[int, float]]:
-    """Return by relation and direction the most frequent signed distance in words, and how frequent in per cent."""
+    """Return by relation and direction the most frequent signed distance in words, and its frequency in per cent.
+
+    It is that of the baseline in which every word attends at a fixed distance.
+    """
     offset_counts: dict[str, Counter[int]] = defaultdict(Counter)
     for sentence in gold:
         for head_word, dependent, relation in sentence.arcs():

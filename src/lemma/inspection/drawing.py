@@ -66,7 +66,7 @@ def text_colour(colour: int) -> str:
 
 
 def encode_png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
-    """Draw an attention matrix as PNG bytes, one pixel per weight; masked ones are transparent.
+    """Draw an attention matrix as PNG bytes, one pixel per weight; those that are not `allowed` are transparent.
 
     PNG 1.2: header, palette, transparency of its first entry, rows, end.
     """
@@ -149,7 +149,7 @@ def draw_pattern_letters(heads: "Heads") -> str:
 def shade_matrix(
     weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"], rows: int, columns: int
 ) -> list[str]:
-    """Draw an attention matrix as `rows` lines of `columns` characters, blank where all weights are masked.
+    """Draw an attention matrix as `rows` lines of `columns` characters, blank where no weight is `allowed`.
 
     A character is as dark as the mean attention that its queries give to its keys.
 

@@ -371,7 +371,8 @@ def look_at_corpus(run: Run, corpus: str) -> HeadMeans:
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
     """Run the model on tokens; return for each layer three sums over rows, by head.
 
-    They are those of entropies, of squared distances and of ones.
+    They are those of entropies, of squared distances and of ones. `fused` are the modules that compute them in a GPU
+    kernel; if empty, attention is recorded instead.
     """
     read = getattr(model, "vectors", model)
     if not fused:

@@ -157,7 +157,10 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
 def _input_ids(
     tokenizer: Tokenizer, text: str | Sequence[int], number: int, max_tokens: int, normalise: bool
 ) -> Sequence[int]:
-    """Return the ids of a text (in lower case if `normalise`), or validated ids; `number` is its number in errors."""
+    """Return the 1 to `max_tokens` ids of a text (in lower case if `normalise`), or validate ids passed instead.
+
+    `number` is the number of the input in errors.
+    """
     if isinstance(text, str):
         text = normalise_caption(text) if normalise else text
         encoded, _ = tokenizer.encode_batch([text])
