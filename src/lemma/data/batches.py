@@ -207,7 +207,7 @@ class ContiguousStreams:
         return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Return the offset in tokens of each row's window at a training step: within an epoch, where the last one ended.
+        """Return each row's offset in tokens at a training step; within an epoch it is where the last window ended.
 
         >>> streams = ContiguousStreams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
