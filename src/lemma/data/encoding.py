@@ -24,7 +24,7 @@ Worker = subprocess.Popen[bytes]
 
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[EncodedText]:
-    """Encode batches of pieces with a tokenizer in child processes; yield one result per batch, in order.
+    """Encode batches of text pieces in `processes` child processes; yield one result per batch, in order.
 
     At most two batches per process are held in memory.
     """

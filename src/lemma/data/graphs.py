@@ -33,7 +33,7 @@ Locate = Callable[[int], str]  # from the number of a row to its file and line, 
 
 @dataclass(frozen=True)
 class NodeGraph:
-    """A graph with features and classes of its nodes."""
+    """A graph whose nodes have features and classes."""
 
     features: Features = field(repr=False)
     edges: Edges = field(repr=False)  # each once, the lower number first; without loops
@@ -43,14 +43,14 @@ class NodeGraph:
 
     @property
     def width(self) -> int:
-        """Number of features."""
+        """Number of features of each node."""
         shape: Any = self.features.shape
         return shape[1]
 
 
 @dataclass(frozen=True)
 class GraphNodes:
-    """Some nodes of a graph: those that are trained or evaluated on at once."""
+    """A graph and a selection of its nodes: those of one split."""
 
     graph: NodeGraph
     nodes: Nodes
@@ -236,7 +236,7 @@ def split_nodes(
     names: Sequence[str] = (),
     provided: Mapping[str, Nodes] | None = None,
 ) -> tuple[dict[str, Nodes], list[str]]:
-    """Draw training, validation and test nodes; return their numbers by split, and notes on what the graph lacked.
+    """Draw training, validation and test nodes; return their numbers by split, and notes on shortages.
 
     Nodes of unknown class (−1) are in no split. `names` are those of the classes, for the notes. The splits that the
     user `provided` stay, and the others are drawn from the remaining nodes.
@@ -274,23 +274,23 @@ def split_nodes(
     splits = {split: np.sort(nodes) for split, nodes in {**splits, **provided}.items()}
     notes: list[str] = []
     if spec.labelled is None and labelled < DEFAULT_LABELLED:
-        count, verb = _count_nodes(labelled)
+        count, verb = _format_node_count(labelled)
         notes.append(f"the graph is small: {count} of each class {verb} trained on, not {DEFAULT_LABELLED}")
     rare = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in provided else []
     if rare:
         listed = ", ".join((names[number] if names else str(number))[:40] for number in rare[:MAX_LISTED])
         listed += ", …" if len(rare) > MAX_LISTED else ""
         have = f"{len(rare):,} class{' has' if len(rare) == 1 else 'es have'}"
-        notes.append(f"{have} fewer than {_count_nodes(labelled)[0]}: all of theirs are trained on ({listed})")
+        notes.append(f"{have} fewer than {_format_node_count(labelled)[0]}: all of theirs are trained on ({listed})")
     if is_short and len(sizes) == 2:
-        notes.append(f"{' '.join(_count_nodes(validation))} left to validate and {test:,} to test")
+        notes.append(f"{' '.join(_format_node_count(validation))} left to validate and {test:,} to test")
     elif is_short:
-        notes.append(f"{' '.join(_count_nodes(len(remaining)))} left for the {next(iter(sizes))} split")
+        notes.append(f"{' '.join(_format_node_count(len(remaining)))} left for the {next(iter(sizes))} split")
     return splits, notes
 
 
-def _count_nodes(count: int) -> tuple[str, str]:
-    """Return a number of nodes as text, such as "2 nodes", and the verb "is" or "are" for it."""
+def _format_node_count(count: int) -> tuple[str, str]:
+    """Return a number of nodes as text with the verb that fits it: ("1 node", "is") or ("2 nodes", "are")."""
     return pluralize(count, "node"), "is" if count == 1 else "are"
 
 
@@ -326,14 +326,14 @@ class GraphTable:
 
 
 def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> RawGraph:
-    """Read a graph from a table of nodes and a table of edges; `description` is its name for people."""
+    """Read a graph from a table of nodes and a table of edges; `description` is its name for messages."""
     nodes = _open_table(nodes_path, (*IDS, *LABELS, "features"))
     data_hash = files_hash([nodes_path, edges_path])
     return _build_graph(nodes, _open_table(edges_path, (*SOURCES, *TARGETS, *WEIGHTS)), data_hash, description)
 
 
 def _open_table(path: Path, aliases: Sequence[str]) -> GraphTable:
-    """Open a table; its first row is a header if any of its cells is one of `aliases`."""
+    """Open a CSV, TSV or JSONL file; its first row is a header if it holds one of the column names `aliases`."""
 
     def is_header(first_row: Sequence[str]) -> bool:
         return bool({cell.strip().casefold() for cell in first_row} & set(aliases))
@@ -346,7 +346,10 @@ def _open_table(path: Path, aliases: Sequence[str]) -> GraphTable:
 
 
 def _build_graph(nodes: GraphTable, edges: GraphTable, data_hash: str, description: str) -> RawGraph:
-    """Read the rows of nodes and of edges; an edge to an unknown node is an error that says where it is."""
+    """Build a graph from the rows of two tables; an edge to an unknown node is an error that names its line.
+
+    `data_hash` is the hash of the files, and `description` their name for messages.
+    """
     names, labels, features, notes = _read_nodes(nodes)
     numbered, weights = _read_edges(edges, {name: number for number, name in enumerate(names)})
     return RawGraph(names, labels, features, numbered, weights, data_hash, description, tuple(notes))
@@ -482,7 +485,7 @@ def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
 
 
 def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
-    """Return the value of `key` in a JSON object as a node's name; a missing or nested one is an error."""
+    """Return the value of `key` in a JSON object as a node name; a missing or nested one is an error at `location`."""
     if key not in item or isinstance(item[key], dict | list):
         raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
     return str(item[key])
@@ -513,9 +516,9 @@ def parse_float32(value: str | float) -> float | None:
 
 
 def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate: Locate) -> tuple[Features, list[str]]:
-    """Convert the feature columns of a table to a matrix of nodes × features, with notes on how they were read.
+    """Convert the feature columns of a table (cells by column name) to a matrix, with notes on how they were read.
 
-    `locate` converts a row index to a location for error messages.
+    `locate` returns the file and line of a row index, for error messages.
     """
     if "features" in columns:
         features, note = _parse_feature_lists(columns["features"], locate)
@@ -536,7 +539,7 @@ def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate
 
 
 def _parse_feature_lists(cells: Sequence[str], locate: Locate) -> tuple[Features, str]:
-    """Convert one cell per node, with numbers or words between spaces, to a feature matrix and a note."""
+    """Convert cells, each the numbers or words of one node between spaces, to a feature matrix and a note."""
     rows = [cell.replace(",", " ").split() for cell in cells]
     first = next((row for row in rows if row), [])
     if not first or not all(map(_is_number, first)):
@@ -563,7 +566,7 @@ def _identity_features(num_nodes: int) -> "csr_array":
 
 
 def _bag_of_words(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
-    """Return a sparse matrix of `width` columns from the column numbers of each row; the values of a row sum to one."""
+    """Return a sparse matrix of `width` columns; each row is 1/n in the n columns listed for it, and 0 elsewhere."""
     from scipy.sparse import csr_array
 
     counts = np.array(list(map(len, rows)), dtype=np.int64)
@@ -573,7 +576,7 @@ def _bag_of_words(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
 
 
 def _scale_features(table: Float32[np.ndarray, "nodes features"]) -> tuple[Features, str]:
-    """Scale features of 0 and 1 so that each row sums to one; standardise other columns. Return also a note."""
+    """Scale each row to sum 1 if all features are 0 or 1, else standardise each column; return also a note on it."""
     if np.isin(table, (0, 1)).all():
         features = _bag_of_words([np.flatnonzero(row).tolist() for row in table], table.shape[1])
         return features, f"{table.shape[1]:,} features of 0 and 1; those of a node sum to one"
@@ -602,7 +605,7 @@ MIN_SPARSITY = 16  # at most nodes²/16 edges, so that few draws repeat an edge
 def build_karate_graph() -> RawGraph:
     """Return Zachary's karate club (1977): 34 members, 78 friendships, and the faction that each joined in the split.
 
-    Nothing is known of its members, so that each is its own feature.
+    Its members have no features, so each is its own feature.
 
     >>> build_karate_graph().edges.shape
     (2, 78)

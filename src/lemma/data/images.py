@@ -111,17 +111,17 @@ def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = Fals
 def make_thumbnail(path: Path, side: int) -> bytes:
     """Return an image file as the bytes of a PNG whose longer side has at most `side` pixels."""
     with warnings.catch_warnings(action="ignore"), _open_image(path, side) as image:
-        small, png = _on_white(image), io.BytesIO()
+        small, png = _convert_to_rgb(image), io.BytesIO()
         small.thumbnail((side, side))
         small.save(png, format="PNG")
     return png.getvalue()
 
 
 def _decode(path: Path, side: int, crop_margins: bool) -> Pixels:
-    """Return the pixels of an image as `decode_image` does, but do not silence Pillow's warnings."""
+    """Return the pixels of an image as `decode_image` does, which also silences Pillow's warnings."""
     Image = import_pillow()
     with _open_image(path, side) as image:
-        image = _on_white(_crop_margins(image) if crop_margins else image)
+        image = _convert_to_rgb(_crop_margins(image) if crop_margins else image)
         scale = side / max(image.size)
         width, height = (max(1, round(scale * length)) for length in image.size)
         square = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
@@ -163,8 +163,8 @@ def _open_image(path: Path, side: int) -> Iterator["Image"]:
         raise DataError(f"{path}: {reason}") from None
 
 
-def _on_white(image: "Image") -> "Image":
-    """Return an image in RGB, with white for transparent pixels and deep channels scaled to 8 bits."""
+def _convert_to_rgb(image: "Image") -> "Image":
+    """Convert an image of any mode to RGB on a white background; deep channels are scaled to 8 bits."""
     if image.mode.startswith(("I", "F")):  # one deep channel: 16 bits, fractions from 0 to 1, or any range
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))
         low, high = float(values.min()), float(values.max())
@@ -193,11 +193,10 @@ def _crop_margins(image: "Image") -> "Image":
 
 
 def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
-    """Draw emoji with a font as PNG files in a cache; return their paths by file name.
+    """Draw emoji with a font as PNG files in a cache; return the paths by file name.
 
-    All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
-    font draws depends on the libraries that read it, so that their versions are part of the cache's key. `names` are
-    file names, each an emoji's code points in hexadecimal; those that the font lacks are left out.
+    `names` are file names, each an emoji's code points in hexadecimal. Emoji that the font lacks are left out: what it
+    draws for them has another width. The cache's key includes the versions of the libraries that draw.
     """
     Image = import_pillow()
     from PIL import ImageDraw, ImageFont, features
@@ -220,13 +219,13 @@ def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = Non
         return {}
 
     folder = home_folder("drawn") / key
-    return {name: folder / name for name in _cached_folder(folder, draw)["files"]}
+    return {name: folder / name for name in _load_or_fill_folder(folder, draw)["files"]}
 
 
-def _cached_folder(folder: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the manifest of a cached folder; if it or a file is missing or damaged, the folder is made again.
+def _load_or_fill_folder(folder: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the manifest (JSON) of a cached folder; if the folder is missing or damaged, make it with `fill` first.
 
-    `fill` writes the files into a temporary folder, and returns what the manifest holds besides their checksums.
+    `fill` writes files into a temporary folder and returns further values of the manifest, besides their checksums.
     """
     manifest = folder / "manifest.json"
 
@@ -250,7 +249,7 @@ def _cached_folder(folder: Path, fill: Callable[[Path], Mapping[str, Any]]) -> d
 
 
 class ImageFile(NamedTuple):
-    """An image's file with its captions, and what decides on its split."""
+    """The file of an image, with its captions, its split if that is provided, and its hash."""
 
     name: str  # path in the table's folder
     path: Path
@@ -289,7 +288,7 @@ def list_images(
             if value is not None:
                 raise DataError(f"{setting} = '{value}': {name} has captions of its own. Leave {setting} out.")
         files, notes = _list_builtin(name, progress)
-        images = sorted(_hash_images(files, progress), key=lambda file: (_split_number(file, True), file.name))
+        images = sorted(_hash_images(files, progress), key=lambda file: (_split_hash(file, True), file.name))
         return ImageList(images, IMAGES[name].stored_hash, name, tuple(notes), is_builtin=True)
     root = Path(name)
     if not exists(root) and root.name == name:
@@ -303,23 +302,23 @@ def list_images(
     images = _hash_images(files, progress)
     first_names: dict[str, str] = {}
     copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
-    notes += _format_count(copies, "images are the same file as another", "image is the same file as another")
+    notes += _describe_names(copies, "images are the same file as another", "image is the same file as another")
     by_name = sorted(images, key=lambda file: file.name)
     table_hashes = {
         split: combine_hashes([file_hash(table.path), *(file.hash for file in by_name if file.split == split)])
         for split, table in tables.items()
     }
     order = list(tables)
-    images.sort(key=lambda file: (order.index(file.split), _split_number(file, False), file.name))
+    images.sort(key=lambda file: (order.index(file.split), _split_hash(file, False), file.name))
     own_hash = table_hashes.pop("")
     notes = (*(table.note for table in tables.values()), *notes)
     return ImageList(images, own_hash, str(root), notes, table_hashes)
 
 
-def _split_number(file: ImageFile, is_builtin: bool) -> int:
-    """Return a pseudorandom 64-bit number that assigns an image to a split.
+def _split_hash(file: ImageFile, is_builtin: bool) -> int:
+    """Return the 64-bit hash by which images are shuffled and split.
 
-    It is a hash of the caption in a built-in set, and of the file's content in a folder.
+    It is that of the first caption in a built-in set, and that of the file's content in a user's folder.
     """
     return hash_to_int(file.captions[0] if is_builtin else file.hash, "split")
 
@@ -333,7 +332,7 @@ def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile]
     paths = draw_emoji(fonts[0], list(captions), progress) if fonts else files
     images = [ImageFile(file, paths[file], (caption,)) for file, caption in captions.items() if file in paths]
     missing = [caption for file, caption in captions.items() if file not in paths]
-    return images, _format_count(missing, "names have no image in the font", "name has no image in the font")
+    return images, _describe_names(missing, "names have no image in the font", "name has no image in the font")
 
 
 def _hash_images(files: Sequence[ImageFile], progress: Progress | None) -> list[ImageFile]:
@@ -356,10 +355,10 @@ def _hash_images(files: Sequence[ImageFile], progress: Progress | None) -> list[
 
 
 def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[ImageFile], list[str]]:
-    """Find the image files that each table of captions names; return them with their captions, and notes.
+    """Find the images that tables of captions name; return them with their captions, and notes.
 
-    A table names an image by its path below the folder `root`, or by a file name that is unique there. Notes count the
-    images without captions, captions without images, and paths out of the folder.
+    The key of a table is the split that it provides, or "". A table names an image by its path below the folder
+    `root`, or by a file name that is unique there. Notes count images without captions and the reverse.
     """
     names = {path: path.relative_to(root).as_posix() for path in find_images(root)}
     by_path = {unicodedata.normalize("NFC", name): path for path, name in names.items()}  # one spelling of accents
@@ -390,7 +389,7 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
             (outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
             (missing, "images of the table are not in the folder", "image of the table is not in the folder"),
         ):
-            notes += _format_count(rows, plural, singular)
+            notes += _describe_names(rows, plural, singular)
         if not captions:
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
@@ -399,13 +398,13 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
         ]
     captioned = {image.path for image in images}
     uncaptioned = [name for path, name in names.items() if path not in captioned]
-    return images, [*notes, *_format_count(uncaptioned, "images have no caption", "image has no caption")]
+    return images, [*notes, *_describe_names(uncaptioned, "images have no caption", "image has no caption")]
 
 
-def _format_count(names: Iterable[str], plural: str, singular: str) -> list[str]:
-    """Return [sentence] with the number of names, `plural` or `singular`, and the first names; [] without names.
+def _describe_names(names: Iterable[str], plural: str, singular: str) -> list[str]:
+    """Return one note as a list: the number of names, `plural` or `singular`, and the first names; [] without names.
 
-    >>> _format_count(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
+    >>> _describe_names(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
     ['4 images have no caption: a.png, b.png, c.png and 1 more']
     """
     names = list(names)
@@ -475,7 +474,7 @@ def _file_size(path: Path) -> int:
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """Images as pixels, each with the tokens of one caption or several."""
+    """Pixels of images, and the tokens of one or more captions of each."""
 
     pixels: UInt8[np.ndarray, "images 3 side side"]
     rows: TokenRows  # the tokens of all captions
@@ -503,14 +502,14 @@ class CaptionedImages:
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Return the pixels of the images with these indices, and the tokens of one caption of each.
 
-        `choice` is the caption's number, for all images or for each; modulo the number of captions that an image has.
+        `choice` is the index of the caption, one for all images or one each, modulo the number of an image's captions.
         """
         return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.pad_captions(indices, choice)
 
     def pad_captions(
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> Int64[np.ndarray, "batch longest"]:
-        """Return the second part of `batch`: the tokens of one caption of each image, padded with −1."""
+        """Return the tokens of one caption of each image, padded with −1; `choice` is as in `batch`."""
         rows = np.asarray(indices, dtype=np.int64)
         return self.rows.pad(self.caption_bounds[rows] + choice % np.diff(self.caption_bounds)[rows])
 
@@ -539,11 +538,12 @@ def hash_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
 def split_images(listing: ImageList, held_out: float) -> dict[str, range]:
     """Split images into train, validation and test; return the range of indices of each split.
 
-    Images of a built-in set are split by a hash of the caption, so that another style of the set is split the same way.
-    Those of a folder are split by count, and equal files stay together. Provided splits come last.
+    `held_out` is the fraction for each of validation and test that is not provided, which come last. Images of a
+    built-in set are split by a hash of the caption, so that another style of the set is split the same way; those of
+    a folder by count, and equal files stay together.
     """
     images = listing.examples
-    numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
+    numbers = [_split_hash(image, listing.is_builtin) for image in images if not image.split]
     missing = [split for split in ("test", "validation") if split not in listing.provided_hashes]
     num_different = len(set(numbers))
     if missing and num_different < MIN_IMAGES:
@@ -578,9 +578,9 @@ def split_images(listing: ImageList, held_out: float) -> dict[str, range]:
 def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
-    """Return the pixels of the readable images of a list, and the reason for each unreadable one by its index.
+    """Decode images to squares of `side` pixels; return the pixels of readable ones, and errors of others by index.
 
-    `side` is the width and height in pixels. The pixels are cached in a memory-mapped file.
+    The pixels are cached in a memory-mapped file.
     """
     paths = [image.path for image in listing.examples]
     hashes = [image.hash for image in listing.examples]
@@ -600,7 +600,7 @@ def _decode_cached(
                 advance(sizes[index])
         return {"broken": errors}
 
-    errors = {int(index): reason for index, reason in _cached_folder(folder, decode)["broken"].items()}
+    errors = {int(index): reason for index, reason in _load_or_fill_folder(folder, decode)["broken"].items()}
     shape = (len(paths) - len(errors), 3, side, side)
     return np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(
         shape, np.uint8
@@ -620,14 +620,14 @@ def prepare_images(
 ) -> Splits[CaptionedImages]:
     """Read, split and tokenize images of `side` × `side` pixels, with captions that are cut to `length` tokens.
 
-    `special_tokens` puts captions between `<start>` and `<end>`, which count. Without the tokenizer of a trained model
-    one is trained on the training captions. `evaluation` returns one split: a folder as a whole, or `split` of other
-    data, by default `test`.
+    `special_tokens` puts captions between `<start>` and `<end>`, within `length`. Without the tokenizer of a trained
+    model one is trained on the training captions. With `evaluation` the result has a single split: `split`, by default
+    `test` of a built-in set or of provided splits, and of other folders all images as a split called `images`.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)
     unreadable = sorted(f"{listing.examples[index].name} ({reason})" for index, reason in errors.items())
-    notes = _format_count(unreadable, "images cannot be read", "image cannot be read")
+    notes = _describe_names(unreadable, "images cannot be read", "image cannot be read")
     readable = [image for index, image in enumerate(listing.examples) if index not in errors]
     if not readable:
         raise DataError(f"{listing.description}: no image could be read: {'; '.join(notes)}.")

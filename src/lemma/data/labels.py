@@ -225,7 +225,7 @@ def split_label_file(
 
 
 def _keep_majority_labels(groups: Mapping[str, list[LabelledText]]) -> dict[str, list[LabelledText]]:
-    """Return each group of equal texts with those of its most frequent label; drop groups with a tie."""
+    """Keep of each group of equal texts those with the most frequent label; drop groups with a tie."""
     majority: dict[str, list[LabelledText]] = {}
     for key, texts in groups.items():
         (label, count), *second = Counter(text.label for text in texts).most_common(2)
@@ -240,7 +240,7 @@ Heads = Sequence[tuple[int, ...]]  # of each text, for each word the index of it
 
 
 class ParsedWords(NamedTuple):
-    """The words of a text, and for each the index of its head from 0 on; −1 for a root."""
+    """The words of a text, and for each the index (from 0) of its head in the dependency tree; −1 for a root."""
 
     words: tuple[str, ...]
     heads: tuple[int, ...]
@@ -253,14 +253,14 @@ class ParsedWords(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeSource:
-    """Parser of texts, or a file that holds their trees."""
+    """Source of the dependency trees of texts: a parser, or CoNLL-U files in which texts are looked up."""
 
     hash: str  # identifies the parser; "" for a file
     parse: Callable[[Sequence[str]], Sequence[ParsedWords]]
 
 
 def join_parses(sentences: Sequence[Sentence]) -> ParsedWords:
-    """Join the dependency trees of a text's sentences into one list of words and heads, counted from 0.
+    """Join the dependency trees of a text's sentences into one list of words and of heads (indices from 0).
 
     White space within a word becomes an underscore.
 
@@ -287,9 +287,10 @@ def read_tree_source(*paths: Path) -> TreeSource:
 
 
 def attach_heads(examples: LabelledExamples, heads: Heads) -> LabelledExamples:
-    """Return a copy of tokenized examples, one token per word, with the index of each token's head.
+    """Return a copy of tokenized texts, one token per word, with the index of each token's head added.
 
-    It is −1 for none, for a head that was cut off, and for the one meaningless token of a text without words.
+    `heads` has the index for each word of each text; −1 is a root, a head that was cut off, or the filler token of a
+    text without words.
     """
     flat = [
         head if head < length else PAD
@@ -313,10 +314,10 @@ def prepare_labels(
 ) -> Splits[LabelledExamples]:
     """Read, split and tokenize labelled texts, which are cut to `length` tokens.
 
-    `special_tokens` puts texts between `<start>` and `<end>`, which count. A trained model passes its tokenizer and its
-    class names in order; otherwise a tokenizer is trained on the training texts. With `trees` the tokens are the words
-    of the trees, and come with their heads. `evaluation` returns one split: a file as a whole, or `split` of other
-    data, by default `test`.
+    `special_tokens` puts texts between `<start>` and `<end>`, within `length`. A trained model passes its tokenizer and
+    its class names in order; otherwise a tokenizer is trained on the training texts. With `trees` the tokens are the
+    words of the trees, and come with their heads. With `evaluation` the result has a single split: `split`, by default
+    `test` of a built-in set or of provided splits, and of other files all texts as a split called `text`.
     """
     source = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     allowed = labels if labels is not None else sorted({label for _, label in source.examples})

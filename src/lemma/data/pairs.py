@@ -72,7 +72,7 @@ class TokenPairs:
         return self.sources.pad(indices), self.targets.pad(indices)
 
     def references(self) -> dict[str, tuple[str, ...]]:
-        """Return all target texts by their source text, as references for translations."""
+        """Return the target texts of each source text, to compare translations of it with."""
         targets: dict[str, list[str]] = {}
         for source, target in self.pairs:
             targets.setdefault(source, []).append(target)
@@ -91,7 +91,7 @@ def read_pair_file(
 ) -> ExampleFile[Pair]:
     """Read pairs of texts from a built-in data set, or from a TSV, CSV or JSONL file.
 
-    Columns are given by name or number; by default those with usual names are read.
+    Columns are given by name or number; by default those with usual names are read. `deduplicate` drops repeated pairs.
     """
     is_builtin = name in PAIR_CORPORA
     if is_builtin:
@@ -109,7 +109,7 @@ def read_pair_file(
 
 
 def _is_header(first_row: Sequence[str]) -> bool:
-    """Return whether a table's first row holds usual names of the two columns, or the names of two languages."""
+    """Return whether a table's first row is a header: usual names of the two columns, or names of two languages."""
     cells = [cell.strip().casefold() for cell in first_row]
     has_aliases = len(cells) > 1 and cells[0] in SOURCE_ALIASES and cells[1] in TARGET_ALIASES
     has_languages = len(set(cells[:2])) == 2 and set(cells[:2]) <= {*LANGUAGES, *LANGUAGES.values()}
@@ -149,10 +149,11 @@ def prepare_pairs(
 ) -> Splits[TokenPairs]:
     """Read, split and tokenize pairs of texts; drop those with more than `length` tokens on a side.
 
-    A source counts with `<end>`, a target with one special token. Repeated pairs count once, unless both validation and
-    test are provided: then all files are taken as they are. Without the tokenizer of a trained model one is trained on
-    both sides of the training pairs. `evaluation` returns one split: a file as a whole, or `split` of other data, by
-    default `test`.
+    The length of a source includes its `<end>`, that of a target one of its two special tokens. Repeated pairs count
+    once, unless both validation and test are provided: then all files are taken as they are. Without the tokenizer of a
+    trained model one is trained on both sides of the training pairs. With `evaluation` the result has a single split:
+    `split`, by default `test` of a built-in set or of provided splits, and of other files all pairs as a split called
+    `pairs`.
     """
     files = split_files(spec)
     source = read_pair_file(spec.pairs, spec.source, spec.target, progress, deduplicate=len(files) < 2)

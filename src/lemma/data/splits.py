@@ -26,7 +26,7 @@ MIN_STRATUM = 4  # texts: a smaller class is only trained on, since two to train
 
 @dataclass(frozen=True)
 class Splits(Generic[Item]):
-    """Data ready for training or evaluation: one item per split, from which batches are made.
+    """Prepared data of one kind: an item per split (tokens, examples or nodes), from which batches are made.
 
     The item is an array of tokens for text (`TokenArray`), a set of examples (`LabelledExamples`, `TokenPairs`,
     `Trees`, `CaptionedImages`), or the nodes of a graph (`GraphNodes`).
@@ -58,7 +58,7 @@ class Splits(Generic[Item]):
         return self.items[split]
 
     def sizes(self) -> dict[str, int]:
-        """Return a copy of `model_sizes`."""
+        """Return sizes of a model that the data determines, such as `vocabulary` and `classes`, by name."""
         return dict(self.model_sizes)
 
     def select(self, split: str) -> "Splits[Item]":
@@ -73,7 +73,7 @@ class Splits(Generic[Item]):
         notes: Iterable[str] = (),
         labels: tuple[str, ...] = (),
     ) -> "Splits[Encoded]":
-        """Return a copy after tokenization, with new items by split; `notes` are added to those that it has."""
+        """Return a copy with encoded items by split and what encoding determined; `notes` are appended."""
         notes = (*self.notes, *notes)
         replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
         return replace(replaced, items=items)
@@ -99,7 +99,7 @@ def resolve_user_path(kind: DataKind, name: str, known_names: Iterable[str], exp
 
 @dataclass(frozen=True)
 class ExampleFile(Generic[Example]):
-    """Examples of one file or built-in data set, in their order in it."""
+    """The examples of one file or built-in data set in their original order, with its hash and notes."""
 
     examples: Sequence[Example] = field(repr=False)
     hash: str
@@ -120,19 +120,19 @@ def prepare_examples(
     split: str | None,
     name: str,
 ) -> Splits[Sequence[Example]]:
-    """Split examples for training, or select the split to evaluate on; they are not tokenized yet.
+    """Return the examples of all splits, not tokenized yet; with `evaluation` only those of the split to evaluate on.
 
     Args:
-        kind: the option that names the data.
+        kind: the option that names the data, such as "labels".
         source: all examples whose split is not provided.
         provided: the splits that the user provided as files.
         draw_splits: returns the examples of all splits, provided ones included, and notes.
         key: equal for equal examples, to find those that are in two splits.
         noun: what examples are called in notes.
         is_builtin: whether the data is a built-in set, which is evaluated on `split`, by default `test`.
-        evaluation: whether to return one split.
+        evaluation: whether to return a single split.
         split: the split to evaluate on.
-        name: the split that all examples of a file are, if it is evaluated on without splits.
+        name: name of the split that holds a whole file, if that is evaluated on without splits.
     """
     hashes = {part: file.hash for part, file in provided.items()}
     data_hash, split_hashes = combine_split_hashes(source.hash, hashes)
@@ -160,7 +160,7 @@ def prepare_examples(
 
 
 def split_files(spec: Any) -> dict[str, Any]:
-    """Return the paths that a data spec provides for "validation" and "test", by split."""
+    """Return the user's files for "validation" and "test" that a data spec names, by split; without missing ones."""
     files = {split: getattr(spec, split, None) for split in ("validation", "test")}
     return {split: file for split, file in files.items() if file is not None}
 
@@ -212,12 +212,12 @@ def normalise_text(text: str) -> str:
 
 
 def hash_to_int(key: str, purpose: str) -> int:
-    """Return a pseudorandom 64-bit integer of a text, which differs between purposes such as "split" and "order"."""
+    """Return a 64-bit hash of a text and a `purpose`, such as "split" or "order": each has its own random values."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8, person=purpose.encode()).digest())
 
 
 def shuffle_keys(keys: Iterable[str], purpose: str) -> list[str]:
-    """Return keys in a pseudorandom order, the same whatever order they come in."""
+    """Return keys sorted by their hash for a `purpose`, whatever order they come in."""
     return sorted(keys, key=lambda key: (hash_to_int(key, purpose), key))
 
 

@@ -68,7 +68,7 @@ class Tokenizer:
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self._template_file = source
         _ = self._fields  # wrong types are an error now, not at the first conversation
-        self.kind = _check_kind(self._engine, source)  # characters, words, byte-pairs or pretrained
+        self.kind = _detect_kind(self._engine, source)  # characters, words, byte-pairs or pretrained
         numbers = self._engine.get_vocab()
         larger = (vocabulary or 0) if self.kind == PRETRAINED else 0  # some models have more rows than tokens
         self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)  # V
@@ -90,7 +90,7 @@ class Tokenizer:
             self._read_special_tokens()
 
     def _read_special_tokens(self) -> None:
-        """Set the ids of a pretrained model's special tokens, and those its texts begin and end with."""
+        """Set `bos`, `eos`, `unk`, `prefix` and `suffix` of a pretrained model from its pipeline and configuration."""
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
         for name in ("bos_token", "eos_token"):
             special.setdefault(name, next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None))
@@ -122,7 +122,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """Id with which other libraries may pad rows: a special token that no text begins or ends with, or None."""
+        """Id with which other libraries may pad: a special token that no text begins or ends with; None without one."""
         name = self.special_tokens.get("pad_token")
         candidates = (None if name is None else self._engine.token_to_id(name), self.eos, self.unk)
         return next((token for token in candidates if token not in (None, *self.prefix, *self.suffix)), None)
@@ -152,26 +152,27 @@ class Tokenizer:
         return frozenset(self._valid_ids([*self._valid_ids(self.generation.get("eos_token_id")), self.eos]))
 
     def _valid_ids(self, ids: Any) -> list[int]:
-        """Return an id or a list of ids as a list, without values that are no id of the vocabulary."""
+        """Return the values of `ids`, one or a list, that are ids of the vocabulary."""
         candidates = ids if isinstance(ids, list) else [ids]
         return [token for token in candidates if isinstance(token, int) and 0 <= token < self.vocabulary]
 
     def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids before an example, and those after it: a pretrained model's own, if it has any.
+        """Return the special ids that come before an example and those that come after it.
 
-        Of other tokenizers these are `<start>` and `<end>`, numbered after the vocabulary, if `special_tokens`.
+        A pretrained tokenizer has its own; others use `<start>` and `<end>`, numbered after the vocabulary, if
+        `special_tokens`, else none.
         """
         if self.kind == PRETRAINED:
             return self.prefix, self.suffix
         return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
     def model_vocabulary(self, special_tokens: bool) -> int:
-        """Return a model's vocabulary size; `special_tokens` adds those that examples get in training."""
+        """Return the vocabulary size of a model with this tokenizer; `special_tokens` adds `<start>` and the like."""
         return self.vocabulary + (len(SPECIAL_TOKENS) if special_tokens and self.kind != PRETRAINED else 0)
 
     @property
     def description(self) -> str:
-        """Text with the kind and the vocabulary size."""
+        """Kind and vocabulary size as text, such as "words, V = 1,000"."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:
@@ -410,14 +411,14 @@ def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
 
 
 class ChatTemplateFields(ForeignFields):
-    """Named chat template of a model that has several."""
+    """Name and Jinja source of one of several chat templates of a model."""
 
     name: str
     template: str
 
 
 class AddedTokenFields(ForeignFields):
-    """A special token that is an object with its own settings."""
+    """A special token that the configuration writes as an object, not as a string."""
 
     content: str
 
@@ -460,7 +461,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def characters_pipeline(alphabet: Iterable[str]) -> Engine:
-    """Build a pipeline with one token per character of the alphabet, numbered in order; others are an error."""
+    """Build a pipeline with one token per character of the alphabet, numbered in order; it refuses other characters."""
     engine = Engine(models.WordLevel({character: number for number, character in enumerate(alphabet)}))
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     engine.decoder = decoders.Fuse()
@@ -491,7 +492,7 @@ def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[st
 
 
 def _cutting_rules(engine: Engine) -> tuple[Any, ...]:
-    """Return all settings of a pipeline that decide how it splits text: everything but the vocabulary."""
+    """Return the settings of a pipeline that decide how it splits text, to compare with those of another."""
     pipeline = json.loads(engine.to_str())
     return pipeline["model"]["type"], pipeline["normalizer"], pipeline["pre_tokenizer"], pipeline["added_tokens"]
 
@@ -503,11 +504,11 @@ _CUTTING_RULES = {
 }
 
 
-def _check_kind(engine: Engine, source: str) -> str:
-    """Return the kind of trained tokenizer that a pipeline is, or "pretrained"; check that its vocabulary fits.
+def _detect_kind(engine: Engine, source: str) -> str:
+    """Return "characters", "words" or "byte-pairs" if Lemma trained the tokenizer, else "pretrained"; check its ids.
 
-    >>> _check_kind(characters_pipeline("abc"), "tokenizer.json"), _check_kind(words_pipeline(["a"]), "tokenizer.json")
-    ('characters', 'words')
+    >>> _detect_kind(characters_pipeline("abc"), "tokenizer.json")
+    'characters'
     """
     rules, numbers = _cutting_rules(engine), engine.get_vocab()
     kind = next((kind for kind, expected in _CUTTING_RULES.items() if rules == expected), None)
@@ -529,7 +530,7 @@ def _check_kind(engine: Engine, source: str) -> str:
 
 
 def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code_points"]:
-    """Return an array of the id of every Unicode code point; −1 for characters without one."""
+    """Return an array of the token id of every Unicode code point; −1 for characters without one."""
     table = np.full(0x110000, -1, dtype=np.int32)
     for character, number in vocabulary.items():
         table[ord(character)] = number
@@ -537,21 +538,21 @@ def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code
 
 
 def _encode_characters(table: Int32[np.ndarray, " code_points"], texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Encode texts by the table of code points."""
+    """Encode texts by the table of ids by code point; return their concatenated ids and the bounds of each text."""
     points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     return table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
 
 
-def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Encode texts by the ids of their words."""
+def _encode_words(word_ids: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
+    """Encode texts by the ids of their words; return their concatenated ids and the bounds of each text."""
     words = [split_words(text) for text in texts]
     bounds = np.cumsum([0, *map(len, words)])
-    ids = map(numbers.get, chain.from_iterable(words), repeat(numbers[UNK]))
+    ids = map(word_ids.get, chain.from_iterable(words), repeat(word_ids[UNK]))
     return np.fromiter(ids, np.int64, bounds[-1]), bounds
 
 
 def _encode_with_library(engine: Engine, texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Encode texts by the `tokenizers` library."""
+    """Encode texts by the `tokenizers` library; return their concatenated ids and the bounds of each text."""
     try:
         lists = [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
     except Exception as error:  # the library raises nothing narrower
@@ -570,7 +571,7 @@ def split_words(text: str) -> list[str]:
 
 
 class BytePairEncoder:
-    """The library's encoder with a cache: it is asked once for every different chunk of text.
+    """Byte-pair encoder with a cache: the `tokenizers` library encodes every different chunk of text once.
 
     A chunk is a run of non-spaces with the space before it, or a run of white space: a coarser cut than GPT-2's rule
     makes, at positions where that rule always cuts. Natural text repeats its chunks, which makes this several times as
@@ -587,7 +588,7 @@ class BytePairEncoder:
         self._clear_cache()
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the concatenated ids of texts, and the bounds of each text."""
+        """Return the concatenated ids of texts, and bounds: text i has the ids from bounds[i] to bounds[i + 1]."""
         chunks = [self._CHUNK.findall(text) for text in texts]
         firsts = np.cumsum([0, *map(len, chunks)])
         with self._lock:

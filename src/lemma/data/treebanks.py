@@ -64,8 +64,8 @@ class Sentence:
         """Return every arc as (head, dependent, relation), words counted from 1."""
         return [(head, index + 1, self.relations[index]) for index, head in enumerate(self.heads)]
 
-    def is_punctuation(self) -> tuple[bool, ...]:
-        """Return for each word whether it is punctuation, by its part of speech or else by its relation."""
+    def punctuation_mask(self) -> tuple[bool, ...]:
+        """Return for each word whether it is punctuation, by its part of speech or else by its relation to its head."""
         tags = self.tags or ("_",) * len(self.words)
         return tuple(
             tag == "PUNCT" or (tag == "_" and relation == "punct")
@@ -126,7 +126,7 @@ def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
 
 
 def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
-    """Yield the numbered rows of each sentence, comments included: those between two blank lines."""
+    """Yield the lines of each sentence as (line number, columns), comments included; blank lines separate them."""
     rows: list[NumberedRow] = []
     pending, number = "", 0
     for text in chain(decode_span(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
@@ -142,7 +142,7 @@ def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
 
 
 def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path) -> Sentence:
-    """Build a sentence from its numbered rows; add the rows that are not words to the counts in `skipped`."""
+    """Build a sentence from its rows (line number, columns); count rows that are not words in `skipped`, by kind."""
     comments = {"sent_id": "", "label": ""}
     lines: list[int] = []
     words: list[list[str]] = []
@@ -172,7 +172,7 @@ def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path
 
 
 def _parse_heads(words: Sequence[Sequence[str]], lines: Sequence[int], path: Path) -> tuple[int, ...]:
-    """Return the head of each word, counted from 1, 0 for the root; heads that form no tree are an error.
+    """Return the head of each word, counted from 1 (0: root); raise a DataError if they form no tree.
 
     `words` has the columns of each word's row, and `lines` its line number for errors.
     """
@@ -220,7 +220,10 @@ class Lexicon:
 
     @classmethod
     def from_sentences(cls, sentences: Iterable[Sentence], minimum_count: int, buckets: int) -> "Lexicon":
-        """Build a lexicon of all relations and of the words that occur at least `minimum_count` times."""
+        """Build a lexicon of all relations and of words that occur `minimum_count` times.
+
+        `buckets` is the number of hash buckets for pieces of words.
+        """
         words: Counter[str] = Counter()
         relations: Counter[str] = Counter()
         for sentence in sentences:
@@ -236,14 +239,14 @@ class Lexicon:
 
     @property
     def description(self) -> str:
-        """Text with the vocabulary size and the number of relations."""
+        """Vocabulary size and number of relations as text."""
         return f"words of a treebank, V = {self.vocabulary:,}, {len(self.relations)} relations"
 
     def __repr__(self) -> str:
         return f"<Lexicon: {self.description}>"
 
     def encode(self, words: Sequence[str]) -> Int64[np.ndarray, "words columns"]:
-        """Return a row for each word: its id, then the ids of its pieces."""
+        """Return a row for each word: its id, then those of its pieces (prefixes, suffixes, spelling and shape)."""
         return np.array([self._encode_word(word) for word in words], np.int64).reshape(len(words), 1 + NUM_PIECES)
 
     def relation_id(self, relation: str) -> int:
@@ -251,7 +254,7 @@ class Lexicon:
         return self._relation_ids.get(relation, -1)
 
     def _encode_word(self, word: str) -> list[int]:
-        """Return a word's id and the ids of its pieces, cached."""
+        """Return the row of one word as `encode` does, cached."""
         ids = self._encoded.get(word)
         if ids is None:
             pieces = [zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self.buckets for piece in word_pieces(word)]
@@ -381,9 +384,9 @@ def split_words(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Trees:
-    """Sentences with trees, and the same as numbers: sentence i owns the rows bounds[i] to bounds[i + 1].
+    """Sentences with dependency trees, and their words as rows of ids: bounds[i] to bounds[i + 1] are sentence i's.
 
-    Without a lexicon there are no numbers: such trees are only compared with.
+    Without a lexicon there are no ids: such trees are only compared with.
     """
 
     sentences: tuple[Sentence, ...]
@@ -391,7 +394,7 @@ class Trees:
 
     @cached_property
     def rows(self) -> Int64[np.ndarray, "words columns"]:
-        """Ids of all sentences' words: one row per word with its id and those of its pieces."""
+        """Rows of ids of all sentences' words, as `Lexicon.encode` returns them."""
         return np.concatenate([self._lexicon.encode(sentence.words) for sentence in self.sentences])
 
     @cached_property
@@ -416,7 +419,7 @@ class Trees:
 
     @property
     def _lexicon(self) -> Lexicon:
-        """The lexicon, which must exist; a treebank without sentences is an error."""
+        """The lexicon, which must be set; raise a DataError if there are no sentences."""
         if not self.sentences:
             raise DataError("no sentences to train or evaluate on. Give a treebank that holds some.")
         assert self.lexicon is not None
@@ -501,7 +504,7 @@ def read_trees(name: str, progress: Progress | None = None, split: str | None = 
 def hold_out_sentences(
     sentences: tuple[Sentence, ...], fraction: float
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
-    """Split sentences into training and validation; the fraction for validation is evenly spaced.
+    """Split sentences into training and validation; every 1/`fraction`-th sentence is for validation.
 
     >>> train, validation = hold_out_sentences(tuple("abcdefghij"), 0.2)
     >>> "".join(train), "".join(validation)
@@ -528,9 +531,9 @@ def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Se
 
 
 def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
-    """Return the paths of a built-in treebank, file or folder by split, as the file names say.
+    """Return the files of a built-in treebank, a folder or a single file by split, as their names indicate.
 
-    All are `train` if no name tells a split.
+    All files are `train` if no name indicates a training split.
     """
     if name in TREEBANKS:
         paths = fetch_corpus(TREEBANKS[name], progress)

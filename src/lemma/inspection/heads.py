@@ -51,7 +51,7 @@ NOTEBOOK_FRAME = Markup(
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Head: its query and key tokens, its weights, and what they were computed from.
+    """One attention head on one text: its tokens, its attention weights, and the scores they were computed from.
 
     α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j. With an
     attention sink the softmax is over the keys and the sink, so that a row sums to less than 1.
@@ -87,12 +87,12 @@ class Head:
 
     @property
     def nearest(self) -> PatternMatch | None:
-        """Pattern with the highest gain over uniform attention, even if it does not match; None without patterns."""
-        return patterns.nearest_pattern(self.matches)
+        """Best-scoring pattern, even if the head does not match it; None without patterns."""
+        return patterns.best_pattern(self.matches)
 
     @property
     def pattern(self) -> str:
-        """Name of the pattern that this head matches, such as "previous"; else "broad" or "none"."""
+        """Name of the pattern that this head matches, such as "previous"; else "broad" (near uniform) or "none"."""
         return patterns.pattern_name(self.nearest, self.statistics.breadth)
 
     @property
@@ -119,7 +119,7 @@ class Heads(Result):
     notes: tuple[str, ...] = ()  # on what was left out
 
     def heads_by_layer(self) -> dict[int, list[Head]]:
-        """Return the heads of each layer, by layer number."""
+        """Return the heads grouped by layer number."""
         layers: dict[int, list[Head]] = {}
         for head in self.heads:
             layers.setdefault(head.layer, []).append(head)
@@ -220,7 +220,7 @@ class Heads(Result):
         return drawing.render_template("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format, by suffix; .html is interactive, .svg a drawing."""
+        """Return by file suffix the functions that render the heads as a file's text: .html, .svg and others."""
         return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
@@ -279,7 +279,7 @@ def look_at_run(
 
 @dataclass(frozen=True)
 class HeadMeans(Result):
-    """Entropy and distance of every attention head, over all tokens of a text; both by layer and head.
+    """Mean entropy and attention distance of every head (by layer and head) over all tokens of a text.
 
     Entropy is the mean of that of a row of weights, in nats; distance the root of the mean squared distance to what is
     attended to, in tokens. Uniform attention on the same rows has `uniform_entropy`; a head that sees less has less.
@@ -301,7 +301,7 @@ class HeadMeans(Result):
 
     @property
     def heads(self) -> list[dict[str, Any]]:
-        """Layer, head, entropy and distance of each head."""
+        """Dictionaries of layer, head, entropy and distance, one per head."""
         return self.records()
 
     def records(self) -> list[dict[str, Any]]:
@@ -369,8 +369,10 @@ def look_at_corpus(run: Run, corpus: str) -> HeadMeans:
 
 
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
-    """Run the model on tokens; return for each layer the sums of row entropies and of squared distances, and the number
-    of rows, by head.
+    """Run the model on tokens; return for each layer three sums over rows, by head.
+
+    They are those of entropies, of squared distances and of ones. `fused` are the modules that compute them in a GPU
+    kernel; if empty, attention is recorded instead.
     """
     read = getattr(model, "vectors", model)
     if not fused:
@@ -390,7 +392,7 @@ def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Fl
 
 
 def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[int]:
-    """Return the tokenizer's first special tokens, then `count` different random tokens twice.
+    """Return the special tokens that begin a text, then `count` different random tokens twice in the same order.
 
     On such a sequence a model can predict a token only from what followed the same token before. So the score of the
     pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and induction
@@ -465,7 +467,7 @@ class NoAttentionError(InputError):
 
 
 def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
-    """Return `tokens` as a tensor or mapping; raise an InputError unless it holds exactly one sequence."""
+    """Return `tokens` as a model input of one sequence; raise an InputError if it holds none or several."""
     if isinstance(tokens, Mapping):
         inputs = tokens
         named_ids = (tensor for name, tensor in tokens.items() if str(name).endswith("ids"))
@@ -491,7 +493,7 @@ def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
 
 
 def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
-    """Run the model once on `inputs` and return the queries, keys, … of every call of attention."""
+    """Run the model once on `inputs`; return a record (queries, keys, masks, …) of every call of attention."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))

@@ -54,7 +54,7 @@ def render_page(heads: "Heads") -> str:
 
 @dataclass(frozen=True)
 class Payload:
-    """Values for the page's script."""
+    """Tokens and packed attention weights that the page's script reads as JSON."""
 
     values: dict[str, Any]
     num_tokens: int  # shown

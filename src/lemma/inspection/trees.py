@@ -41,7 +41,7 @@ def encode_words(words: Sequence[str], tokenizer: Tokenizer) -> TokenRows:
 
 @dataclass(frozen=True)
 class WordAttention:
-    """The attention of every head of a model between words."""
+    """Attention of every head of a model between the words of a sentence."""
 
     head_indices: tuple[tuple[int, int], ...]  # layer and head of each
     weights: Float[np.ndarray, "heads words words"]
@@ -64,15 +64,15 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
         raise InputError(
             f"the sentence has {len(aligned)} tokens; the model reads 1 to {reach} at once. Give another sentence."
         )
-    records = _square_attention(model, torch.from_numpy(aligned.tokens))
+    records = _record_self_attention(model, torch.from_numpy(aligned.tokens))
     weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
     return WordAttention(_head_indices(records), merge_token_attention(weights, aligned.bounds))
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
-    """Raise an InputError if the model has no attention, or lacks this layer or head; it runs on three tokens."""
+    """Raise an InputError if the model has no attention or lacks this layer or head, by running it on a few tokens."""
     size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
-    _select_heads(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
+    _select_heads(_head_indices(_record_self_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
 
 def merge_token_attention(
@@ -93,8 +93,8 @@ def merge_token_attention(
     return means @ weights @ owners.T
 
 
-def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
-    """Run a model; return the records of the attention calls in which queries and keys are all tokens of `ids`."""
+def _record_self_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
+    """Run a model on `ids`; return the records of the attention calls in which all tokens are queries and keys."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
     with evaluating(model), torch.no_grad(), record_attention(model) as records:
         model(tokens)
@@ -174,12 +174,12 @@ Arc = tuple[int, int]
 
 
 def tree_arcs(heads: Sequence[int]) -> list[Arc]:
-    """Return (head, dependent) of each word but the root; words are counted from 1, a head of 0 is the root's."""
+    """Return the arcs (head, dependent) of a tree but the root's; `heads` and arcs count words from 1 (0: root)."""
     return [(head, dependent) for dependent, head in enumerate(heads, start=1) if head]
 
 
 def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
-    """Return the height, from 1 up, at which each arc must be drawn to clear the shorter arcs that it overlaps."""
+    """Return the height (1, 2, …) at which to draw each arc, above the shorter arcs that it overlaps."""
     levels: dict[Arc, int] = {}
     for arc in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc)):
         low, high = sorted(arc)
@@ -258,7 +258,7 @@ def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[s
 
 @dataclass(frozen=True)
 class RelationHead:
-    """The attention of a parser's head for one relation: each word attends to its dependents."""
+    """Attention weights of the parser's head for one relation: each word attends to its dependents."""
 
     relation: str
     words: tuple[str, ...]
@@ -271,7 +271,7 @@ class RelationHead:
 
     @property
     def rows(self) -> Iterator[tuple[str, list[float]]]:
-        """(word, attention weights) of the root position and of every word."""
+        """Rows (word, its attention weights by column) of the root position and of every word."""
         return zip((TOP, *self.words), self.weights.tolist(), strict=True)
 
     def lines(self) -> list[str]:
@@ -293,7 +293,7 @@ class RelationHead:
 
 @dataclass(frozen=True)
 class ParsedSentence:
-    """A tree, the parser's probability of each arc (None for a tree of attention), and attention of relations."""
+    """Dependency tree of a sentence, with arc probabilities of a parser (None without) and attention of relations."""
 
     sentence: Sentence
     probabilities: tuple[float, ...] | None = None
@@ -337,7 +337,7 @@ class ParsedSentence:
 
 @dataclass(frozen=True)
 class ParsedText(Result):
-    """The trees of a text, one per line, and where they come from."""
+    """Dependency trees of a text, one per line, and which model they come from."""
 
     json_names = ("about", "sentences")
 
@@ -374,7 +374,7 @@ class ParsedText(Result):
         )
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format; drawings are as wide as their trees."""
+        """Return by file suffix the functions that render the trees as a file's text; lines are not wrapped."""
         return super().writers() | {
             ".svg": self.svg,
             ".html": self.html,

@@ -32,7 +32,7 @@ Vectors = Float32[np.ndarray, "batch shared"]
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as rows of tokens."""
+    """Texts as rows of tokens, with a note on each and whether it holds a known token."""
 
     rows: TokenRows
     is_known: Bool[np.ndarray, " texts"]  # has any token that the tokenizer knows, besides white space
@@ -41,7 +41,7 @@ class TokenizedTexts:
 
 @dataclass(frozen=True)
 class Embedder:
-    """The two towers of a run, which may be a dual encoder or a re-ranker around one."""
+    """Embedding of images and texts by a run's dual encoder, or by the one inside its re-ranker."""
 
     run: Run
 
@@ -73,7 +73,7 @@ class Embedder:
         return digest.hexdigest()
 
     def fingerprint(self, crop_margins: bool) -> str:
-        """Return the identifier of this model and of its image cropping that an index stores."""
+        """Return the text that identifies, in an index, this model and whether it crops the margins of images."""
         return f"{self.hash} framed" if crop_margins else self.hash
 
     def image_vectors(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
@@ -81,7 +81,7 @@ class Embedder:
         return self._check_finite(embed_images(self.towers, pixels))
 
     def text_vectors(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
-        """Return the embeddings of texts, and their tokens with notes on what was truncated or unknown.
+        """Return the embeddings of texts, one per row, and their tokens with notes on what was truncated or unknown.
 
         Texts are lower-cased as in training and cut to the length that the text tower reads.
         """
@@ -157,7 +157,10 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
 def _input_ids(
     tokenizer: Tokenizer, text: str | Sequence[int], number: int, max_tokens: int, normalise: bool
 ) -> Sequence[int]:
-    """Encode a text, in lower case if `normalise`, or validate ids passed instead; `number` names it in errors."""
+    """Return the 1 to `max_tokens` ids of a text (in lower case if `normalise`), or validate ids passed instead.
+
+    `number` is the number of the input in errors.
+    """
     if isinstance(text, str):
         text = normalise_caption(text) if normalise else text
         encoded, _ = tokenizer.encode_batch([text])

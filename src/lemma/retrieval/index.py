@@ -59,7 +59,7 @@ Matrix = Float32[np.ndarray, "images width"]
 
 
 class IndexEntry(NamedTuple):
-    """An image as it was when it was read: enough to notice that it has changed, moved or is damaged."""
+    """Record of an image file when it was last read: name, size, time, checksum, and the error if it had one."""
 
     name: str  # its path within the folder, with / between folders
     size: int
@@ -70,7 +70,7 @@ class IndexEntry(NamedTuple):
 
 @checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class IndexHeader:
-    """Content of index.json; the fields are its keys."""
+    """Content of index.json in an index folder; the fields are its keys."""
 
     run: str  # hash of what made the vectors
     width: PositiveInt
@@ -178,7 +178,7 @@ class Index:
         return self._parse(self.lines[row : row + 1])[0]
 
     def _parse(self, lines: Sequence[bytes]) -> tuple[IndexEntry, ...]:
-        """Parse lines of JSON, whose checksum was compared, to entries."""
+        """Parse lines of JSON to entries, one each; raise RunError if a line is damaged."""
         try:
             return tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
         except (ValueError, TypeError):
@@ -186,7 +186,7 @@ class Index:
 
 
 def verify_index(folder: Path) -> Verification:
-    """Compare the files of the index in a folder with their checksums."""
+    """Compare the files of the index in a folder with their checksums; return the result of the check."""
     paths = [folder / HEADER_FILE, *_data_files(folder)]
     return make_verification(folder, check_files(paths, lambda: Index.open(folder)))
 
@@ -231,7 +231,7 @@ class ImageSource:
         return self.images[name].captions[0] if name in self.images else ""
 
     def checksum(self, name: str) -> str | None:
-        """Return the SHA-256 of the file of image `name`; None if it cannot be read."""
+        """Return the SHA-256 of the file of the image called `name`; None if it cannot be read."""
         with suppress(OSError):
             return file_hash(self.path(name))
         return None
@@ -257,7 +257,7 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
 def read_entries(
     images: ImageSource, entries: Sequence[IndexEntry], side: int
 ) -> tuple[list[IndexEntry], UInt8[np.ndarray, "read 3 side side"], list[IndexEntry]]:
-    """Decode the images of some entries; return the entries of those that were, their pixels, and broken entries.
+    """Decode images to `side` × `side` pixels; return entries of readable images, their pixels, unreadable entries.
 
     A file that is missing or cannot be opened is in neither list: the next update tries it again.
     """
@@ -278,17 +278,17 @@ def read_entries(
 # Writing, so that a reader, even after a power failure, never sees half of an index
 
 
-def create_index(folder: Path, run: str, width: int, images: str) -> Index:
+def create_index(folder: Path, fingerprint: str, width: int, images: str) -> Index:
     """Create an empty index in a folder and remove the files of an earlier index there.
 
-    `run` identifies the model that makes the vectors, of `width` numbers; `images` is their folder or set.
+    `fingerprint` identifies the model that makes the vectors, of `width` numbers; `images` names their folder or set.
     """
     generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _data_files(folder)), default=-1)
-    header = IndexHeader(run, width, images, generation)
+    header = IndexHeader(fingerprint, width, images, generation)
     (folder / header.vectors).touch()
     (folder / header.entries).touch()
     header.write(folder)
-    return _remove_others(folder, header)
+    return _remove_unused_files(folder, header)
 
 
 def append_entries(
@@ -296,8 +296,8 @@ def append_entries(
 ) -> IndexHeader:
     """Append entries and vectors to the files of the index in `folder`; write and return the new header.
 
-    `entries` has the images of the vectors first, then unreadable images. `rows` are indices of the vectors to append,
-    by default all.
+    `entries` are first those of the vectors to append, then those of unreadable images. `rows` are the indices of the
+    vectors to append, by default all.
     """
     lines = "".join(json.dumps(list(entry)) + "\n" for entry in entries).encode()
     rows = np.arange(len(vectors)) if rows is None else np.asarray(rows, dtype=np.int64)
@@ -319,7 +319,7 @@ def append_entries(
 def rewrite_index(
     index: Index, rows: Sequence[tuple[int, IndexEntry]], unreadable: Sequence[IndexEntry], images: str
 ) -> Index:
-    """Rewrite an index as the next generation, with a subset of its vectors, and return it.
+    """Write a new version of an index with a subset of its vectors, and return it.
 
     `rows` has the index of each vector that stays and its new entry, `unreadable` the entries of images without one.
     """
@@ -327,11 +327,11 @@ def rewrite_index(
     entries = [entry for _, entry in rows] + list(unreadable)
     header = IndexHeader(old.run, old.width, images, old.generation + 1)
     header = append_entries(index.folder, header, entries, index.vectors, [row for row, _ in rows])
-    return _remove_others(index.folder, header)
+    return _remove_unused_files(index.folder, header)
 
 
-def _remove_others(folder: Path, header: IndexHeader) -> Index:
-    """Remove the data files that the header of `folder` does not name, and open the index."""
+def _remove_unused_files(folder: Path, header: IndexHeader) -> Index:
+    """Remove the data files in `folder` that `header` does not name; return the opened index."""
     for file in _data_files(folder):
         if file.name not in (header.vectors, header.entries):
             file.unlink(missing_ok=True)
@@ -345,7 +345,7 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int = 0) -> int:
-    """Write to a file from byte `offset` on, cut off the bytes after it, and sync; return the CRC-32 of the file.
+    """Overwrite a file from byte `offset` on with `content` and flush it to disk; return the CRC-32 of the file.
 
     `checksum` is the CRC-32 of the bytes before the offset.
     """
@@ -361,7 +361,7 @@ def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int =
 
 
 def _sync(descriptor: int) -> None:
-    """Write a file's buffered bytes to disk."""
+    """Flush the open file with this descriptor to disk."""
     os.fsync(descriptor)
 
 
@@ -379,7 +379,7 @@ class OpenedIndex:
 
 
 def count_index(index: Index, new: int = 0, removed: int = 0) -> IndexCounts:
-    """Return the counts of an index: indexed, new and removed images, and unreadable files."""
+    """Count the images and unreadable files of an index; `new` and `removed` are counts of its last update."""
     return IndexCounts(len(index), new, removed, tuple((entry.name, entry.error) for entry in index.unreadable))
 
 

@@ -99,7 +99,7 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
 def _read_request_texts(
     texts: str | Path | Sequence[str], column: str | None, progress: Progress | None
 ) -> tuple[list[str], str]:
-    """Return the texts to search in, of a file or the captions of a built-in set, and a description of their source."""
+    """Return the texts to search in (of a file, a list or a built-in set), and a description of their source."""
     if not isinstance(texts, str | Path):
         return validate_texts(list(texts), "text"), "the given texts"
     if str(texts) in IMAGES:
@@ -140,7 +140,7 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A text or an image to search for, as a vector."""
+    """A text or an image to search for, with its vector."""
 
     name: str
     vector: Float32[np.ndarray, " shared"]
@@ -252,7 +252,7 @@ def find_nearest(
 def find_nearest_faiss(
     index: Index, queries: Float32[np.ndarray, "queries width"], k: int, num_probes: int | None = None
 ) -> NearestRows:
-    """Find the k nearest vectors in the `num_probes` cells nearest to each query, by default one cell in sixteen.
+    """Find the k nearest vectors with faiss, in the `num_probes` cells nearest to each query, by default 1 of 16.
 
     Vectors are divided among √n cells by k-means (Jégou et al. 2011, an inverted file without compression); if all
     cells are searched, the result is exact. The cells are stored in the index folder, and made again when the index
@@ -398,6 +398,6 @@ def rerank(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> l
 
 
 def _rerank_note(model: CrossAttentionModel) -> str:
-    """Return a note on how many candidates were re-ranked."""
+    """Return a note on how many hits of each query the model re-ranks."""
     first = model.spec.candidates
     return f"the first {first} were re-ranked by attention between patches and words; the second score is its logit"

@@ -192,8 +192,8 @@ def score_masked(
     loss = follows_loss if loss is None else loss
     entries: dict[str, Any] = {"read": f"{rows:,} windows of {context} places, one after the other"}
     if windows.num_predicted:
-        entries["hidden"] = f"{windows.num_predicted} of {windows.text_tokens} tokens a window, seed {seed}"
-    if unread := len(tokens) - rows * windows.text_tokens:
+        entries["hidden"] = f"{windows.num_predicted} of {windows.num_text_tokens} tokens a window, seed {seed}"
+    if unread := len(tokens) - rows * windows.num_text_tokens:
         entries["left out"] = f"the last {unread:,} tokens"
     return MaskedScore(
         loss=math.nan if loss is None else loss,

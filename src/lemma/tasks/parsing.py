@@ -366,7 +366,7 @@ def score_trees(
     attached = [head == right for head, right in zip(heads, gold_heads, strict=True)]
     pairs = zip(attached, relations, gold_relations, strict=True)
     correct = [is_attached and relation == right for is_attached, relation, right in pairs]
-    is_word = [not is_mark for sentence in gold for is_mark in sentence.is_punctuation()]
+    is_word = [not is_mark for sentence in gold for is_mark in sentence.punctuation_mask()]
 
     def percent(hits: Sequence[bool]) -> float | None:
         return 100 * sum(hits) / len(hits) if hits else None
