@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot of curves, with titles `x` and `y` of its axes and a vertical line at `rule`, such as the trained length."""
+    """A plot of curves, with titles `x` and `y` of its axes and a vertical line at `rule`, as at a trained length."""
 
     x: str
     y: str

@@ -44,7 +44,7 @@ class ModelSpec(Spec):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
-        """Return the field name of each textbook letter, `first_letters` first."""
+        """Return the names of the fields by their textbook letters, those of `first_letters` first."""
         letters = super().letters()
         return {letter: letters[letter] for letter in (*cls.first_letters, *letters)}
 
@@ -658,11 +658,11 @@ class CrossAttention(Reranking, ModelSpec):
         return self.replace(towers=self.towers.with_data_sizes(sizes).to_dict())
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of the towers by their letters."""
+        """Return the sizes of the two towers by their textbook letters."""
         return self.towers.sizes()
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes of the towers, given by their letters."""
+        """Return a copy with other sizes of the two towers, by their textbook letters."""
         return self.replace(towers=self.towers.with_sizes(sizes).to_dict())
 
 

@@ -14,7 +14,7 @@ from lemma.spec.recipe import Full, Method, Recipe
 
 
 def parse_seeds(value: Any) -> Any:
-    """Convert a number to that many seeds, from 1 on; return a list as a tuple.
+    """Convert a number to a tuple of that many seeds, from 1 on, and a list to a tuple.
 
     >>> parse_seeds(3), parse_seeds([7])
     ((1, 2, 3), (7,))
@@ -40,7 +40,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _read_models(value: Any) -> Any:
-    """Convert the names of models to tables, in a tuple."""
+    """Convert each name of a model to a table, {"model": name}; return a tuple of tables."""
     models = (value,) if isinstance(value, str) else value
     if not isinstance(models, (list, tuple)):
         return value
@@ -206,7 +206,7 @@ class GridStudy(StudySpec):
     @field_validator("data", mode="before")
     @classmethod
     def _one_text(cls, data: Any) -> Any:
-        """Convert a single text in the data settings to a tuple."""
+        """Return data settings in which a single `text` is a tuple of one."""
         is_single = isinstance(data, Mapping) and isinstance(data.get("text"), str)
         return {**data, "text": (data["text"],)} if is_single else data
 
@@ -446,7 +446,7 @@ def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> S
 
 
 def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any], str]:
-    """Return the class of a study, its settings, and its name in messages."""
+    """Return (spec class of a study, its settings, its name in messages) of a built-in name or a TOML file."""
     if not isinstance(name, (str, Path)):
         raise SpecError(f"a {type(name).__name__} is not a study: give the name of a built-in one or a TOML file.")
     path = Path(name)
@@ -465,7 +465,7 @@ def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any]
 
 
 def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
-    """Return `old` with `value` set at a path of keys inside it.
+    """Return a copy of `old` in which the entry at a path of keys is `value`; `value` itself for an empty path.
 
     With `merges`, a table as value is merged with the old table; `source` begins error messages.
     """
