@@ -90,10 +90,10 @@ def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
 def fit_schedule(
     recipe: Recipe, fixed: Collection[str], validations: int | None, step_tokens: int = 0, validation_tokens: int = 0
 ) -> tuple[Recipe, list[str]]:
-    """Set warm-up and validation interval in proportion to the steps; also return notes on settings that were changed.
+    """Return a recipe with warm-up and validation interval in proportion to its steps, and notes on changed settings.
 
-    A warm-up takes a tenth of the steps at most; one that is `fixed` only has to end before half of them. Validations
-    (ten, or as many as requested) take no longer than training; a fixed `evaluate_every` stays.
+    A warm-up takes a tenth of the steps at most; if it is among the `fixed` settings, half of them. `validations` (ten
+    if None) take no longer than training; an `evaluate_every` that the recipe has stays.
 
     `step_tokens` and `validation_tokens` are read by a training step and by a validation.
 
@@ -138,7 +138,7 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
 
 
 def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
-    """Train for a few steps on the dataset and return the tokens/s of all but the first steps."""
+    """Train a new model for a few steps in a temporary folder and return the tokens/s of all but the first steps."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
         trial = recipe.replace(steps=TRIAL_STEPS, evaluate_every=TRIAL_STEPS, tracker=None)
