@@ -302,7 +302,7 @@ def make_cell(
 
 
 def schedule_recipe(recipe: Recipe, settings: Mapping[str, Any], validations: int) -> Recipe:
-    """Return a recipe with a tenth of its steps as warm-up and `validations` validations, unless `settings` set them."""
+    """Return a recipe with a tenth of its steps as warm-up and `validations` in all, unless `settings` set them."""
     if "warm_up" not in settings:
         recipe = recipe.replace(warm_up=recipe.steps // WARM_UP)
     return fit_schedule(recipe, settings, min(validations, recipe.steps))[0]
@@ -600,7 +600,7 @@ class GraphExperiment(ClassifierExperiment):
 
 
 def compare_graph_models(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
-    """Yield sentences on the accuracy of the first model and how the others differ, over `nodes` different test nodes."""
+    """Yield sentences on the first model's accuracy and how the others differ, over `nodes` different test nodes."""
     first = rows[0]
     if not first.measures:
         yield "No run of the first model finished, so that there is nothing to compare."

@@ -80,11 +80,11 @@ def run_worker(job_file: str) -> None:
 
 
 class Workers(ABC):
-    """Several workers that were started together."""
+    """Base class of a group of workers, processes that run cells, which are started together."""
 
     @abstractmethod
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Start `count` workers with `threads` threads each; they read the job file."""
+        """Start `count` workers, each of which calls `run_worker` on the job file and may use `threads` threads."""
 
     @abstractmethod
     def count_running(self) -> int:
@@ -237,11 +237,12 @@ def run_workers(
     jobs: int | None,
     cluster: str | None,
 ) -> bool:
-    """Run all cells in worker processes and watch them; return whether the user interrupted that.
+    """Run all cells in worker processes and watch them; return whether the user interrupted them by Ctrl-C.
 
     The threads of this machine are divided among the workers. A worker that dies leaves its cell to the others.
 
-    `stages` are run one after the other. Without `jobs` there are as many workers as are useful.
+    `stages` are run one after the other, by `jobs` workers or, if None, as many as are useful. `cluster` is "ray",
+    "slurm" or None for this machine.
     """
     if cluster not in WORKERS:
         raise SpecError(describe_unknown("study --on: value", str(cluster), CLUSTERS))
@@ -292,7 +293,7 @@ def run_workers(
 
 
 def _watch(experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell]) -> None:
-    """Log each cell that finishes and remove it from `pending`, until none is left or no worker runs."""
+    """Log each cell that finishes and remove it from `pending`, by cell name, until none is left or no worker runs."""
     total, modified = len(pending), dict[str, int]()
     while pending:
         running = workers.count_running()  # asked first: what they did before they ended is seen below
