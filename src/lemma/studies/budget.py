@@ -55,14 +55,17 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
     steps = [multiples.get(name, 1) for name in sizes]
 
     def scale_sizes(factor: float) -> tuple[int, ...]:
+        """Return all sizes times a factor, each rounded to a positive multiple of its step."""
         scaled = zip(sizes.values(), steps, strict=True)
         return tuple(step * max(1, math.floor(size * factor / step + 0.5)) for size, step in scaled)
 
     def resize(values: tuple[int, ...]) -> ModelSpec:
+        """Return the model with these sizes."""
         return model.replace(**dict(zip(sizes, values, strict=True)))
 
     @cache
     def count(values: tuple[int, ...]) -> int:
+        """Return the number of parameters of the model with these sizes."""
         return count_spec_parameters(resize(values))
 
     if count(scale_sizes(0.0)) > budget:

@@ -472,6 +472,7 @@ def make_table(rows: Sequence[LabelRow], inference_seconds: Seconds) -> StudyTab
     """
 
     def texts_per_second(row: LabelRow) -> float | None:
+        """Return the median number of test texts that a row's body classifies per second; None if not timed."""
         times = inference_seconds.get(row.title)
         return len(row.first.right) / median(times) if times and row.first else None
 

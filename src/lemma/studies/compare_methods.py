@@ -233,6 +233,7 @@ def measure_methods(
 
     @torch.no_grad()
     def forward(model: nn.Module) -> Any:
+        """Run a model forward on the inputs."""
         return model(*inputs)
 
     calls = {name: partial(forward, load(result.path, device).module) for name, result in results.items()}

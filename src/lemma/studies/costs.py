@@ -118,9 +118,11 @@ class CostExperiment(Experiment[RaceCosts]):
 
         @torch.no_grad()
         def infer(forward: Callable[[], Vectors]) -> None:
+            """Run a layer forward, without gradients."""
             forward()
 
         def train(forward: Callable[[], Vectors]) -> None:
+            """Run a layer forward and backward."""
             forward().sum().backward()
 
         observer.start("timing", 2, "races")
@@ -241,6 +243,7 @@ class HeadsExperiment(CostExperiment):
         """Return, by number of heads, the settings of attention at a grid point and a function that runs it forward."""
 
         def make_forward(heads: int) -> Callable[[], Vectors]:
+            """Return a function that runs a new attention layer with so many heads forward on fixed inputs."""
             seed_random(self.spec.seed, torch.device(self.device))
             attention = bare_attention(self.spec.width, heads).to(self.device)
             inputs = self.random_inputs(point["T"])
@@ -315,6 +318,7 @@ def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
     """Return a function that builds a layer of width d: recurrent of this kind, or causal attention with output map."""
 
     def layer(d: int = 64) -> nn.Module:
+        """Build the layer of width d."""
         if kind == ATTENTION:
             return Attention(AttentionShape(d, heads))
         return build_recurrent(kind, d, d, 1, 1, 0.0)  # pyright: ignore[reportArgumentType]
@@ -356,6 +360,7 @@ class LengthExperiment(CostExperiment):
         """Return, by kind of layer, its settings at a grid point and a function that runs it forward."""
 
         def make_forward(kind: str) -> Callable[[], Vectors]:
+            """Return a function that runs a new layer of this kind forward on fixed inputs."""
             seed_random(self.spec.seed, torch.device(self.device))
             layer = layer_factory(kind, self.spec.heads)(self.spec.width).to(self.device)
             inputs = self.random_inputs(point["T"])

@@ -237,6 +237,7 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     """
 
     def log_mean(row: Row) -> float:
+        """Return the mean log perplexity of a row over its seeds."""
         return fmean(map(math.log, row.values("perplexity").values()))
 
     best, *other_rows = sorted(rows, key=log_mean)
@@ -402,6 +403,7 @@ def _model_blocks(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
     """Yield the section on sizes and recipes of the models; a parameter budget adds each model's excess over it."""
 
     def write_values(values: Mapping[str, Any]) -> str:
+        """Write settings with their values, such as "hidden 128, depth 2"."""
         return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in values.items())
 
     lines = []
@@ -465,6 +467,7 @@ def plot_learning_curves(
     """
 
     def make_curve(row: Row, points: Sequence[CurvePoint], thin: bool = False) -> Curve:
+        """Return the loss curve of a row; on the time axis, timed steps replace the seconds of its runs."""
         times = token_seconds.get(row.title) if axis == "seconds" else None
         x = tuple(point.tokens * median(times) if times else getattr(point, axis) for point in points)
         return Curve(row.title, x, tuple(point.loss for point in points), thin=thin)

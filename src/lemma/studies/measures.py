@@ -168,6 +168,7 @@ def locate_loop(generation: Generation, tokenizer: Tokenizer) -> SampleLoop | No
     prefix = len(tokenizer.decode(last_prompt_token))
 
     def text_length(count: int) -> int:
+        """Return the number of characters of the text that the first `count` generated tokens make up."""
         text = tokenizer.decode([*last_prompt_token, *generation.tokens[:count]])[prefix:]
         pairs = enumerate(zip(generation.text, text, strict=False))
         return next((index for index, (a, b) in pairs if a != b), min(len(generation.text), len(text)))
@@ -425,9 +426,11 @@ def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
     """Compare the perplexity of every row that has an attention penalty with that of the same row without it."""
 
     def is_shaped(row: Row) -> bool:
+        """Return whether a row was trained with an attention penalty."""
         return row.first is not None and any(row.first.recipe.get(penalty) for penalty in PENALTIES)
 
     def other_settings(row: Row) -> Any:
+        """Return the model and the settings of the recipe that must be equal for a comparison; None without a run."""
         if row.first is None:
             return None
         recipe = {name: value for name, value in row.first.recipe.items() if name not in IGNORED_SETTINGS}

@@ -403,6 +403,7 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     if path.suffix.lower() in TABLE_SUFFIXES:
 
         def is_header(first: Sequence[str]) -> bool:
+            """Return whether a table's first row is a header: it has a name of the text column."""
             return bool({cell.strip().casefold() for cell in first} & {"text", *TEXT_ALIASES})
 
         columns = [Column("text", aliases=TEXT_ALIASES)]
@@ -418,6 +419,7 @@ def exclude_overlaps(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[
     """
 
     def word_runs(key: str) -> Iterator[tuple[str, ...]]:
+        """Yield every SHARED_WORDS consecutive words of a normalised text; none for a shorter one."""
         words = key.split()
         return (tuple(words[start : start + SHARED_WORDS]) for start in range(len(words) - SHARED_WORDS + 1))
 

@@ -108,6 +108,7 @@ def time_in_turns(
     """
 
     def measure(call: Callable[[], Any], repeats: int) -> float:
+        """Return the seconds per call of so many repeated calls."""
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -118,6 +119,7 @@ def time_in_turns(
         return (time.perf_counter() - start) / repeats
 
     def choose_repeats(call: Callable[[], Any]) -> int:
+        """Return how often to repeat a call within one measurement, after two calls that warm it up."""
         measure(call, 1)  # warms up
         return min(MAX_REPEATS, max(1, round(MIN_SECONDS / max(measure(call, 1), 1e-7))))
 

@@ -58,6 +58,7 @@ def run_worker(job_file: str) -> None:
     done = threading.Event()
 
     def watch() -> None:
+        """Interrupt the main thread once the job file or the parent process is gone."""
         while not done.wait(POLL_SECONDS):
             if not exists(Path(job_file)) or job["parent"] not in (None, os.getppid()):
                 interrupt_main()  # not a signal from outside: Ray starts its workers with SIGINT blocked
