@@ -135,7 +135,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as PNG, embedded in the page; without one, `text` says so."""
+    """A PNG image, embedded in the page, with its caption `text`, which says so if there is none."""
 
     png: bytes | None
     text: str

@@ -287,7 +287,7 @@ def read_spec_file(path: Path) -> Choice:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting with its default and description; `where` is model, recipe, data or tokenizer."""
+    """A setting of a preset with its default and description; `where` is model, recipe, data or tokenizer."""
 
     where: str
     word: str

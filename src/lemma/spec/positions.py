@@ -185,7 +185,7 @@ class Relative(PositionsSpec):
     """The distance from which on all share the last bucket."""
 
     @model_validator(mode="after")
-    def _buckets_fit(self) -> Self:
+    def _check_buckets(self) -> Self:
         """Check that `farthest` is beyond the distances that have a bucket of their own."""
         if self.farthest <= self.buckets // 2:
             raise ValueError(

@@ -86,7 +86,7 @@ class StudySpec(Spec):
     """What it asks, in a sentence or two; shown at the top of the report."""
 
     @model_validator(mode="after")
-    def _titles_differ(self) -> Self:
+    def _check_titles(self) -> Self:
         """Check that no two models have the same title."""
         models = [model for model in getattr(self, "models", ()) if isinstance(model, ComparedModel)]
         titles = [model.title.lower() for model in models]
@@ -109,7 +109,7 @@ class StudyBudget(Spec):
     """Training seconds: each model's speed is measured first, then it takes the steps that fit."""
 
     @model_validator(mode="after")
-    def _one_clock(self) -> Self:
+    def _check_clock(self) -> Self:
         """Check that the budget has tokens or seconds, not both."""
         if self.tokens and self.seconds:
             raise ValueError("study.budget: give tokens or seconds, not both; each fixes the number of steps.")
@@ -125,7 +125,7 @@ class StudyTuning(Spec):
     """The share of a run's steps that each is tried for."""
 
     @model_validator(mode="after")
-    def _rates_differ(self) -> Self:
+    def _check_rates(self) -> Self:
         """Check that there are at least two different learning rates."""
         if len(set(self.learning_rate)) < max(2, len(self.learning_rate)):
             raise ValueError(
@@ -152,7 +152,7 @@ class ClaimComparison(Spec):
     """What is claimed of the perplexity `at` the one, compared with the other."""
 
     @model_validator(mode="after")
-    def _same_settings(self) -> Self:
+    def _check_points(self) -> Self:
         """Check that `at` and `against` have the same settings with different values."""
         if self.at.keys() != self.against.keys() or self.at == self.against:
             raise ValueError(
@@ -205,13 +205,13 @@ class GridStudy(StudySpec):
 
     @field_validator("data", mode="before")
     @classmethod
-    def _one_text(cls, data: Any) -> Any:
+    def _wrap_text(cls, data: Any) -> Any:
         """Return data settings in which a single `text` is a tuple of one."""
         is_single = isinstance(data, Mapping) and isinstance(data.get("text"), str)
         return {**data, "text": (data["text"],)} if is_single else data
 
     @model_validator(mode="after")
-    def _values_differ(self) -> Self:
+    def _check_grid(self) -> Self:
         """Check that each setting of the grid has values, none twice."""
         for name, values in self.grid.items():
             if not values or len({repr(value) for value in values}) < len(values):
@@ -219,7 +219,7 @@ class GridStudy(StudySpec):
         return self
 
     @model_validator(mode="after")
-    def _claims_fit(self) -> Self:
+    def _check_claims(self) -> Self:
         """Check that the settings and values of all claims are in the grid."""
         axes = {**self.grid, "model": tuple(model.title for model in self.models)}
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
@@ -247,7 +247,7 @@ class TuneStudy(GridStudy):
     """A trial is given up when it is worse than the best in every seed so far, and by more than this on average."""
 
     @model_validator(mode="after")
-    def _one_model(self) -> Self:
+    def _check_search(self) -> Self:
         """Check that there is one model and a search space of settings that are not set elsewhere."""
         if len(self.models) != 1 or self.grid or self.tune:
             raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
@@ -370,7 +370,7 @@ class HeadsStudy(CostStudy):
     """PyTorch's fused kernel, or explicit T × T weights with every softmax written out."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that each number of heads divides the width."""
         for heads in self.heads:
             check_heads("heads.width", self.width, "heads.heads", heads)
@@ -391,7 +391,7 @@ class LengthStudy(CostStudy):
     """Attention heads."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that the number of heads divides the width."""
         check_heads("length.width", self.width, "length.heads", self.heads)
         return self

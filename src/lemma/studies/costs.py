@@ -243,7 +243,7 @@ class HeadsExperiment(CostExperiment):
         """Return, by number of heads, the settings of attention at a grid point and a function that runs it forward."""
 
         def make_forward(heads: int) -> Callable[[], Vectors]:
-            """Return a function that runs a new attention layer with so many heads forward on fixed inputs."""
+            """Return a function that runs a new attention layer with this number of heads forward on fixed inputs."""
             seed_random(self.spec.seed, torch.device(self.device))
             attention = bare_attention(self.spec.width, heads).to(self.device)
             inputs = self.random_inputs(point["T"])

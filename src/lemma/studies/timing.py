@@ -108,7 +108,7 @@ def time_in_turns(
     """
 
     def measure(call: Callable[[], Any], repeats: int) -> float:
-        """Return the seconds per call of so many repeated calls."""
+        """Return the seconds per call of `repeats` calls in a row."""
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
