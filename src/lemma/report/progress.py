@@ -46,7 +46,7 @@ class LineObserver(Observer):
         self.total = 0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """Print a line with the name of the phase and its `total` units of work."""
+        """Print a line with the name of the phase, its `total` units of work and how many of them are done already."""
         self.total = total
         noun = unit.removesuffix("s") if total == 1 else unit
         self.log(f"{phase}: {total:,} {noun}" + (f", from {done:,} on" if done else ""))

@@ -45,7 +45,7 @@ class Text:
     """A paragraph, or several lines.
 
     In print, a text directly follows a heading or another text, unless `blank_before` is set. Prose
-    (notes, findings, questions) is broken flush left; other lines hang, or go on below what follows their label.
+    (notes, findings, questions) is broken flush left; continuations of other lines are indented, or below their value.
     """
 
     text: str

@@ -121,7 +121,7 @@ class PairedTest:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean difference; None if there are fewer than three seeds."""
+        """Standard error of the mean difference, at least `min_error`; None if there are fewer than three seeds."""
         count = len(self.differences)
         return max(stdev(self.differences) / math.sqrt(count), self.min_error) if count >= MIN_SEEDS else None
 

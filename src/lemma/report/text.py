@@ -163,7 +163,7 @@ def wrap_paragraph(text: str, width: int | None = None) -> str:
 def wrap_lines(text: str, width: int | None = None) -> str:
     """Break the lines of a text that are wider than `width` columns, and indent their continuations.
 
-    Where a line begins with a name and two spaces, it goes on below what comes after them.
+    Where a line begins with a name and two spaces, its continuations begin below the text after them.
 
     >>> print(wrap_lines("loss    1.5 nats/token, lower is better", 24))
     loss    1.5 nats/token,

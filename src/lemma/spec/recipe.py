@@ -226,7 +226,7 @@ def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int 
 
 
 def warm_up_message(recipe: Recipe, requested: int) -> str:
-    """Return the message that a warm-up of `requested` steps was shortened to that of the recipe."""
+    """Return the message that a warm-up of `requested` steps was shortened to the `warm_up` of the recipe."""
     return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
 
 

@@ -112,7 +112,7 @@ def judge_difference(test: PairedTest, expects: str) -> Verdict:
 
 
 def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
-    """Return whether a difference is zero up to `tolerance`: "held", "not held" or "not decided" by its interval.
+    """Return the verdict on the claim that a difference is within ±`tolerance`, by its interval.
 
     The verdict is "not measured" for None, and "too few seeds" without an interval.
 

@@ -297,7 +297,7 @@ class HeadsExperiment(CostExperiment):
 
 
 def judge_time_ratio(ratio: Quartiles) -> str:
-    """Describe a ratio of times by its quartiles: faster, slower or no difference beyond the spread.
+    """Return "faster", "slower" or "no difference beyond the spread", from the quartiles of a ratio of times.
 
     >>> judge_time_ratio(Quartiles(1.3, 1.2, 1.4)), judge_time_ratio(Quartiles(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')

@@ -495,7 +495,7 @@ class TrainingExperiment(Experiment[M]):
         return measures
 
     def check(self, cell: StudyCell) -> None:
-        """Raise an error if the cell's folder holds another run."""
+        """Raise an error if the cell's folder holds a run of another model, recipe or data."""
         if plan := self.plan(cell):
             check_same_run(plan)
 

@@ -121,7 +121,7 @@ class LocalWorkers(Workers):
     """Processes on this machine, in sessions of their own: Ctrl-C reaches the call that started them, and it alone."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Start processes of the same Python; if there are several GPUs, each process sees one of them."""
+        """Start `count` processes of the same Python; if there are several GPUs, each process sees one of them."""
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         command = python_command(
             "-c", "import sys; from lemma.studies.workers import run_worker; run_worker(sys.argv[1])"
@@ -166,7 +166,7 @@ class RayWorkers(Workers):
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one on this machine for as long as the study takes."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Submit the tasks; if the cluster has GPUs, each gets one."""
+        """Submit `count` tasks, which run the job file; if the cluster has GPUs, each gets one."""
         self.ray = import_optional("ray", "ray", "study --on ray")
         if not self.ray.is_initialized():
             self.ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
@@ -200,7 +200,7 @@ class SlurmWorkers(Workers):
     """Where submitit sends them; "local" runs them on this machine."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Submit the jobs; their logs are in the folder `slurm` of the study."""
+        """Submit `count` jobs, which run the job file; their logs are in the folder `slurm` of the study."""
         submitit = import_optional("submitit", "submitit", "study --on slurm")
         if self.cluster == "slurm" and not shutil.which("sbatch"):
             raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
