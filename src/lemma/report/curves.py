@@ -18,7 +18,7 @@ LARGE = 1e5  # numbers on the x axis that are written as 100k
 
 @dataclass(frozen=True)
 class Curve:
-    """Line of a plot; `low` and `high` make a band around it, `dots` mark what was measured.
+    """A line of a plot through the points (x, y); `low` and `high` bound a band around it, `dots` mark the points.
 
     Bands that reach far past all lines are cut off there. Curves with one title have one colour: `thin` ones are single
     measurements, of which another curve is the mean.
@@ -36,7 +36,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves over one axis, what the axes are, and a vertical line where something happens (the trained length)."""
+    """A plot of curves, with titles `x` and `y` of its axes and a vertical line at `rule`, as at a trained length."""
 
     x: str
     y: str
@@ -128,7 +128,7 @@ class Plot:
 
 
 def can_draw() -> bool:
-    """Return whether the libraries altair and vl-convert are installed."""
+    """Return whether plots can be drawn: altair and vl-convert are installed."""
     try:
         import altair  # noqa: F401
         import vl_convert  # noqa: F401
@@ -146,7 +146,7 @@ def to_svg(chart: Any) -> str:
 
 
 def band_limits(plot: Plot) -> tuple[float, float]:
-    """Return the lowest and highest y that bands are drawn to: half the height of the curves beyond them.
+    """Return (lowest, highest) y that bands are drawn to: half the curves' height beyond them; no limit on a log axis.
 
     >>> band_limits(Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0)),)))
     (0.0, 4.0)

@@ -45,7 +45,7 @@ class Text:
     """A paragraph, or several lines.
 
     In print, a text directly follows a heading or another text, unless `blank_before` is set. Prose
-    (notes, findings, questions) is broken flush left; other lines hang, or go on below what follows their label.
+    (notes, findings, questions) is broken flush left; continuations of other lines are indented, or below their value.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Items:
-    """A list of short texts; in print a line each, as written."""
+    """A list of short texts, each on a line of its own in print."""
 
     items: Sequence[str]
     kind: Literal["", "note"] = ""
@@ -87,7 +87,7 @@ class Table:
         return self.is_text or column in self.left
 
     def row_kind(self, row: int) -> str:
-        """Return the kind of the row with this index, without the header; "" for an ordinary one."""
+        """Return the kind of a row, such as "best"; "" for an ordinary one. Index 0 is the row after the header."""
         return self.row_kinds[row] if row < len(self.row_kinds) else ""
 
 
@@ -104,7 +104,7 @@ class Matrix:
     decimals: int = 3
 
     def cells(self) -> tuple[tuple[str, ...], ...]:
-        """Return all values as text, with equally many decimals."""
+        """Return the rows of values as text, with equally many decimals."""
         needed = needed_decimals(self.values[np.isfinite(self.values)].tolist(), self.decimals)
         return tuple(tuple(format_number(value, needed) for value in row) for row in self.values)
 
@@ -123,7 +123,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption. The SVG must come from our own plot functions: it goes into the page as it is."""
+    """An SVG drawing with its caption. It must come from our own plot functions: it goes into the page as it is."""
 
     svg: str
     caption: str = ""
@@ -135,7 +135,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Image:
-    """An image as PNG, embedded in the page; without one, `text` says so."""
+    """A PNG image, embedded in the page, with its caption `text`, which says so if there is none."""
 
     png: bytes | None
     text: str
@@ -155,13 +155,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Pre:
-    """Text as it is, such as a sample: parts, each with a kind. "loop" and "again" are marked, "prompt" is grey."""
+    """Preformatted text as (text, kind) parts: a "prompt" is grey; "loop" and "again", its repetition, are marked."""
 
     parts: Sequence[tuple[str, Literal["", "prompt", "loop", "again"]]]
 
     @property
     def text(self) -> str:
-        """The complete text."""
+        """The text of all parts."""
         return "".join(text for text, _ in self.parts)
 
 
@@ -209,7 +209,7 @@ Blocks: TypeAlias = Iterable[Block]
 
 
 def plot_blocks(plots_to_draw: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
-    """Return each plot as a figure with its caption, or a note on what to install if plots cannot be drawn."""
+    """Return each plot as a figure of this kind with its caption, or else a note on what to install to draw plots."""
     plots = list(plots_to_draw)
     if plots and not can_draw():
         return [Text(NO_PLOT, "note")]
@@ -231,7 +231,7 @@ class Result(ABC):
 
     @abstractmethod
     def blocks(self) -> Blocks:
-        """Return the blocks that are printed."""
+        """Return the blocks that `print` shows in a terminal."""
 
     def details(self) -> Blocks:
         """Return the blocks for files and notebooks, which may be more than those that are printed."""
@@ -243,7 +243,7 @@ class Result(ABC):
         return {name: to_plain(getattr(self, name)) for name in names}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows of a .csv file by column name; empty if the result has no such rows."""
+        """Return the rows of a .csv file, each with its cells by column name; empty if the result has none."""
         return []
 
     def __str__(self) -> str:
@@ -254,7 +254,7 @@ class Result(ABC):
         return as_html(self.details(), self.title, full_page=False)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return for each suffix of a file name the function that returns the content of such a file."""
+        """Return for each file suffix, such as ".html", a function that returns the content of such a file."""
         from lemma.report.svg import as_svg
 
         writers: dict[str, Callable[[], str]] = {
@@ -276,7 +276,7 @@ class Result(ABC):
 
 
 def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
-    """Raise an InputError if a file cannot be written: unknown suffix, or no such folder."""
+    """Raise an InputError if a path's suffix is not among `suffixes`, or its folder does not exist."""
     target, suffixes = Path(path), list(suffixes)
     if target.suffix.lower() not in suffixes:
         raise InputError(describe_unknown(f"{target}: ending of the name", target.suffix, suffixes))
@@ -356,7 +356,7 @@ def as_text(blocks: Blocks, indent: str = "") -> str:
 
 
 def _text_lines(block: Block, indent: str) -> list[str]:
-    """Return the lines of text of one block."""
+    """Return the lines of one block in a terminal, each after `indent`; none for a drawing."""
     match block:
         case Heading(text, _, underlined):
             lines = wrap(text)

@@ -27,7 +27,7 @@ MAX_LABEL = 14
 
 @dataclass(frozen=True)
 class SvgPart:
-    """SVG elements with their size in pixels."""
+    """A drawing as text of SVG elements, with its size in pixels."""
 
     body: str
     width: float
@@ -35,7 +35,7 @@ class SvgPart:
 
 
 def as_svg(blocks: Blocks, title: str) -> str:
-    """Return blocks as an SVG document, one below the other; neighbouring matrices are side by side."""
+    """Return blocks as an SVG document, one below the other, neighbouring matrices side by side."""
     parts: list[str] = []
     widest, y = 0.0, float(MARGIN)
     for drawing in _draw_rows(blocks):
@@ -67,7 +67,7 @@ def _translate(body: str, x: float, y: float) -> str:
 
 
 def _draw_rows(blocks: Blocks) -> Iterator[SvgPart]:
-    """Yield the drawings of blocks from top to bottom; neighbouring matrices share one as far as they fit."""
+    """Yield the drawings of blocks from top to bottom; neighbouring matrices are joined to rows that fit the width."""
     for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
         if is_matrix:
             yield from _join_side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
@@ -77,7 +77,7 @@ def _draw_rows(blocks: Blocks) -> Iterator[SvgPart]:
 
 
 def _join_side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
-    """Join heat maps into rows of as many as fit the width."""
+    """Yield rows of heat maps side by side, each of as many as fit the width."""
     parts: list[str] = []
     x = height = 0.0
     for heat in maps:
@@ -122,7 +122,7 @@ def _draw_lines(text: str) -> SvgPart:
 
 
 def heat_map(matrix: Matrix) -> SvgPart:
-    """Draw a matrix as coloured cells with their numbers: darker is larger in size, orange is negative."""
+    """Draw a matrix as cells with numbers: blue is positive, orange negative, darker larger in absolute value."""
     cells, sums = matrix.cells(), [format_number(value, matrix.decimals) for value in matrix.sums]
     labels = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
     cell_width = max(34.0, CHARACTER_WIDTH * max(map(display_width, labels)) + 12)
@@ -152,7 +152,7 @@ def heat_map(matrix: Matrix) -> SvgPart:
 
 
 def cell_colours(value: float, largest: float) -> tuple[str, str]:
-    """Return the colour of a cell by its value relative to the largest, and a legible colour for its number.
+    """Return the colour of a cell, the darker the nearer |value| is to `largest`, and a legible colour for its number.
 
     >>> cell_colours(0.0, 1.0), cell_colours(1.0, 1.0), cell_colours(float("nan"), 1.0)
     (('#ffffff', '#1b1f24'), ('#005da0', '#ffffff'), ('#e4e4e4', '#1b1f24'))

@@ -203,7 +203,7 @@ DATA_SPECS: dict[str, type[AnyDataSpec]] = {next(iter(spec.model_fields)): spec 
 
 
 def read_data(settings: Mapping[str, Any], source: str) -> AnyDataSpec:
-    """Return the data spec of these settings, whose kind follows from the setting that names the data.
+    """Return the data spec of these settings; its class follows from the setting that names the data, such as `graph`.
 
     `source` begins error messages.
     """

@@ -44,7 +44,7 @@ class ModelSpec(Spec):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
-        """Return the field name of each textbook letter, `first_letters` first."""
+        """Return the names of the fields by their textbook letters, those of `first_letters` first."""
         letters = super().letters()
         return {letter: letters[letter] for letter in (*cls.first_letters, *letters)}
 
@@ -129,7 +129,7 @@ class Recurrent(LanguageSpec):
     """Whether to tie the output layer to the embedding; requires hidden = width."""
 
     @model_validator(mode="after")
-    def _tied_fits(self) -> Self:
+    def _check_tying(self) -> Self:
         """Check that a tied output layer has the width of the embedding."""
         if self.tied and self.hidden != self.width:
             family = getattr(self, "family", "recurrent")
@@ -219,7 +219,7 @@ class AttentionModel(BodySpec):
         return {letter: size for letter, size in sizes.items() if size is not None}
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
+    def _check_head_sizes(self) -> Self:
         """Check that the number of heads divides the width, and that positions suit the width of a head."""
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"{self.family}.{name}", self.query_width, f"{self.family}.heads", self.heads)
@@ -283,7 +283,7 @@ class Decoder(AttentionModel, LayerStack):
         return self.positions.scaled if self.scaled_embedding is None else self.scaled_embedding
 
     @model_validator(mode="after")
-    def _groups_fit(self) -> Self:
+    def _check_parts(self) -> Self:
         """Check value width, key–value heads, merged matrices and window against the other settings."""
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
         key_value_heads = self.key_value_heads or self.heads
@@ -338,7 +338,7 @@ class TableA5(LanguageSpec):
     """Length of the n-gram: a word is predicted from the N−1 words before it."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that the number of heads divides the width."""
         check_heads("table-a5.width", self.width, "table-a5.heads", self.heads)
         return self
@@ -369,7 +369,7 @@ class Transformer(AttentionModel):
         return self.special_tokens or (size - 3, size - 2, size - 1)
 
     @model_validator(mode="after")
-    def _special_tokens_fit(self) -> Self:
+    def _check_special_ids(self) -> Self:
         """Check that the ids of special tokens are in the vocabulary."""
         if any(not 0 <= token < self.vocabulary for token in self.special_tokens or ()):
             raise ValueError(
@@ -524,12 +524,12 @@ class TextReader(Pooling, ModelSpec):
 
     @property
     def vocabulary(self) -> int:
-        """Vocabulary of the body."""
+        """Size of the vocabulary of the body."""
         return self.body.vocabulary
 
     @property
     def pooling(self) -> str:
-        """Pooling of this body: first, last or mean."""
+        """How the body's vectors of a text become one: "first", "last" or "mean"."""
         return DEFAULT_POOLING.get(self.body.family, "last") if self.pool == "auto" else self.pool
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
@@ -617,7 +617,7 @@ class DualEncoder(TextReader):
         return self.grid**2 if self.image_pool == "places" else 1
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
+    def _check_head_sizes(self) -> Self:
         """Check that the image tower's number of heads divides its width."""
         check_heads("dual-encoder.image_width", self.image_width, "dual-encoder.image_heads", self.image_heads)
         return self
@@ -646,7 +646,7 @@ class CrossAttention(Reranking, ModelSpec):
 
     @property
     def vocabulary(self) -> int:
-        """Vocabulary of the text tower."""
+        """Size of the vocabulary of the text tower."""
         return self.towers.vocabulary
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
@@ -654,11 +654,11 @@ class CrossAttention(Reranking, ModelSpec):
         return self.replace(towers=self.towers.with_data_sizes(sizes).to_dict())
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of the towers by their letters."""
+        """Return the sizes of the two towers by their textbook letters."""
         return self.towers.sizes()
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes of the towers, given by their letters."""
+        """Return a copy with other sizes of the two towers, by their textbook letters."""
         return self.replace(towers=self.towers.with_sizes(sizes).to_dict())
 
 
@@ -689,7 +689,7 @@ class TransformerEncoder(Spec):
     """Number of attention heads per layer."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that each head has an even width."""
         if self.width % (2 * self.heads):
             nearest = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads

@@ -72,7 +72,7 @@ class PluginGroup(Generic[Kind]):
         return [*self.registered, *(name for name in self._entries() if name not in {*reserved, *self.registered})]
 
     def provides(self, name: str) -> bool:
-        """Return whether a plugin has this name, installed a moment ago included."""
+        """Return whether a plugin has this name, including those of packages installed since the last look-up."""
         if name not in self.reserved_names() and name not in self.registered and name not in self._entries():
             entry_points_of.cache_clear()
         return name in self.names()
@@ -96,7 +96,7 @@ class PluginGroup(Generic[Kind]):
         return spec_class
 
     def load_part(self, name: str, path: str) -> Any:
-        """Return the registered object of a path, or else import it.
+        """Return the object that the plugin `name` refers to by a path: a registered one, or else an imported one.
 
         `path` is written as `package.module:attribute`.
         """
@@ -109,20 +109,20 @@ class PluginGroup(Generic[Kind]):
             return getattr(import_module(module), attribute)
 
     def attribute_errors(self, name: str, path: str = "") -> Any:
-        """Return a context manager that turns errors into a PackageError about the package of a plugin.
+        """Return a context manager that turns any error into a PackageError about the package of the plugin `name`.
 
-        `path` tells the package of a plugin that was registered.
+        The package of a plugin that was registered is the first part of `path`.
         """
         entries = self._entries().get(name)
         package = _package_title(entries[0]) if entries else path.partition(".")[0]
         return attribute_errors(package, f"the {self.noun} '{name}'")
 
     def _entries(self) -> dict[str, list["EntryPoint"]]:
-        """Return the entry points of the group by name."""
+        """Return the installed entry points of the group by name."""
         return entry_points_of(self.name, tuple(sys.path))
 
     def _check(self, spec_class: Any, name: str, description: str) -> None:
-        """Raise a PackageError unless a class derives from the base class and its tag field has this name.
+        """Raise a PackageError unless a class derives from the base class and has this name in its tag field.
 
         `description` begins the message.
         """
@@ -138,7 +138,7 @@ class PluginGroup(Generic[Kind]):
 
 @contextmanager
 def attribute_errors(package: str, noun: str) -> Iterator[None]:
-    """Turn any error in the block into a PackageError that names the package; `noun` is what it brings."""
+    """Turn any error in the block into a PackageError that names the package; `noun` is its plugin, for the message."""
     try:
         yield
     except LemmaError:
@@ -152,7 +152,7 @@ def attribute_errors(package: str, noun: str) -> Iterator[None]:
 
 @cache
 def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryPoint"]]:
-    """Return the entry points of a group by name; `path` is `sys.path`, for which they are cached."""
+    """Return the entry points of a group by name; `path` is `sys.path`, here only as a key of the cache."""
     from importlib.metadata import entry_points  # not needed where all names are Lemma's own
 
     by_name: dict[str, list[EntryPoint]] = {}
@@ -181,7 +181,7 @@ class OpenChoice:
         )
 
     def _read(self, value: Any, read_built_in: Callable[[Any], Any]) -> Any:
-        """Validate a value by the plugin class of its name, or else by the union of built-in classes."""
+        """Validate a value by the plugin class that its tag names, or else by `read_built_in`; return the spec."""
         if isinstance(value, self.group.base_class):
             return value
         name = value.get(self.group.tag) if isinstance(value, Mapping) else None

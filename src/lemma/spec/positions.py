@@ -33,7 +33,7 @@ class PositionsSpec(Spec):
 
     @property
     def head_multiple(self) -> int:
-        """Divisor that a head's width must have."""
+        """Number that must divide a head's width."""
         return 2 if self.paired else 1
 
 
@@ -153,7 +153,7 @@ class Rotary(PositionsSpec):
 
     @property
     def head_multiple(self) -> int:
-        """Divisor that a head's width must have, to rotate whole pairs."""
+        """Number that must divide a head's width, to rotate whole pairs."""
         return 2 * Fraction(self.share).limit_denominator(1000).denominator
 
 
@@ -185,7 +185,7 @@ class Relative(PositionsSpec):
     """Distance from which on all distances share the last bucket."""
 
     @model_validator(mode="after")
-    def _buckets_fit(self) -> Self:
+    def _check_buckets(self) -> Self:
         """Check that `farthest` is beyond the distances that have a bucket of their own."""
         if self.farthest <= self.buckets // 2:
             raise ValueError(

@@ -37,7 +37,7 @@ PLUGIN_OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
 
 
 class ObjectiveChoice(Spec):
-    """Name of an objective, with settings that are read only when it is used.
+    """The name of an objective, with settings that are validated only when it is used.
 
     Runs can then be opened, evaluated and generated from where the plugin that they were trained with is not installed.
     """
@@ -120,7 +120,7 @@ Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], B
 
 
 def _read_tracker(value: Any) -> Any:
-    """Convert `tensorboard = true` and `false` of earlier versions to a tracker's name or None."""
+    """Convert true to "tensorboard", as in earlier versions, false and "none" to None; leave other values unchanged."""
     trackers = {True: "tensorboard", False: None, "none": None}
     return trackers.get(value, value) if isinstance(value, bool | str) else value
 
@@ -209,10 +209,9 @@ STEPS_PER_WARM_UP_STEP = 10
 
 
 def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int | None = None) -> Recipe:
-    """Return a recipe whose warm-up takes at most a tenth of its steps, or the same fraction as in `reference` if that
-    is more.
+    """Shorten a recipe's warm-up to a tenth of its steps, or to the fraction that it takes in `reference` if larger.
 
-    A warm-up of up to `max_steps` steps stays unchanged.
+    A warm-up that is not longer, or of up to `max_steps` steps if given, stays unchanged.
 
     >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), max_steps=12).warm_up
     (1, 6)
@@ -225,7 +224,7 @@ def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int 
 
 
 def warm_up_message(recipe: Recipe, requested: int) -> str:
-    """Return the message that a warm-up of `requested` steps was shortened to that of the recipe."""
+    """Return the message that a warm-up of `requested` steps was shortened to the `warm_up` of the recipe."""
     return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
 
 

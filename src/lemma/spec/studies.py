@@ -14,7 +14,7 @@ from lemma.spec.recipe import Full, Method, Recipe
 
 
 def parse_seeds(value: Any) -> Any:
-    """Convert a number to that many seeds, from 1 on; return a list as a tuple.
+    """Convert a number to a tuple of that many seeds, from 1 on, and a list to a tuple.
 
     >>> parse_seeds(3), parse_seeds([7])
     ((1, 2, 3), (7,))
@@ -40,7 +40,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _read_models(value: Any) -> Any:
-    """Convert the names of models to tables, in a tuple."""
+    """Convert each name of a model to a table, {"model": name}; return a tuple of tables."""
     models = (value,) if isinstance(value, str) else value
     if not isinstance(models, (list, tuple)):
         return value
@@ -86,7 +86,7 @@ class StudySpec(Spec):
     """Question of the study, in a sentence or two; shown at the top of the report."""
 
     @model_validator(mode="after")
-    def _titles_differ(self) -> Self:
+    def _check_titles(self) -> Self:
         """Check that no two models have the same title."""
         models = [model for model in getattr(self, "models", ()) if isinstance(model, ComparedModel)]
         titles = [model.title.lower() for model in models]
@@ -109,7 +109,7 @@ class StudyBudget(Spec):
     """Training time in seconds: each model's speed is measured first, then it takes the steps that fit."""
 
     @model_validator(mode="after")
-    def _one_clock(self) -> Self:
+    def _check_clock(self) -> Self:
         """Check that the budget has tokens or seconds, not both."""
         if self.tokens and self.seconds:
             raise ValueError("study.budget: give tokens or seconds, not both; each fixes the number of steps.")
@@ -125,7 +125,7 @@ class StudyTuning(Spec):
     """Fraction of a run's steps to try each for."""
 
     @model_validator(mode="after")
-    def _rates_differ(self) -> Self:
+    def _check_rates(self) -> Self:
         """Check that there are at least two different learning rates."""
         if len(set(self.learning_rate)) < max(2, len(self.learning_rate)):
             raise ValueError(
@@ -152,7 +152,7 @@ class ClaimComparison(Spec):
     """Claim about the perplexity of `at`, compared with that of `against`."""
 
     @model_validator(mode="after")
-    def _same_settings(self) -> Self:
+    def _check_points(self) -> Self:
         """Check that `at` and `against` have the same settings with different values."""
         if self.at.keys() != self.against.keys() or self.at == self.against:
             raise ValueError(
@@ -205,13 +205,13 @@ class GridStudy(StudySpec):
 
     @field_validator("data", mode="before")
     @classmethod
-    def _one_text(cls, data: Any) -> Any:
-        """Convert a single text in the data settings to a tuple."""
+    def _wrap_text(cls, data: Any) -> Any:
+        """Return data settings in which a single `text` is a tuple of one."""
         is_single = isinstance(data, Mapping) and isinstance(data.get("text"), str)
         return {**data, "text": (data["text"],)} if is_single else data
 
     @model_validator(mode="after")
-    def _values_differ(self) -> Self:
+    def _check_grid(self) -> Self:
         """Check that each setting of the grid has values, none twice."""
         for name, values in self.grid.items():
             if not values or len({repr(value) for value in values}) < len(values):
@@ -219,7 +219,7 @@ class GridStudy(StudySpec):
         return self
 
     @model_validator(mode="after")
-    def _claims_fit(self) -> Self:
+    def _check_claims(self) -> Self:
         """Check that the settings and values of all claims are in the grid."""
         axes = {**self.grid, "model": tuple(model.title for model in self.models)}
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
@@ -247,7 +247,7 @@ class TuneStudy(GridStudy):
     """Stop a trial that is worse than the best in every seed so far, and by more than this on average."""
 
     @model_validator(mode="after")
-    def _one_model(self) -> Self:
+    def _check_search(self) -> Self:
         """Check that there is one model and a search space of settings that are not set elsewhere."""
         if len(self.models) != 1 or self.grid or self.tune:
             raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
@@ -370,7 +370,7 @@ class HeadsStudy(CostStudy):
     """PyTorch's fused kernel, or explicit T × T weights with every softmax written out."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that each number of heads divides the width."""
         for heads in self.heads:
             check_heads("heads.width", self.width, "heads.heads", heads)
@@ -391,7 +391,7 @@ class LengthStudy(CostStudy):
     """Attention heads."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that the number of heads divides the width."""
         check_heads("length.width", self.width, "length.heads", self.heads)
         return self
@@ -446,7 +446,7 @@ def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> S
 
 
 def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any], str]:
-    """Return the class of a study, its settings, and its name in messages."""
+    """Return (spec class of a study, its settings, its name in messages) of a built-in name or a TOML file."""
     if not isinstance(name, (str, Path)):
         raise SpecError(f"a {type(name).__name__} is not a study: give the name of a built-in one or a TOML file.")
     path = Path(name)
@@ -465,7 +465,7 @@ def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any]
 
 
 def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
-    """Return `old` with `value` set at a path of keys inside it.
+    """Return a copy of `old` in which the entry at a path of keys is `value`; `value` itself for an empty path.
 
     With `merges`, a table as value is merged with the old table; `source` begins error messages.
     """

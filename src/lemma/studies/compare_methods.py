@@ -71,7 +71,7 @@ def compare_methods(
     observer: Observer,
     overwrite: bool = False,
 ) -> "StudyResult | UnfinishedComparison":
-    """Adapt a base run by every method, measure each adapted run, and save and return a comparison.
+    """Adapt a base run by every method, measure each adapted run, and save and return the comparison.
 
     A setting that only some methods have is passed to those. `out` is the folder of the report, with a subfolder for
     the run of each method; `overwrite` replaces runs in these.
@@ -111,7 +111,7 @@ def compare_methods(
 
 @dataclass(frozen=True)
 class MethodRow:
-    """The result of one method, and what it cost."""
+    """The result of adapting by one method: its scores and what it cost."""
 
     adapted: AdaptResult
     peak_bytes: int
@@ -147,7 +147,7 @@ class MethodRow:
         }
 
     def cells(self) -> dict[str, str]:
-        """Return the table cells of the method, by the title of the line."""
+        """Return the column of the method in the table: its cells by the titles of the lines."""
         guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
@@ -170,7 +170,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A person with a need, and the cost that counts for them."""
+    """A reason to prefer a method, such as little memory, and the cost that counts then."""
 
     title: str
     metric: str
@@ -203,7 +203,7 @@ def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
 
 @dataclass(frozen=True)
 class UnfinishedComparison(Result):
-    """A comparison that was interrupted, and how far it came."""
+    """A comparison that was interrupted while it trained the run of `method`."""
 
     training: TrainingResult
     method: str
@@ -233,6 +233,7 @@ def measure_methods(
 
     @torch.no_grad()
     def forward(model: nn.Module) -> Any:
+        """Run a model forward on the inputs."""
         return model(*inputs)
 
     calls = {name: partial(forward, load(result.path, device).module) for name, result in results.items()}
@@ -256,7 +257,7 @@ def measure_methods(
 
 
 def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, out: Path) -> StudyResult:
-    """Build the report: a table of all methods and a winner for each scenario; `out` is its folder."""
+    """Build the report in the folder `out`: a table of all methods, its caption ending in `note`, and the winners."""
     cells = [row.cells() for row in rows]
     header = ["", *(row.method for row in rows)]
     lines = [[title, *(column[title] for column in cells)] for title in cells[0]]
@@ -288,7 +289,7 @@ def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, o
 
 
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
-    """Return the inputs of a forward pass on `texts` items of the validation or test split."""
+    """Return the tensors with which to call a model on at most `texts` items of the validation or test split."""
     match data.item("validation"):
         case LabelledExamples():
             examples = data.item("test")

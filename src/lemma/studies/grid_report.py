@@ -43,7 +43,7 @@ NOT_TIMED: Seconds = {}
 
 @dataclass(frozen=True)
 class ChosenRate:
-    """The learning rate of a row, and the results of its trials."""
+    """The learning rate chosen for a row, and the results of its trials."""
 
     rate: float
     perplexities: Mapping[float, float | None]  # by the rates tried; None where a trial failed
@@ -57,13 +57,13 @@ def report_grid(
     hardware: Mapping[str, str],
     out: Path,
     interrupted: bool = False,
-    seconds: Seconds = NOT_TIMED,
+    token_seconds: Seconds = NOT_TIMED,
     chosen_rates: Mapping[str, ChosenRate] | None = None,
 ) -> StudyResult:
-    """Build the result of a grid study.
+    """Build the result of a grid study from the outcomes of its cells.
 
-    `data` and `hardware` are descriptions by topic; `seconds` (per token of training steps) and `chosen_rates` are by
-    row title.
+    `data` and `hardware` are descriptions by topic; `token_seconds` (of each timed training step) and `chosen_rates`
+    are by row title; `out` is the study's folder.
     """
     chosen_rates = chosen_rates or {}
     rows = tuple(group_rows(outcomes))
@@ -80,13 +80,13 @@ def report_grid(
         data={**data, "budget": describe_budget(spec.budget), "seeds": ", ".join(map(str, spec.seeds))},
         hardware=hardware,
         protocol=describe_protocol(rows),
-        table=make_table(rows, seconds),
-        conclusion=(*answers, *conclude(rows, claims, seconds), *other_sentences),
+        table=make_table(rows, token_seconds),
+        conclusion=(*answers, *conclude(rows, claims, token_seconds), *other_sentences),
         claims=claims,
         runs=tuple(outcomes),
         rows=rows,
         terminal_blocks=(*trials, *(block for view in views.values() for block in view.terminal_blocks())),
-        page_blocks=tuple(build_page(rows, list(views.values()), claims, spec.budget, trials, seconds)),
+        page_blocks=tuple(build_page(rows, list(views.values()), claims, spec.budget, trials, token_seconds)),
         extra={
             **({"learning_rates": to_plain(chosen_rates)} if chosen_rates else {}),
             "measures": {name: view.values for name, view in views.items()},
@@ -135,10 +135,10 @@ def best_row(rows: Sequence[Row]) -> Row | None:
     return rows[min(ranked)[1]] if ranked else None
 
 
-def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
+def make_table(rows: Sequence[Row], token_seconds: Seconds = NOT_TIMED) -> StudyTable:
     """Build a table with a line per model and grid point, means over seeds; the lowest perplexity is marked.
 
-    `seconds` has seconds per token of training steps, by row title.
+    `token_seconds` maps row titles to the seconds per token of each timed training step.
     """
     best = best_row(rows)
     tokens = [count and count.mean for count in (row.estimate("tokens") for row in rows)]
@@ -147,7 +147,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
     for row, count in zip(rows, tokens, strict=True):
         scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
         trained, parameters = row.estimate("seconds"), row.count("parameters")
-        times = seconds.get(row.title)
+        times = token_seconds.get(row.title)
         speed = quartiles([1 / time for time in times]) if times else None
         record: dict[str, Any] = {"model": row.condition, **row.point, "seeds": len(row.measures)}
         for name, score in scores.items():
@@ -181,7 +181,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
             ]
         )
     figures = ["perplexity", "bits/byte", "parameters", *(["tokens"] if tokens_differ else []), "1,000 tokens/s"]
-    timed = " Speed: training steps timed in turns, apart from the runs; median and quartiles." if seconds else ""
+    timed = " Speed: training steps timed in turns, apart from the runs; median and quartiles." if token_seconds else ""
     caption = f"Perplexity and bits per byte: full validation pass.{describe_seeds(rows)}{timed}"
     return StudyTable(
         header=["model", *rows[0].point, *figures],
@@ -195,7 +195,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
 
 
 def format_thousands(speed: float) -> str:
-    """Write a number divided by 1,000, with three digits or without decimals.
+    """Write a speed in thousands, with three digits or without decimals.
 
     >>> format_thousands(21_340), format_thousands(1_291_700)
     ('21.3', '1,292')
@@ -210,10 +210,10 @@ NOTABLE_SPEEDUP = 1.05  # a ratio of speeds worth a sentence
 FALLING_PERCENT = 1.0  # of perplexity between the last two validations: the curve is still falling
 
 
-def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds = NOT_TIMED) -> list[str]:
-    """Return sentences: the best row, rows that differ from it, trends, speed, and claims that held.
+def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), token_seconds: Seconds = NOT_TIMED) -> list[str]:
+    """Return sentences on the best row, rows that differ from it, trends, speed, missing runs and the claims.
 
-    `seconds` has seconds per token of training steps, by row title.
+    `token_seconds` maps row titles to the seconds per token of each timed training step.
     """
     missing = []
     failed, pending = sum(len(row.failures) for row in rows), sum(len(row.pending) for row in rows)
@@ -226,17 +226,18 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: 
     scored = [row for row in rows if row.measures]
     if not scored:
         return [NOTHING_TO_COMPARE, *missing]
-    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, seconds)]
+    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, token_seconds)]
     return [*findings, *missing, *(claim.sentence for claim in claims)]
 
 
 def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield sentences on the best row and the rows that differ from it, paired by seed, corrected for all pairs.
+    """Yield sentences on the best row and how others differ, paired by seed, with p-values corrected for all pairs.
 
     The best row is selected by the same figures, so that every pair of rows counts as a comparison.
     """
 
     def log_mean(row: Row) -> float:
+        """Return the mean log perplexity of a row over its seeds."""
         return fmean(map(math.log, row.values("perplexity").values()))
 
     best, *other_rows = sorted(rows, key=log_mean)
@@ -280,7 +281,7 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence on how much perplexity still fell between the last two validations."""
+    """Yield a sentence on how much perplexity still fell between the last two validations; none for short curves."""
     falls, last_part = {}, 0.0
     for row in rows:
         curve = mean_curve([run.curve for run in row.measures.values()])
@@ -297,12 +298,12 @@ def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
         yield f"The curves are flat; {fall}."
 
 
-def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
+def _speed_sentence(rows: Sequence[Row], token_seconds: Seconds) -> Iterator[str]:
     """Yield a sentence on the model that trains fastest, if the difference exceeds the spread of the times."""
     timed: dict[tuple[float, ...], list[Row]] = {}
     for row in rows:
-        if row.title in seconds:
-            timed.setdefault(tuple(seconds[row.title]), []).append(row)
+        if row.title in token_seconds:
+            timed.setdefault(tuple(token_seconds[row.title]), []).append(row)
     conditions = [{row.condition for row in group} for group in timed.values()]
     times_by_name = {}
     for times, group in timed.items():  # a model by its own name, where no setting that matters has several values
@@ -333,9 +334,9 @@ def build_page(
     claims: Sequence[ClaimVerdict],
     budget: StudyBudget,
     trials: Sequence[Block] = (),
-    seconds: Seconds = NOT_TIMED,
+    token_seconds: Seconds = NOT_TIMED,
 ) -> Iterator[Block]:
-    """Yield the blocks of the HTML page below the table: plots, claims, curves, samples, recipes."""
+    """Yield the blocks of the HTML page below the table; `trials` are those on the learning rates that were tried."""
     has_scores = best_row(rows) is not None
     if has_scores:
         yield from plot_blocks([plot_intervals(rows)], "narrow")
@@ -344,7 +345,7 @@ def build_page(
     for view in views:
         yield from view.page_blocks()
     if has_scores:
-        yield from _curve_blocks(rows, seconds)
+        yield from _curve_blocks(rows, token_seconds)
     if claims:
         yield from _claim_blocks(claims)
     if any(row.first for row in rows):
@@ -352,16 +353,16 @@ def build_page(
         yield from _model_blocks(rows, budget)
 
 
-def _curve_blocks(rows: Sequence[Row], seconds: Seconds) -> Iterator[Block]:
+def _curve_blocks(rows: Sequence[Row], token_seconds: Seconds) -> Iterator[Block]:
     """Yield the section on learning curves."""
     yield Heading("Learning curves")
     if not any(len(measures.curve) > 1 for row in rows for measures in row.measures.values()):
         yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
         return
-    yield from plot_blocks(plot_learning_curves(rows, axis, seconds) for axis in AXES)
+    yield from plot_blocks(plot_learning_curves(rows, axis, token_seconds) for axis in AXES)
     loss = f"The loss is that of up to {VALIDATION_TOKENS:,} validation tokens."
     lines = "Each seed is a thin line, the mean of the seeds a thick one."
-    timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
+    timed = "Seconds are those of the timed steps" if token_seconds else "Seconds are those of the runs"
     yield Text(f"{loss} {lines} {timed}; validations are not counted.", "note")
 
 
@@ -399,9 +400,10 @@ def _sample_blocks(rows: Sequence[Row]) -> Iterator[Block]:
 
 
 def _model_blocks(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
-    """Yield the section on sizes and recipes of the models; a parameter budget adds the excess over it."""
+    """Yield the section on sizes and recipes of the models; a parameter budget adds each model's excess over it."""
 
     def write_values(values: Mapping[str, Any]) -> str:
+        """Write settings with their values, such as "hidden 128, depth 2"."""
         return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in values.items())
 
     lines = []
@@ -450,20 +452,23 @@ def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
 
 
 def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
-    """Average the learning curves of several seeds point by point, up to the length of the shortest."""
+    """Return the average of the learning curves of several seeds point by point, as long as the shortest."""
     columns = (tuple(zip(*points, strict=True)) for points in zip(*curves, strict=False))
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
-def plot_learning_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds = NOT_TIMED) -> Plot:
+def plot_learning_curves(
+    rows: Sequence[Row], axis: Literal["tokens", "seconds"], token_seconds: Seconds = NOT_TIMED
+) -> Plot:
     """Plot validation loss against tokens or seconds: seeds as thin lines, the mean of each row thick.
 
-    With `seconds` (per token of training steps, by row title) time is tokens × that speed, so that other processes on
-    the machine do not distort a curve.
+    With the `token_seconds` of a row, its time is tokens × their median, so that other processes on the machine do not
+    distort a curve.
     """
 
     def make_curve(row: Row, points: Sequence[CurvePoint], thin: bool = False) -> Curve:
-        times = seconds.get(row.title) if axis == "seconds" else None
+        """Return the loss curve of a row; on the time axis, timed steps replace the seconds of its runs."""
+        times = token_seconds.get(row.title) if axis == "seconds" else None
         x = tuple(point.tokens * median(times) if times else getattr(point, axis) for point in points)
         return Curve(row.title, x, tuple(point.loss for point in points), thin=thin)
 
@@ -494,7 +499,7 @@ Part = tuple[str, Literal["", "prompt", "loop", "again"]]
 
 
 def describe_loop(sample: TextSample) -> str:
-    """Describe the loop of a sample: its start, its period, and whether and by which state it is proved."""
+    """Describe the loop of a sample in sentences: its onset, its period, and which state proves it, if one does."""
     loop = sample.loop
     if loop is None:
         return "No loop as far as this goes."
@@ -530,9 +535,9 @@ def describe_budget(budget: StudyBudget) -> str:
 
 
 def trial_blocks(chosen_rates: Mapping[str, ChosenRate], fraction: float) -> list[Block]:
-    """Return a table of the perplexity at each learning rate tried, by row title; the chosen rate is marked.
+    """Return the blocks with the perplexity of each row at each learning rate tried; the chosen rate is marked.
 
-    `fraction` is the length of a trial relative to a run.
+    `chosen_rates` are by row title; `fraction` is the length of a trial relative to a run.
     """
     if not chosen_rates:
         return []

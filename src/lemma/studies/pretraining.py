@@ -38,9 +38,9 @@ from lemma.studies.classifiers import (
     accuracy_test,
     choose_classifiers,
     describe_labels,
-    estimate_over_texts,
-    label_data,
+    estimate_difference_over_texts,
     make_cell,
+    make_labels_spec,
     percent_curve,
     plan_classifier,
     schedule_recipe,
@@ -62,7 +62,7 @@ SCRATCH, PRETRAINED = CONDITIONS = ("scratch", "pretrained")
 
 @dataclass(frozen=True)
 class BaseMeasures:
-    """Figures of a pretraining run."""
+    """Costs and best validation score of a pretraining run."""
 
     steps: int
     tokens: int
@@ -79,7 +79,7 @@ class BaseMeasures:
 
 
 class PretrainingExperiment(ClassifierExperiment):
-    """Pretrain, then train both conditions at every number of labels with every seed, and state the gain."""
+    """Experiment that pretrains a body, then compares classifiers with and without it at every number of labels."""
 
     spec: PretrainingStudy
     measures_type = ClassifierMeasures | BaseMeasures
@@ -96,7 +96,7 @@ class PretrainingExperiment(ClassifierExperiment):
         check_reserved(spec.pretraining, {"seed": "Give the study `seeds`, as in seeds=[1,2]."})
         recipe = Recipe.read(spec.pretraining, "study.pretraining")
         task, context = ClassificationTask(), LoadContext(self.choice.model, Recipe(), observer)
-        self.labelled = task.load(label_data(spec), context)
+        self.labelled = task.load(make_labels_spec(spec), context)
         out.mkdir(parents=True, exist_ok=True)
         self.texts = write_texts(spec.unlabelled, self.labelled, out / TEXTS_FILE, reading_progress(observer))
         text = DataSpec(text=(str((out / TEXTS_FILE).resolve()),), tokenizer=spec.tokenizer, held_out=HELD_OUT)
@@ -106,14 +106,14 @@ class PretrainingExperiment(ClassifierExperiment):
         counts = sorted({min(count, len(self.labelled.item("train").texts)) for count in spec.counts})
         context = replace(context, vocabulary=self.tokenizer, observer=SilentObserver())
         self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
-            count: task.load(label_data(spec, count), context) for count in counts
+            count: task.load(make_labels_spec(spec, count), context) for count in counts
         }
         self.text, self.text_dataset = text, dataset
         seeds = spec.seeds if spec.base_per_seed else spec.seeds[:1]
         self.bases = {seed: self._base_cell(seed) for seed in seeds}
 
     def _base_cell(self, seed: int) -> StudyCell:
-        """Return the cell that pretrains a body; it reads the texts `passes` times unless the study sets steps."""
+        """Return the cell that pretrains the body, reading the texts `passes` times unless the study sets steps."""
         model = self.choice.model.body.with_data_sizes(self.text_dataset.sizes())
         shared = {name: self.choice.recipe[name] for name in SHARED_SETTINGS if name in self.choice.recipe}
         settings: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
@@ -125,11 +125,11 @@ class PretrainingExperiment(ClassifierExperiment):
         return StudyCell("pretraining", {}, seed, model, recipe)
 
     def base_of(self, cell: StudyCell) -> StudyCell:
-        """Return the pretraining that a cell starts from."""
+        """Return the pretraining cell whose run a cell starts from: that of its seed, or the only one."""
         return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
 
     def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
-        """Return the pretraining runs."""
+        """Return the cells that pretrain the body, one per seed or one for all."""
         return list(self.bases.values())
 
     def cells(self) -> list[StudyCell]:
@@ -159,7 +159,7 @@ class PretrainingExperiment(ClassifierExperiment):
             base = RunFolder.open(self.path(self.base_of(cell)))
             adaptation = make_adaptation_spec(base, path, self.spec.method)
         count = cell.point["labels"]
-        return plan_classifier(path, cell, label_data(self.spec, count), self.datasets[count], adaptation)
+        return plan_classifier(path, cell, make_labels_spec(self.spec, count), self.datasets[count], adaptation)
 
     def check(self, cell: StudyCell) -> None:
         """Raise an error if the folder of the cell or of its base holds another run."""
@@ -167,7 +167,7 @@ class PretrainingExperiment(ClassifierExperiment):
         super().check(cell)
 
     def run(self, cell: StudyCell, observer: Observer) -> Any:
-        """Train and measure a cell; raise RunError if its pretraining failed."""
+        """Train a cell; return BaseMeasures if it pretrains, else ClassifierMeasures; raise RunError without a base."""
         if self.plan(cell) is None:
             base = self.base_of(cell)
             reason = self.load_outcome(base).reason or f"{self.path(base)} is not finished"
@@ -175,7 +175,7 @@ class PretrainingExperiment(ClassifierExperiment):
         return super().run(cell, observer)
 
     def measure(self, run: Run, plan: RunPlan) -> Any:
-        """Return the figures of a pretraining run, or those of a classifier."""
+        """Return BaseMeasures of a finished pretraining run, or ClassifierMeasures of a classifier."""
         if plan.data is not self.text:
             return super().measure(run, plan)
         summary: Mapping[str, Any] = run.summary or {}
@@ -223,7 +223,7 @@ class PretrainingExperiment(ClassifierExperiment):
 
 
 def describe_recipes(rows: Sequence[LabelRow]) -> str:
-    """Describe how the classifiers were trained, with their steps at each number of labels."""
+    """Describe the recipe of the classifiers, with their steps at each number of labels."""
     measures = {row.point["labels"]: row.first for row in rows if row.first}
     if not measures:
         return "none yet"
@@ -265,7 +265,7 @@ class PretrainingGain:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict of the test of accuracy, such as "significant" or "a significant loss"."""
+        """Return the verdict on the gain in accuracy, such as "significant" or "a significant loss"."""
         if self.test is None:
             return "no seed has both conditions"
         return f"a {self.test.verdict} loss" if self.test.is_significant and self.test.mean < 0 else self.test.verdict
@@ -282,7 +282,7 @@ class PretrainingGain:
             estimates[f"{name}_gain"] = self.estimate(name)
             for key, mean in estimates.items():
                 values |= {key: mean and mean.mean, f"{key}_margin": mean and mean.margin}
-        texts = estimate_over_texts(self.pretrained, self.scratch)
+        texts = estimate_difference_over_texts(self.pretrained, self.scratch)
         values["accuracy_gain_margin_over_texts"] = texts and texts.margin
         seeds = {f"{condition}_seeds": len(row.measures) for condition, row in conditions.items()}
         return {**values, **seeds, "test": self.test and self.test.to_dict(), "verdict": self.verdict}
@@ -349,7 +349,7 @@ SHARED_WORDS = 10  # a text that shares that many words in a row with a validati
 
 @dataclass(frozen=True)
 class WrittenTexts:
-    """The file of texts without labels."""
+    """The file of texts without labels, and how many texts it has and lacks."""
 
     path: Path
     texts: int
@@ -367,7 +367,7 @@ class WrittenTexts:
 def write_texts(
     names: Sequence[str], labelled: Splits[LabelledExamples], path: Path, progress: Progress | None = None
 ) -> WrittenTexts:
-    """Write texts for pretraining to the file `path`, without validation and test texts or overlaps with them.
+    """Write texts for pretraining to the file `path`, one per line, without overlaps with validation and test texts.
 
     Texts that are equal but for case and white space are written once. Their order is random, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the other texts.
@@ -403,6 +403,7 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     if path.suffix.lower() in TABLE_SUFFIXES:
 
         def is_header(first: Sequence[str]) -> bool:
+            """Return whether a table's first row is a header: it has a name of the text column."""
             return bool({cell.strip().casefold() for cell in first} & {"text", *TEXT_ALIASES})
 
         columns = [Column("text", aliases=TEXT_ALIASES)]
@@ -418,6 +419,7 @@ def exclude_overlaps(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[
     """
 
     def word_runs(key: str) -> Iterator[tuple[str, ...]]:
+        """Yield every SHARED_WORDS consecutive words of a normalised text; none for a shorter one."""
         words = key.split()
         return (tuple(words[start : start + SHARED_WORDS]) for start in range(len(words) - SHARED_WORDS + 1))
 

@@ -37,7 +37,7 @@ from lemma.studies.claims import CheaperClaim, CostRatio, judge_equivalence
 from lemma.studies.classifiers import (
     compare_with_first,
     count_layer_parameters,
-    estimate_over_texts,
+    estimate_difference_over_texts,
     make_table,
 )
 from lemma.studies.experiment import run_study
@@ -325,7 +325,7 @@ def test_interval_over_texts_averages_seeds_first() -> None:
             for seed, item in row.measures.items()
         }
         rows.append(replace(row, measures=saved))
-    gap = estimate_over_texts(*rows)
+    gap = estimate_difference_over_texts(*rows)
     assert gap and gap.margin
     low, high = stats.ttest_1samp((ones - remaining).mean(0), 0).confidence_interval(0.95)
     assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)

@@ -18,7 +18,7 @@ from lemma.studies.cells import group_rows
 from lemma.studies.experiment import run_study
 from lemma.studies.grid import TuneExperiment, expand_grid
 from lemma.studies.grid_report import plot_sweeps
-from lemma.studies.measures import steps_to, view_steps
+from lemma.studies.measures import interpolate_steps, view_steps
 
 
 def lengths(name: str, losses: dict[int, list[float]]) -> list:
@@ -36,7 +36,7 @@ def lengths(name: str, losses: dict[int, list[float]]) -> list:
 def test_steps_to_loss_interpolate_over_log_steps() -> None:
     curve = [(round(100 * 2**k), 3.0 - 0.5 * k) for k in range(4)]
     for target in (2.9, 2.2, 1.6):
-        assert steps_to(curve, target)[0] == pytest.approx(100 * 2 ** ((3.0 - target) / 0.5))
+        assert interpolate_steps(curve, target)[0] == pytest.approx(100 * 2 ** ((3.0 - target) / 0.5))
 
 
 def test_muon_step_fraction_is_tested_on_log_scale() -> None:
