@@ -129,7 +129,7 @@ def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int
 
 
 def output_width(module: nn.Module) -> int | None:
-    """Return the width of a module's output: its own, or that of its last submodule with a known width."""
+    """Return the width of a module's output, or of its last submodule with a known width; None if unknown."""
     widths = (_layer_width(layer) for layer in (module, *reversed(list(module.modules()))))
     return next(filter(None, widths), None)
 

@@ -368,9 +368,9 @@ class Metrics:
         return file_checksum(self.path)
 
     def check(self, expected: Mapping[str, Any] | None, manifest_name: str) -> None:
-        """Raise RunError if the first bytes of the file do not have the SHA-256 in `expected` (with their number).
+        """Raise RunError unless the file begins with the bytes of which `expected` has number and SHA-256, if any.
 
-        Nothing is checked if that is None; `manifest_name` is the file that it is from, for the message.
+        `manifest_name` is the file that `expected` is from, for the message.
         """
         if not expected:
             return
@@ -453,7 +453,7 @@ def find_changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[
 
 
 def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
-    """Raise RunError, about the run at `path`, if its spec uses a plugin's family or positions without the plugin."""
+    """Raise RunError if the settings `spec` of the run at `path` name a family or positions of a missing plugin."""
     for noun, name in plugin_names(spec):
         group = PLUGIN_FAMILIES if noun == "family" else PLUGIN_POSITIONS
         if name not in group.reserved_names() and not group.provides(name):
@@ -479,7 +479,7 @@ def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def is_started(path: Path) -> bool:
-    """Return whether a path holds more than a process leaves that is killed while it creates a run folder.
+    """Return whether a path holds more than what a process leaves that is killed while creating a run folder.
 
     Such a process leaves nothing, an empty folder, temporary files, or the files that are written before the recipe.
     """

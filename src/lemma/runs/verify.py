@@ -249,5 +249,5 @@ def check_files(paths: list[Path], check: Callable[[], object], note: str = "") 
 
 
 def _checked_file(path: Path, state: State, note: str = "") -> CheckedFile:
-    """Return the result of a file, with its size and the reason `note` for its state."""
+    """Return the `CheckedFile` of a path: its size, `state`, and the reason for that, `note`."""
     return CheckedFile(str(path), path.stat().st_size if path.exists() else 0, state, note)

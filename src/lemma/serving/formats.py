@@ -113,7 +113,7 @@ class CompletionFormat:
     def _choice(
         self, row: int, content: dict[str, Any], pieces: Sequence[PieceLogprobs] = (), reason: str | None = None
     ) -> dict[str, Any]:
-        """Return the entry of text `row` in the field `choices`; `pieces` are log-probabilities of its new tokens."""
+        """Return the entry of text `row` in the field `choices`, with `content` as its text or message."""
         logprobs = None
         if self._job.request.num_top_logprobs is not None and (pieces or reason):
             logprobs = self._chat_logprobs(pieces) if self._is_chat else self._logprobs(row, pieces)

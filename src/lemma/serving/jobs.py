@@ -282,7 +282,7 @@ class GenerationJob:
         return token, self.served.run.tokenizer.decode([token])
 
     def decode_partial(self, tokens: list[int], is_start: bool) -> str:
-        """Return the text of tokens that are parts of characters; "" for an incomplete character at the start."""
+        """Return the text of tokens that are parts of characters; "" for an incomplete one at a text's start."""
         text = self.served.run.tokenizer.decode(tokens)
         return "" if is_start and len(text) <= 3 and not text.strip(INCOMPLETE) else text
 

@@ -369,7 +369,7 @@ class JsonRequest(Request):
     """An HTTP request whose body must be JSON of bounded size and depth that arrives in bounded time."""
 
     async def body(self) -> bytes:
-        """Return the body; raise an `ApiError` if it is no JSON, packed, too large or too slow."""
+        """Return the body; raise an `ApiError` if it is no JSON, compressed, too large or too slow."""
         content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != JSON_TYPE:
             raise ApiError(415, "the body must be JSON: send the header 'Content-Type: application/json'.")

@@ -139,7 +139,7 @@ def serve_runs(
     allow_hosts: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> None:
-    """Serve runs on host and port until Ctrl-C, after `on_ready(address)`; the options are those of `application`."""
+    """Serve runs on host and port until Ctrl-C; call `on_ready` with the address as soon as requests are answered."""
     limits = limits or Limits()
     check_api_key(api_key)
     for name, value in (("host", host), *(("allow_hosts", name) for name in allow_hosts)):

@@ -129,7 +129,7 @@ def _estimate_bytes(items: AnswerItems) -> int:
 async def _stream_events(
     first: AnswerItems, batches: AsyncIterator[AnswerItems], formatter: CompletionFormat
 ) -> AsyncIterator[bytes]:
-    """Yield a stream's events as bytes; an error on the way is an event, too, since the status is already sent."""
+    """Yield a stream's events as bytes, an error on the way as an event, since the status is already sent."""
     ends: list[FinishedText] = []
     yield formatter.start_events() + await call_in_thread_if_large(_estimate_bytes(first), formatter.events, first)
     try:

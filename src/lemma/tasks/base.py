@@ -44,7 +44,7 @@ class LoadContext:
 
     @classmethod
     def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
-        """Return the context in which a run reads its own data; with `run_path`, its folder, other data."""
+        """Return the context in which a run reads its own data; given `run_path`, its folder, data to evaluate it on."""
         return cls(run.spec, run.recipe, observer, run.vocabulary, run.labels, run_path, split)
 
     @property
@@ -125,7 +125,7 @@ class Task(ABC):
         return data
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Any]:
-        """Return the splits of the data in `args`, other than the run's own, to evaluate it on `split` of them.
+        """Return the splits of the data in `args`, on which a run is evaluated instead of its own data.
 
         Data without splits are split in the same fractions as the run's own.
         """
@@ -135,7 +135,7 @@ class Task(ABC):
         return self.load(data, LoadContext.of_run(run, observer, run.path, split))
 
     def _data_name(self, data: Any) -> str:
-        """Return the name of the data in the data spec `data`, such as a corpus or a file, for messages."""
+        """Return the name of what the data spec `data` names, such as a corpus or a file, for messages."""
         return getattr(data, self.info.option)
 
 

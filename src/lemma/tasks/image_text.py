@@ -304,7 +304,7 @@ def mean_batch_loss(
 ) -> float:
     """Return the mean contrastive loss of pairs (row i of `images` and of `texts`) in random batches, in nats/pair.
 
-    Pairs with equal `text_ids` are no negatives of each other.
+    Logits are `scale` times inner products; pairs with equal `text_ids` are no negatives of each other.
     """
     size = min(batch, len(images))
     order = np.random.default_rng(0).permutation(len(images))[: len(images) // size * size].reshape(-1, size)

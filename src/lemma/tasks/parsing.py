@@ -167,7 +167,7 @@ def attention_targets(
 ) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
     """Return the right attention: 1/n on each of a head word's n dependents, 1 on the null position if n = 0.
 
-    For "I prefer the morning flight through Denver" the head `dobj` from `prefer` is 1 on `flight`, else 0.
+    For "I prefer the morning flight through Denver", `dobj` attends from `prefer` with 1 to `flight`, else with 0.
     """
     batch, words, _ = targets.shape
     weights = torch.zeros(batch, relations, words + 1, words + 1, device=targets.device)
@@ -257,7 +257,7 @@ class RelationScore:
 
     @property
     def recall(self) -> float | None:
-        """Per cent of the words with this gold relation whose head and relation are predicted, if there are any."""
+        """Per cent of words with this gold relation whose head and relation are predicted; None without any."""
         return 100 * self.correct / self.count if self.count else None
 
     @property

@@ -224,7 +224,8 @@ def adapt_run(
 ) -> AdaptResult | TrainingResult:
     """Train a plan's model into the run folder `out`, which stores only what changed; return its held-out score.
 
-    If training is interrupted, and in processes other than the main one, the result of training is returned.
+    If training is interrupted, and in processes other than the main one, the result of training is returned. `describe`
+    returns the formula of the trained parameters.
     """
     training = train(
         plan.model,

@@ -180,7 +180,7 @@ KEEP_BUFFERS: dict[str, Any] = {NEW_NAME if NEW_NAME in DDP_PARAMETERS else OLD_
 
 @dataclass(frozen=True)
 class Distributed(Worker):
-    """The processes that train a model together, as one of them uses them."""
+    """One of the processes that train a model together, and the operations between them."""
 
     sharded: bool = False  # whether each process has a shard of weights, gradients and optimizer state
     ddp_modules: list[DistributedDataParallel] = field(default_factory=list)

@@ -263,7 +263,7 @@ def fit_recipe(
 def run_steps(
     session: Session, folder: RunFolder, metrics_log: "MetricsLog", evaluate: Evaluate, stop: "StopFlag"
 ) -> StopReason:
-    """Train to the last step or until validation stops improving, a signal or `on_step` asks; return the reason.
+    """Train until the last step, no better validation, a signal or a request of `on_step`; return which it was.
 
     Every process ends at the same step, for the same reason.
     """

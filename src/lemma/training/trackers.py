@@ -23,7 +23,7 @@ Tracker = tuple[Callable[[Row], None], Callable[[], object]]
 
 
 def import_tracker(name: str) -> Any:
-    """Import the package of the tracker `name`; if it is missing, raise SpecError with the command that installs it."""
+    """Import and return the package of the tracker `name`; if it is missing, raise SpecError with its install command."""
     try:
         match name:
             case "tensorboard":
