@@ -42,7 +42,7 @@ from lemma.spec.recipe import Recipe
 
 @dataclass(frozen=True)
 class ExportResult(Result):
-    """What was exported, where to, and how large it is."""
+    """Description, path and size of an export."""
 
     title = "Exported run"
 

@@ -44,7 +44,7 @@ class LoadContext:
 
     @classmethod
     def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
-        """Return the context in which a run reads its own data; given `run_path`, its folder, data to evaluate it on."""
+        """Return the context in which a run reads its own data; given `run_path`, its folder, data to evaluate on."""
         return cls(run.spec, run.recipe, observer, run.vocabulary, run.labels, run_path, split)
 
     @property

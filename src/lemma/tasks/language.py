@@ -371,7 +371,7 @@ NOT_SCORED = -100  # the target that cross-entropy ignores
 
 @dataclass(frozen=True)
 class ReadingPlan:
-    """How a text is read for scoring: in many short windows, or in a few long streams with a carried state.
+    """Plan of reading a text for scoring: in many short windows, or in a few long streams with a carried state.
 
     Row k reads `length` tokens from token k·`scored` on and scores the last `scored` of them; the first row scores all.
 

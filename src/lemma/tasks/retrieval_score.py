@@ -39,7 +39,7 @@ def vector_scores(images: Float[np.ndarray, "images shared"], texts: Float[np.nd
 
 @dataclass(frozen=True)
 class Relevance:
-    """Which texts are relevant for which images, and vice versa."""
+    """Relevance of texts for images and of images for texts, as matrices of True and False."""
 
     owners: Int64[np.ndarray, " texts"]  # index of the image that owns each text
     text_ids: Int64[np.ndarray, " texts"]  # equal texts have equal ids

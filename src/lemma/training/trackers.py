@@ -23,7 +23,7 @@ Tracker = tuple[Callable[[Row], None], Callable[[], object]]
 
 
 def import_tracker(name: str) -> Any:
-    """Import and return the package of the tracker `name`; if it is missing, raise SpecError with its install command."""
+    """Import and return the package of the tracker `name`; raise SpecError with its install command without it."""
     try:
         match name:
             case "tensorboard":
