@@ -300,10 +300,12 @@ class TopK:
         return scores
 
 
-def top_candidates(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
-    """Return the indices of each query's `number` candidates with the highest scores, best first; ties by index."""
-    blocks = row_blocks(queries, candidates)
-    return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :number] for rows in blocks])
+def top_candidates(
+    scores: RowScores, num_queries: int, num_candidates: int, k: int
+) -> Int64[np.ndarray, "queries few"]:
+    """Return the indices of each query's `k` candidates with the highest scores, best first; ties by index."""
+    blocks = row_blocks(num_queries, num_candidates)
+    return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :k] for rows in blocks])
 
 
 def score_reranking(

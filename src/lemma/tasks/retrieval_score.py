@@ -118,10 +118,10 @@ def rank_relevant(scores: Block, is_relevant: Bool[np.ndarray, "queries candidat
     return Ranks((scores > best).sum(1), (is_tied & ~is_relevant).sum(1), (is_tied & is_relevant).sum(1))
 
 
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices that cover `rows` rows, such that a block of `columns` columns has about `BLOCK_SCORES` scores."""
-    size = max(1, BLOCK_SCORES // max(1, columns))
-    return (slice(start, min(rows, start + size)) for start in range(0, max(rows, 1), size))
+def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
+    """Yield slices that cover `num_rows` rows of a score matrix, in blocks of about `BLOCK_SCORES` scores."""
+    size = max(1, BLOCK_SCORES // max(1, num_columns))
+    return (slice(start, min(num_rows, start + size)) for start in range(0, max(num_rows, 1), size))
 
 
 Pixels = UInt8[np.ndarray, "images channels side side"]
@@ -337,7 +337,7 @@ def score_directions(
     return DirectionScores(*results)
 
 
-def chance_rank(num_relevant: Int[np.ndarray, " queries"], candidates: int) -> float:
+def chance_rank(num_relevant: Int[np.ndarray, " queries"], num_candidates: int) -> float:
     """Return the median rank of the first relevant candidate in random order, if query i has `num_relevant[i]` of them.
 
     If r of n candidates are relevant, none is among the first j with probability C(n − r, j) / C(n, j).
@@ -346,9 +346,9 @@ def chance_rank(num_relevant: Int[np.ndarray, " queries"], candidates: int) -> f
     (10.5, 6.0)
     """
     numbers, counts = np.unique(num_relevant, return_counts=True)
-    ranks, later = np.arange(candidates), np.zeros(candidates)
+    ranks, later = np.arange(num_candidates), np.zeros(num_candidates)
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-        misses = np.maximum(candidates - number - ranks, 0) / (candidates - ranks)
+        misses = np.maximum(num_candidates - number - ranks, 0) / (num_candidates - ranks)
         later += count / len(num_relevant) * np.cumprod(misses)  # at index j: the probability of a rank above j + 1
     lower, upper = (1 + int((later <= bound).argmax()) for bound in (0.5 + ROUNDING, 0.5 - ROUNDING))
     return (lower + upper) / 2
