@@ -51,7 +51,7 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class Verification(Result):
-    """Files of a run or a cache compared with their checksums."""
+    """The files of a folder compared with their checksums."""
 
     title = "Files compared with their checksums"
     json_names = ("path", "right", "files")
@@ -69,6 +69,7 @@ class Verification(Result):
         return [to_plain(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a table of the files, the reasons for damage, and the number of damaged files."""
         rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
         yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
@@ -79,12 +80,12 @@ class Verification(Result):
 
 
 def verify_folder(path: Path) -> Verification:
-    """Compare every file of a run, a study, an export, or all runs below a folder with its checksum."""
+    """Compare the files of a run, a study, an export, or all runs below a folder with their checksums."""
     check_utf8_path(path)
     if is_run(path):
-        return make_verification(path, _run_files(path))
+        return make_verification(path, _check_run(path))
     if exists(path / CHECKSUMS):  # of peft
-        return make_verification(path, _export_files(path, ()))
+        return make_verification(path, _check_export(path, ()))
     if not exists(path) or not path.is_dir():
         raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
     try:
@@ -96,8 +97,8 @@ def verify_folder(path: Path) -> Verification:
     studies = sorted(folder for folder in folders if not any(folder.is_relative_to(run) for run in runs))
     if not runs and not studies:
         raise RunError(f"{path} holds no run, no study and no index, and so has no checksums.")
-    study_files = (file for study in studies for file in _study_files(study, runs))
-    return make_verification(path, chain(study_files, (file for run in runs for file in _run_files(run))))
+    study_files = (file for study in studies for file in _check_study(study, runs))
+    return make_verification(path, chain(study_files, (file for run in runs for file in _check_run(run))))
 
 
 def verify_home(home: Path) -> Verification:
@@ -115,7 +116,7 @@ def verify_home(home: Path) -> Verification:
 
 
 def make_verification(root: Path, files: Iterable[CheckedFile]) -> Verification:
-    """Return the verification of a folder, with the paths of files in it relative to it."""
+    """Return the verification of `root` from its checked files; paths in it become relative to it."""
 
     def shorten(path: Path) -> str:
         if path == root:  # a model may be a single file
@@ -125,10 +126,10 @@ def make_verification(root: Path, files: Iterable[CheckedFile]) -> Verification:
     return Verification(root, tuple(replace(file, path=shorten(Path(file.path))) for file in files))
 
 
-def _study_files(study: Path, runs: Sequence[Path]) -> Iterator[CheckedFile]:
-    """Check the files of a study except its runs: those in its manifest, and measurements with checksums.
+def _check_study(study: Path, runs: Sequence[Path]) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a study except its runs: those in its manifest, and measurements.
 
-    The results of runs are next to their folders, `runs`.
+    Results of the runs are files next to their folders, `runs`.
     """
     has_manifest = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
     if has_manifest:
@@ -145,27 +146,27 @@ def _study_files(study: Path, runs: Sequence[Path]) -> Iterator[CheckedFile]:
             yield _checked_file(path, "no checksum")
 
 
-def _run_files(run: Path) -> Iterator[CheckedFile]:
-    """Yield the check of each file of a run, and of whether it can be opened."""
+def _check_run(run: Path) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a run or pretrained model; a run that cannot be opened has a damaged file."""
     try:
         folder, message = RunFolder.open(run), ""
     except LemmaError as error:
         folder, message = None, str(error)
     if isinstance(folder, PretrainedRun):
-        files = list(_pretrained_files(folder))
+        files = list(_check_pretrained(folder))
     else:
-        files = list(_run_folder_files(run, folder))
+        files = list(_check_run_folder(run, folder))
     yield from files
     if message and all(file.state != "damaged" for file in files):
         path = next((run / name for name in sorted(RUN_FILES) if name in message), run)
         yield _checked_file(path, "damaged", message)
 
 
-def _pretrained_files(folder: PretrainedRun) -> Iterator[CheckedFile]:
+def _check_pretrained(folder: PretrainedRun) -> Iterator[CheckedFile]:
     """Yield the check of each file of a pretrained model, as far as checksums are known."""
     files = [*folder.source.files, *folder.source.extra_files]
     if (files[0].parent / CHECKSUMS).exists():
-        yield from _export_files(files[0].parent, files)
+        yield from _check_export(files[0].parent, files)
         return
     changes = {file: change for file in files if (change := change_since_opened(file))}
     if changes:
@@ -176,8 +177,8 @@ def _pretrained_files(folder: PretrainedRun) -> Iterator[CheckedFile]:
     yield from check_files(files, lambda: folder.source.model(), f"{note}{folder.source.hash}.")
 
 
-def _run_folder_files(run: Path, folder: RunFolder | None) -> Iterator[CheckedFile]:
-    """Check the files of a run folder by its manifest and their own checksums, and report temporary files.
+def _check_run_folder(run: Path, folder: RunFolder | None) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a run folder, by its manifest and own checksums, and each temporary file.
 
     `folder` is the opened run, None if it cannot be opened.
     """
@@ -213,8 +214,8 @@ def _run_folder_files(run: Path, folder: RunFolder | None) -> Iterator[CheckedFi
         yield _checked_file(path, "left over", note)
 
 
-def _export_files(folder: Path, files: Sequence[Path]) -> Iterator[CheckedFile]:
-    """Check the files of a folder that Lemma wrote for another library: those in its list of checksums, and `files`."""
+def _check_export(folder: Path, files: Sequence[Path]) -> Iterator[CheckedFile]:
+    """Yield the check of each file in an export's list of checksums, and of `files`."""
     manifest = folder / CHECKSUMS
     yield from check_files([manifest], partial(read_checked_json, manifest))
     paths = dict.fromkeys(files)
@@ -225,12 +226,12 @@ def _export_files(folder: Path, files: Sequence[Path]) -> Iterator[CheckedFile]:
 
 
 def check_files(paths: list[Path], check: Callable[[], object], note: str = "") -> Iterator[CheckedFile]:
-    """Run a check of several files and yield a result for each: good, damaged, or without a checksum.
+    """Call `check`, which checks several files, and yield a result for each: good, damaged, or without a checksum.
 
     Args:
-        paths: of the files; the one that the error names is damaged, or all if it names none.
-        check: raises a LemmaError for damage.
-        note: reason why the files have no checksum; "" if they have.
+        paths: Paths of the files; the one that the error names is damaged, or all if it names none.
+        check: Raises a LemmaError for damage.
+        note: Reason why the files have no checksum; "" if they have.
     """
     try:
         check()
@@ -248,5 +249,5 @@ def check_files(paths: list[Path], check: Callable[[], object], note: str = "") 
 
 
 def _checked_file(path: Path, state: State, note: str = "") -> CheckedFile:
-    """Return the result `state` of a file with its size and the reason `note`."""
+    """Return the `CheckedFile` of a path: its size, `state`, and the reason for that, `note`."""
     return CheckedFile(str(path), path.stat().st_size if path.exists() else 0, state, note)

@@ -43,9 +43,9 @@ def application(
     """Return the ASGI application that serves runs.
 
     Args:
-        load: loads a run from its folder; returns a loaded one as it is.
-        hosts: host names it answers to; all by default.
-        api_key: key that every route needs.
+        load: Loads a run from its folder; returns a loaded one as it is.
+        hosts: Host names it answers to; by default all.
+        api_key: Key that every request needs.
     """
     check_api_key(api_key)
     service = Service(runs, load, precision, limits or Limits())
@@ -81,6 +81,7 @@ class JsonRoute(APIRoute):
     """A route that reads the body of a request as a `JsonRequest`, unless the server is stopping."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that answers a request of this route."""
         answer = super().get_route_handler()
 
         async def handle(request: Request) -> Response:

@@ -20,7 +20,7 @@ METRICS = {  # name: (type, description)
 
 
 class ServerMetrics:
-    """Counters, histograms of seconds, and gauges that are evaluated when they are read.
+    """Metrics of a server: counters, histograms of seconds, and gauges, which are evaluated when they are read.
 
     >>> metrics = ServerMetrics()
     >>> metrics.count("lemma_requests_total", route="/health", status="200")
@@ -50,7 +50,7 @@ class ServerMetrics:
             samples[_format_series(f"{name}_count", labels)] += 1
 
     def gauge(self, name: str, value: Callable[[], float], **labels: str) -> None:
-        """Register a function whose value is reported under a name whenever the metrics are read."""
+        """Register a function `value`, whose result is reported under `name` whenever the metrics are read."""
         self._gauges.append((name, _format_series(name, labels), value))
 
     def text(self) -> str:
@@ -70,6 +70,6 @@ class ServerMetrics:
 
 
 def _format_series(name: str, labels: dict[str, str]) -> str:
-    """Return the name of a series in the format of Prometheus: name{label="…"}, quoted as in JSON."""
+    """Return a metric's name with its labels in the format of Prometheus: name{label="…"}, quoted as in JSON."""
     pairs = ",".join(f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in labels.items())
     return f"{name}{{{pairs}}}" if pairs else name

@@ -90,7 +90,7 @@ def add_pages(app: FastAPI, service: Service) -> None:
 
 
 def _asset(text: str, media_type: str) -> Callable[[], Any]:
-    """Return a route function that answers with a fixed text of this media type."""
+    """Return a route function whose response is a fixed text of this media type."""
 
     async def asset() -> Response:
         return Response(text, media_type=media_type, headers={"cache-control": "no-cache"})
@@ -101,10 +101,7 @@ def _asset(text: str, media_type: str) -> Callable[[], Any]:
 async def _frame_response(
     request: Request, service: Service, run: ServedRun, make_page: Coroutine[Any, Any, str], policy: str
 ) -> Response:
-    """Return the HTML page that `make_page` makes, with a content security policy.
-
-    An error becomes a page with its message.
-    """
+    """Return the HTML page of `make_page`, or one with its error, with `policy` as its content security policy."""
     status, headers = 200, {"content-security-policy": policy}
     try:
         if service.pages_waiting >= MAX_WAITING_PAGES:
@@ -144,9 +141,9 @@ def add_description(app: FastAPI, run_names: Sequence[str]) -> None:
 
 
 def _list_fields(model: type[StrictModel], document: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (name, type with bounds, meaning) of each field that the server reads of a request."""
+    """Return (name, type with bounds, meaning) of each field of a request that the server reads."""
     fields = document["components"]["schemas"][model.__name__]["properties"]
-    return [(name, _describe_type(fields[name]), fields[name].get("description", "")) for name in model.read_fields()]
+    return [(name, _describe_type(fields[name]), fields[name].get("description", "")) for name in model.used_fields()]
 
 
 def _describe_type(field: dict[str, Any]) -> str:

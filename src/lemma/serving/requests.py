@@ -72,7 +72,7 @@ class ApiError(HTTPException):
 
 
 def to_api_error(error: Exception) -> ApiError | None:
-    """Return the API error for an error with a message for the user; None for an unexpected one."""
+    """Return an error with a message for the user as API error; None for an unexpected error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InputError):
@@ -92,7 +92,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def check_api_key(key: str | None) -> None:
-    """Raise an error for an API key that a header cannot hold, or that is empty."""
+    """Raise InputError if an API key is empty, or has characters that a header cannot hold; None is no key."""
     if key is None:
         return
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -109,8 +109,8 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
 
     @classmethod
-    def read_fields(cls) -> list[str]:
-        """Return the names of the fields that have an effect."""
+    def used_fields(cls) -> list[str]:
+        """Return the names of the fields that have an effect, without those accepted but ignored."""
         return [name for name, field in cls.model_fields.items() if UNREAD not in field.metadata]
 
 
@@ -120,9 +120,9 @@ class RequestBody(StrictModel):
     @model_validator(mode="before")
     @classmethod
     def check_names(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Raise an `ApiError` for an unknown field."""
+        """Return the fields; raise an `ApiError` for an unknown one."""
         if unknown := next((name[:80] for name in fields if name not in cls.model_fields), None):
-            raise ApiError(400, describe_unknown("field", unknown, cls.read_fields()), unknown)
+            raise ApiError(400, describe_unknown("field", unknown, cls.used_fields()), unknown)
         return fields
 
 
@@ -133,9 +133,9 @@ def _define_unread(base: type[StrictModel], *ignored: str, **noop_values: tuple[
     """Return a model with fields that are accepted without being read.
 
     Args:
-        base: the class that the model extends.
-        ignored: fields with any value, which have no effect on the answer.
-        noop_values: fields that are not supported, with the values that ask for nothing.
+        base: Class that the model extends.
+        ignored: Names of fields that may have any value, without effect.
+        noop_values: Unsupported fields with their accepted values, which ask for nothing.
     """
 
     def check(accepted: set[str], value: Any) -> None:
@@ -214,7 +214,7 @@ class GenerationRequest(UnreadFields):
     """Of a longer prompt, read only this many tokens at its end; −1: as many as the model's context."""
 
     def resolve_max_tokens(self, limit: int) -> int:
-        """Return the number of tokens to generate; refuse more than `limit`."""
+        """Return the number of tokens to generate; raise an `ApiError` for more than `limit`."""
         for name in self.token_fields:
             requested = getattr(self, name)
             if requested is None:
@@ -240,7 +240,7 @@ class GenerationRequest(UnreadFields):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling_settings(self) -> dict[str, Any]:
-        """Return the request's settings under their names in `lemma.generate`."""
+        """Return the set sampling options, under their names in `lemma.generate`."""
         names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
         settings = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
         settings["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
@@ -251,7 +251,7 @@ class GenerationRequest(UnreadFields):
 
     @model_validator(mode="after")
     def check_rows(self) -> Self:
-        """Raise an `ApiError` if too many texts are requested at once."""
+        """Return the request; raise an `ApiError` if it asks for too many texts at once."""
         rows = len(self.prompts) * self.num_choices
         if rows > MAX_ROWS:
             message = f"n times the number of prompts is {rows} texts; at most {MAX_ROWS} are generated at once."
@@ -273,6 +273,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
+        """Prompts to continue, as text or as token ids."""
         if isinstance(self.prompt, list) and not isinstance(self.prompt[0], int):
             return list(self.prompt)  # pyright: ignore[reportReturnType]
         return [self.prompt or ""]  # pyright: ignore[reportReturnType]
@@ -300,7 +301,7 @@ class ChatMessage(UnreadMessageFields):
 
     @property
     def text(self) -> str:
-        """The message's content, its parts joined."""
+        """Text of the message, its parts joined."""
         content = self.content or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
@@ -324,7 +325,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompt of a model without a chat template: all messages, one per line, without roles."""
+        """The prompt for a model without a chat template: all messages, one per line, without roles."""
         return ["\n".join(message.text for message in self.messages)]
 
     @property
@@ -334,7 +335,7 @@ class ChatRequest(GenerationRequest):
 
     @model_validator(mode="after")
     def check_messages(self) -> Self:
-        """Raise an `ApiError` for top_logprobs without logprobs, or a message without text."""
+        """Return the request; raise an `ApiError` for top_logprobs without logprobs, or a message without text."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, f"top_logprobs = {self.top_logprobs} needs logprobs = true.", "top_logprobs")
         for index, message in enumerate(self.messages):
@@ -368,7 +369,7 @@ class JsonRequest(Request):
     """An HTTP request whose body must be JSON of bounded size and depth that arrives in bounded time."""
 
     async def body(self) -> bytes:
-        """Return the body of the request; raise an `ApiError` for one that is not read."""
+        """Return the body; raise an `ApiError` if it is no JSON, compressed, too large or too slow."""
         content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
         if content_type != JSON_TYPE:
             raise ApiError(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
@@ -391,7 +392,7 @@ class JsonRequest(Request):
         return bytes(body)
 
     async def json(self) -> dict[str, Any]:
-        """Return the JSON object in the body, which `body` has read."""
+        """Return the JSON object that `body` has read."""
         return self.fields
 
 
@@ -418,7 +419,10 @@ def _parse_json(body: bytes) -> dict[str, Any]:
 
 
 def to_field_error(error: RequestValidationError) -> ApiError:
-    """Return the errors in a request's query or body as the API error of one field, for a union of the nearest type."""
+    """Return the API error about the first wrong field of a request's query or body.
+
+    For a union of types, it is the error of the type that fits best.
+    """
     errors = error.errors()
     same_field = [details for details in errors if details["loc"][1] == errors[0]["loc"][1]]
     details = max(same_field, key=lambda details: (not details["type"].endswith("_type"), len(details["loc"])))

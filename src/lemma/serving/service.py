@@ -10,9 +10,9 @@ from fastapi import Request, Response
 
 from lemma.runs.load import Run
 from lemma.serving.formats import (
+    AnswerItems,
     CompletionFormat,
     FinishedText,
-    Items,
     TextPiece,
     event_bytes,
     json_response,
@@ -32,7 +32,7 @@ Value = TypeVar("Value")
 
 
 class Service:
-    """The runs, the limits, the metrics, and whether the server is stopping."""
+    """State of a server: its runs, limits and metrics, and whether it is stopping."""
 
     def __init__(
         self, sources: Sequence[RunSource], load: Callable[[RunSource], Run], precision: Precision, limits: Limits
@@ -45,7 +45,7 @@ class Service:
         self.count_pages: dict[str, str] = {}
 
     def check_running(self) -> None:
-        """Raise an `ApiError` (refuse new requests) while the server is stopping."""
+        """Raise an `ApiError` while the server is stopping, to refuse a new request."""
         if self.stopping:
             raise ApiError(503, "the server is stopping.", code="stopping", headers={"retry-after": "5"})
 
@@ -69,8 +69,8 @@ class Service:
         self.page_worker.close(SECONDS_FOR_STEP)
 
 
-async def in_thread_if_large(size: int, work: Callable[..., Value], *args: Any) -> Value:
-    """Return work(*args), computed in a worker thread if `size` bytes would block the event loop for long."""
+async def call_in_thread_if_large(size: int, work: Callable[..., Value], *args: Any) -> Value:
+    """Call work(*args) and return its result; in a worker thread if its `size` in bytes would block the event loop."""
     return await asyncio.to_thread(work, *args) if size > LARGE_BYTES else work(*args)
 
 
@@ -81,7 +81,7 @@ async def wait_for_disconnect(request: Request) -> None:
 
 
 async def await_with_client(request: Request, work: Awaitable[Value], seconds: float) -> Value:
-    """Return the result of work; cancel it if the client leaves or `seconds` pass."""
+    """Return the result of `work`; cancel it and raise an `ApiError` if the client leaves or `seconds` pass."""
     answer, leaving = asyncio.ensure_future(work), asyncio.create_task(wait_for_disconnect(request))
     done, _ = await asyncio.wait({answer, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -94,10 +94,7 @@ async def await_with_client(request: Request, work: Awaitable[Value], seconds: f
 
 
 async def complete(request: Request, body: AnyRequest, service: Service) -> Response:
-    """Return the response to a completion or chat request, streamed or full.
-
-    Errors are raised before the first piece.
-    """
+    """Return the response to a completion or chat request, streamed or full; raise its error before the first piece."""
     job = GenerationJob(find_run(service.served, body.model), body, asyncio.get_running_loop())
     leaving = asyncio.create_task(_release_on_disconnect(request, job))
     try:
@@ -106,7 +103,7 @@ async def complete(request: Request, body: AnyRequest, service: Service) -> Resp
         formatter, batches = CompletionFormat(job), job.items()
         first = await anext(batches)
         if body.stream:
-            return EventStream(_events(first, batches, formatter), job, leaving)
+            return EventStream(_stream_events(first, batches, formatter), job, leaving)
         items = [*first, *[item async for batch in batches for item in batch]]
     except BaseException:
         job.release()
@@ -114,7 +111,7 @@ async def complete(request: Request, body: AnyRequest, service: Service) -> Resp
         raise
     job.release()
     leaving.cancel()
-    return await in_thread_if_large(_estimate_bytes(items), lambda: json_response(formatter.full_response(items)))
+    return await call_in_thread_if_large(_estimate_bytes(items), lambda: json_response(formatter.full_response(items)))
 
 
 async def _release_on_disconnect(request: Request, job: GenerationJob) -> None:
@@ -124,20 +121,22 @@ async def _release_on_disconnect(request: Request, job: GenerationJob) -> None:
     job.fail(ApiError(499, "the client has left."))
 
 
-def _estimate_bytes(items: Items) -> int:
-    """Return about how many bytes of JSON the items take."""
+def _estimate_bytes(items: AnswerItems) -> int:
+    """Return about how many bytes of JSON the pieces and ends of texts take."""
     return BYTES_PER_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
 
 
-async def _events(first: Items, batches: AsyncIterator[Items], formatter: CompletionFormat) -> AsyncIterator[bytes]:
-    """Yield the bytes of a stream's events; an error in the middle is an event, since the status is already sent."""
+async def _stream_events(
+    first: AnswerItems, batches: AsyncIterator[AnswerItems], formatter: CompletionFormat
+) -> AsyncIterator[bytes]:
+    """Yield a stream's events as bytes, an error on the way as an event, since the status is already sent."""
     ends: list[FinishedText] = []
-    yield formatter.start_events() + await in_thread_if_large(_estimate_bytes(first), formatter.events, first)
+    yield formatter.start_events() + await call_in_thread_if_large(_estimate_bytes(first), formatter.events, first)
     try:
         ends += [item for item in first if isinstance(item, FinishedText)]
         async for items in batches:
             ends += [item for item in items if isinstance(item, FinishedText)]
-            yield await in_thread_if_large(_estimate_bytes(items), formatter.events, items)
+            yield await call_in_thread_if_large(_estimate_bytes(items), formatter.events, items)
         yield formatter.end_events(ends)
     except Exception as error:
         api_error = to_api_error(error)
@@ -147,7 +146,7 @@ async def _events(first: Items, batches: AsyncIterator[Items], formatter: Comple
 
 
 class EventStream(Response):
-    """A stream of events that releases its job when it ends, for whatever reason."""
+    """A streamed response that releases its job when it ends, for whatever reason."""
 
     def __init__(self, chunks: AsyncIterator[bytes], job: GenerationJob, leaving: asyncio.Task[None]) -> None:
         super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")

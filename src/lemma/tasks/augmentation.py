@@ -52,7 +52,7 @@ class ImageTransforms:
 
 
 def draw_transforms(seed: int, step: int, batch: int, strength: float) -> ImageTransforms:
-    """Return random transforms for the `batch` images of a training step; equal for equal seed and step."""
+    """Return random transforms for `batch` images, a function of seed and step; `strength` 0 changes nothing."""
     random = np.random.default_rng([seed, step, TRANSFORM_STREAM])
 
     def uniform(*shape: int) -> np.ndarray:
@@ -108,10 +108,7 @@ def draw_transforms(seed: int, step: int, batch: int, strength: float) -> ImageT
 def augment(
     images: UInt8[Tensor, "batch channels side side"], transforms: ImageTransforms
 ) -> Float[Tensor, "batch channels side side"]:
-    """Return images moved, recoloured, filtered, blurred and painted over, from 0 to 1.
-
-    Pixels from outside are white.
-    """
+    """Return images moved, recoloured, filtered, blurred and painted over, from 0 to 1; white comes in from outside."""
 
     def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(images.device, non_blocking=True)
@@ -150,7 +147,7 @@ def augment(
 def insert_noise(
     tokens: Captions, noise_tokens: Int64[np.ndarray, " noise"], seed: int, step: int, strength: float
 ) -> Captions:
-    """Return captions, some with a random noise token inserted where a column is free; first and last tokens stay."""
+    """Return captions, some with a random noise token inserted between first and last token, where there is room."""
     if not len(noise_tokens):
         return tokens
     random = np.random.default_rng([seed, step, NOISE_STREAM])
@@ -164,7 +161,7 @@ def insert_noise(
 
 
 def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, " inner"]:
-    """Return all tokens that are neither first nor last in their row, as the noise tokens for `insert_noise`."""
+    """Return all tokens but the first and last of each row, in one array: the noise tokens for `insert_noise`."""
     is_inner = np.ones(len(rows.tokens), dtype=bool)
     is_filled = rows.lengths > 0
     is_inner[rows.bounds[:-1][is_filled]] = is_inner[rows.bounds[1:][is_filled] - 1] = False

@@ -47,7 +47,7 @@ class ClassificationTask(Task):
     info = CLASSIFICATION
 
     def _read(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
-        """Return the splits of labelled texts, with trees for a tree backbone, which cannot be trained on any others.
+        """Return the splits of labelled texts, with dependency trees for a tree backbone.
 
         Without labels in the context, the classes are those of the texts.
         """
@@ -74,27 +74,32 @@ class ClassificationTask(Task):
         )
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
-        """Return other labelled texts, unsplit; trees for a tree model come from its own parser unless one is named."""
+        """Return the labelled texts in `args`; a tree model's own parser makes their trees unless `args` name one."""
         parser = run.data.parser if isinstance(run.data, LabelsSpec) else None
         settings = {"parser": parser, **args.settings, "limit": None}
         return super()._load_other(run, replace(args, settings=settings), split, observer)
 
     def _data_name(self, data: LabelsSpec) -> str:
+        """Return the file of labelled texts in a data spec and the parser of their trees, for messages."""
         return data.labels + (f" with the trees of {data.parser}" if data.parser else "")
 
     def batches(self, model: Any, examples: LabelledExamples, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Return batches of labelled texts of similar length."""
         return ExampleBatches(examples, recipe, worker)
 
     def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
+        """Return the model with the cross-entropy of each text's class."""
         return SmoothedLoss(model, recipe.label_smoothing, lambda model, texts, classes: (model(texts), classes[:, 0]))
 
     def validate(self, model: ClassifierModel, data: Splits[LabelledExamples], recipe: Recipe) -> "ClassificationScore":
+        """Return the score on the validation texts, without bootstrap intervals."""
         examples = data.item("validation")
         return score_classes(examples.classes, classify(model, examples), data.labels, samples=0)
 
     def score(
         self, run: Run, data: Splits[LabelledExamples], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "ClassificationScore":
+        """Return a run's score on the labelled texts of a split, with bootstrap intervals."""
         examples, model = data.item(split), run.require(ClassifierModel, "a classifier")
         return score_classes(examples.classes, classify(model, examples), data.labels, data_protocol(data, split))
 
@@ -106,7 +111,7 @@ class TreeClassificationTask(ClassificationTask):
 
 
 def max_tokens(body: BodySpec, recipe: Recipe) -> int:
-    """Return the most tokens of a text that a classifier reads: its backbone's limit, or the recipe's if smaller."""
+    """Return how many tokens of a text a classifier reads at most: its backbone's limit, or the recipe's if smaller."""
     return min(max_text_tokens(body), recipe.sequence_length or max_text_tokens(body))
 
 
@@ -119,7 +124,7 @@ LABEL_WIDTH = 24
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Score of one class: fractions from 0 to 1, and numbers of texts."""
+    """Score of one class: precision, recall and F1 from 0 to 1, and numbers of texts."""
 
     label: str
     precision: float
@@ -154,13 +159,16 @@ class ClassificationScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
+        """Accuracy and mean F1 by name, from 0 to 1."""
         return {"accuracy": self.accuracy.value, "f1": self.f1.value}
 
     @property
     def headline(self) -> Headline:
+        """The accuracy, with that of always predicting the most frequent class as its baseline."""
         return Headline("accuracy", self.accuracy.value, self.accuracy.interval, baseline=self.majority[1])
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: mean metrics with intervals, scores by class, confusion matrix, protocol."""
         means = {"accuracy": self.accuracy, "precision": self.precision, "recall": self.recall, "f1": self.f1}
         label, accuracy = self.majority
         values = {name: estimate.value for name, estimate in means.items()}
@@ -172,6 +180,7 @@ class ClassificationScore(Score):
         return wrap_lines("\n".join([format_named_values(self._lines()), "", *self._table()]))
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: accuracy, means over the classes, loss, protocol."""
         label, accuracy = self.majority
         return [
             ("accuracy", self.accuracy.format_interval(100, " %")),
@@ -185,6 +194,7 @@ class ClassificationScore(Score):
         ]
 
     def _table(self) -> list[str]:
+        """Return the lines of the table of scores by class, with the confusions below."""
         names = [_shorten(score.label) for score in self.classes]
         width = max(5, *map(len, names)) + 1
         head = f"{'class':<{width}}{'precision':>10}{'recall':>9}{'F1':>9}{self.unit + 's':>9}{'said':>9}"
@@ -199,13 +209,13 @@ class ClassificationScore(Score):
         return [*lines, f"rows: the class of a {self.unit}; columns: what it was said to be", *self._confusion_matrix()]
 
     def _confusion_list(self, names: list[str]) -> list[str]:
-        """Return lines with the most frequent pairs (true class → predicted class) and their counts."""
+        """Return lines with the most frequent wrong pairs (true class → predicted class) and their counts."""
         cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
         largest = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:MAX_CONFUSIONS]
         return [f"{count:>7,}  {names[i]} → {names[j]}" for count, i, j in largest]
 
     def _confusion_matrix(self) -> list[str]:
-        """Return the lines of a table: rows are true classes, columns predicted ones."""
+        """Return the lines of the confusion matrix: rows are true classes, columns predicted ones."""
         names = [score.label for score in self.classes]
         name_width = min(max(5, *map(len, names)), LABEL_WIDTH) + 1
         digits = len(f"{max(map(max, self.confusion)):,}")
@@ -218,7 +228,7 @@ class ClassificationScore(Score):
 
 
 def _shorten(label: str) -> str:
-    """Return a label cut to the width of the table's first column."""
+    """Return a label cut to the maximum width of a label in the table."""
     return label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}…"
 
 
@@ -227,7 +237,7 @@ BOOTSTRAP_ELEMENTS = 1 << 23  # numbers drawn at once: 64 MB
 
 
 def classify(model: nn.Module, examples: LabelledExamples) -> Float[np.ndarray, "texts classes"]:
-    """Return the probability of each class for each text."""
+    """Return the probability of each class for each text, by a classifier (`model`)."""
     probabilities: list[np.ndarray] = []
     order: list[np.ndarray] = []
     with measuring(model) as device:
@@ -289,7 +299,7 @@ def score_classes(
 
 
 def bootstrap_metrics(confusion: Int64[np.ndarray, "classes classes"], samples: int, seed: int) -> FigureSamples:
-    """Return accuracy and macro precision, recall and F1 of `samples` bootstrap samples of the texts.
+    """Return accuracy and macro precision, recall and F1 (rows) of `samples` bootstrap samples of the texts.
 
     The metrics depend only on how often each (class, prediction) is drawn, which is one multinomial draw per sample.
     """
@@ -306,9 +316,9 @@ def bootstrap_metrics(confusion: Int64[np.ndarray, "classes classes"], samples: 
 
 
 def macro_metrics(confusions: Int64[np.ndarray, "samples classes classes"]) -> FigureSamples:
-    """Return accuracy and macro precision, recall and F1, over the classes that occur or are predicted.
+    """Return accuracy and macro precision, recall and F1 (rows) of each confusion matrix.
 
-    0/0 is 0, as in scikit-learn with zero_division=0.
+    Means are over the classes that occur or are predicted; 0/0 is 0, as in scikit-learn with zero_division=0.
     """
     support, guessed = confusions.sum(2), confusions.sum(1)
     correct, occurs = confusions.diagonal(axis1=1, axis2=2), (support + guessed) > 0
@@ -326,7 +336,7 @@ def macro_metrics(confusions: Int64[np.ndarray, "samples classes classes"]) -> F
 
 @dataclass(frozen=True)
 class Classification(Result):
-    """A text, its most likely class, and the probability of each class."""
+    """A text's most likely class, and the probability of each class."""
 
     title = "Class of a text"
 
@@ -341,10 +351,12 @@ class Classification(Result):
         return self.probabilities[self.label]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: text, class, its probability, those of all classes, and a remark."""
         chances = {"chance": self.probability, "chances": self.probabilities}
         return {"source": self.source, "label": self.label, **chances, "remark": self.note}
 
     def blocks(self) -> Iterator[Block]:
+        """Yield one line with the most likely class and its probability."""
         yield Text(f"{self.label}  {self.probability:.3f}" + (f"  ({self.note})" if self.note else ""))
 
     def details(self) -> Iterator[Block]:

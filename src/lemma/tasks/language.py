@@ -41,23 +41,25 @@ SAMPLES, SAMPLE_TOKENS = 3, 60
 
 
 class TextTask(Task):
-    """Base of the tasks that are trained on plain text."""
+    """Base of the tasks that train on plain text."""
 
     def _read(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
+        """Return the splits of a text as arrays of token ids."""
         return prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
-        """Return other text as token ids; it has several splits only if files for them are named."""
+        """Return the text in `args` as token ids; it has several splits only if `args` name files for them."""
         context = LoadContext.of_run(run, observer, run.path, split)
         if args.settings:
             return self.load(DataSpec(text=tuple(args.name), **args.settings), context)
         return read_tokens(args.name, run.tokenizer, progress=context.progress)
 
     def _data_name(self, data: DataSpec) -> str:
+        """Return the names of the text's corpora or files in a data spec, for messages."""
         return ", ".join(data.text)
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return how many training steps predict as many tokens as the text has."""
+        """Return how many training steps predict as many tokens as the training text `examples` has."""
         return max(1.0, len(examples) / (recipe.batch * training_length(model, recipe)))
 
 
@@ -84,7 +86,7 @@ class LanguageTask(TextTask):
         return batches_class(examples, order, length, recipe, worker)
 
     def loss(self, model: LanguageModel, recipe: Recipe, batches: Any = None) -> "LanguageLoss":
-        """Return the model with the recipe's objective, and with attention penalties where the recipe has some."""
+        """Return the model with the recipe's objective, and with its attention penalties if it has any."""
         if isinstance(model.spec, NewFamily):
             _check_plugin_model(model)
         objective = objective_function(recipe.objective)
@@ -101,15 +103,17 @@ class LanguageTask(TextTask):
         return loss
 
     def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
+        """Return the perplexity of the validation split."""
         return split_perplexity(model, data, "validation")
 
     def score(
         self, run: Run, data: Splits[TokenArray], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "PerplexityScore":
+        """Return the perplexity of a split; `settings` are the context and stride of `split_perplexity`."""
         return split_perplexity(run.model, data, split, **settings)
 
     def samples(self, model: LanguageModel, data: Splits[TokenArray]) -> list[str]:
-        """Generate a few texts without a prompt."""
+        """Return a few texts that the model generates without a prompt."""
         sampling = Sampling(tokens=SAMPLE_TOKENS)
         return [generation.text for generation in generate_text(model, data.tokenizer, [""] * SAMPLES, sampling)]
 
@@ -121,7 +125,7 @@ def _read_two_tokens(model: LanguageModel) -> tuple[Tensor, Any]:
 
 
 def _check_plugin_model(model: LanguageModel) -> None:
-    """Raise PackageError if a family of another package breaks the contract of a language model."""
+    """Raise PackageError if a plugin's model returns logits of a wrong shape, or no `State`, tried on two tokens."""
     spec = model.spec
     assert isinstance(spec, NewFamily)
     with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
@@ -184,10 +188,12 @@ class TextBatches(Batches):
         self.tokens, self.order, self.window_offsets = tokens, order, np.arange(length + 1)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows length"], Int[Tensor, "rows length"]]:
+        """Return (inputs, targets) of a training step; each target is the token after its input."""
         windows = self.token_windows(step)
         return windows[:, :-1], windows[:, 1:]
 
     def resets_state(self, step: int) -> bool:
+        """Return whether the recurrent state is set to zero: windows are unrelated, or the streams start again."""
         return isinstance(self.order, RandomWindows) or self.order.starts_epoch(step)
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
@@ -208,6 +214,7 @@ class ResidentBatches(TextBatches):
         self.device_offsets = torch.from_numpy(self.window_offsets).to(worker.device)
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Return this process's rows of a step, indexed in GPU memory."""
         offsets = torch.from_numpy(self.order.offsets(step)[self.rows].astype(np.int64))
         starts = offsets.pin_memory().to(self.worker.device, non_blocking=True)
         return self.device_tokens[starts[:, None] + self.device_offsets].long()
@@ -222,6 +229,7 @@ class PrefetchingBatches(TextBatches):
         self.pending: dict[int, Future[Tensor]] = {}
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Return this process's rows of a step, prepared during the last one, and start on those of the next."""
         current = self.pending.pop(step, None) or self.executor.submit(self._pin_windows, step)
         self.pending = {step + 1: self.executor.submit(self._pin_windows, step + 1)}
         return current.result().to(self.worker.device, non_blocking=True)
@@ -231,6 +239,7 @@ class PrefetchingBatches(TextBatches):
         return super().token_windows(step).pin_memory()
 
     def close(self) -> None:
+        """Stop the thread that prepares batches."""
         self.executor.shutdown(cancel_futures=True)
 
 
@@ -242,12 +251,12 @@ LossFunction = Callable[[Float[Tensor, "batch time vocabulary"], Int[Tensor, "ba
 def causal_loss(
     logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
-    """Return −log p(target), averaged over all tokens unless another reduction is named."""
+    """Return the cross-entropy of each next token in nats, averaged unless `reduction` is another of torch's."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
 def objective_function(objective: ObjectiveChoice) -> LossFunction:
-    """Return the loss function (logits, targets) of an objective; a plugin's is tried on a few numbers first.
+    """Return the loss function (logits, targets) → loss of an objective; a plugin's is tried on a few numbers first.
 
     >>> objective_function(ObjectiveChoice(kind="causal")) is causal_loss
     True
@@ -268,7 +277,7 @@ def objective_function(objective: ObjectiveChoice) -> LossFunction:
 
 
 class LanguageLoss(TaskLoss):
-    """A language model and its objective: the causal loss, or an objective of another package.
+    """A language model with its objective: the causal loss, or an objective of another package.
 
     For large vocabularies on a GPU, `output_loss` computes the loss without all logits in memory. It reads sequences of
     up to `max_fused_length` tokens; 0 where it is not used.
@@ -291,6 +300,7 @@ class LanguageLoss(TaskLoss):
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`; the state is that of a recurrent model after the batch."""
         weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.max_fused_length else None
         if weight is not None and (dtype := support.autocast_dtype(weight)) != weight.dtype:
             loss = output_loss(self.model.vectors(inputs).flatten(0, 1).to(dtype), weight, targets.flatten())
@@ -302,7 +312,7 @@ class LanguageLoss(TaskLoss):
     def compute_terms(
         self, logits: Float[Tensor, "rows length vocabulary"], targets: Int[Tensor, "rows length"]
     ) -> tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...]]:
-        """Return the objective to minimise, and the terms that are logged."""
+        """Return the objective to minimise, and the terms to log: the causal loss, and a plugin's objective."""
         if self.objective is causal_loss:
             loss = causal_loss(logits, targets)
             return loss, (loss,)
@@ -329,6 +339,7 @@ class PenalizedLoss(LanguageLoss):
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
+        """Return the penalized loss of a batch as `LossTerms`; entropy and distance are logged, too."""
         if self.fused_layers:
             collected: list[tuple[Tensor, Tensor]] = []
             for attention in self.fused_layers:
@@ -360,7 +371,7 @@ NOT_SCORED = -100  # the target that cross-entropy ignores
 
 @dataclass(frozen=True)
 class ReadingPlan:
-    """Rows in which a text is read: many short windows, or a few long streams with a carried state.
+    """Plan of reading a text for scoring: in many short windows, or in a few long streams with a carried state.
 
     Row k reads `length` tokens from token k·`scored` on and scores the last `scored` of them; the first row scores all.
 
@@ -389,7 +400,7 @@ class ReadingPlan:
         return self.length - self.scored if self.num_rows > 1 else 0
 
     def slice_rows(self, tokens: np.ndarray, rows: range, columns: range) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens and targets of some rows and columns; targets that are not scored are `NOT_SCORED`."""
+        """Return (tokens, targets) of a range of rows and columns; targets that are not scored are `NOT_SCORED`."""
         starts = np.arange(rows.start, rows.stop)[:, None] * self.scored
         offsets = np.arange(columns.start, columns.stop)
         positions = starts + offsets
@@ -399,7 +410,7 @@ class ReadingPlan:
         return inputs, targets
 
     def batches(self, batch_tokens: int) -> Iterator[tuple[range, list[range]]]:
-        """Yield ranges of rows, each with the ranges of columns to read in turn, about `batch_tokens` tokens at once.
+        """Yield the rows to read together, and their ranges of columns in turn, of about `batch_tokens` tokens each.
 
         All streams are in one group, since a span needs the state of the one before.
         """
@@ -415,7 +426,7 @@ class ReadingPlan:
 def plan_reading(
     model: LanguageModel, num_targets: int, context: int | None, stride: int | None, streams: int | None
 ) -> ReadingPlan:
-    """Return how to read a text: as streams if a carried state gives each token its full context, else as windows.
+    """Return how a model reads a text: in streams if a carried state gives tokens their full context, else in windows.
 
     By default the context is the model's receptive field, or for a Transformer the context it was trained with. The
     stride is half of a Transformer's context, since each window is read again, and 1 for window models.
@@ -453,7 +464,7 @@ def plan_reading(
 
 @dataclass(frozen=True)
 class Protocol:
-    """Everything needed to repeat a measurement, or to compare two."""
+    """Conditions of a perplexity measurement: all that is needed to repeat it."""
 
     tokenizer: str | None = None
     data_hash: str | None = None
@@ -467,6 +478,7 @@ class Protocol:
     overlaps: tuple[str, ...] = ()  # sentences on what the split shares with others
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the conditions by name; overlaps only if there are some."""
         return {name: value for name, value in asdict(self).items() if value or name != "overlaps"}
 
     def __str__(self) -> str:
@@ -479,7 +491,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class PerplexityScore(Score):
-    """Mean loss of every token but the first, in nats, with its protocol."""
+    """Mean loss of every token of a text but the first, in nats, with its protocol."""
 
     title = "Perplexity"
     json_names = ("perplexity", "loss", "bits_per_byte", "tokens", "protocol")
@@ -491,7 +503,7 @@ class PerplexityScore(Score):
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits of all predicted tokens over the bytes of the text; None if its bytes are not known.
+        """Bits of all predicted tokens divided by the bytes of the text; None if its bytes are not known.
 
         The first token is not predicted: its bits are missing from the numerator while its bytes count below.
         """
@@ -501,6 +513,7 @@ class PerplexityScore(Score):
         return "\n".join(label_line(name, value, 14) for name, value in self._lines())
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: perplexity, loss, bits per byte, protocol."""
         bits, protocol = self.bits_per_byte, self.protocol
         lines = [
             ("perplexity", f"{self.perplexity:,.4f}"),
@@ -572,7 +585,7 @@ def perplexity(
 
 
 def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: ReadingPlan, batch_tokens: int) -> float:
-    """Return the sum of −log p over all tokens that the plan scores, in nats."""
+    """Return the sum of −log p over all tokens that the plan scores, in nats; `batch_tokens` are read at once."""
     device = next(model.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model), torch.no_grad():

@@ -46,17 +46,14 @@ from lemma.tasks.registry import PARSING, DataArgs
 
 
 class ParsingTask(Task):
-    """Prediction of the head and the relation of every word of a sentence."""
+    """Prediction of the head word and the relation of every word of a sentence."""
 
     info = PARSING
     trained_on = "trees"
     note_prefix = "skipped in "
 
     def _read(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
-        """Return the splits of a treebank.
-
-        Before training, check that validation trees have relations to be learned.
-        """
+        """Return the splits of a treebank; before training, check that validation trees have known relations."""
         model = context.model
         if not isinstance(model, Parser):
             raise SpecError(f"a model of the family {model.family} learns text, not trees. Use the family parser.")
@@ -72,10 +69,11 @@ class ParsingTask(Task):
         return trees
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError if the setting `limit` is below 1."""
         read_limit(settings)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Trees]:
-        """Return trees to evaluate on as one split: of files named as splits, else of a treebank, folder or file."""
+        """Return the trees in `args` to evaluate on, as one split: of files named as splits, else of a treebank."""
         context = LoadContext.of_run(run, observer, run.path, split)
         files = {name: args.settings[name] for name in ("validation", "test") if name in args.settings}
         if not files:
@@ -84,19 +82,22 @@ class ParsingTask(Task):
         return trees.select(split or ("test" if "test" in files else "validation"))
 
     def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Return batches of sentences of similar length."""
         return ExampleBatches(examples, recipe, worker, lambda targets: targets[..., 0])  # the heads, −1 at padding
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
+        """Return the parser with the loss of its arcs, and with the attention loss if its weight is not 0."""
         return ParsingLoss(model)
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":
+        """Return the attachment scores on the validation trees."""
         check_relations(data)
         return score_parser(model, data.tokenizer, data.item("validation").sentences)
 
     def score(
         self, run: Run, data: Splits[Trees], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "ParsingScore":
-        """Return the score of a parser's trees against those of a split."""
+        """Return the attachment scores of a parser on a split; the setting `limit` is the number of sentences."""
         trees = data.select(split) if len(data.split_names) > 1 else data
         gold = trees.item(split).sentences[: read_limit(settings)]
         protocol = {"model": run.lexicon.description, **tree_protocol(trees)}
@@ -148,10 +149,10 @@ def arc_loss(scores: RelationScores, targets: TreeTargets) -> Float[Tensor, ""]:
 def attention_loss(
     scores: RelationScores, null: Float[Tensor, " relations"], targets: TreeTargets
 ) -> Float[Tensor, ""]:
-    """Return B1's loss: the mean over the words of −Σ_r log α_r on the right positions.
+    """Return the mean over the words of −Σ_r log α_r on the right positions, the attention loss of problem B1.
 
-    From each head word, the head of a relation should attend evenly to the dependents, or to the null position if there
-    are none.
+    From each head word, the attention head of relation r should attend evenly to the dependents, or to the null
+    position if there are none; `null` are the logits of that position.
     """
     mask = targets[..., 0] >= 0
     log_weights = log_attention(scores, null, mask)
@@ -166,7 +167,7 @@ def attention_targets(
 ) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
     """Return the right attention: 1/n on each of a head word's n dependents, 1 on the null position if n = 0.
 
-    For "I prefer the morning flight through Denver" the head `dobj` from `prefer` is 1 on `flight`, else 0.
+    For "I prefer the morning flight through Denver", `dobj` attends from `prefer` with 1 to `flight`, else with 0.
     """
     batch, words, _ = targets.shape
     weights = torch.zeros(batch, relations, words + 1, words + 1, device=targets.device)
@@ -179,7 +180,7 @@ def attention_targets(
 
 
 class ParsingLoss(TaskLoss):
-    """A parser and its objective: the cross-entropy of the arcs and B1's attention loss."""
+    """A parser with its objective: the cross-entropy of the arcs, plus the weighted attention loss of problem B1."""
 
     def __init__(self, model: ParserModel) -> None:
         super().__init__()
@@ -190,14 +191,15 @@ class ParsingLoss(TaskLoss):
     def forward(
         self, rows: Int[Tensor, "rows positions columns"], targets: Int[Tensor, "rows words two"], state: Any = None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`: objective, arc loss and attention loss, no state."""
         encoded = self.model.encode(rows)
         step = max(1, MAX_SCORES // (self.model.spec.relations * encoded.shape[1] ** 2))
         if step >= len(encoded):
-            loss, attention = self._terms(encoded, targets)
+            loss, attention = self._compute_terms(encoded, targets)
         else:  # the scores do not fit in memory: they are computed in parts, and again for backward
             means, counts = [], []
             for part in zip(encoded.split(step), targets.split(step), strict=True):
-                means.append(torch.stack(checkpoint(self._terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
+                means.append(torch.stack(checkpoint(self._compute_terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
                 counts.append((part[1] >= 0).sum((0, 1)).flip(0))  # words with a relation, words
             terms, words = torch.stack(means), torch.stack(counts)
             loss, attention = ((terms * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
@@ -205,10 +207,10 @@ class ParsingLoss(TaskLoss):
             return loss + 0.0 * self.model.heads.null.sum(), (loss,), None
         return loss + self.weight * attention, (loss, attention), None
 
-    def _terms(
+    def _compute_terms(
         self, encoded: Float[Tensor, "rows positions width"], targets: TreeTargets
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Return the arc loss and the attention loss of encoded sentences; the latter 0 if its weight is 0."""
+        """Return (arc loss, attention loss) of encoded sentences; the attention loss is 0 if its weight is 0."""
         scores = self.model.heads(encoded).float()
         loss = arc_loss(scores, targets)
         return loss, attention_loss(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
@@ -245,7 +247,7 @@ class RelationFinding:
 
 @dataclass(frozen=True)
 class RelationScore:
-    """Score of one relation, in per cent."""
+    """Score of one dependency relation, in per cent."""
 
     relation: str
     count: int  # words that have the relation
@@ -255,10 +257,7 @@ class RelationScore:
 
     @property
     def recall(self) -> float | None:
-        """Per cent of the words with this gold relation whose head and relation are predicted.
-
-        None without such words.
-        """
+        """Per cent of words with this gold relation whose head and relation are predicted; None without any."""
         return 100 * self.correct / self.count if self.count else None
 
     @property
@@ -275,7 +274,7 @@ class RelationScore:
 
 @dataclass(frozen=True)
 class ParsingScore(Score):
-    """Attachment scores in per cent, by relation, next to baselines."""
+    """Attachment scores (UAS, LAS) in per cent, in total and by relation, next to baselines."""
 
     title = "Trees"
 
@@ -295,9 +294,11 @@ class ParsingScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
+        """UAS and, for labelled trees, LAS by name, in per cent."""
         return {"uas": self.uas} | ({"las": self.las} if self.las is not None else {})
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: attachment scores, scores by relation, baselines, protocol."""
         values: dict[str, Any] = {"uas": self.uas, "las": self.las}
         values |= {"uuas": self.uuas} if self.las is None else {}
         values["without_punctuation"] = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
@@ -312,6 +313,7 @@ class ParsingScore(Score):
         return wrap_lines("\n".join([*lines, *self._table()]))
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: attachment scores, baselines, protocol."""
         lines = [("UAS", f"{self.uas:.2f} %  ({_percent(self.uas_without_punctuation)} without punctuation)")]
         if self.las is not None:
             lines.append(("LAS", f"{self.las:.2f} %  ({_percent(self.las_without_punctuation)} without punctuation)"))
@@ -324,7 +326,7 @@ class ParsingScore(Score):
         return lines + protocol_values(self.protocol)
 
     def _table(self) -> list[str]:
-        """Return the lines of the table of scores by relation, or of the best attention heads."""
+        """Return the lines of the table of scores by relation or, for unlabelled trees, of the best attention heads."""
         if self.las is None:
             return [BEST_HEADS, *map(str, self.findings)] if self.findings else []
         head = f"{'relation':<14}{'count':>7}{'recall':>9}{'precision':>11}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Names, options and wording of a task."""
+    """Names, command-line options and wording of a task, known without importing the task."""
 
     name: str
     path: str  # the class of the task, as `module:class`; it is imported when a model is trained or evaluated
@@ -205,7 +205,7 @@ def task_for(spec: ModelSpec | type[ModelSpec]) -> "Task":
 
 @dataclass(frozen=True)
 class DataArgs:
-    """Data that a person named: of one kind at most, with the settings of that kind."""
+    """Data that the user named, of at most one kind, with the settings of that kind."""
 
     info: TaskInfo | None = None  # the first task for this kind of data; None if no data are named
     name: Any = None  # name of a data set, or the absolute path of a file; a list of them for text
@@ -217,7 +217,7 @@ class DataArgs:
         return self.info.option if self.info else None
 
     def spec(self, choice: Choice) -> AnyDataSpec:
-        """Return the data spec of these arguments for a choice of model."""
+        """Return the data spec of these arguments for a choice of model; raise SpecError if no data are named."""
         if self.info is None:
             raise SpecError(
                 "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
@@ -227,9 +227,9 @@ class DataArgs:
 
 
 def data_args(arguments: Mapping[str, Any]) -> DataArgs:
-    """Return the data arguments among `arguments`.
+    """Return the data that `arguments` (option → value) name; other arguments are ignored.
 
-    Raise an error for two kinds of data, or settings of another kind.
+    Raise SpecError for two kinds of data, or settings of another kind.
     """
     arguments = {name: value for name, value in arguments.items() if value is not None}
     options = [option for option in TASKS_BY_OPTION if option in arguments]
@@ -281,7 +281,7 @@ def absolute_path(name: Any, names: Collection[str] = ()) -> str:
 
 
 def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
-    """Return the sorted files that match a pattern such as shard-*.txt.gz; [name] if it is no pattern."""
+    """Return the sorted files that match a pattern such as shard-*.txt.gz; [name] if it is a file or in `names`."""
     text = str(name)
     if text in names or not any(sign in text for sign in "*?[") or exists(Path(text)):
         return [text]
@@ -292,7 +292,7 @@ def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
 
 
 def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
-    """Raise SpecError if `epochs` is not a number above 0, or `settings` has steps too."""
+    """Raise SpecError if `epochs` is not a number above 0, or `settings` has `steps` too."""
     if epochs is None:
         return
     if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:

@@ -44,7 +44,7 @@ BOOTSTRAP_SENTENCES = 4_000_000  # in all samples together: sacrebleu keeps the 
 
 
 class TranslationTask(Task):
-    """Translation by an encoder–decoder."""
+    """Translation of texts by an encoder–decoder."""
 
     info = TRANSLATION
 
@@ -59,6 +59,7 @@ class TranslationTask(Task):
         )
 
     def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Return batches of token pairs of similar length."""
         return ExampleBatches(examples, recipe, worker, lambda targets: targets[:, 1:])  # all but the first, <start>
 
     def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
@@ -71,12 +72,13 @@ class TranslationTask(Task):
         return SmoothedLoss(model, recipe.label_smoothing, predict)
 
     def validate(self, model: EncoderDecoderModel, data: Splits[TokenPairs], recipe: Recipe) -> "PairsScore":
+        """Return the mean loss of the validation targets."""
         return score_pairs(model, data.item("validation"))
 
     def score(
         self, run: Run, data: Splits[TokenPairs], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "TranslationScore":
-        """Return BLEU and chrF of a split's translated sources against their targets."""
+        """Return BLEU and chrF of a split's translated sources; `settings` are fields of `Beam`, and `limit`."""
         beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
         limit = settings.get("limit")
         if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -95,7 +97,7 @@ class TranslationTask(Task):
         return score_translations(translations, list(references.values()), protocol)
 
     def samples(self, model: EncoderDecoderModel, data: Splits[TokenPairs]) -> list[str]:
-        """Return translations of the first validation sources."""
+        """Return the translations of the first validation sources."""
         sources = [pair.source for pair in data.item("validation").pairs[:NUM_SAMPLES]]
         translations = translate_texts(model, data.tokenizer, sources, Beam())
         return [f"{translation.source} → {translation.text}" for translation in translations]
@@ -129,13 +131,16 @@ class TranslationScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
+        """BLEU and chrF by name, from 0 to 100."""
         return {"bleu": self.bleu.value, "chrf": self.chrf.value}
 
     @property
     def headline(self) -> Headline:
+        """BLEU with its interval."""
         return Headline("BLEU", self.bleu.value, self.bleu.interval)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: BLEU, chrF, their intervals and signatures, protocol."""
         intervals = {"bleu": self.bleu.interval, "chrf": self.chrf.interval}
         return {
             **self.figures,
@@ -149,6 +154,7 @@ class TranslationScore(Score):
         return format_named_values(self._lines(self.short_signatures))
 
     def _lines(self, signatures: Mapping[str, str] | None = None) -> NamedValues:
+        """Return (name, value) pairs for the summary; `signatures` of sacrebleu are by default the long ones."""
         signatures = signatures or self.signatures
         return [
             ("BLEU", self.bleu.format_interval()),
@@ -172,6 +178,7 @@ class PairsScore(Score):
     tokens: int
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: perplexity, loss, number of tokens."""
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
         return [*lines, ("tokens", f"{self.tokens:,}")]
 
@@ -209,7 +216,7 @@ def score_translations(
 def _compute_metric(
     metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
 ) -> tuple[Estimate, Any]:
-    """Return a sacrebleu metric's value with its bootstrap interval, and sacrebleu's own result."""
+    """Return a sacrebleu metric's value with its bootstrap interval, and its signature; `streams`: the references."""
     try:
         score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     except TypeError:  # sacrebleu cannot average samples without a match, a float 0.0, with others, NumPy's float32

@@ -57,7 +57,7 @@ STOP_MESSAGES = {
 
 @dataclass(frozen=True)
 class TrainingResult(Result):
-    """Figures of a run that is done, stopped early or interrupted."""
+    """Figures of a run that is finished, stopped early or interrupted."""
 
     title = "Training run"
 
@@ -89,7 +89,7 @@ class TrainingResult(Result):
 
     @property
     def info(self) -> TaskInfo:
-        """Names, unit and wording of the model's task; that of language models for a family not known here."""
+        """Names, unit and wording of the model's task; those of language models for an unknown family."""
         spec = find_family(self.family)
         return LANGUAGE if spec is None else task_info(spec)
 
@@ -121,7 +121,7 @@ class TrainingResult(Result):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the result that `to_dict` wrote to the summary of a run."""
+        """Return the result with the values that `to_dict` wrote to the summary of a run."""
         names = {item.name for item in fields(cls)} - {"figures"}
         arguments: dict[str, Any] = {name: values.get(name) for name in names}
         arguments |= {"path": Path(str(arguments["path"])), "tokenizer_sample": arguments["tokenizer_sample"] or ""}
@@ -136,7 +136,7 @@ class TrainingResult(Result):
         return self.stopped == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name, further figures next to them; infinite values and NaN become None."""
+        """Return the JSON values: the fields, with `figures` as entries; infinite values and NaN become None."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values |= values.pop("figures")
         splits = {"split_hashes": values.pop("split_hashes"), "overlaps": values.pop("overlaps")}
@@ -148,6 +148,7 @@ class TrainingResult(Result):
         return to_plain(values)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a text with the figures and the command that evaluates or resumes the run."""
         info = self.info
         learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
         steps = f"{self.steps:,} of {self.planned_steps:,} steps, {STOP_MESSAGES[self.stopped]}"
@@ -189,7 +190,7 @@ class TrainingResult(Result):
 
 
 def _format_figure(name: str, value: float) -> str:
-    """Return a figure of a validation as text: fractions with three digits, percentages with two."""
+    """Return the text `name value` of a figure: attachment scores with two decimals, fractions with three."""
     if name in ("uas", "las"):
         return f"{name.upper()} {value:.2f}"
     return f"{name.replace('_at_', '@').replace('_', ' ')} {value:.3f}"
@@ -216,10 +217,10 @@ def train(
     """Train a new model into the folder `out`; its vocabulary and other sizes come from the data.
 
     Args:
-        task: The task of the model, unless it is to be looked up.
-        evaluate: Validates the model instead of the task.
-        sample: Writes samples instead of the task.
-        adaptation: Starts from the weights of a base, and stores only what changed.
+        task: The task, by default that of the model.
+        evaluate: Validates the model instead of the task; returns a score.
+        sample: Writes sample texts instead of the task.
+        adaptation: Start from the weights of a base, and store only what changed.
         hooks: User-supplied functions.
     """
     task = task or task_for(model_spec)
@@ -227,7 +228,7 @@ def train(
         kind = next(info.trains_on for info in TASKS_BY_OPTION.values() if isinstance(data_spec, info.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.info.trains_on}, not {kind}.")
     folder = RunFolder(out, model_spec.with_data_sizes(data.sizes()), recipe, data_spec, data.hash, adaptation)
-    return _run(folder, task, data, evaluate, sample, observer or SilentObserver(), overwrite, hooks)
+    return _train_folder(folder, task, data, evaluate, sample, observer or SilentObserver(), overwrite, hooks)
 
 
 def resume(
@@ -241,18 +242,18 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     hooks: TrainingHooks | None = None,
 ) -> TrainingResult:
-    """Resume a run from its last good checkpoint, or from the start if it has none; `changes` are recipe settings."""
+    """Resume a run from its last good checkpoint, or from the start; `changes` are recipe settings (name → value)."""
     folder = RunFolder.open(path, overrides=changes or ())
     check_resumable(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
     task = task or task_for(folder.spec)
-    return _run(folder, task, data, evaluate, sample, observer or SilentObserver(), None, hooks)
+    return _train_folder(folder, task, data, evaluate, sample, observer or SilentObserver(), None, hooks)
 
 
 def fit_recipe(
     recipe: Recipe, observer: Observer, reference: Recipe | None = None, max_steps: int | None = None
 ) -> Recipe:
-    """Return the recipe with its warm-up shortened if it is too long for the steps; log the change."""
+    """Return the recipe with its warm-up shortened by `fit_warm_up` if it is too long for its steps; log the change."""
     result = fit_warm_up(recipe, reference, max_steps)
     if result.warm_up != recipe.warm_up:
         observer.log(warm_up_message(result, recipe.warm_up))
@@ -262,7 +263,7 @@ def fit_recipe(
 def run_steps(
     session: Session, folder: RunFolder, metrics_log: "MetricsLog", evaluate: Evaluate, stop: "StopFlag"
 ) -> StopReason:
-    """Train until all steps are done, validation stops improving, or a signal or `on_step` asks to stop; return which.
+    """Train until the last step, no better validation, a signal or a request of `on_step`; return which it was.
 
     Every process ends at the same step, for the same reason.
     """
@@ -292,7 +293,7 @@ def run_steps(
     return "done"
 
 
-def _run(
+def _train_folder(
     folder: RunFolder,
     task: Task,
     data: Splits[Any],
@@ -302,7 +303,7 @@ def _run(
     overwrite: bool | None,
     hooks: TrainingHooks | None,
 ) -> TrainingResult:
-    """Train a run and return its figures: start it, or resume it if `overwrite` is None.
+    """Train the run in `folder` and return its figures: a new one, or resumed if `overwrite` is None.
 
     After the last step it is saved, evaluated and finished, or only saved if a signal interrupts it. The random state
     and the precision of the program are as before.
@@ -379,7 +380,7 @@ class StopFlag:
 
 @contextmanager
 def catch_signals(is_distributed: bool = False) -> Iterator[StopFlag]:
-    """Yield a flag that Ctrl-C and SIGTERM set; signals reach only the main thread."""
+    """Yield a flag that Ctrl-C and SIGTERM set during the block; outside the main thread it stays unset."""
     stop = StopFlag(ECHO_SECONDS if is_distributed else 0.0)
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -396,7 +397,7 @@ def catch_signals(is_distributed: bool = False) -> Iterator[StopFlag]:
 
 
 class MetricsLog:
-    """Writer of the rows of metrics to metrics.jsonl, a tracker and an observer; only the main process writes."""
+    """Writer of rows of metrics to metrics.jsonl, a tracker and an observer; only the main process writes."""
 
     def __init__(self, folder: RunFolder, task: Task, observer: Observer, processes: Distributed, step: int) -> None:
         self.metrics, self.is_main = folder.metrics, processes.is_main
@@ -409,7 +410,7 @@ class MetricsLog:
         self.observer.start("training", folder.recipe.steps, "steps", step)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Write a row of metrics (name → value), without infinite values and NaN, which JSON cannot hold."""
+        """Write a row of metrics (name → value); infinite values and NaN, which JSON cannot hold, are left out."""
         if not self.is_main:
             return
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
@@ -419,7 +420,7 @@ class MetricsLog:
             self.tracker[0](finite)
 
     def close(self) -> None:
-        """Finish the observer's phase and the tracker's run."""
+        """End the observer's progress and the tracker's run."""
         self.observer.finish()
         if self.tracker:
             with redirect_stdout(sys.stderr):

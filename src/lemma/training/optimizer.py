@@ -21,7 +21,7 @@ LOOKUP_TABLES = (nn.Embedding, LearnedEmbedding)  # their rows are looked up, no
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, capturable: bool = False) -> AdamW:
-    """Return AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
+    """Return AdamW (or Muon) in two groups: matrices decay; biases, norms, embeddings and positions do not.
 
     Decay is decoupled from the gradient (Loshchilov & Hutter 2019). With Muon the inner matrices are a third group; the
     output layer stays with AdamW. If `capturable` by a CUDA graph, the learning rate is a tensor on the GPU.
@@ -62,9 +62,11 @@ class LightAdamW(AdamW):
     """AdamW without the decorators that import PyTorch's compiler, which would double the time of `import torch`."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as AdamW does."""
         unwrap(AdamW.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients, as AdamW does."""
         unwrap(AdamW.zero_grad)(self, set_to_none)
 
     @torch.no_grad()
@@ -129,7 +131,7 @@ def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale all gradients in place to a total norm of at most `max_norm` (0: no limit); return the norm before."""
+    """Scale all gradients in place to a total norm of at most `max_norm` (0: no limit); return the unclipped norm."""
     if max_norm:
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
     else:
@@ -146,7 +148,7 @@ CUSTOM_OPTIMIZER_HINT = (
 
 
 def build_custom_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
-    """Return the optimizer that a user's function makes; its learning rates are the peaks of the schedule."""
+    """Return the optimizer that a user's function `make` builds; its learning rates become the schedule's peaks."""
     if isinstance(make, type):
         raise SpecError(f"optimizer: {make.__name__} is a class. {CUSTOM_OPTIMIZER_HINT}")
     optimizer = make(model)
@@ -172,7 +174,7 @@ SCALAR_SUFFIX = "number"
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the state of an optimizer as `parameter:quantity` → tensor, such as both moments and the step count.
+    """Return the state of an optimizer as `parameter:quantity` → tensor, such as `output.weight:exp_avg`.
 
     Numbers of a user-supplied optimizer become tensors, too.
     """
@@ -192,7 +194,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Load the state that `optimizer_state` returned for the same model."""
+    """Load into an optimizer the state that `optimizer_state` returned for the same model."""
     parameters = dict(model.named_parameters())
     for key, tensor in saved.items():
         name, quantity, *suffix = key.split(":")
