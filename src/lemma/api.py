@@ -231,7 +231,7 @@ def resume(
 ) -> TrainingResult:
     """Resume an interrupted run from its last good checkpoint; on a CPU, bit for bit.
 
-    Pass custom functions again if the run was trained with them.
+    `steps` is the new total. Pass `on_step`, and settings that are functions, again if the run was trained with them.
 
     >>> lemma.resume("runs/a", steps=500)  # doctest: +SKIP
     """
@@ -836,7 +836,7 @@ def search(
     """
     from lemma.checking.worked.matching import work_matching
     from lemma.report.progress import reading_progress
-    from lemma.report.result import check_target
+    from lemma.report.result import check_save_path
     from lemma.retrieval.result import FILE_SUFFIXES
     from lemma.retrieval.search import SearchRequest, search_run
 
@@ -849,7 +849,7 @@ def search(
     if run is None:
         raise SpecError("search: a run is expected, as in search('runs/a', images='emoji', query='a red heart').")
     if out is not None:
-        check_target(out, FILE_SUFFIXES)
+        check_save_path(out, FILE_SUFFIXES)
     request = SearchRequest(images, query, image, texts, text_column, k, index, faiss)
     result = search_run(open_run(run), request, reading_progress(watch(progress), {"embedding images": "images"}))
     if out is not None:
@@ -907,6 +907,9 @@ class Count:
         **sizes: Any,
     ) -> Solutions | BoundSolution:
         """Find the sizes that give printed totals, or the largest size that keeps a quantity below a bound.
+
+        `unknown` has the symbols, or a bound such as "parameters <= 1e9 for d". A total is a number, or "L=2:9721596"
+        for the total at L = 2. A range is "d=64..4096" or, in steps, "d=64..4096..64".
 
         >>> lemma.count.solve("table-a5", ["V", "d_e"], ["L=2:9721596", "L=4:14980860"])  # doctest: +SKIP
         >>> lemma.count.solve("decoder", "parameters <= 1e9 for d").size

@@ -85,7 +85,10 @@ class NumberExercise(ModelExercise):
         *diagnosis: str,
         difference: str | None = None,
     ) -> Verdict:
-        """Return the verdict on a number next to the `expected` one; the texts and the diagnosis are printed."""
+        """Return the verdict on `number`, written as `answer`, against `expected`, written as `right`.
+
+        `difference` and `diagnosis` are sentences to print: how far off the answer is, and why.
+        """
         return Verdict(
             equal=number.is_right(expected),
             model=self.account.model,

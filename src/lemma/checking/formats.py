@@ -19,7 +19,7 @@ from lemma.checking.marking import Marker, StudentMarks, mark_answers
 from lemma.checking.sheets import Sheet, SheetQuestion, read_sheet
 from lemma.errors import InputError, describe_unknown
 from lemma.files import atomic_rewrite, write_atomically
-from lemma.report.result import as_json, check_target
+from lemma.report.result import as_json, check_save_path
 
 FORMATS = ("gradescope", "lti", "otter", "nbgrader")
 # nbgrader removes these blocks from the notebook that it releases, and inserts them again before it grades
@@ -74,7 +74,7 @@ def write_sheet_as(
             for name, text in tests.items():
                 (folder / name).write_text(text, encoding="utf-8")
         return target
-    check_target(target, [".ipynb"] if format == "nbgrader" else [".json"])
+    check_save_path(target, [".ipynb"] if format == "nbgrader" else [".json"])
     if format == "nbgrader":
         content = as_json(nbgrader_notebook(read_sheet(questions)), indent=1)
     else:

@@ -157,7 +157,7 @@ def sheet(
     answers: they convert the sheet to tests that these tools run.
     """
     from lemma.api import check
-    from lemma.report.result import check_target
+    from lemma.report.result import check_save_path
 
     if format:
         if len(out or []) != 1:
@@ -165,7 +165,7 @@ def sheet(
         path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
         return typer.echo(f"Written to {path}", err=True)
     for target in out or []:
-        check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".svg"))
+        check_save_path(target, (".csv", ".json", ".html", ".md", ".txt", ".svg"))
     with announce_if_slow(f"Marking the answers to {questions} …"):
         marks = check.sheet(questions, *(answers or []))
     for target in out or []:

@@ -82,16 +82,16 @@ def to_json(values: Any) -> str:
     return _indent_json(to_plain(values), "\n")
 
 
-def _indent_json(values: Any, line: str) -> str:
-    """Return a value as JSON text; `line` is the line break and indent before each part, except in lists of numbers."""
-    inner = f"{line}  "
+def _indent_json(values: Any, line_break: str) -> str:
+    """Return a value as JSON text; `line_break`, with its indent, precedes each part except in lists of numbers."""
+    inner = f"{line_break}  "
     if isinstance(values, dict) and values:
         parts = [
             f"{json.dumps(str(key), ensure_ascii=False)}: {_indent_json(value, inner)}" for key, value in values.items()
         ]
-        return f"{{{inner}{f',{inner}'.join(parts)}{line}}}"
+        return f"{{{inner}{f',{inner}'.join(parts)}{line_break}}}"
     if isinstance(values, list) and any(not isinstance(value, int | float) for value in values):
-        return f"[{inner}{f',{inner}'.join(_indent_json(value, inner) for value in values)}{line}]"
+        return f"[{inner}{f',{inner}'.join(_indent_json(value, inner) for value in values)}{line_break}]"
     return json.dumps(values, ensure_ascii=False, allow_nan=False)
 
 

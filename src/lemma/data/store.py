@@ -256,7 +256,7 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     if isinstance(tokenizer, Tokenizer):
         trained, note = tokenizer, ""
     else:
-        trained, note = _train_on_text(source, tokenizer, data_hash, progress)
+        trained, note = _train_tokenizer(source, tokenizer, data_hash, progress)
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
     def write() -> None:
@@ -284,7 +284,7 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
     )
 
 
-def _train_on_text(
+def _train_tokenizer(
     source: TextFiles, spec: TokenizerSpec, data_hash: str, progress: Progress | None
 ) -> tuple[Tokenizer, str]:
     """Return the tokenizer of a spec, trained on the training split, and a note on the sample used.

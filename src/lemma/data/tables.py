@@ -38,7 +38,7 @@ class Column:
     required: bool = True  # whether an empty cell is an error; else its row is skipped
 
     def find(self, names: Names) -> list[int]:
-        """Return the indices of the names that equal this column's role, such as "text", else of its aliases."""
+        """Return the indices of names equal to the role, such as "text", else to an alias; `requested` is not used."""
         normalised = [name.strip().casefold() for name in names]
         return [index for index, name in enumerate(normalised) if name == self.role] or [
             index for index, name in enumerate(normalised) if name in self.aliases

@@ -255,7 +255,7 @@ class Tokenizer:
             return next((choice.template for choice in template if choice.name == "default"), None)
         return template
 
-    def has_role(self, role: str) -> bool:
+    def template_names_role(self, role: str) -> bool:
         """Return whether the source of the chat template quotes a role's name, as in `message.role == 'developer'`."""
         return any(f"{quote}{role}{quote}" in (self._template or "") for quote in "'\"")
 

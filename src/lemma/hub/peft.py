@@ -95,7 +95,7 @@ def write_peft(
                 tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
             else:
                 tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}
-    full_modules = {_hf_module(path, maps): module for path, module in _trained_modules(model).items()}
+    full_modules = {_hf_module(path, maps): module for path, module in _fully_trained_modules(model).items()}
     for path, module in full_modules.items():
         tensors |= {f"{PREFIX}{path}.{name}": tensor for name, tensor in module.state_dict().items()}
     paths = [path for each in maps.values() for path in each.hf_modules]
@@ -156,7 +156,7 @@ def _check_exportable(path: str, wrapper: Any) -> None:
         )
 
 
-def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
+def _fully_trained_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return the modules that are trained in full, by path; a module that is trained in part is a SpecError."""
     updates = [part for part in model.modules() if isinstance(part, LowRankUpdate)]
     update_ids = {id(parameter) for update in updates for parameter in update.parameters()}

@@ -304,7 +304,7 @@ class Attention(nn.Module):
         if isinstance(cache, SlotCache):
             assert mask is not None
             causal = False  # the mask says how far each sequence has come
-            mask = mask if self.biases is None else cache.position_bias(self.biases, mask).to(queries.dtype)
+            mask = mask if self.biases is None else cache.biased_mask(self.biases, mask).to(queries.dtype)
         else:
             if self.biases is not None:
                 position_bias = self.biases(relative_distances(new, known, keys.device))

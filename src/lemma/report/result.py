@@ -270,12 +270,12 @@ class Result(ABC):
     def save(self, path: Path | str) -> Path:
         """Write the result to a file, in the format of its suffix, such as .html or .json; return the path."""
         target, writers = Path(path), self.writers()
-        check_target(target, writers)
+        check_save_path(target, writers)
         write_atomically(target, writers[target.suffix.lower()]())
         return target
 
 
-def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
+def check_save_path(path: Path | str, suffixes: Iterable[str]) -> None:
     """Raise an InputError if a path's suffix is not among `suffixes`, or its folder does not exist."""
     target, suffixes = Path(path), list(suffixes)
     if target.suffix.lower() not in suffixes:

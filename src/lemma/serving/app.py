@@ -16,7 +16,7 @@ from lemma.runs.load import Run
 from lemma.serving.formats import error_response, json_response
 from lemma.serving.guard import RequestGuard
 from lemma.serving.jobs import embed_texts
-from lemma.serving.pages import DESCRIPTION, ERRORS, add_description, add_pages
+from lemma.serving.pages import DESCRIPTION, ERRORS, add_docs_route, add_pages
 from lemma.serving.requests import (
     ApiError,
     ChatRequest,
@@ -72,7 +72,7 @@ def application(
     _add_error_handlers(app)
     _add_api(app, service)
     add_pages(app, service)
-    add_description(app, list(service.served))
+    add_docs_route(app, list(service.served))
     app.add_middleware(RequestGuard, hosts=hosts, api_key=api_key, metrics=service.metrics)
     return app
 

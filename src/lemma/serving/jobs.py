@@ -142,7 +142,7 @@ class GenerationJob:
         if isinstance(request, ChatRequest):
             param = "messages"
             if self._uses_chat_template:
-                system = "developer" if tokenizer.has_role("developer") else "system"
+                system = "developer" if tokenizer.template_names_role("developer") else "system"
                 roles = {"developer": system}  # the newer name of the same role, which few templates know
                 messages = [{"role": roles.get(m.role, m.role), "content": m.text} for m in request.messages]
                 prompts = [tokenizer.chat(messages)]

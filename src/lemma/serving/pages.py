@@ -122,7 +122,7 @@ async def _frame_response(
     return Response(page, status, headers, HTML_TYPE)
 
 
-def add_description(app: FastAPI, run_names: Sequence[str]) -> None:
+def add_docs_route(app: FastAPI, run_names: Sequence[str]) -> None:
     """Add the route /docs to the application, and the names of the runs to its OpenAPI document."""
 
     def describe() -> dict[str, Any]:

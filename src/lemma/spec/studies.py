@@ -30,7 +30,7 @@ def parse_seeds(value: Any) -> Any:
 
 
 def _as_tuple(value: Any) -> Any:
-    """Convert a value, or a list without its duplicates, to a tuple; any other type is returned as it is."""
+    """Convert a number or string to a 1-tuple and a list to a tuple without duplicates; return others unchanged."""
     if isinstance(value, (int, float, str)):
         return (value,)
     try:

@@ -328,8 +328,8 @@ def make_labels_spec(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     return LabelsSpec(**{**values, "labels": absolute_path(study.labels, LABELLED_CORPORA), "limit": limit})
 
 
-def describe_labels(dataset: Splits[LabelledExamples]) -> dict[str, str]:
-    """Describe the labelled texts, by topic; includes the accuracy of always predicting the most frequent label."""
+def describe_labelled_texts(dataset: Splits[LabelledExamples]) -> dict[str, str]:
+    """Return a report's lines on labelled texts by heading: sizes, labels, accuracy of the most frequent label."""
     purposes = {"train": "to learn from", "validation": "for validation", TEST: "for the test"}
     sizes = ", ".join(f"{len(dataset.item(split).texts):,} {purpose}" for split, purpose in purposes.items())
     counts = Counter(label for _, label in dataset.item("train").texts)
@@ -436,7 +436,7 @@ class ClassifiersExperiment(ClassifierExperiment):
             outcomes,
             interrupted,
             device,
-            data={**describe_labels(self.dataset), "seeds": ", ".join(map(str, self.spec.seeds))},
+            data={**describe_labelled_texts(self.dataset), "seeds": ", ".join(map(str, self.spec.seeds))},
             protocol={
                 **PROTOCOL,
                 "one run alone": intervals if single_runs else "none yet",

@@ -264,7 +264,7 @@ def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, o
     records = [dict(zip(header, line, strict=True)) for line in lines]
     data = plan.data.description
     winners = [describe_winner(scenario, rows) for scenario in SCENARIOS]
-    if all(row.headline.is_at_or_below_baseline for row in rows):
+    if all(row.headline.is_not_clearly_above_baseline for row in rows):
         advice = "give more texts or steps to compare them."
         winners.insert(0, f"No method beats the majority-class baseline: {advice}")
     return StudyResult(

@@ -37,7 +37,7 @@ from lemma.studies.classifiers import (
     LabelRow,
     accuracy_test,
     choose_classifiers,
-    describe_labels,
+    describe_labelled_texts,
     estimate_difference_over_texts,
     make_cell,
     make_labels_spec,
@@ -199,7 +199,7 @@ class PretrainingExperiment(ClassifierExperiment):
             interrupted,
             device_of(next(iter(self.bases.values())).recipe),
             data={
-                **describe_labels(self.labelled),
+                **describe_labelled_texts(self.labelled),
                 "tokenizer": self.tokenizer.description,
                 "texts without labels": str(self.texts),
                 "seeds": ", ".join(map(str, self.spec.seeds)),

@@ -124,7 +124,7 @@ class Task(ABC):
             )
         return data
 
-    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Any]:
+    def _load_other_data(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Any]:
         """Return the splits of the data in `args`, on which a run is evaluated instead of its own data.
 
         Data without splits are split in the same fractions as the run's own.
@@ -179,7 +179,7 @@ def evaluate_run(
             raise SpecError(f"evaluate: {setting} has no effect on a run of the family {family}. Leave it out.")
         raise SpecError(describe_unknown(f"evaluate {family}: setting", setting, info.evaluation_settings))
     task._check_settings(settings)
-    data = task._load_other(run, args, split, observer) if args.name is not None else task._load_own(run, observer)
+    data = task._load_other_data(run, args, split, observer) if args.name is not None else task._load_own(run, observer)
     if split is None:
         split = next((name for name in ("test", "validation") if name in data.split_names), data.split_names[0])
     elif split not in data.split_names:
@@ -393,7 +393,7 @@ class Headline:
         return NO_VALUE if self.baseline is None else f"{self.baseline:.3f}"
 
     @property
-    def is_at_or_below_baseline(self) -> bool:
+    def is_not_clearly_above_baseline(self) -> bool:
         """True if the figure, or the lower bound of its interval, is not above the baseline."""
         return self.baseline is not None and (self.bounds[0] if self.bounds else self.value) <= self.baseline
 

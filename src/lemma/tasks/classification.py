@@ -73,11 +73,13 @@ class ClassificationTask(Task):
             progress=context.progress,
         )
 
-    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
+    def _load_other_data(
+        self, run: Run, args: DataArgs, split: str | None, observer: Observer
+    ) -> Splits[LabelledExamples]:
         """Return the labelled texts in `args`; a tree model's own parser makes their trees unless `args` name one."""
         parser = run.data.parser if isinstance(run.data, LabelsSpec) else None
         settings = {"parser": parser, **args.settings, "limit": None}
-        return super()._load_other(run, replace(args, settings=settings), split, observer)
+        return super()._load_other_data(run, replace(args, settings=settings), split, observer)
 
     def _data_name(self, data: LabelsSpec) -> str:
         """Return the file of labelled texts in a data spec and the parser of their trees, for messages."""

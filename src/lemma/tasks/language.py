@@ -47,7 +47,7 @@ class TextTask(Task):
         """Return the splits of a text as arrays of token ids."""
         return prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
 
-    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
+    def _load_other_data(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
         """Return the text in `args` as token ids; it has several splits only if `args` name files for them."""
         context = LoadContext.of_run(run, observer, run.path, split)
         if args.settings:

@@ -72,7 +72,7 @@ class ParsingTask(Task):
         """Raise InputError if the setting `limit` is below 1."""
         read_limit(settings)
 
-    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Trees]:
+    def _load_other_data(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Trees]:
         """Return the trees in `args` to evaluate on, as one split: of files named as splits, else of a treebank."""
         context = LoadContext.of_run(run, observer, run.path, split)
         files = {name: args.settings[name] for name in ("validation", "test") if name in args.settings}

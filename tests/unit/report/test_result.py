@@ -32,7 +32,7 @@ from lemma.report.result import (
     Table,
     Text,
     as_markdown,
-    check_target,
+    check_save_path,
     plot_blocks,
 )
 from lemma.report.text import display_width, set_text_width
@@ -202,7 +202,7 @@ def test_unwritable_target_is_refused_early(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="there is no folder"):
         EXAMPLE_RESULT.save(tmp_path / "nowhere" / "all.html")
     with pytest.raises(InputError, match="unknown"):
-        check_target(tmp_path / "all.csv", [".html", ".json"])
+        check_save_path(tmp_path / "all.csv", [".html", ".json"])
     assert not list(tmp_path.iterdir())
 
 

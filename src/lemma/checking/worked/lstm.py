@@ -242,7 +242,7 @@ def step_forward(inputs: Values) -> Values:
             shifted = logits - logits.max()
             log_probabilities = shifted - np.log(np.exp(shifted).sum())
             step["z"] = logits
-            step["exponentials"] = np.exp(shifted if is_shifted(logits) else logits)
+            step["exponentials"] = np.exp(shifted if needs_shift(logits) else logits)
             step["y_hat"] = np.exp(log_probabilities)
             if "y" in inputs:  # −Σ y log ŷ; a class with target 0 adds nothing, however unlikely it is
                 step["loss"] = -np.dot(inputs["y"], log_probabilities)
@@ -252,7 +252,7 @@ def step_forward(inputs: Values) -> Values:
     return step
 
 
-def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
+def needs_shift(logits: Float[np.ndarray, " classes"]) -> bool:
     """Return whether logits are so large that the softmax subtracts the largest before it takes exponentials."""
     return bool(np.abs(logits).max() > SHIFT_THRESHOLD)
 
@@ -509,7 +509,7 @@ class WorkedLstm(WorkedCase):
     def _column_title(self, name: str) -> str:
         """Return the title of the column of a named value, such as "Γ_f∗c_prev" for "kept"."""
         if name == "exponentials":
-            return "exp(z − largest)" if is_shifted(self.values["z"]) else "exp(z)"
+            return "exp(z − largest)" if needs_shift(self.values["z"]) else "exp(z)"
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
