@@ -208,6 +208,7 @@ class Quantity:
             notes.append(f"this formula holds where {steps}")
         bounds = [f"{name} ≥ {size:,}" for name, size in self.domain.at_least.items()]
         bounds += [f"{name} ≤ {size:,}" for name, size in self.domain.at_most.items()]
+        bounds += [f"{low} ≤ {high}" for low, high in self.domain.ordered.items()]
         if bounds:
             notes.append(f"this formula holds where {', '.join(bounds)}")
         for name, rule in self.rules.items():
@@ -280,6 +281,7 @@ class Quantity:
             "multiples": dict(self.domain.multiples),
             "at_least": dict(self.domain.at_least),
             "at_most": dict(self.domain.at_most),
+            "ordered": dict(self.domain.ordered),
             "named": dict(self.derived),
             "rules": {name: rule.write() for name, rule in self.rules.items()},
         }

@@ -55,6 +55,7 @@ from lemma.spec.recipe import Method
 QUANTITIES = tuple(QUANTITY_KINDS)
 STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
+LENGTH_NAMES = ("w", "C")  # windows and chunks, which are compared with the length of the input
 FAR_LENGTHS = (33, 65, 129, 257)  # of inputs, one above lengths of chunks
 STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYWHERE = Domain()
@@ -402,31 +403,37 @@ class SubjectCounter:
         return replace(self._compare(measurement, key, formulas), domain=domain)
 
     def _find_longest(self, measurement: Measurement, fit: FitResult, domain: Domain) -> Domain:
-        """Return up to which length of the inputs formulas hold: some modules work in chunks of tokens."""
+        """Return up to which length of the inputs formulas hold: some modules have windows, or chunks of tokens."""
         if not self.subject.probes_work or not measurement.needs_run:
             return EVERYWHERE
         probe_sizes = next(self.reader.probe_sizes(True, domain))
         lowest, requested = {name: values[0] for name, values in probe_sizes.items()}, self.subject.sizes(True)
-        lowest |= {name: requested[name] for name in ("C",) if name in lowest}  # the chunks asked for
 
-        def holds(name: str, length: int) -> bool:
-            sizes = {**lowest, name: length}
+        def holds(changes: Sizes) -> bool:
+            sizes = {**lowest, **changes}
             rows = assign_to_groups(fit.groups, measurement.read(sizes))
             return all(fit.evaluate(group, sizes) == total_size(rows.get(group, ())) for group in fit.fits)
 
+        ordered: dict[str, str] = {}
         at_most: dict[str, int] = {}
-        for name in {TIME, SOURCE} & {*lowest}:
+        with suppress(CountingError):
+            for name in {*LENGTH_NAMES} & {*lowest}:
+                is_below = requested[name] <= requested[TIME]
+                other_order = {name: lowest[TIME], TIME: lowest[name]} if is_below else {TIME: lowest[name] + 3}
+                if not holds(other_order):
+                    ordered |= {name: TIME} if is_below else {TIME: name}
+        for name in {TIME, SOURCE} & {*lowest} - ordered.keys():
             low = max(probe_sizes[name])
             with suppress(CountingError):
                 for high in FAR_LENGTHS:
-                    if not holds(name, high):
+                    if not holds({name: high}):
                         while high - low > 1:
                             middle = (low + high) // 2
-                            low, high = (middle, high) if holds(name, middle) else (low, middle)
+                            low, high = (middle, high) if holds({name: middle}) else (low, middle)
                         at_most |= {name: low} if low >= requested[name] else {}
                         break
                     low = high
-        return Domain(at_most=at_most)
+        return Domain(at_most=at_most, ordered=ordered)
 
     def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:
         """Fit the parts whose formulas in `attempt` fail again, with rounded or bounded sizes; return new attempts.

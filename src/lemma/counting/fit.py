@@ -41,6 +41,7 @@ class Domain:
     multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of
     at_least: Sizes = field(default_factory=dict)  # the smallest values of sizes
     at_most: Sizes = field(default_factory=dict)  # the largest values of sizes
+    ordered: Mapping[str, str] = field(default_factory=dict)  # sizes that are at most another one
 
     def contains(self, sizes: Sizes) -> bool:
         """Return whether formulas hold at `sizes`."""
@@ -48,7 +49,8 @@ class Domain:
         is_below = any(sizes.get(name, size) < size for name, size in self.at_least.items())
         is_above = any(sizes.get(name, size) > size for name, size in self.at_most.items())
         is_between = any(sizes.get(name, 0) % step for name, step in self.multiples.items())
-        return not (is_elsewhere or is_below or is_above or is_between)
+        is_disordered = any(sizes.get(low, 0) > sizes.get(high, 0) for low, high in self.ordered.items())
+        return not (is_elsewhere or is_below or is_above or is_between or is_disordered)
 
     def intersect(self, other: "Domain") -> "Domain":
         """Return the sizes that are in both domains."""

@@ -224,8 +224,11 @@ class Container:
     counts: Mapping[str, Polynomial]
 
     def kind(self, depth: int, index: int) -> str:
-        """Return the label of the layer with this index."""
-        return self.kinds.get(depth, self.kinds[max(self.kinds)])[index]
+        """Return the label of the layer with this index; a depth that was not looked at is a CountingError."""
+        kinds = self.kinds.get(depth, self.kinds[max(self.kinds)])
+        if len(kinds) < depth:
+            raise CountingError(f"the kinds of {depth} layers are not known")
+        return kinds[index]
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,9 @@ def test_flops_and_cache_of_layers_in_turns_hold_at_sizes_that_were_not_probed()
     cache = account.cache
     assert cache.formula == "8*(w-1)*h_kv*d_h*B*(L - m) + 8*m*h_kv*d_h*B*T"
     assert cache.rules["m"].write() == "floor(L/6)"
+    assert cache.domain.ordered == {"w": "T"} and "this formula holds where w ≤ T" in cache.notes
+    assert not account.flops.domain.ordered  # a mask leaves out no products
+    assert cache.evaluate({**cache.compared_at, "T": 5}) is None
     for quantity in account.quantities.values():
         for sizes in ({"L": 4, "T": 40, "B": 3}, {"L": 14, "d": 192, "T": 33}, {"L": 19, "w": 12, "h_kv": 4}):
             sizes = {**quantity.compared_at, **sizes}
