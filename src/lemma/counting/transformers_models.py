@@ -137,10 +137,14 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
     for key, value in settings.items():
         if key in (BATCH, TIME, SOURCE):
             lengths[key] = value
-        elif key in template.fields_by_letter or key in template.values:
-            changes[template.fields_by_letter.get(key, key)] = value
-        else:
+            continue
+        names = (template.fields_by_letter.get(key, key), *FIELDS.get(key, ()))
+        field = next((field for field in names if field in template.values), None)
+        if field is None and (key in FIELDS or key in LETTERS):  # some classes read sizes that they do not list
+            field = FIELDS[key][0] if key in FIELDS else key
+        if field is None:
             raise SpecError(describe_unknown(f"{name}: setting", key, [*template.fields_by_letter, *template.values]))
+        changes[field] = value
     if changes:
         template = ConfigTemplate(kind, template.resize(changes))
     make_model = template.find_class(name)

@@ -67,6 +67,7 @@ def test_configuration_file_that_lemma_cannot_run_is_counted(tmp_path: Path) -> 
     for model in (tmp_path, tmp_path / "config.json", str(tmp_path)):
         subject = resolve_subject(model, {"d": 48, "num_hidden_layers": 4})
         assert subject.symbols["d"] == 48 and subject.symbols["L"] == 4 and subject.symbols["E"] == 8
+    assert resolve_subject("qwen3_moe", {"d_h": 24, "d": 96, "h": 4, "h_kv": 2}).symbols["d_h"] == 24
     assert "E" in lemma.count(tmp_path, quantities=["parameters"]).parameters.formula
 
 
