@@ -122,7 +122,7 @@ def _index(folder: Path, fraction: float, chance: random.Random) -> Iterator[Row
         header = append_entries(folder, header, entries, vectors[first : first + 25])
 
     def searched() -> Any:
-        index = Index.open(folder).read()
+        index = Index.open(folder)
         return index.entries, index.vectors.tolist()
 
     yield from _files(

@@ -64,14 +64,14 @@ def kills(folder: Path, fraction: float, seed: int = 1) -> Iterator[Row]:
     def indexed(out: Path) -> str:
         out.mkdir(exist_ok=True)
         try:
-            header = Index.open(out).read().header
+            header = Index.open(out).header
         except lemma.errors.RunError:
             header = create_index(out, "run", 8, "images").header
         vectors = np.random.default_rng(1).normal(size=(400, 8)).astype(np.float32)
         for row in range(header.rows, 400, 10):
             entries = [IndexEntry(f"{number}.png", number, number, "") for number in range(row, row + 10)]
             header = append_entries(out, header, entries, vectors[row : row + 10])
-        index = Index.open(out).read()
+        index = Index.open(out)
         return f"{index.entries} {index.vectors.tolist()}"
 
     def studied(out: Path) -> str:

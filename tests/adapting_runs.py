@@ -59,7 +59,9 @@ class StopAt(SilentObserver):
             signal.raise_signal(signal.SIGTERM)
 
 
-def same_bits(one: Path, other: Path) -> bool:
+def same_bits(first: Path, second: Path) -> bool:
     """Return whether two runs hold the same tensors, to the last bit."""
-    first, second = (read_tensors(run / "model.safetensors")[0] for run in (one, other))
-    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+    tensors, other_tensors = (read_tensors(run / "model.safetensors")[0] for run in (first, second))
+    return tensors.keys() == other_tensors.keys() and all(
+        torch.equal(tensors[name], other_tensors[name]) for name in tensors
+    )

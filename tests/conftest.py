@@ -14,6 +14,8 @@ from lemma.spec.models import PLUGIN_FAMILIES
 from lemma.spec.positions import PLUGIN_POSITIONS
 from lemma.spec.recipe import PLUGIN_OBJECTIVES
 
+if "PYTEST_XDIST_WORKER" not in os.environ and not any("gpu" in argument for argument in sys.argv):
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only tests/gpu, called by its path, uses a GPU
 torch.set_num_threads(1)  # threads do not speed up the small models of the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes started by tests
 sys.path.insert(0, str(Path(__file__).parent))
@@ -35,6 +37,21 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)
+
+
+@pytest.fixture(scope="session")
+def account_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a data home for counting, which all worker processes share: the formulas of a module are read off once."""
+    base = tmp_path_factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "account-home"
+
+
+@pytest.fixture(scope="module")
+def account_cache(account_home: Path) -> Iterator[None]:
+    """Keep and find the formulas of modules in the shared data home during a module of tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LEMMA_HOME", str(account_home))
+        yield
 
 
 @pytest.fixture(autouse=True)

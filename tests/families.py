@@ -91,7 +91,7 @@ SMALL: dict[str, ModelSpec] = {
     "table-a5": TableA5(vocabulary=11, embedding=4, width=8, heads=2, feed_forward=8, context=4),
 }
 
-PLACES: dict[str, Positions] = {
+POSITIONS: dict[str, Positions] = {
     "none": NoPositions(),
     "learned": Learned(),
     "sinusoidal": Sinusoidal(),
@@ -100,11 +100,11 @@ PLACES: dict[str, Positions] = {
     "relative": Relative(buckets=8, farthest=9),
 }
 ENCODERS: dict[str, Encoder] = {
-    f"encoder-{name}-{norm_place}": Encoder(
-        vocabulary=11, width=8, depth=2, heads=2, context=9, positions=places, norm_place=norm_place, objective="both"
+    f"encoder-{name}-{order}": Encoder(
+        vocabulary=11, width=8, depth=2, heads=2, context=9, positions=positions, norm_place=order, objective="both"
     )
-    for norm_place in ("pre", "post")
-    for name, places in PLACES.items()
+    for order in ("pre", "post")
+    for name, positions in POSITIONS.items()
 } | {
     "encoder-narrow": Encoder(vocabulary=11, width=8, depth=1, heads=3, attention_width=12, context=9, tied=False),
     "encoder-rms": Encoder(vocabulary=11, width=8, depth=1, heads=2, context=9, norm="rms", bias=False),
@@ -125,7 +125,7 @@ ENCODERS: dict[str, Encoder] = {
     ),
 }
 TRANSLATORS: dict[str, EncoderDecoder] = {
-    f"encoder-decoder-{name}-{norm_place}": EncoderDecoder(
+    f"encoder-decoder-{name}-{order}": EncoderDecoder(
         vocabulary=11,
         width=8,
         encoder_depth=1,
@@ -134,11 +134,11 @@ TRANSLATORS: dict[str, EncoderDecoder] = {
         attention_width=12,
         feed_forward=10,
         context=9,
-        positions=places,
-        norm_place=norm_place,
+        positions=positions,
+        norm_place=order,
     )
-    for norm_place in ("pre", "post")
-    for name, places in PLACES.items()
+    for order in ("pre", "post")
+    for name, positions in POSITIONS.items()
 } | {
     "encoder-decoder-untied": EncoderDecoder(
         vocabulary=11, width=8, encoder_depth=1, decoder_depth=1, heads=2, context=9, tied=False, bias=False, norm="rms"

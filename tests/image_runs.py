@@ -30,7 +30,7 @@ LSTM = SPEC.replace(body=Lstm(width=8, hidden=16).to_dict())
 QUICK: dict[str, Any] = {"steps": 20, "batch": 8, "warm_up": 4, "device": "cpu", "learning_rate": 3e-3}
 
 
-def drawn(colour: str, shape: str, move: int = 0, side: int = SIDE) -> Image.Image:
+def draw_shape(colour: str, shape: str, move: int = 0, side: int = SIDE) -> Image.Image:
     """Draw a shape on white, slightly shifted."""
     image = Image.new("RGB", (side, side), "white")
     draw, box = ImageDraw.Draw(image), (3 + move, 3, side - 4 + move, side - 4)
@@ -53,7 +53,7 @@ def shapes(folder: Path, copies: int = 1) -> Path:
             for colour in COLOURS:
                 for shape in SHAPES:
                     name = f"{colour}-{shape}-{copy}.png"
-                    drawn(colour, shape, copy % 3 - 1).save(folder / name)
+                    draw_shape(colour, shape, copy % 3 - 1).save(folder / name)
                     table.writerow([name, f"a {colour} {shape}"])
     return folder
 
@@ -65,7 +65,7 @@ def token_names(rows: TokenRows) -> np.ndarray:
     return np.array([seen.setdefault(key, len(seen)) for key in keys])
 
 
-def made_up(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int = 0) -> CaptionedImages:
+def random_captioned_images(count: int = 12, captions: int = 1, vocabulary: int = 20, seed: int = 0) -> CaptionedImages:
     """Return random images with random captions of two to five tokens."""
     random = np.random.default_rng(seed)
     pixels = random.integers(0, 256, size=(count, 3, SIDE, SIDE)).astype(np.uint8)

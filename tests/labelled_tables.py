@@ -12,15 +12,15 @@ from lemma.studies.cells import StudyCell, group_rows
 from lemma.studies.classifiers import ClassifierMeasures, LabelOutcome, LabelRow, LearningPoint
 
 GOOD, BAD = ("good", "lovely", "bright", "warm"), ("bad", "ugly", "dull", "cold")
-OTHERS = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")
+NEUTRAL = ("the", "film", "day", "was", "so", "and", "very", "a", "it", "house")
 
 
-def made_texts(number: int, seed: int = 0) -> list[tuple[str, str]]:
+def random_texts(number: int, seed: int = 0) -> list[tuple[str, str]]:
     """Return texts with one or two words that determine the label."""
     rng = random.Random(seed)
     rows = []
     for index in range(number):
-        words = [*rng.choices(OTHERS, k=rng.randrange(4, 9)), *rng.choices(GOOD if index % 2 else BAD, k=2)]
+        words = [*rng.choices(NEUTRAL, k=rng.randrange(4, 9)), *rng.choices(GOOD if index % 2 else BAD, k=2)]
         rng.shuffle(words)
         rows.append((" ".join([*words, f"n{index}"]), "positive" if index % 2 else "negative"))
     return rows
@@ -69,7 +69,7 @@ def outcomes(
     ]
 
 
-def made_row(
+def label_row(
     condition: str, accuracies: Sequence[float | str | None], labels: int | None = None, **changes: Any
 ) -> LabelRow:
     [row] = group_rows(outcomes(condition, accuracies, labels, **changes))

@@ -23,16 +23,16 @@ SIZES: dict[str, Any] = {
 
 
 def byte_level(
-    special: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), begin: bool = False
+    special: tuple[str, ...] = ("<|endoftext|>", "<|im_start|>", "<|im_end|>"), starts_text: bool = False
 ) -> Tokenizer:
-    """Return byte-level BPE with special tokens; with `begin` each text starts with the first."""
+    """Return byte-level BPE with special tokens; with `starts_text` each text starts with the first."""
     engine = Tokenizer(models.BPE())
     engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     engine.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer: Any = trainers.BpeTrainer(vocab_size=300, special_tokens=list(special), initial_alphabet=alphabet)
     engine.train_from_iterator([TEXT], trainer)
-    if begin:
+    if starts_text:
         index = [(special[0], 0)]
         engine.post_processor = processors.TemplateProcessing(single=f"{special[0]} $A", special_tokens=index)
     return engine

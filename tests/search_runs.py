@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from image_runs import COLOURS, LSTM, SHAPES, SPEC, drawn
+from image_runs import COLOURS, LSTM, SHAPES, SPEC, draw_shape
 from lemma.data.tokenizers import Tokenizer, train_tokenizer
 from lemma.models.build import build
 from lemma.runs.checkpoint import named_weights
@@ -38,7 +38,7 @@ def image_folder(folder: Path, count: int = 12) -> Path:
         colour, shape = list(COLOURS)[index % 4], SHAPES[index % 3]
         path = folder / ("inner" if index % 5 == 4 else ".") / f"{index:02}-{colour}-{shape}.png"
         path.parent.mkdir(exist_ok=True)
-        drawn(colour, shape, index % 3 - 1, side=16 + index).save(path)
+        draw_shape(colour, shape, index % 3 - 1, side=16 + index).save(path)
     return folder
 
 

@@ -88,10 +88,10 @@ def train_small(out: Path, family: str = "decoder", spec_and_data=None, **words:
     return train(MODELS[family], Recipe(**{**QUICK, **words}), data_spec, dataset, out, **kwargs)
 
 
-def resume_small(out: Path, dataset: Splits[TokenArray], **given: Any) -> TrainingResult:
+def resume_small(out: Path, dataset: Splits[TokenArray], **options: Any) -> TrainingResult:
     """Resume a small run."""
-    given = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **given}
-    return resume(out, dataset, **given)
+    options = {"evaluate": quick_evaluation(dataset), "sample": nothing_to_say, **options}
+    return resume(out, dataset, **options)
 
 
 class Watcher(LineObserver):

@@ -11,19 +11,19 @@ from lemma.models.base import LanguageModel
 from lemma.spec.models import FeedForward
 
 
-class Known(LanguageModel):
+class CertainModel(LanguageModel):
     """A model of `vocabulary` tokens without trained parameters."""
 
     def __init__(self, vocabulary: int) -> None:
         super().__init__(FeedForward(V=vocabulary))
-        self.place = torch.nn.Parameter(torch.zeros(()))
+        self.parameter = torch.nn.Parameter(torch.zeros(()))
 
     def certain(self, tokens: Tensor) -> Tensor:
         """Return logits with near-certain next tokens."""
         return torch.nn.functional.one_hot(tokens, self.spec.vocabulary).double() * 50
 
 
-class Table(Known):
+class Table(CertainModel):
     """A model that looks up the next token by the last `span` tokens."""
 
     def __init__(self, vocabulary: int, span: int, follow: Callable[[tuple[int, ...]], int]) -> None:
@@ -35,7 +35,7 @@ class Table(Known):
         return self.span
 
     def forward(self, tokens: Tensor, state: State | None = None) -> tuple[Tensor, TokenWindow]:
-        window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
+        window = state if isinstance(state, TokenWindow) else TokenWindow(tokens[:, :0], self.span)
         merged, nexts = torch.cat([window.tokens, tokens], dim=1).tolist(), []
         for row in merged:
             ends = range(len(row) - tokens.shape[1] + 1, len(row) + 1)
@@ -60,7 +60,7 @@ class Count(State):
         return Count(tensors["read"])
 
 
-class Script(Known):
+class Script(CertainModel):
     """A model that generates a fixed script, repeated at its end, regardless of its input tokens."""
 
     def __init__(self, vocabulary: int, script: Sequence[int], modulo: int = 2**40) -> None:

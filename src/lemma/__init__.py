@@ -7,6 +7,7 @@
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -47,27 +48,7 @@ if TYPE_CHECKING:
     from lemma.api import verify as verify
     from lemma.spec.choose import choose as choose
 
-PACKAGES = {
-    "spec",
-    "data",
-    "report",
-    "layers",
-    "models",
-    "adaptation",
-    "runs",
-    "hub",
-    "generation",
-    "tasks",
-    "training",
-    "counting",
-    "checking",
-    "inspection",
-    "retrieval",
-    "studies",
-    "serving",
-    "api",
-    "errors",
-}
+PACKAGES = {module.name for module in iter_modules(__path__)} - {"__main__"}
 
 
 def __getattr__(name: str) -> Any:

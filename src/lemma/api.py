@@ -57,7 +57,13 @@ if TYPE_CHECKING:
     from lemma.runs.verify import Verification
     from lemma.serving.server import Ready
     from lemma.spec.base import Spec
-    from lemma.spec.settings import AdaptSettings, EvaluateSettings, RecipeSettings, SamplingSettings, TrainSettings
+    from lemma.spec.keywords import (  # pyright: ignore[reportMissingModuleSource]
+        AdaptSettings,
+        EvaluateSettings,
+        RecipeSettings,
+        SamplingSettings,
+        TrainSettings,
+    )
     from lemma.studies.compare_methods import UnfinishedComparison
     from lemma.studies.result import StudyResult
     from lemma.tasks.base import Score
@@ -76,7 +82,7 @@ def load(run: Path | str, device: str = "auto") -> Run:
     """Load a run: its spec, recipe, tokenizer and model.
 
     A Hugging Face folder, a `.gguf` file and a pretrained model's name ("smollm2-135m", "stories15m") are accepted
-    here and wherever else a run is.
+    wherever a run is.
 
     >>> lemma.load("smollm2-135m").tokenizer  # doctest: +SKIP
     """
@@ -149,23 +155,23 @@ def train(
         model: A preset ("lstm", "decoder", …), a spec file, a spec, or a choice.
         text: Corpora by name, UTF-8 files, or shards (.jsonl, .parquet, packed as .gz or .zst) by name or by a pattern
             such as "shard-*.txt.gz", for language models and encoders.
-        treebank: A treebank by name or CoNLL-U files, for a parser; `dev` is the file to validate on.
+        treebank: A treebank by name or CoNLL-U files, for a parser; `dev` is the validation file.
         pairs: Pairs of texts by name or in a table, for an encoder–decoder.
         labels: Labelled texts by name or in a table: the model becomes the backbone of a classifier. `limit` is the
             maximum number of training examples, `parser` the run that provides their trees.
         images: Images with captions by name or in a folder, for a dual encoder.
         graph: A graph by name or in tables, for a graph model; `nodes` is its table of nodes.
-        epochs: How often to read the training data, instead of steps=.
+        epochs: Number of epochs, instead of steps=.
         settings: Settings of the model, the recipe, the tokenizer and the data, such as width=64 or steps=300;
-            validation= and test= are files that are these splits, else a share of the data is held out.
+            validation= and test= are files of these splits. Default: a held-out fraction of the data.
             `lemma train MODEL --settings` lists them. optimizer= may be a function that makes a
             `torch.optim.Optimizer` for the model, and schedule= one that gives the learning rate of a step, counted
-            from 1, as a share of the peak.
+            from 1, as a fraction of the peak.
         on_step: Called after each step with the session (`state.step`, `model`, `optimizer`, `latest`, its loss);
-            training ends there if it returns True.
+            returning True stops training.
 
     Returns:
-        The figures of the run: losses, perplexity, time, warnings, samples.
+        Results of the run: losses, perplexity, time, warnings, samples.
 
     >>> lemma.train("lstm", text="shakespeare", out="runs/a", steps=300)  # doctest: +SKIP
     """
@@ -225,7 +231,7 @@ def resume(
 ) -> TrainingResult:
     """Resume an interrupted run from its last good checkpoint; on a CPU, bit for bit.
 
-    A run that was trained with functions of yours needs them again.
+    Pass custom functions again if the run was trained with them.
 
     >>> lemma.resume("runs/a", steps=500)  # doctest: +SKIP
     """
@@ -255,12 +261,12 @@ def resume(
 
 
 def register(kind: type[Spec], **parts: Any) -> type[Spec]:
-    """Make your own family, positions or objective known by its name in this process, as in a notebook.
+    """Register a custom family, position encoding or objective by name in this process, as in a notebook.
 
     Args:
         kind: A subclass of `NewFamily`, `NewPositions` or `NewObjective`.
-        parts: What it names, given directly: model= of a family, loss= of an objective, adds=, rotates= or biases= of
-            positions. A part that the class names as package.module:attribute need not be given.
+        parts: Parts of the implementation: model= of a family, loss= of an objective, adds=, rotates= or biases= of
+            positions. Parts that the class names as package.module:attribute can be left out.
 
     A run stores the name. To open it elsewhere, register the class again, or make a package of it with an entry point.
 
@@ -304,16 +310,16 @@ class Adapt:
         """Adapt a finished run to your labels, text, pairs or images; the new run stores only what changed.
 
         Args:
-            run: The finished run to start from, the base.
+            run: Finished run to start from, the base.
             labels, text, pairs, images, limit: The new data, as in `train`; validation= and test= too.
-            rerank: Turn a dual encoder into a re-ranker by cross-attention (candidates=10).
+            rerank: Turn a dual encoder into a cross-attention re-ranker (candidates=10).
             method: frozen, full, adapters (bottleneck, placement) or lora (rank, alpha, lora_dropout, targets).
                 Default: lora; frozen for a re-ranker.
-            epochs: How often to read the training data, instead of steps=.
+            epochs: Number of epochs, instead of steps=.
             settings: Settings of the method and of the recipe.
 
         Returns:
-            What was trained and stored and the score on the test split; the training's result if it was interrupted.
+            Summary of the trained and stored weights and the test score; the training result if interrupted.
 
         >>> lemma.adapt("runs/a", labels="tweets", method="lora", rank=4, out="runs/b")  # doctest: +SKIP
         """
@@ -346,7 +352,7 @@ class Adapt:
         progress: bool = True,
         **settings: Unpack[AdaptSettings],
     ) -> StudyResult | UnfinishedComparison:
-        """Adapt a run by every method, and compare what each costs and gains (problem E5).
+        """Adapt a run by every method, and compare their costs and gains (problem E5).
 
         >>> lemma.adapt.compare("runs/a", labels="tweets", out="runs/methods")  # doctest: +SKIP
         """
@@ -388,15 +394,15 @@ def export(
     out: Path | str,
     overwrite: bool = False,
 ) -> ExportResult:
-    """Write a run in another form, with equal outputs.
+    """Export a run to another format, with equal outputs.
 
     Args:
         run: A run; for "merged" and "peft" an adapted one.
         to: "huggingface" writes a folder that transformers loads with its own class, "gguf" a file for llama.cpp; an
             adapted run is merged for both. "merged" folds LoRA weights into a plain run without a base, "peft" writes
             them as a folder that peft loads.
-        out: The folder to write; for "gguf" the file.
-        overwrite: Replace what is there already, if Lemma wrote it.
+        out: Output folder; for "gguf" the output file.
+        overwrite: Overwrite existing output, if it was written by Lemma.
 
     >>> lemma.export("runs/b", to="huggingface", out="folder")  # doctest: +SKIP
     """
@@ -436,7 +442,7 @@ class Look:
     ) -> Heads:
         """Show every attention head of a run on a text, or those of one `layer`, or one `head` of it.
 
-        `repeated` instead of a text: that many random tokens twice, on which induction heads show themselves.
+        `repeated` replaces the text with that many random tokens, twice, to reveal induction heads.
 
         >>> lemma.look.heads("runs/a", text="the cat sat", layer=0)  # doctest: +SKIP
         """
@@ -624,9 +630,9 @@ def evaluate(
         run: A run folder, or a loaded run.
         text, treebank, pairs, labels, images: Other data of the kind that the run was trained on; with a `treebank` a
             language model's attention is compared with the trees.
-        split: Which split of the run's own data: train, validation or test.
-        harness: A task file of lm_eval (YAML), or several: a language model is measured by that harness instead, on
-            the first `limit` examples if that is given. lm_eval imports the code that a task file names.
+        split: Split of the run's own data: train, validation or test.
+        harness: One or more task files (YAML) to evaluate a language model with lm_eval instead, on the first `limit`
+            examples if set. lm_eval imports the code that a task file names.
         settings: context and stride (language models); layer, head and limit (attention as trees); beam,
             length_penalty and limit (translators); columns of files as in `train`.
 
@@ -693,18 +699,9 @@ def generate(
 @overload
 def generate(
     run: Path | str | Run,
-    prompt: Sequence[str],
-    *,
-    on_text: OnText | None = None,
-    defaults: Mapping[str, Any] | None = None,
-    **settings: Unpack[SamplingSettings],
-) -> list[Generation]: ...
-@overload
-def generate(
-    run: Path | str | Run,
     prompt: str | Sequence[str] = "",
     *,
-    samples: int,
+    samples: int | None = None,
     on_text: OnText | None = None,
     defaults: Mapping[str, Any] | None = None,
     **settings: Unpack[SamplingSettings],
@@ -727,18 +724,18 @@ def generate(
         run: A run folder, or a loaded run.
         prompt: One prompt, or several.
         source: A text to translate (translators) or to classify (classifiers), or several.
-        chat: A message to a pretrained model that chats, or a conversation: messages with `role` and `content`.
-        samples: Texts for each prompt, in one batch. If given, or with several prompts, a list is returned, in which
-            the texts of a prompt follow each other.
+        chat: User message for a pretrained chat model, or a conversation: messages with `role` and `content`.
+        samples: Number of samples per prompt, in one batch. If set, or with several prompts, the result is a list,
+            ordered by prompt.
         stream: Return an iterator over the pieces of the text as they are generated, whole characters only; for
-            several texts, over pairs of the text's number and the piece.
-        on_text: Called with the number of the text and each new piece of it; returning True ends that text.
-        defaults: Settings that hold where the call gives none.
+            several texts, over pairs of a text's index and a piece.
+        on_text: Called with the index of a text and each new piece of it; returning True stops that text.
+        defaults: Settings to use unless the call or the model sets them.
         settings: tokens, temperature, top_k, top_p, min_p, repetition_penalty, frequency_penalty, presence_penalty,
             no_repeat_ngram, logit_bias, stop, stop_tokens, logprobs, seed, stop_at_loop, stop_at_eos, precision
-            (`lemma.generation.sampling.Sampling` says what each does); for translators beam, length_penalty, tokens.
-            What is not given is as a pretrained model's generation_config.json has it; a seed is drawn by chance, and
-            is in the result.
+            (documented in `lemma.generation.sampling.Sampling`); for translators beam, length_penalty, tokens.
+            Defaults come from a pretrained model's generation_config.json; the seed is chosen at random and reported
+            in the result.
 
     >>> lemma.generate("runs/a", prompt="The", temperature=0.0).loop  # doctest: +SKIP
     >>> for piece in lemma.generate("runs/a", prompt="The", stream=True):  # doctest: +SKIP
@@ -827,7 +824,7 @@ def search(
     Args:
         run: A dual encoder, or a re-ranker.
         images: A folder of images, or a set by name. Its index is built once, in `index` or in the data home, and
-            updated. An `index` alone is searched as it is.
+            updated. Without `images`, `index` is searched as it is.
         query: One text or several.
         image: An image file.
         texts: A list of texts, a file, or the captions of a set.
@@ -882,9 +879,9 @@ class Count:
             model: A preset, a spec, a spec file, a run folder, an example's name, "package.module:factory", or a
                 factory of modules.
             quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
-            multiply_add, causal, elementwise: The conventions of counting FLOPs.
-            time_limit: Seconds of processor time for the formulas of one quantity. Past it the quantity is measured.
-            memory_limit: MiB that the weights of a run on real tensors may take. Past it runs take no memory.
+            multiply_add, causal, elementwise: Conventions for counting FLOPs.
+            time_limit: CPU seconds for the formulas of one quantity; beyond it, the quantity is measured.
+            memory_limit: Maximum MiB of the weights of a run on real tensors; beyond it, runs use the meta device.
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count("feed-forward", N=3).parameters.formula
@@ -947,18 +944,18 @@ class Count:
         reserve: float | None = None,
         **sizes: Any,
     ) -> Plan:
-        """Plan a training: what it takes of a device's memory and time, the largest batch and context, generating.
+        """Plan a training run: memory and time on a device, the largest batch and context, and generation.
 
         Args:
             model: As for `count`.
             gpu: H200, H100, A100-80GB, …, or cpu. Default: the GPU here, else H100.
             batch: Sequences per step, over all devices. Default: 32.
             precision: bfloat16 or float32. Default: bfloat16 where the device has it.
-            optimizer, recompute, shards, accumulate: adamw or muon; none or layers; devices that share weights,
-                gradients and optimizer; parts of a batch.
-            memory, flops, bandwidth: Numbers of your own, in bytes, FLOPs a second and bytes a second.
-            efficiency: The share of the roofline that is reached.
-            reserve: The share of the memory that is left free.
+            optimizer, recompute, shards, accumulate: adamw or muon; none or layers; number of devices to shard
+                weights, gradients and optimizer over; number of micro-batches.
+            memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second.
+            efficiency: Fraction of the roofline that is reached.
+            reserve: Fraction of the memory to leave free.
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
@@ -1011,10 +1008,10 @@ count = Count()
 
 
 class Check:
-    """Check a derivation of your own: `lemma.check.parameters(model, formula)`, `lemma.check.gradient(cell, *lines)`.
+    """Check your own derivations: `lemma.check.parameters(model, formula)`, `lemma.check.gradient(cell, *lines)`.
 
-    `lemma.check("parameters", model, formula)` is the same as `lemma.check.parameters(model, formula)`. What a check
-    returns is true exactly if the answer is right: `assert lemma.check.parameters(model, formula)`.
+    `lemma.check("parameters", model, formula)` is the same as `lemma.check.parameters(model, formula)`. The result
+    of a check is true exactly if the answer is right: `assert lemma.check.parameters(model, formula)`.
     """
 
     def __call__(self, what: str, model: Any = None, *answers: Any, **sizes: Any) -> Result:
@@ -1072,8 +1069,8 @@ class Check:
         """Check gradients derived by hand; each line is compared with autograd.
 
         Args:
-            function: a name such as "lstm" or "layer-norm", a TOML file with a function of your own, or what it says.
-            lines: `name = expression`; a file may hold lines too.
+            function: a name such as "lstm" or "layer-norm", a TOML file with your own function, or its contents.
+            lines: `name = expression`; the file can hold lines too.
 
         >>> lemma.check.gradient("rnn", "dU = h.T @ (y_hat - y)").right
         True
@@ -1081,7 +1078,7 @@ class Check:
         return self._check("gradient", function, lines)
 
     def derivation(self, file: Path | str | Mapping[str, Any]) -> DerivationReport:
-        """Check a derivation: each step against the one before. A text file of formulas, a TOML file, or the text.
+        """Check each step of a derivation against the one before: a text file of formulas, a TOML file, or the text.
 
         >>> lemma.check.derivation("(a + b)^2 = a^2 + 2ab + b^2").right
         True
@@ -1099,12 +1096,12 @@ class Check:
     def sheet(
         self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
     ) -> StudentMarks | ClassMarks:
-        """Mark answers to a sheet of questions: those of a student, or of a class.
+        """Grade the answers of a student or a class to a sheet of questions.
 
         Args:
             questions: A TOML or Markdown file, or a mapping of the same shape.
-            answers: One file (or one mapping from question to answer) is a student. Several files, a folder, or a CSV
-                file with a row for each student are a class.
+            answers: For a student, one file or one mapping from question to answer. For a class, several files, a
+                folder, or a CSV file with one row per student.
 
         >>> lemma.check.sheet("week3.toml", "ada.toml")["Q1"].points  # doctest: +SKIP
         2.0
@@ -1131,7 +1128,7 @@ class Check:
         return write_sheet_as(format, questions, answers, out)
 
     def identity(self, name: str, **sizes: Any) -> IdentityReport:
-        """Run an identity of the problems at these sizes.
+        """Check an identity of the problems at the given sizes.
 
         >>> lemma.check.identity("c7", D=16).holds
         True
@@ -1147,7 +1144,7 @@ class Check:
         return self._check("identity", None)
 
     def sources(self, *rows: str, progress: bool = False) -> Audit:
-        """Check what the sources of the problems claim: all rows, or some, such as "C2" or "d".
+        """Check the claims of the problems' sources: all rows, or some, such as "C2" or "d".
 
         >>> lemma.check.sources("D4").right
         False
@@ -1192,15 +1189,15 @@ def study(
     on: str | None = None,
     **settings: Any,
 ) -> StudyResult:
-    """Compare models at an equal budget, over seeds.
+    """Compare models at an equal budget over several seeds.
 
     Args:
         name: A built-in study (families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru,
             pretraining, graph) or a TOML file.
         out: The folder of its runs and its report; the same call resumes an interrupted study.
-        jobs: Train in that many processes, which divide the threads of this machine between them.
-        on: "ray" or "slurm", to train there instead; `out` must be a folder that all machines see.
-        settings: Changes of the study's fields, such as seeds=[1, 2, 3]; nested ones with dots, as a dictionary.
+        jobs: Number of training processes, which divide the threads of this machine.
+        on: "ray" or "slurm", to train on a cluster; all machines must see the folder `out`.
+        settings: Changes to the study's fields, such as seeds=[1, 2, 3]; nested fields with dots, as a dictionary.
 
     Returns:
         The table, the verdicts on its claims, the conclusion and the plots.
@@ -1214,7 +1211,7 @@ def study(
 
 
 def datasets() -> list[CorpusRow]:
-    """List the data sets known by name, with size and licence.
+    """List the data sets available by name, with size and licence.
 
     >>> "shakespeare" in [row.name for row in lemma.datasets()]
     True
@@ -1225,9 +1222,9 @@ def datasets() -> list[CorpusRow]:
 
 
 def verify(path: Path | str | None = None) -> Verification:
-    """Compare every file of a run, of the runs of a study, or of an index with its checksum.
+    """Verify every file of a run, of the runs of a study, or of an index against its checksum.
 
-    Without a path, the token stores, tokenizers and counts in the data home.
+    Without a path, verify the token stores, tokenizers and counts in the data home.
 
     >>> lemma.verify("runs/a").right  # doctest: +SKIP
     """
@@ -1268,15 +1265,15 @@ def serve(
 ) -> None:
     """Serve runs until Ctrl-C: a page at the address, and an OpenAI-compatible API under /v1.
 
-    Requests name a run by its folder. `on_ready` gets the address; by default it is printed to stderr.
+    Requests name a run by its folder. `on_ready` gets the address. Default: print it to stderr.
 
     Args:
-        api_key: A key that every request must bring.
-        allow_hosts: Names by which others reach this server, besides its own.
-        device: Where the models are.
-        precision: The type in which a decoder writes on a GPU: bfloat16 if it is left to auto.
-        limits: tokens (of a text), batch (texts written at once), waiting (requests of a run), seconds (of a request),
-            grace (seconds for requests under way when the server stops).
+        api_key: API key that every request must send.
+        allow_hosts: Additional host names of this server.
+        device: Device of the models: auto, cpu or cuda.
+        precision: Precision of decoders on a GPU; auto is bfloat16.
+        limits: tokens (per request), batch (sequences decoded at once), waiting (requests per run), seconds (per
+            request), grace (seconds to finish running requests when the server stops).
 
     >>> lemma.serve("runs/a", port=8000)  # doctest: +SKIP
     """
@@ -1298,9 +1295,9 @@ def application(
     precision: Literal["auto", "float32", "bfloat16"] = "auto",
     **limits: Any,
 ) -> FastAPI:
-    """Return what `serve` serves, as an ASGI application for your own server or a test.
+    """Return the ASGI application that `serve` runs, for your own server or a test.
 
-    `hosts` are the host names it answers to. Default: all. The rest is as in `serve`.
+    `hosts` are the host names it answers to. Default: all. Other arguments are as in `serve`.
     """
     _require_packages("serve", "fastapi")
     from lemma.serving.app import application as make

@@ -74,7 +74,7 @@ def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: s
     """Return the message for an unknown name, with all choices and a suggestion, by default the closest spelling.
 
     Args:
-        kind: what the name should name, after the place where it stands: "sheet.md: question Q1: setting".
+        kind: what the name is of, such as "positions"; its file may come first: "sheet.md: question Q1: setting".
 
     >>> describe_unknown("positions", "rotory", ["none", "rotary"])
     "unknown positions 'rotory'. Did you mean 'rotary'? Choices: none, rotary."
@@ -89,7 +89,7 @@ def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: s
 
 
 def closest_name(typed: str, choices: Iterable[str]) -> str | None:
-    """Return the choice that is most similar to a typed name, by a typo or two or a missing end; None without one.
+    """Return the choice most similar to a typed name; None unless it differs by a typo or two or a missing end.
 
     >>> closest_name("learning_rat", ["learning_rate"]), closest_name("heds", ["heads", "seed"])
     ('learning_rate', 'heads')

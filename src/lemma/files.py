@@ -56,7 +56,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 def atomic_replace(path: Path, keeps_existing: bool = False) -> Iterator[Path]:
     """Yield a temporary path to write a file or folder to; on success it replaces `path`.
 
-    With `keeps_existing` a folder that another process has put there meanwhile stays instead.
+    With `keeps_existing` it does not replace a folder that another process has created at `path` meanwhile.
     """
     path = real_path(path)  # a link stays, and its target is replaced
     remove_stale_temp_files(path.parent)
@@ -146,7 +146,7 @@ def remove_stale_temp_files(folder: Path) -> None:
 
 
 def _finish_replacement(aside: Path, original: Path) -> None:
-    """Rename a folder that was moved aside to its original path, or remove it if a new one is there."""
+    """Rename the folder `aside` back to its `original` path, or remove it if a new folder is there."""
     partial = aside.with_suffix(PARTIAL_SUFFIX)
     if partial.exists() and original.is_dir() and not original.is_symlink():
         original.rmdir()  # an empty folder that somebody made meanwhile; any other stays, and so does `aside`
@@ -156,7 +156,7 @@ def _finish_replacement(aside: Path, original: Path) -> None:
 
 
 def check_replaceable(path: Path) -> None:
-    """Refuse to replace a folder of which this user could not remove every file, before anything is changed."""
+    """Raise a StorageError if this user could not remove every file of a folder that is to be replaced."""
     if not path.is_dir() or path.is_symlink():
         return
     parent, user = path.parent.stat(), getattr(os, "geteuid", lambda: 0)()
@@ -227,7 +227,7 @@ def real_path(path: Path) -> Path:
 
 @cache
 def machine_id() -> str:
-    """Return a short id of the scope of process numbers: this host since it was started, or this container."""
+    """Return a short id of this host since it was started, or of this container: process numbers are unique in it."""
     facts = [socket.gethostname()]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8"))
@@ -243,7 +243,7 @@ def _temporary_path(path: Path) -> Path:
 def _move_into_place(temporary: Path, path: Path, aside: Path | None) -> None:
     """Rename `temporary` to `path`.
 
-    An existing folder is exchanged with it, or moved to `aside` first. If `aside` is None, an existing folder stays.
+    A folder that exists there is exchanged with it or moved to `aside`; if `aside` is None, it stays.
     """
     while True:
         try:
@@ -353,17 +353,23 @@ def file_lock(path: Path, timeout: float) -> Iterator[bool]:
         lock.release()
 
 
-def cached(path: Path, read: Callable[[], Value], make: Callable[[], Value]) -> Value:
-    """Return `read()`; if it raises a DataError or RunError, lock `path` and return `make()`.
+def cached(path: Path, read: Callable[[], Value], write: Callable[[], object]) -> Value:
+    """Return `read()`; if it fails with a DataError or RunError, lock `path`, call `write()` and return `read()`.
 
     So only one process computes and writes a cached file or folder that is missing or damaged; others wait for it.
     """
     with suppress(DataError, RunError):
         return read()
     with file_lock(path, timeout=-1):
-        with suppress(DataError, RunError):  # another process has made it in the meantime
+        with suppress(DataError, RunError):  # another process has written it in the meantime
             return read()
-        return make()
+        write()
+        return read()
+
+
+def cached_json(path: Path, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the values of a cached JSON file; if it is missing or damaged, write those that `make` returns."""
+    return cached(path, lambda: read_checked_json(path), lambda: write_checked_json(path, make()))
 
 
 def data_home() -> Path:
@@ -392,7 +398,7 @@ Advance = Callable[[int], None]  # called with the number of bytes done since th
 
 
 def progress_counter(progress: Progress | None, label: str, total: int) -> Advance:
-    """Return a function that adds up sizes and reports the sum to `progress` as (label, sum, total).
+    """Return a function to call with each size that was done; it calls `progress` with (label, sum of sizes, total).
 
     >>> advance = progress_counter(lambda label, done, total: print(f"{label} {done}/{total}"), "reading", 10)
     reading 0/10
@@ -404,7 +410,6 @@ def progress_counter(progress: Progress | None, label: str, total: int) -> Advan
     done = 0
 
     def advance(size: int) -> None:
-        """Add a number of bytes and report the sum."""
         nonlocal done
         done += size
         if progress:
@@ -420,7 +425,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def file_hash(path: Path, advance: Advance | None = None) -> str:
-    """Return the SHA-256 of a file in hexadecimal; `advance` is called with the bytes that were read."""
+    """Return the SHA-256 of a file in hexadecimal; `advance` is called with the size of each block read."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(BLOCK_BYTES):
@@ -430,9 +435,9 @@ def file_hash(path: Path, advance: Advance | None = None) -> str:
     return digest.hexdigest()
 
 
-def files_hash(paths: Iterable[Path], advance: Advance | None = None) -> str:
-    """Return the combined SHA-256 of files, in this order; `advance` is called with the bytes that were read."""
-    return combine_hashes([file_hash(path, advance) for path in paths])
+def files_hash(paths: Iterable[Path]) -> str:
+    """Return the combined SHA-256 of files, in this order."""
+    return combine_hashes(list(map(file_hash, paths)))
 
 
 def text_hash(text: str) -> str:
@@ -503,14 +508,14 @@ LARGE_FILE = 64 << 20  # bytes from which on a verified file is remembered on di
 def write_checked_json(
     path: Path, values: Mapping[str, Any], *, indent: int | None = 1, allow_nan: bool = True
 ) -> None:
-    """Write values as a JSON file with their SHA-256 in it, atomically, for `read_checked_json`."""
+    """Write values and their SHA-256 atomically as a JSON file for `read_checked_json`; options as of `json.dumps`."""
     plain = json.loads(json.dumps(values, allow_nan=allow_nan))  # as it will be read: keys are strings then
     content = {**plain, "sha256": _values_checksum(plain)}
     write_atomically(path, json.dumps(content, indent=indent, ensure_ascii=False))  # any cut of which is no JSON
 
 
 def write_checksums(folder: Path, manifest_name: str, names: Iterable[str] | None = None) -> None:
-    """Write a manifest in a folder with the checksums of its files: those of these names, or all."""
+    """Write a JSON manifest into a folder with the checksums of its files `names`, by default of all."""
     files = sorted(folder.iterdir()) if names is None else [folder / name for name in names]
     write_checked_json(folder / manifest_name, {"files": {file.name: file_checksum(file) for file in files}})
 
@@ -529,14 +534,14 @@ def _values_checksum(values: Mapping[str, Any]) -> str:
 
 
 def file_checksum(path: Path) -> dict[str, Any]:
-    """Return {"sha256": …, "bytes": …} of a file, as manifests hold it."""
+    """Return the entry of a file in a manifest: its "sha256" and its size in "bytes"."""
     return {"sha256": file_hash(path), "bytes": path.stat().st_size}
 
 
 def verify_file(path: Path, expected: Any, manifest_name: str) -> None:
     """Raise a RunError if a file is missing or does not have the size and SHA-256 in `expected`.
 
-    `manifest_name` is the file that these are from.
+    `manifest_name` is the file that `expected` is from, for the error.
     """
     try:
         size = path.stat().st_size
@@ -553,10 +558,7 @@ def verify_file(path: Path, expected: Any, manifest_name: str) -> None:
 
 
 def matches_checksum(path: Path, expected: str, compute: Callable[[], str]) -> bool:
-    """Return whether a file has a checksum; the result is cached until the file's size or time changes.
-
-    `compute` returns the actual checksum.
-    """
+    """Return whether `compute()`, the checksum of a file, is `expected`; cached until its size or time changes."""
     status = path.stat()
     times = f"{status.st_size} {status.st_mtime_ns} {status.st_ctime_ns} {status.st_ino}"
     mark = text_hash(f"{real_path(path)} {times} {expected}")

@@ -7,13 +7,9 @@ from lemma.errors import InputError
 
 
 def import_optional(module: str, package: str, feature: str, requirement: str = "") -> Any:
-    """Import an optional library; if it is missing, raise an InputError that says how to install it.
+    """Import and return an optional module; if it is missing, raise an InputError that says how to install it.
 
-    Args:
-        module: name to import.
-        package: name for people.
-        feature: use that needs it, which begins the message.
-        requirement: what pip installs, if not `package`.
+    The message begins with the `feature`, names the `package` and, if pip calls it otherwise, the `requirement`.
     """
     try:
         return import_module(module)

@@ -22,7 +22,7 @@ def python_command(*arguments: str) -> list[str]:
 
 
 def child_environment(**overrides: str) -> dict[str, str]:
-    """Return the environment variables for a child that imports what this process imports, and `overrides`.
+    """Return environment variables for a child process with this one's import path, updated with `overrides`.
 
     The current folder stays on the path only if the user put it on PYTHONPATH by its absolute path.
     """
@@ -34,7 +34,7 @@ def child_environment(**overrides: str) -> dict[str, str]:
 
 
 def _is_current_folder(path: str) -> bool:
-    """Return whether a path leads to the current folder, which may have been removed meanwhile."""
+    """Return whether a path leads to the current folder; False if that was removed meanwhile."""
     try:
         return Path(path).samefile(os.curdir)
     except OSError:
@@ -42,9 +42,9 @@ def _is_current_folder(path: str) -> bool:
 
 
 def start_child(module: str, stderr: int | None = None, **environment: str) -> subprocess.Popen[bytes]:
-    """Start a module as a child process that reads and writes messages; Ctrl-C reaches only the parent.
+    """Run a Python module in a child process with pipes as stdin and stdout; Ctrl-C reaches only the parent.
 
-    `stderr` is that of `Popen`, and `environment` are additional variables.
+    `stderr` is passed to `Popen`; `environment` holds additional environment variables.
     """
     return subprocess.Popen(
         python_command("-m", module),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def unchanged_random_state() -> Iterator[None]:
-    """Restore the random states of Python, NumPy and PyTorch on exit.
+    """Save the random states of Python, NumPy and PyTorch, and restore them at the end of the block.
 
     As a decorator it also covers imports within the function: some libraries draw numbers when they are imported.
     """

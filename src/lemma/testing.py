@@ -21,6 +21,7 @@ from lemma.spec.choose import read_model
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 Check = Callable[[LanguageModel, Tokens], str]
+"""Returns a message of what is wrong with a model on some tokens, "" if nothing is."""
 ROWS, MIN_LENGTH, MIDDLE = 3, 23, 12  # of the random tokens, and the position at which they are changed
 EXACT, CLOSE = 1e-12, 1e-10  # tolerances
 WEIGHT_STD = 0.5  # of the random weights
@@ -40,13 +41,13 @@ def contract_violations(model: LanguageModel) -> dict[str, str]:
 
 
 def contract_checks(model: LanguageModel) -> dict[str, Check]:
-    """Return the checks that apply to a model, by name."""
+    """Return the check functions that apply to a model, by name."""
     has_vectors = type(model).vectors is not Backbone.vectors
     return {check.__name__: check for check in (*CHECKS, *(VECTOR_CHECKS if has_vectors else ()))}
 
 
 def run_check(check: Check, model: LanguageModel) -> str:
-    """Run a check on a model; return a message about the violation, or "". An exception is a violation too."""
+    """Run a check on a model and random tokens; return its message, "" if it passes. An exception is a message too."""
     tested = model if check in INITIAL_WEIGHT_CHECKS else randomized_copy(model)
     try:
         return check(tested, random_tokens(tested))
@@ -70,7 +71,7 @@ def random_tokens(model: LanguageModel) -> Tokens:
 
 
 def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the logits have the shape (batch, time, V) and are finite; return a message, "" if they are."""
+    """Return a message unless the logits have the shape (batch, time, V) and are finite, otherwise ""."""
     logits, _ = model(tokens)
     expected = (*tokens.shape, model.spec.vocabulary)
     if logits.shape != expected:
@@ -79,10 +80,7 @@ def logits_for_each_token(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that feeding a sequence in chunks, passing the state on, gives the same logits as feeding it at once.
-
-    Like every check, return a message of what is wrong, or "" if nothing is.
-    """
+    """Return a message unless tokens fed in chunks, with the state, give the logits of all at once, otherwise ""."""
     expected, _ = model(tokens)
     n = tokens.shape[1]
     for sizes in ([1] * n, [5, 1, 12, n - 18], [n - 1, 1], [2, n - 2], [9, 9, n - 18]):
@@ -96,7 +94,7 @@ def pieces_give_the_whole(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that changing tokens changes the logits after them and none before; return a message or ""."""
+    """Return a message unless changing tokens changes logits after them and none before, otherwise ""."""
     changed = _change_tokens(tokens, slice(MIDDLE, None), model)
     before, after = model(tokens)[0], model(changed)[0]
     if torch.allclose(after[:, MIDDLE:], before[:, MIDDLE:]):
@@ -105,7 +103,7 @@ def future_cannot_move_the_past(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the last logits depend on exactly the last `receptive_field` tokens; return a message or "".
+    """Return a message unless the last logits depend on exactly the last `receptive_field` tokens, otherwise "".
 
     A model whose `receptive_field` is None, for unlimited, passes.
     """
@@ -121,7 +119,7 @@ def receptive_field_is_what_counts(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that a forward pass from a state does not modify that state; return a message, or "" if it does not."""
+    """Return a message if a forward pass from a state modifies that state, otherwise ""."""
     _, state = model(tokens[:, :6])
     first, _ = model(tokens[:, 6:8], state)
     model(_change_tokens(tokens[:, 6:8], slice(None), model), state)
@@ -129,10 +127,7 @@ def state_is_a_value(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that a state works after being rebuilt from its tensors, detached, or reduced to some rows of the batch.
-
-    Return a message of the first of these that changes the logits, or "".
-    """
+    """Return a message unless a state rebuilt from tensors, or cut to rows, gives the same logits, otherwise ""."""
     _, state = model(tokens[:, :7])
     stored = state.with_tensors({name: tensor.clone() for name, tensor in state.tensors().items()})
     expected, _ = model(tokens[:, 7:9], state)
@@ -145,10 +140,7 @@ def state_survives_its_tensors_and_rows(model: LanguageModel, tokens: Tokens) ->
 
 
 def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that `state.signature(0)` is equal for equal tokens only, and that `state.about` is not empty.
-
-    Return a message of what is wrong, or "".
-    """
+    """Return a message unless `signature` is equal for equal tokens only and `state.about` not empty, otherwise ""."""
     inputs = (tokens[:1], tokens[:1].clone(), _change_tokens(tokens[:1], slice(None), model))
     states = [model(rows)[1] for rows in inputs]
     first, same, other = (state.signature(0) for state in states)
@@ -158,7 +150,7 @@ def signature_tells_states_apart(model: LanguageModel, tokens: Tokens) -> str:
 
 
 def every_parameter_learns(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that backpropagation gives every parameter a gradient above rounding error; return a message or ""."""
+    """Return a message that names parameters without a gradient above rounding error; "" if there are none."""
     model(tokens)[0].logsumexp(-1).sum().backward()
     idle = idle_parameters(model)
     return f"no gradient for {', '.join(idle)}" if idle else ""
@@ -171,22 +163,19 @@ def idle_parameters(model: nn.Module) -> list[str]:
 
 
 def counted_without_memory(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the spec, built on the meta device, has as many parameters as the model; return a message or ""."""
+    """Return a message unless the model and its spec on the meta device have equally many parameters, otherwise ""."""
     actual, counted = count_parameters(model), count_spec_parameters(model.spec)
     return "" if actual == counted else f"the model has {actual:,} parameters, its spec on the meta device {counted:,}"
 
 
 def spec_survives_a_file(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the model's spec equals the spec read back from its own `to_dict()`; return a message or ""."""
+    """Return a message unless the model's spec equals the spec read back from its `to_dict()`, otherwise ""."""
     read = read_model(model.spec.to_dict(), "spec")
     return "" if read == model.spec else f"{model.spec.to_dict()} is read as {read.to_dict()}"
 
 
 def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that the loss at the initial weights is within LOSS_MARGIN of log(V), that of uniform predictions.
-
-    Return a message with both losses, or "".
-    """
+    """Return a message unless the initial loss is within LOSS_MARGIN nats of log V, that of chance, otherwise ""."""
     with torch.no_grad():
         logits, _ = model(tokens)
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).item()
@@ -195,7 +184,7 @@ def initial_loss_is_near_that_of_chance(model: LanguageModel, tokens: Tokens) ->
 
 
 def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that `logits_of(vectors(tokens))` equals the logits, and the vectors' shape; return a message or ""."""
+    """Return a message unless `vectors` has the right shape, and `logits_of` turns it into the logits, otherwise ""."""
     tokens = tokens[:, : min(9, model.receptive_field or 9)]
     vectors, (logits, _) = model.vectors(tokens), model(tokens)
     expected = (*tokens.shape, model.vector_width)
@@ -205,7 +194,7 @@ def vectors_are_what_the_output_reads(model: LanguageModel, tokens: Tokens) -> s
 
 
 def padding_changes_no_vector(model: LanguageModel, tokens: Tokens) -> str:
-    """Check that padding tokens (−1) at the end of rows change no vectors before them; return a message or ""."""
+    """Return a message if padding tokens (−1) at the end of rows change vectors before them, otherwise ""."""
     tokens = tokens[:, : min(9, model.receptive_field or 9)]
     padded = torch.nn.functional.pad(tokens, (0, 4), value=-1)
     vectors = model.vectors(padded)[:, : tokens.shape[1]]

@@ -82,8 +82,8 @@ def test_importing_submodules_does_not_shadow_verbs() -> None:
     """A subpackage with the name of a verb would replace it in `lemma` on its first import."""
     code = (
         "import importlib, pkgutil, lemma\n"
-        "for room in pkgutil.iter_modules(lemma.__path__, 'lemma.'):\n"
-        "    room.name.endswith('__main__') or importlib.import_module(room.name)\n"
+        "for module in pkgutil.iter_modules(lemma.__path__, 'lemma.'):\n"
+        "    module.name.endswith('__main__') or importlib.import_module(module.name)\n"
         "print([name for name in lemma.__all__ if not callable(getattr(lemma, name))])"
     )
     assert run_python(code).strip() == "[]"

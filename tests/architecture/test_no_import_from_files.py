@@ -366,7 +366,7 @@ def test_values_in_search_indexes_are_never_imported(trace: Path, tmp_path: Path
         [IndexEntry("a.png", 1, 2, "ab")],
         np.ones((1, 2), np.float32),
     )
-    assert Index.open(folder).read().entries[0].name == "a.png"
+    assert Index.open(folder).entries[0].name == "a.png"
     head, entries = folder / "index.json", next(folder.glob("entries-*.jsonl"))
     output, listed = json.loads(head.read_text()), json.loads(entries.read_text())
     del output["sha256"]
@@ -374,12 +374,12 @@ def test_values_in_search_indexes_are_never_imported(trace: Path, tmp_path: Path
         _json(changed, entries)
         content = entries.read_bytes()
         write_checked_json(head, {**output, "size": len(content), "entries_sum": zlib.crc32(content)})
-        read_ignoring_errors(lambda: Index.open(folder).read())
+        read_ignoring_errors(lambda: Index.open(folder).entries)
         assert not trace.exists(), changed
     _json(listed, entries)
     for changed in poisoned(output):
         write_checked_json(head, changed) if isinstance(changed, dict) else _json(changed, head)
-        read_ignoring_errors(lambda: Index.open(folder).read())
+        read_ignoring_errors(lambda: Index.open(folder).entries)
         assert not trace.exists(), changed
 
 

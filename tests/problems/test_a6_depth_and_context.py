@@ -13,7 +13,7 @@ from lemma.spec.studies import GridStudy, read_study
 from lemma.studies.cells import group_rows
 from lemma.studies.claims import judge_claims
 from lemma.tasks.language import causal_loss
-from tests.unit.studies.made_up import made_up
+from tests.unit.studies.study_outcomes import make_outcomes
 
 SOURCE = {(2, 3): 8.32, (4, 3): 8.15, (2, 5): 10.63, (4, 5): 6.65}
 
@@ -23,7 +23,7 @@ def verdicts(table: dict[tuple[int, int], float]) -> list[str]:
     outcomes = [
         outcome
         for (depth, context), value in table.items()
-        for outcome in made_up("table-a5", [value, value + 0.01, value], {"depth": depth, "context": context})
+        for outcome in make_outcomes("table-a5", [value, value + 0.01, value], {"depth": depth, "context": context})
     ]
     study = read_study("table-a5")
     assert isinstance(study, GridStudy)

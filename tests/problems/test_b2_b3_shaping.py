@@ -25,16 +25,14 @@ def number(tensor: Tensor) -> float:
     return tensor.detach().item()
 
 
-def reference_shaping(
-    alphas: Sequence[Tensor], distance_max: float, real: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def reference_shaping(alphas: Sequence[Tensor], distance_max: float) -> tuple[Tensor, Tensor]:
     """Return L_focus and L_near by loops over layers, texts, heads and rows."""
     focus, nearby = [], []
     for layer, alpha in enumerate(alphas):
         batch, heads, new, names = alpha.shape
         for b, k, t1 in ((b, k, t) for b in range(batch) for k in range(heads) for t in range(new)):
             row, index = alpha[b, k, t1], t1 + names - new
-            if not bool(row.sum() > 0) or (real is not None and not real[b, t1]):
+            if not bool(row.sum() > 0):
                 continue
             seen = row[row > 0]
             focus.append(-(seen * seen.log()).sum())
@@ -72,7 +70,7 @@ def test_focus_near_and_gradients_match_the_formulas(name: str, block: int, monk
 
 
 @pytest.mark.parametrize("block", [2**20, 1])
-def test_masked_keys_and_excluded_rows_are_ignored(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_masked_keys_and_rows_without_visible_keys_are_ignored(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows, "BLOCK_SCORES", block)
     torch.manual_seed(0)
     queries, keys = torch.randn(2, 2, 3, 5, 4, dtype=torch.float64).unbind()
@@ -80,12 +78,10 @@ def test_masked_keys_and_excluded_rows_are_ignored(block: int, monkeypatch: pyte
     hidden[0, :, :, 3:] = -torch.inf  # padding
     hidden[1, :, 2] = -torch.inf  # a row without visible keys
     records = [AttentionRecord(queries, keys, None, 0.5, hidden)] * 2
-    real = torch.tensor([[True, True, True, False, False], [True] * 5])
-    shape = row_statistics(records, 9.0, row_mask=real)
-    focus, nearby = reference_shaping([record.weights() for record in records], 9.0, real)
+    shape = row_statistics(records, 9.0)
+    focus, nearby = reference_shaping([record.weights() for record in records], 9.0)
     assert number(shape.entropy) == pytest.approx(number(focus), abs=1e-12)
     assert number(shape.distance) == pytest.approx(number(nearby), abs=1e-12)
-    assert number(shape.entropy) != pytest.approx(number(row_statistics(records, 9.0).entropy), abs=1e-3)
 
 
 @pytest.mark.parametrize("time", [8, 64, 512])

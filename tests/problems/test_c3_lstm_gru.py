@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from labelled_tables import made_texts, write_table
+from labelled_tables import random_texts, write_table
 from lemma import api
 from lemma.report import result as report
 from lemma.spec.studies import STUDIES, read_study
@@ -16,7 +16,7 @@ WORDS = {"width": 12, "hidden": 16, "steps": 40, "batch": 16, "learning_rate": 0
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> StudyResult:
     folder = tmp_path_factory.mktemp("c3")
-    table = write_table(folder / "texts.csv", made_texts(200))
+    table = write_table(folder / "texts.csv", random_texts(200))
     changes: dict[str, Any] = {f"settings.{word}": value for word, value in WORDS.items()}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))

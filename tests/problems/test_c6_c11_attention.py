@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from lemma.checking.identities import check_identity
-from lemma.checking.identities.attention import dense_map, dense_scores, draw_orthogonal, relative_error
+from lemma.checking.identities.attention import dense_map, dense_scores, draw_orthogonal, predict_error
 from lemma.checking.identities.heads import head_matrix, head_output
 from lemma.checking.identities.scores import fourth_moment
 
@@ -27,11 +27,11 @@ def test_c6_is_false_with_the_stated_error(N: int, D: int, norm: float) -> None:
     report = check_identity("c6", {"N": N, "D": D, "norm": norm, "seed": 3})
     (measured,) = [row[3] for row in report.rows if row[0] == norm]
     assert measured == pytest.approx(error, rel=1e-9)
-    assert relative_error(N, norm**2) == pytest.approx(error, rel=1e-9)
+    assert predict_error(N, norm**2) == pytest.approx(error, rel=1e-9)
 
 
 def test_c6_holds_in_the_limit_and_is_corrected() -> None:
-    errors = [relative_error(6, norm**2) for norm in range(1, 8)]
+    errors = [predict_error(6, norm**2) for norm in range(1, 8)]
     assert all(later < earlier for earlier, later in itertools.pairwise(errors))
     assert errors[-1] < 1e-18
     report = check_identity("c6")
@@ -63,7 +63,7 @@ def test_c6_error_matches_torch_attention_with_identity_weights() -> None:
     assert outputs.diagonal().tolist() == pytest.approx([math.e / full] * 3, abs=1e-12)
     assert outputs[0].tolist() == pytest.approx([0.576117, 0.211942, 0.211942], abs=1e-6)
     assert float((outputs - unit)[0].norm()) == pytest.approx(math.sqrt(6) / full, abs=1e-12)
-    assert relative_error(3, 1.0) == pytest.approx(math.sqrt(6) / full, rel=1e-12)
+    assert predict_error(3, 1.0) == pytest.approx(math.sqrt(6) / full, rel=1e-12)
 
 
 @pytest.mark.parametrize("D", [4, 64])

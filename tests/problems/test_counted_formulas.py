@@ -8,6 +8,8 @@ import lemma
 from lemma.checking.read_formula import read_formula
 from lemma.counting.polynomial import symbol
 
+pytestmark = pytest.mark.usefixtures("account_cache")
+
 COUNTS = [
     ("feed-forward", "V*(d + d_h) + ((N-1)*d + 1)*d_h", {}),  # A1
     ("attentive", "V*(d + d_h) + 2*d_k*d + d_v*d + (d_v + 1)*d_h", {}),  # A4
@@ -18,13 +20,6 @@ COUNTS = [
     ("gpt2", "V*d + T*d + L*(12*d**2 + 13*d) + 2*d", {}),
     ("torch-lstm", "4*D*(d + D + 2) + (L-1)*4*D*(2*D + 2)", {}),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
 
 
 @pytest.mark.parametrize(("model", "formula", "fixed"), COUNTS, ids=[row[0] for row in COUNTS])

@@ -12,12 +12,7 @@ from lemma.spec.studies import read_study
 from lemma.studies.costs import bare_attention, explicit_attention
 from lemma.studies.experiment import run_study
 
-
-@pytest.fixture(scope="module", autouse=True)
-def account_cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+pytestmark = pytest.mark.usefixtures("account_cache")
 
 
 def test_parameters_and_flops_match_the_problem() -> None:

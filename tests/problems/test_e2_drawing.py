@@ -30,10 +30,8 @@ STEPS = {
 
 
 @pytest.fixture(scope="module")
-def drawing(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield lemma.count.draw("self-attention")
+def drawing(account_cache: None):
+    return lemma.count.draw("self-attention")
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from labelled_tables import made_row, made_texts, outcomes, write_table
+from labelled_tables import label_row, outcomes, random_texts, write_table
 from lemma.data.corpora import LABELLED_CORPORA, fetch_corpus
 from lemma.data.labels import prepare_labels
 from lemma.errors import DataError, LemmaError
@@ -31,8 +31,8 @@ TINY = {"width": 8, "hidden": 8, "batch": 8, "steps": 12, "device": "cpu", "lear
 
 def small(folder: Path, **changes: Any) -> PretrainingStudy:
     """Make a study of a tiny body on a table of 60 labelled texts and a file of 80 without labels."""
-    write_table(folder / "texts.csv", made_texts(60))
-    (folder / "more.txt").write_text("".join(f"{text} again\n" for text, _ in made_texts(80, seed=1)))
+    write_table(folder / "texts.csv", random_texts(60))
+    (folder / "more.txt").write_text("".join(f"{text} again\n" for text, _ in random_texts(80, seed=1)))
     words: dict[str, Any] = {
         "name": "small",
         "labels": str(folder / "texts.csv"),
@@ -249,7 +249,7 @@ def test_e4_invalid_settings_are_refused_before_training(
     ],
 )
 def test_e4_gain_is_judged_by_a_paired_test(scratch: list[Any], pretrained: list[Any], verdict: str) -> None:
-    [gain] = compute_gains([made_row("scratch", scratch, 100), made_row("pretrained", pretrained, 100)])
+    [gain] = compute_gains([label_row("scratch", scratch, 100), label_row("pretrained", pretrained, 100)])
     assert gain.verdict == verdict
 
 

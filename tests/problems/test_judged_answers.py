@@ -6,12 +6,7 @@ import lemma
 from lemma.checking.check_formula import check_formula
 from lemma.checking.check_number import check_number
 
-
-@pytest.fixture(scope="module", autouse=True)
-def account_cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+pytestmark = pytest.mark.usefixtures("account_cache")
 
 
 A5 = "V(d_e + d + 1) + (d_e + 1)d + L(8d^2 + 2d d_ff + 15d + d_ff)"

@@ -9,6 +9,8 @@ import pytest
 
 from lemma.checking.audit import Audit, SourceClaim, check_claim, check_sources, load_claims
 
+pytestmark = pytest.mark.usefixtures("account_cache")
+
 ERRORS = {"A5": 1, "C2": 4, "C6": 1, "D4": 1}
 ROWS = {"A": 6, "B": 8, "C": 11, "D": 5, "E": 9}
 ONLY_MEASURED = {"A6", "B4", "C3", "C4", "D5", "E4"}
@@ -23,13 +25,6 @@ CORRECTED = {
     "db_u = dc * c_tilde * G_u * (1 - G_u) * G_u * (1 - G_u)": "db_u = dc * c_tilde * G_u * (1 - G_u)",
 }
 CORRECTED_SIZES = {"c6": {"says": "limit"}, "d4": {"matrix": "rows"}}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def account_cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
 
 
 @pytest.fixture(scope="module")

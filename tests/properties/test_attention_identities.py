@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lemma.checking.identities import check_identity
-from lemma.checking.identities.attention import draw_orthogonal, relative_error, self_attention
+from lemma.checking.identities.attention import draw_orthogonal, predict_error, self_attention
 
 size, seed = st.integers(1, 12), st.integers(0, 2**31)
 FEW = settings(max_examples=15, deadline=None)
@@ -37,7 +37,7 @@ def test_b7_parameter_counts_hold(J: int, head: int) -> None:
 def test_c6_error_matches_the_formula(N: int, extra: int, norm: float, seed: int) -> None:
     inputs = norm * draw_orthogonal(N, N + extra, seed)
     errors = (self_attention(inputs, 1.0) - inputs).norm(dim=1) / norm
-    torch.testing.assert_close(errors, torch.full_like(errors, relative_error(N, norm**2)), rtol=1e-6, atol=1e-12)
+    torch.testing.assert_close(errors, torch.full_like(errors, predict_error(N, norm**2)), rtol=1e-6, atol=1e-12)
 
 
 @FEW

@@ -10,15 +10,10 @@ from lemma.models.base import count_parameters
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn
 
+pytestmark = pytest.mark.usefixtures("account_cache")
+
 SIZE = st.integers(1, 40)
 RECURRENT = st.sampled_from([Rnn, Lstm, Gru])
-
-
-@pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
 
 
 @st.composite

@@ -32,7 +32,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class TrainableParameter(NamedTuple):
-    """Path and shape of a parameter that is trained."""
+    """Path and shape of a trained parameter."""
 
     path: str
     shape: tuple[int, ...]
@@ -40,17 +40,11 @@ class TrainableParameter(NamedTuple):
 
 @dataclass(frozen=True)
 class Adaptation(Generic[Module]):
-    """An adapted model.
+    """An adapted model, with the method and the paths of what it added."""
 
-    Attributes:
-        model: The model, changed in place; its wrapper, if it is a single matrix or layer.
-        method: The method.
-        paths: Paths of the matrices or modules that got an update or an adapter, in the model without LoRA.
-    """
-
-    model: Module
-    method: Method
-    paths: tuple[str, ...]
+    model: Module  # the model, changed in place; its wrapper, if it is a single matrix or layer
+    method: Method  # the method
+    paths: tuple[str, ...]  # of matrices or modules with an update or adapter
 
     @property
     def trainable(self) -> list[TrainableParameter]:
@@ -67,20 +61,14 @@ class Adaptation(Generic[Module]):
         """Bytes that are stored per task in addition to the base."""
         return sum(p.numel() * p.element_size() for p in self.model.parameters() if p.requires_grad)
 
-    def __str__(self) -> str:
-        total = sum(parameter.numel() for parameter in self.model.parameters())
-        percent = f" ({self.num_trainable / total:.2%})" if total else ""
-        numbers = f"{self.num_trainable:,} of {total:,} numbers learn{percent}"
-        return f"{self.method.kind}: {numbers}, {self.trainable_bytes:,} bytes"
-
 
 def adapt_model(
     model: Module, method: Method, learn: Sequence[str] = (), *, any_rank: bool = False
 ) -> Adaptation[Module]:
-    """Freeze a model in place, and add or unfreeze what a method trains (`requires_grad`); change nothing on an error.
+    """Freeze a model in place, and add or unfreeze what a method trains; an error leaves the model unchanged.
 
     Args:
-        learn: Patterns of parameters that are trained with every method.
+        learn: Path patterns of parameters that are trained with every method.
         any_rank: Allow a rank that matrices cannot have: for counting, which probes at small sizes.
 
     >>> adapt_model(nn.Sequential(nn.Linear(200, 50, bias=False)), Lora(rank=5)).num_trainable
@@ -103,7 +91,7 @@ def adapt_model(
 
 
 def match_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
-    """Return the `id` of every parameter whose path matches at least one pattern, such as *.bias."""
+    """Return the `id`s of the parameters whose path matches at least one pattern, such as *.bias."""
     paths: dict[int, list[str]] = {}
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.setdefault(id(parameter), []).append(path)
@@ -112,7 +100,7 @@ def match_parameters(model: nn.Module, patterns: Sequence[str]) -> set[int]:
 
 
 def trainable_parameters(model: nn.Module) -> list[TrainableParameter]:
-    """Return path and shape of every trained parameter; a tied one once."""
+    """Return path and shape of every trained parameter; a tied one is listed once."""
     return [TrainableParameter(path, tuple(p.shape)) for path, p in model.named_parameters() if p.requires_grad]
 
 
@@ -123,15 +111,12 @@ def check_not_adapted(model: nn.Module) -> None:
 
 
 def lora_matrix(W_in: int = 200, W_out: int = 50, R: int = 5) -> nn.Module:
-    """Return a W_in × W_out matrix with a LoRA update of rank R (problem E5): R(W_in + W_out) trained numbers."""
+    """Return a W_in × W_out linear layer with a LoRA update of rank R (problem E5): R(W_in + W_out) trained numbers."""
     return adapt_model(nn.Linear(W_in, W_out, bias=False), Lora(rank=R, targets=("*",))).model
 
 
 def merge_lora(model: Module) -> Module:
-    """Return a model, changed in place, with LoRA updates added to its matrices and nothing frozen.
-
-    Outputs stay equal.
-    """
+    """Add the LoRA updates of a model to its matrices in place, and unfreeze all; return it. Outputs stay equal."""
     if has_adapters(model):
         raise SpecError(
             "adapters cannot be merged: σ is between W_down and W_up, so that x + W_up σ(W_down x) is not a matrix. "
@@ -187,6 +172,6 @@ def _updated_weights(wrappers: Sequence[LoraWrapper]) -> Iterator[tuple[nn.Param
 
 
 def _add_update(weight: Tensor, update: LowRankUpdate) -> Tensor:
-    """Return matrix + update, computed in the update's dtype and rounded once to the matrix's."""
+    """Return the sum of matrix and update, computed in the update's dtype and rounded once to the matrix's."""
     delta = update.delta()
     return (weight.to(delta.dtype) + delta).to(weight.dtype)

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lemma.adaptation.lora import PARAMETER_CONTAINERS, is_conv1d, list_paths, match_patterns
+from lemma.adaptation.lora import PARAMETER_CONTAINERS, format_paths, is_conv1d, match_patterns
 from lemma.errors import InputError, SpecError
 from lemma.layers.attention import Attention
 from lemma.layers.feed_forward import FeedForwardLayer, gelu
@@ -18,7 +18,7 @@ ADAPTER_NAME = "adapter"
 
 
 class Adapter(nn.Module):
-    """x + W_up σ(W_down x + b) + c with σ the gelu: 2dm + m + d numbers.
+    """Bottleneck adapter: x + W_up σ(W_down x + b) + c with σ the gelu: 2dm + m + d numbers.
 
     It starts as the identity, W_up and c being zero.
     """
@@ -33,7 +33,7 @@ class Adapter(nn.Module):
         nn.init.zeros_(self.up.bias)
 
     def forward(self, output: Any) -> Any:
-        """Return a module's output after the adapter; if it is a tuple, its first tensor is adapted."""
+        """Return the adapted `output` of the module before; if that is a tuple, its first tensor is adapted."""
         if isinstance(output, Tensor):
             return self.adapt(output)
         if isinstance(output, Mapping):  # such as Hugging Face's outputs
@@ -71,14 +71,14 @@ UNCALLED_MODULES = (
 """Modules that are never called: their owners read their contents."""
 
 
-def _adapt(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
-    """Return the output after the module's adapter: the forward hook that `add_adapters` registers."""
+def _apply_adapter(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> Any:
+    """Return the module's output changed by its adapter: the forward hook that `add_adapters` registers."""
     adapter: Any = module._modules[ADAPTER_NAME]
     return adapter(output)
 
 
 def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
-    """Add an adapter after every module that the method's patterns match; return the paths of these modules.
+    """Add an adapter after every module that matches the method's `placement`; return the paths of these modules.
 
     A module keeps its class and names. A sequence of modules gets one more; any other module gets a hook that finds the
     adapter in the module itself, so copies of the module have their own.
@@ -88,7 +88,7 @@ def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
     for (_, module), adapter in zip(targets, adapters, strict=True):
         module.add_module(ADAPTER_NAME, adapter.train(module.training))
         if type(module).forward is not nn.Sequential.forward:
-            module.register_forward_hook(_adapt)
+            module.register_forward_hook(_apply_adapter)
     for stack in model.modules():
         if isinstance(stack, nn.TransformerEncoder):
             stack.use_nested_tensor = False  # torch's fast path for padded rows ignores adapters
@@ -96,7 +96,7 @@ def add_adapters(model: nn.Module, method: Adapters) -> list[str]:
 
 
 def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str, nn.Module]]:
-    """Return (path, module) of each module that matches a pattern; without patterns those usual for the family."""
+    """Return (path, module) of each module that matches a pattern in `placement`; by default those of the family."""
     modules = list(model.named_modules())
     if placement:
         return [modules[index] for index in match_patterns("placement", placement, [{path} for path, _ in modules])]
@@ -104,7 +104,7 @@ def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str
     paths = [path for path in _default_paths(model) if path in by_path]
     if not paths:
         callable_modules = [(path, module) for path, module in modules if not isinstance(module, UNCALLED_MODULES)]
-        fit = list_paths(path for path, module in callable_modules if path and output_width(module))
+        fit = format_paths(path for path, module in callable_modules if path and output_width(module))
         raise SpecError(
             f"{type(model).__name__} has no default places for adapters. Name them, as in "
             f"placement='*.mlp'; there are: {fit}."
@@ -113,7 +113,7 @@ def select_modules(model: nn.Module, placement: Sequence[str]) -> list[tuple[str
 
 
 def _new_adapter(model: nn.Module, path: str, module: nn.Module, bottleneck: int) -> Adapter:
-    """Return a new adapter for the output of the module at `path`; raise SpecError if it cannot have one."""
+    """Return a new adapter of width `bottleneck` for the module at `path`; raise SpecError if it cannot have one."""
     if isinstance(module, UNCALLED_MODULES):
         raise SpecError(
             f"placement: {path or 'the model'} is never called, its owner reads its contents: an adapter after it "
@@ -135,7 +135,7 @@ def output_width(module: nn.Module) -> int | None:
 
 
 def _default_paths(model: nn.Module) -> Iterator[str]:
-    """Yield the paths after which adapters are usual: attention and feed-forward, recurrent and hidden layers."""
+    """Yield the paths of the modules that get adapters by default, such as attention and feed-forward layers."""
     for path, module in model.named_modules():
         match module:
             case Attention():

@@ -46,7 +46,9 @@ def match_patterns(setting: str, patterns: Iterable[str], names: Sequence[Collec
             all_names = [name for item_names in names for name in item_names]
             suggestion = _suggest_pattern(pattern, all_names)
             hint = f" Did you mean '{suggestion}'?" if suggestion else ""
-            raise SpecError(f"{setting} = '{pattern}' matches nothing here.{hint} There are: {list_paths(all_names)}.")
+            raise SpecError(
+                f"{setting} = '{pattern}' matches nothing here.{hint} There are: {format_paths(all_names)}."
+            )
         indices |= matches
     return sorted(indices)
 
@@ -60,8 +62,8 @@ def star_layer_numbers(path: str) -> str:
     return LAYER_NUMBER.sub("*", path)
 
 
-def list_paths(names: Iterable[str]) -> str:
-    """Return module paths as text for a message: layers as *, at most `MAX_LISTED` paths."""
+def format_paths(names: Iterable[str]) -> str:
+    """Return module paths as one text for a message: layer numbers as *, at most `MAX_LISTED` paths."""
     paths = list(dict.fromkeys(star_layer_numbers(name) for name in names if name))
     more = f" and {len(paths) - MAX_LISTED} more" if len(paths) > MAX_LISTED else ""
     return (", ".join(paths[:MAX_LISTED]) or "none") + more
@@ -73,7 +75,7 @@ def _matches(pattern: str, names: Collection[str]) -> bool:
 
 
 def _suggest_pattern(pattern: str, names: Sequence[str]) -> str | None:
-    """Return a similar pattern that matches some of the names, for an error message; None without one."""
+    """Return a pattern similar to `pattern` that matches some of the names, for an error message; None without one."""
     for wider in (f"{pattern}.*", f"*.{pattern}", f"*.{pattern}.*"):
         if _matches(wider, names):
             return wider
@@ -93,7 +95,7 @@ HEAD_NAMES = {"lm_head", "score", "classifier", "cls", "qa_outputs"}
 
 @dataclass(frozen=True)
 class MatrixLocation:
-    """A module that owns a matrix, its path, and the name of the matrix in it."""
+    """Location of a matrix in a model: the module that owns it, its path, and the attribute's name."""
 
     path: str
     owner: nn.Module
@@ -101,20 +103,20 @@ class MatrixLocation:
 
     @property
     def parameter_path(self) -> str:
-        """Path of the matrix in the model."""
+        """Path of the matrix in the model, such as layers.0.query.weight."""
         return ".".join(filter(None, (self.path, self.name)))
 
 
 @dataclass(frozen=True)
 class TargetMatrix:
-    """A matrix with all its locations; a tied one has several."""
+    """A matrix with all its locations in a model; a tied one has several."""
 
     weight: nn.Parameter
     locations: tuple[MatrixLocation, ...]
 
     @property
     def names(self) -> list[str]:
-        """Paths of the matrix, and of the modules that own it."""
+        """Paths that a pattern may match: of the matrix, and of the modules that own it."""
         return [name for location in self.locations for name in (location.path, location.parameter_path)]
 
     @property
@@ -129,7 +131,7 @@ class TargetMatrix:
 
 
 def find_matrices(model: nn.Module) -> list[TargetMatrix]:
-    """Return all matrices of a model with their locations; tied ones once."""
+    """Return all matrices of a model with their locations; a tied matrix is listed once."""
     matrices: dict[int, tuple[nn.Parameter, list[MatrixLocation]]] = {}
     for path, owner in model.named_modules(remove_duplicate=False):
         for name, parameter in () if isinstance(owner, PARAMETER_CONTAINERS) else owner._parameters.items():
@@ -139,7 +141,7 @@ def find_matrices(model: nn.Module) -> list[TargetMatrix]:
 
 
 def find_body_matrices(model: nn.Module) -> list[TargetMatrix]:
-    """Return the matrices of the backbone: no embeddings, matrices tied to these, or output layers."""
+    """Return the matrices of the backbone: not embeddings, matrices tied to them, or output layers."""
     outputs = {id(layer) for layer in find_output_layers(model)}
 
     def is_body(owner: nn.Module) -> bool:
@@ -149,7 +151,7 @@ def find_body_matrices(model: nn.Module) -> list[TargetMatrix]:
 
 
 def find_output_layers(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the output layers of a model, as far as names of modules and `get_output_embeddings` tell."""
+    """Yield the output layers of a model, recognized by their names or by `get_output_embeddings`."""
     for module in model.modules():
         outputs = getattr(type(module), "output_modules", ())  # named by Lemma's backbones
         yield from (child for name, child in module.named_children() if name in outputs and is_linear(child))
@@ -182,7 +184,7 @@ def is_conv1d(module: Any) -> bool:
 
 
 def run_recurrent(base: nn.RNNBase, weights: Mapping[str, Tensor], inputs: tuple[Any, ...], kwargs: Any) -> Any:
-    """Call a recurrent layer of torch.nn with some of its weights replaced, for this call only.
+    """Return the output of a recurrent torch.nn layer with some of its weights replaced, for this call only.
 
     The layer passes a flat list of weights to its kernel. With `functional_call` or a parametrization it would gather
     that list again, and on a GPU copy it into one block, past autograd.
@@ -206,7 +208,7 @@ HALF_PRECISION = (torch.float16, torch.bfloat16)  # too coarse for small updates
 
 
 class LowRankUpdate(nn.Module):
-    """scale · B A, of the shape of a matrix: rows are outputs, columns are inputs."""
+    """Low-rank update scale · B A of a matrix, of the matrix's shape: rows are outputs, columns are inputs."""
 
     def __init__(self, weight: Tensor, rank: int, scale: float, dropout: float = 0.0, transposed: bool = False) -> None:
         super().__init__()
@@ -225,30 +227,31 @@ class LowRankUpdate(nn.Module):
         return functional.linear(functional.linear(inputs, self.A) * self.scale, self.B)  # scaled at rank width
 
     def embed(self, tokens: Int[Tensor, "*batch"], padding: int | None) -> Float[Tensor, "*batch columns"]:
-        """Return the rows of the update for token ids; that of the padding id gets no gradient."""
+        """Return the rows of an embedding's update for token ids; that of the padding id gets no gradient."""
         rows = functional.embedding(tokens, self.B, padding)
         if self.training and self.dropout:
             rows = rows * functional.dropout(torch.ones_like(rows[..., :1]), self.dropout)
         return rows @ self.A * self.scale
 
     def delta(self, A: Tensor | None = None) -> Float[Tensor, "first second"]:
-        """Return scale · B A as stored in the matrix, possibly transposed; `A` replaces the module's own."""
+        """Return scale · B A, transposed if the matrix is stored transposed; `A` replaces the module's own."""
         product = self.B @ (self.A if A is None else A) * self.scale
         return product.mT if self.transposed else product
 
     def add_to(self, weight: Float[Tensor, "first second"]) -> Float[Tensor, "first second"]:
-        """Return weight + update; in training with dropout on columns of A."""
+        """Return weight + update; in training, dropout sets some columns of A to zero."""
         A = self.A
         if self.training and self.dropout:
             A = A * functional.dropout(torch.ones_like(A[:1]), self.dropout)
         return weight + self.delta(A).to(weight.dtype)
 
     def extra_repr(self) -> str:
+        """Return rank and scale, for printing."""
         return f"rank={self.A.shape[0]}, scale={self.scale:g}"
 
 
 class LoraWrapper(nn.Module):
-    """A module with updates; other attributes are those of its base."""
+    """A module with low-rank updates of its matrices; other attributes are those of the wrapped module, `base`."""
 
     base: Any
 
@@ -269,18 +272,19 @@ class LoraLinear(LoraWrapper):
         self.base, self.update, self.is_embedding = base, update, isinstance(base, nn.Embedding)
 
     def forward(self, inputs: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Return the output of the base plus that of the update."""
         outputs = self.base(inputs)
         update = self.update.embed(inputs, self.base.padding_idx) if self.is_embedding else self.update(inputs)
         return outputs + update.to(outputs.dtype)
 
     @property
     def weight(self) -> Tensor:
-        """Updated matrix, for code that reads it directly, such as torch's attention."""
+        """Matrix plus update, for code that reads it directly, such as torch's attention."""
         return self.update.add_to(self.base.weight)
 
 
 class LoraMatrices(LoraWrapper):
-    """Any other module that owns matrices, called with their updated values."""
+    """Any other module with low-rank updates, called with the updated matrices."""
 
     def __init__(self, base: nn.Module, updates: dict[str, LowRankUpdate]) -> None:
         super().__init__()
@@ -291,18 +295,19 @@ class LoraMatrices(LoraWrapper):
         return self.updated_weight(name) if name in updates else super().__getattr__(name)
 
     def updated_weight(self, name: str) -> Tensor:
-        """Return the matrix with this name in the module, plus its update."""
+        """Return the base's matrix called `name`, plus its update."""
         update: Any = self.updates[name]
         return update.add_to(getattr(self.base, name))
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Return the output of the base with its updated matrices."""
         updated = {name: self.updated_weight(name) for name in self.updates}
         if isinstance(self.base, nn.RNNBase):
             return run_recurrent(self.base, updated, inputs, kwargs)
         return functional_call(self.base, updated, inputs, kwargs)
 
     def extra_repr(self) -> str:
-        """Keep this a module in decoding, which replaces modules without `extra_repr`; `functional_call` needs one."""
+        """Return the inherited text; overridden since decoding replaces modules without their own `extra_repr`."""
         return super().extra_repr()
 
 
@@ -310,7 +315,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def replace_modules(model: Module, replacements: Mapping[nn.Module, nn.Module]) -> Module:
-    """Replace submodules in place (old → new); return the model, or its replacement if it is replaced itself."""
+    """Replace submodules in place (old → new); return the model, or its replacement if it is one of them."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child is not None and child in replacements:
@@ -319,7 +324,7 @@ def replace_modules(model: Module, replacements: Mapping[nn.Module, nn.Module]) 
 
 
 def unwrapped_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """Yield (path, module) of every module, with paths as in the model without LoRA; wrappers have their base's."""
+    """Yield (path, module) of every module, with paths as before LoRA: a wrapper has the path of its base."""
     seen: set[int] = set()
     queue = [(path, model)]
     while queue:
@@ -333,7 +338,7 @@ def unwrapped_modules(model: nn.Module, path: str = "") -> Iterator[tuple[str, n
 
 
 def lora_modules(model: nn.Module) -> list[tuple[str, LoraWrapper]]:
-    """Return (path, wrapper) of every LoRA wrapper, with paths as in the model without LoRA."""
+    """Return (path, wrapper) of every LoRA wrapper, with paths as before LoRA."""
     return [(path, module) for path, module in unwrapped_modules(model) if isinstance(module, LoraWrapper)]
 
 
@@ -345,7 +350,7 @@ def add_updates(model: Module, method: LoraMethod, matrices: Sequence[TargetMatr
 
 
 def select_matrices(model: nn.Module, targets: Sequence[str], excluded: Collection[int] = ()) -> list[TargetMatrix]:
-    """Return the matrices with a path that matches a pattern in `targets`; without patterns those of the body."""
+    """Return the matrices that match a pattern in `targets` (default: the body's), without the `id`s in `excluded`."""
     matrices = [matrix for matrix in find_matrices(model) if id(matrix.weight) not in excluded]
     if targets:
         indices = match_patterns("targets", targets, [matrix.names for matrix in matrices])
@@ -354,7 +359,7 @@ def select_matrices(model: nn.Module, targets: Sequence[str], excluded: Collecti
     if not body:
         raise SpecError(
             "there are no matrices for LoRA by default. Name targets; there are: "
-            f"{list_paths(matrix.path for matrix in matrices)}."
+            f"{format_paths(matrix.path for matrix in matrices)}."
         )
     return body
 
@@ -369,20 +374,22 @@ def init_update(matrix: TargetMatrix, rank: int, scale: float, dropout: float = 
 
 
 def wrap_owners(model: Module, matrices: Sequence[TargetMatrix], updates: Mapping[int, LowRankUpdate]) -> Module:
-    """Wrap every module that owns some of the matrices, in place; `updates` maps a matrix's `id` to its update."""
+    """Wrap, in place, every module that owns some of the matrices; `updates` maps a matrix's `id` to its update."""
     owners: defaultdict[nn.Module, dict[str, LowRankUpdate]] = defaultdict(dict)
     for matrix in matrices:
         for location in matrix.locations:
             owners[location.owner][location.name] = updates[id(matrix.weight)]
-    wrappers = {owner: _wrap(owner, owner_updates) for owner, owner_updates in owners.items()}
-    for owner, wrapper in wrappers.items():
-        for module in (wrapper, *owners[owner].values()):
+    wrappers: dict[nn.Module, nn.Module] = {}
+    for owner, named in owners.items():
+        is_single = [*named] == ["weight"] and (is_linear(owner) or isinstance(owner, nn.Embedding))
+        wrappers[owner] = LoraLinear(owner, named["weight"]) if is_single else LoraMatrices(owner, named)
+        for module in (wrappers[owner], *named.values()):
             module.training = owner.training
     return replace_modules(model, wrappers)
 
 
 def check_rank(matrices: Sequence[TargetMatrix], rank: int) -> None:
-    """Raise SpecError if the rank is more than some matrix can have."""
+    """Raise SpecError if `rank` is above the smaller side of some matrix."""
     smallest = min(matrices, key=lambda matrix: min(matrix.weight.shape))
     max_rank = min(smallest.weight.shape)
     if rank > max_rank:
@@ -393,15 +400,8 @@ def check_rank(matrices: Sequence[TargetMatrix], rank: int) -> None:
         )
 
 
-def _wrap(owner: nn.Module, updates: dict[str, LowRankUpdate]) -> LoraWrapper:
-    """Return the LoRA wrapper of a module; `updates` maps names of its matrices to their updates."""
-    if [*updates] == ["weight"] and (is_linear(owner) or isinstance(owner, nn.Embedding)):
-        return LoraLinear(owner, updates["weight"])
-    return LoraMatrices(owner, updates)
-
-
 def _check_matrix(matrix: TargetMatrix) -> None:
-    """Raise SpecError if a module changes the matrix itself (max_norm), or if some modules read it transposed."""
+    """Raise SpecError if the matrix cannot have an update: its module rewrites it, or only some read it transposed."""
     for location in matrix.locations:
         if (norm := getattr(location.owner, "max_norm", None)) is not None:
             raise SpecError(

@@ -1,19 +1,20 @@
-"""Accounts of models as checks need them: counted once per process, with quantities of parts, aliases of symbols."""
+"""Accounts of models as checks need them: with quantities of parts, aliases of symbols, and other conventions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import product
+from typing import Any
 
 from lemma.counting.account import Account, Part
 from lemma.counting.count import QUANTITIES, Conventions, count
 from lemma.counting.polynomial import ONE, Polynomial, sum_polynomials, symbol, work_limit
-from lemma.counting.subject import BATCH, Subject, body_spec
+from lemma.counting.subject import BATCH, Model, Subject, body_spec, resolve_subject
 from lemma.errors import InputError, describe_unknown
 from lemma.spec.models import ModelSpec
 
 PARAMETER_SUBSETS = ("trainable", "frozen")  # both are selected from the parameters
 CHECKED_QUANTITIES = (*QUANTITIES, *PARAMETER_SUBSETS)
-MAX_CACHED_ACCOUNTS = 256
 COMMON_NAMES = {  # names of sizes in papers and code, valid where the model has the letter and not the name
     **dict.fromkeys(("d_model", "n_embd", "d_embed", "hidden_size"), "d"),
     **dict.fromkeys(("n_layers", "n_layer", "num_layers", "N_layers"), "L"),
@@ -24,31 +25,16 @@ COMMON_NAMES = {  # names of sizes in papers and code, valid where the model has
 }
 TIED_SIZES = {"D": "d"}  # where a tied output makes two sizes one, the account uses the second name
 
-_ACCOUNTS: dict[tuple[str, tuple[str, ...], Conventions], Account] = {}
 
-
-def count_cached(subject: Subject, quantities: tuple[str, ...], conventions: Conventions) -> Account:
-    """Return the account of a subject with some quantities; cached for the process if the subject has an identity."""
-    with work_limit(None):
-        if subject.identity is None:
-            return count(subject, quantities, conventions)
-        name = repr((subject.identity, subject.name, subject.sizes(True), subject.defaults))
-        key = (name, quantities, conventions)
-        if key not in _ACCOUNTS:
-            while len(_ACCOUNTS) >= MAX_CACHED_ACCOUNTS:
-                del _ACCOUNTS[next(iter(_ACCOUNTS))]
-            _ACCOUNTS[key] = count(subject, quantities, conventions)
-        return _ACCOUNTS[key]
-
-
+@work_limit(None)
 def account_for(subject: Subject, names: Sequence[str], conventions: Conventions) -> Account:
-    """Return the account of a subject with these quantities, such as `flops`, `trainable` or `parameters of encoder`.
+    """Count the named quantities of a subject, such as `flops`, `trainable` or `parameters of encoder`.
 
     `trainable` and `frozen` select from the parameters; ` of PATH` selects the parts of one module.
     """
     requests = {name: name.partition(" of ")[::2] for name in names}
     kinds = dict.fromkeys("parameters" if kind in PARAMETER_SUBSETS else kind for kind, _ in requests.values())
-    account = count_cached(subject, tuple(kinds), conventions)
+    account = count(subject, tuple(kinds), conventions)
     quantities = dict(account.quantities)
     for name, (kind, path) in requests.items():
         if kind not in PARAMETER_SUBSETS and not path:
@@ -57,13 +43,31 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
         parts = list(quantity.groups)
         if kind in PARAMETER_SUBSETS:
             parts = [part for part in parts if ("frozen" in part.note) == (kind == "frozen")]
-        selected = _parts_under(parts, path, account.symbols) if path else parts
+        selected = _select_parts(parts, path, account.symbols) if path else parts
         if path and not selected:
             paths = [part.path.split(".") for part in parts]
             choices = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
             raise InputError(describe_unknown(f"{account.model}: part", path, choices))
         quantities[name] = replace(quantity, groups=tuple(selected), recount=None)
     return replace(account, quantities=quantities)
+
+
+class ModelExercise:
+    """An exercise about a quantity of a model, or the ratio of two: the model is counted once for all answers."""
+
+    def __init__(
+        self, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
+    ) -> None:
+        self.subject, self.settings = resolve_subject(model, settings), settings or {}
+        self.names, self.conventions = split_ratio(quantity), conventions
+        self.account = account_for(self.subject, self.names, conventions)
+        self.quantity = self.account.quantities[self.names[0]]  # the numerator of a ratio
+        self.aliases = symbol_aliases(self.subject.spec, self.account.symbols)
+
+    @cached_property
+    def alternatives(self) -> list[tuple[tuple[str, ...], Polynomial]]:
+        """Pairs (notes, formula of the operations) for all other ways of counting, see `alternative_conventions`."""
+        return alternative_conventions(self.subject, self.conventions)
 
 
 def split_ratio(quantity: str) -> tuple[str, ...]:
@@ -84,11 +88,9 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
 
 
 def symbol_aliases(spec: ModelSpec | None, symbols: Mapping[str, int]) -> dict[str, str]:
-    """Return the symbols of an account by their other names, such as {"width": "d", "d_model": "d", "batch": "B"}.
+    """Return a map from other names to the symbols of an account: {"width": "d", "d_model": "d", "batch": "B"}.
 
-    Args:
-        spec: the model's spec, whose field names become aliases; None for a model without one.
-        symbols: the account's sizes by symbol.
+    The field names of the model's spec, if it has one, are such names too.
     """
     aliases = {name: letter for name, letter in COMMON_NAMES.items() if letter in symbols and name not in symbols}
     if BATCH in symbols:
@@ -112,40 +114,41 @@ def alternative_conventions(subject: Subject, conventions: Conventions) -> list[
     """
     multiply_add, causal = 3 - conventions.multiply_add, "full" if conventions.causal == "half" else "half"
     causal_note = f"with causal attention counted {'in full' if causal == 'full' else 'half'}"
-    multiply_adds = {
-        (): conventions,
-        (f"with a multiply–add counted as {multiply_add}",): replace(conventions, multiply_add=multiply_add),
-    }
-    passes = {
-        (): ("flops",),
-        ("for the backward pass alone",): ("backward",),
-        ("for the forward and the backward pass together",): ("flops", "backward"),
-    }
     batch, time = symbol(BATCH), symbol("T")
+    multiply_adds = {"": conventions.multiply_add, f"with a multiply–add counted as {multiply_add}": multiply_add}
+    passes = {
+        "": ("flops",),
+        "for the backward pass alone": ("backward",),
+        "for the forward and the backward pass together": ("flops", "backward"),
+    }
+    portions = {
+        "": ONE,
+        "for one row of the batch (without B)": batch,
+        "for one token of each row (without T)": time,
+        "for one token (without B and T)": batch * time,
+    }
     alternatives: list[tuple[tuple[str, ...], Polynomial]] = []
-    for (notes, convention), causal_notes in product(multiply_adds.items(), ((), (causal_note,))):
-        if causal_notes:
-            convention = replace(convention, causal=causal)
-        account = count_cached(subject, ("flops", "backward"), convention)
-        for pass_notes, names in passes.items():
-            total = sum_polynomials(account.quantities[name].polynomial for name in names)
-            portions = {(): total, ("for one row of the batch (without B)",): total / batch}
-            if "T" in total.symbols:
-                portions[("for one token of each row (without T)",)] = total / time
-                portions[("for one token (without B and T)",)] = total / batch / time
-            for portion_notes, formula in portions.items():
-                alternatives.append(((*notes, *causal_notes, *pass_notes, *portion_notes), formula))
-    return sorted((entry for entry in alternatives if entry[0]), key=lambda entry: len(entry[0]))
+    for add_note, attention_note in product(multiply_adds, ("", causal_note)):
+        convention = replace(
+            conventions,
+            multiply_add=multiply_adds[add_note],
+            causal=causal if attention_note else conventions.causal,
+        )
+        account = count(subject, ("flops", "backward"), convention)
+        for pass_note, portion_note in product(passes, portions):
+            portion = portions[portion_note]
+            total = sum_polynomials(account.quantities[name].polynomial for name in passes[pass_note])
+            notes = tuple(filter(None, (add_note, attention_note, pass_note, portion_note)))
+            if notes and ("T" in total.symbols or "T" not in portion.symbols):
+                alternatives.append((notes, total / portion))
+    return sorted(alternatives, key=lambda entry: len(entry[0]))
 
 
-def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
-    """Return the parts of a formula that belong to the module at a path.
+def _select_parts(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:
+    """Return the parts of a formula that belong to the module at the path `prefix`, such as `encoder` or `layers.0`.
 
-    A member of a list, as in `layers.0`, selects the parts that are counted for all members, with 1 as their repeats.
-
-    Args:
-        prefix: the path; `*` stands for all members of a list.
-        sizes: the account's sizes by symbol, at which the number of members is taken.
+    A part that is counted for all members of a list is returned for a single one, as in `layers.0`, with 1 as its
+    repeats; `*` stands for all members. `sizes` has the values of the symbols.
     """
     selected: list[Part] = []
     steps = prefix.split(".")
@@ -163,10 +166,7 @@ def _parts_under(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -
 def _is_member(step: str, pattern: str, count: int) -> bool:
     """Return whether a name in a module path, such as the 3 of layers.3, is a member that a pattern stands for.
 
-    Args:
-        step: the name.
-        pattern: "*", or such as "bias_l1…" for names that end in a number.
-        count: the number of members.
+    The pattern is "*", or such as "bias_l1…" for names that end in a number; it stands for `count` members.
 
     >>> _is_member("3", "*", 4), _is_member("4", "*", 4), _is_member("bias_l1", "bias_l1…", 1)
     (True, False, True)

@@ -23,8 +23,7 @@ from lemma.report.text import text_width, wrap
 from lemma.spec.base import Spec, read_toml
 
 ROW_PATTERN = re.compile(r"[A-E][1-9]\d?")
-VERDICT_SIGNS = {True: "✓", False: "✗", None: "–"}
-VERDICT_WORDS = {True: "right", False: "wrong", None: "to measure"}
+SIGNS = {"right": "✓", "wrong": "✗", "to measure": "–"}  # of the verdicts
 
 
 class SourceClaim(Spec):
@@ -46,8 +45,8 @@ class SourceClaim(Spec):
     """The command that measures what no checker can judge without training or timing."""
 
     @model_validator(mode="after")
-    def _check_ways(self) -> Self:
-        """Refuse a claim that has both a checker and a command to measure it, or neither."""
+    def _require_check_or_measure(self) -> Self:
+        """Return the claim; raise a ValueError unless it has either a checker or a command to measure it, not both."""
         if bool(self.check) == bool(self.measure):
             raise ValueError("a claim has either check or measure")
         return self
@@ -105,6 +104,11 @@ class CheckedClaim:
     claimed: str = ""
     correction: str = ""
 
+    @property
+    def verdict(self) -> str:
+        """The verdict in words: "right", "wrong" or "to measure"."""
+        return "to measure" if self.right is None else "right" if self.right else "wrong"
+
     def explanation(self) -> list[str]:
         """Return lines to print: the command that measures the claim, or a wrong claim and its correction; or []."""
         if self.right is None:
@@ -113,9 +117,8 @@ class CheckedClaim:
 
     def to_dict(self) -> dict[str, Any]:
         """Return row, sentence, verdict, command and correction of the claim as plain values for JSON."""
-        about = {"row": self.claim.row, "says": self.claim.says, "verdict": VERDICT_WORDS[self.right]}
-        outcome = {} if self.right is None else {"claimed": self.claimed, "correction": self.correction}
-        return {**about, "command": self.claim.command, **outcome}
+        about = {"row": self.claim.row, "says": self.claim.says, "verdict": self.verdict, "command": self.claim.command}
+        return about if self.right is None else {**about, "claimed": self.claimed, "correction": self.correction}
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ class Audit(Result):
     @property
     def counts(self) -> dict[str, int]:
         """Numbers of claims, by "right", "wrong" and "to measure"."""
-        return {word: sum(checked.right is state for checked in self.claims) for state, word in VERDICT_WORDS.items()}
+        return {verdict: sum(checked.verdict == verdict for checked in self.claims) for verdict in SIGNS}
 
     @property
     def summary(self) -> str:
@@ -158,32 +161,26 @@ class Audit(Result):
         width, indent = text_width(), " " * 7
         lines: list[str] = []  # commands to be copied are not broken
         for checked in self.claims:
-            lines += wrap(checked.claim.says, width, f"{VERDICT_SIGNS[checked.right]} {checked.claim.row:<4} ", indent)
+            lines += wrap(checked.claim.says, width, f"{SIGNS[checked.verdict]} {checked.claim.row:<4} ", indent)
             lines += [line for text in checked.explanation() for line in wrap(text, width, indent, f"{indent}  ")]
         return "\n".join([*lines, *wrap(self.summary, width)])
 
     def blocks(self) -> list[Block]:
-        """Return a table of every claim with its verdict and command, and the summary."""
+        """Return a table of the claims with verdicts and corrections, and the summary."""
         header = ("row", "verdict", "claim", "right instead, or the command that measures", "command")
-        rows = [
-            (
-                checked.claim.row,
-                f"{VERDICT_SIGNS[checked.right]} {VERDICT_WORDS[checked.right]}",
-                checked.claim.says,
-                checked.claim.measure if checked.right is None else " ".join(checked.explanation()),
-                checked.claim.command,
-            )
-            for checked in self.claims
-        ]
-        kinds = [VERDICT_WORDS[checked.right].split()[0] for checked in self.claims]
+        rows: list[tuple[str, ...]] = []
+        for checked in self.claims:
+            claim, sign = checked.claim, SIGNS[checked.verdict]
+            remark = claim.measure or " ".join(checked.explanation())
+            rows.append((claim.row, f"{sign} {checked.verdict}", claim.says, remark, claim.command))
+        kinds = [checked.verdict.split()[0] for checked in self.claims]
         return [Heading(self.title, 1), Table(header, rows, is_text=True, row_kinds=kinds), Text(self.summary)]
 
 
 def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], None] | None = None) -> Audit:
     """Check the claims of some rows, such as C2, or groups of rows, such as C; all claims if `rows` is empty.
 
-    Args:
-        on_progress: called with the number of claims checked so far and their total.
+    `on_progress` receives the number of claims checked so far and their total.
 
     >>> print(check_sources(["D2"]).summary)
     1 claim: 1 right, 0 wrong, 0 to measure.
@@ -198,7 +195,7 @@ def check_sources(rows: Sequence[str] = (), on_progress: Callable[[int, int], No
 
 
 def check_claim(claim: SourceClaim) -> CheckedClaim:
-    """Check a claim with its checker; return it with None as its verdict if it needs training or timing."""
+    """Run the checker of a claim; return it with `right` True or False, or None if it needs training or timing."""
     if claim.measure:
         return CheckedClaim(claim, None)
     result: Any = run_checker(claim.check, claim.of, claim.answers, dict(claim.sizes))

@@ -32,7 +32,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,7 +73,7 @@ _NAME_PATTERN = re.compile(r"[A-Za-z]\w{0,39}")
 
 
 def _split_lines(value: Any) -> Any:
-    """Split a text, or several, into lines without comments and blank lines; return any other value unchanged."""
+    """Split a text, or each of several, into lines without comments and blank lines; return other values unchanged."""
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         return value
@@ -81,8 +81,8 @@ def _split_lines(value: Any) -> Any:
     return tuple(line for line in lines if line)
 
 
-def _as_table(value: Any) -> Any:
-    """Turn a list of names into a table from name to ""; return any other value unchanged."""
+def _list_to_table(value: Any) -> Any:
+    """Turn a list of names into a table with "" for each name; return any other value unchanged."""
     return dict.fromkeys(map(str, value), "") if isinstance(value, list | tuple) else value
 
 
@@ -99,7 +99,7 @@ def list_spellings(name: str) -> tuple[str, str, str]:
 
 
 class GradientCell(Spec):
-    """A function with a loss. Its gradients are the derivatives of the loss."""
+    """A function whose gradients are to be derived: sizes, inputs, forward equations and, usually, a loss."""
 
     name: str = ""
     """How reports call it."""
@@ -111,7 +111,7 @@ class GradientCell(Spec):
     """The loss: an expression that is a number. A derivation may do without; then there are no gradients."""
     answers: TextLines = ()
     """Gradients derived by hand, one `name = expression` a line."""
-    sizes: Annotated[dict[str, str], BeforeValidator(_as_table)] = Field(min_length=1, max_length=12)
+    sizes: Annotated[dict[str, str], BeforeValidator(_list_to_table)] = Field(min_length=1, max_length=12)
     """The sizes with their meaning, such as n_a = "hidden units"; or a list of them."""
     inputs: dict[str, str] = Field(min_length=1, max_length=60)
     """Inputs and parameters with their sides, such as W_f = "n_a n_a+n_x", and what else is true of them."""
@@ -166,10 +166,7 @@ class GradientCell(Spec):
 
     @cached_property
     def gradients(self) -> tuple[str, ...]:
-        """Names of the gradients that can be derived, such as "dW": those of all inputs and steps that are not fixed.
-
-        Empty without a loss.
-        """
+        """Names of the gradients, such as "dW", of inputs and steps that are not fixed; () without a loss."""
         if not self.loss:
             return ()
         fixed = {name for name, kinds in self.input_kinds.items() if kinds & FIXED_KINDS}
@@ -185,28 +182,19 @@ class GradientCell(Spec):
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
-        """Return the cell's spelling of a name, its aliases and its `_t` resolved; an unknown name stays unchanged.
-
-        Args:
-            helpers: names that the answer defines itself; they count as known.
-        """
+        """Return the cell's spelling of a name, without alias and `_t`; unknown names and `helpers` stay unchanged."""
         for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
             if spelling in self.aliases:
                 return self.aliases[spelling]
-            value = self.aliases.get(spelling[1:]) if spelling.startswith("d") else None
-            if value and f"d{value}" in self.all_names:
-                return f"d{value}"
+            gradient = f"d{self.aliases.get(spelling[1:])}"
+            if spelling.startswith("d") and gradient in self.all_names:
+                return gradient
         return name
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
-        """Return an expression with its names in the cell's spelling; raise an InputError at an unknown name or size.
-
-        Args:
-            helpers: names that the answer defines itself; they count as known.
-            source: the line that the expression was read from, for the error's caret.
-        """
+        """Return an expression in the cell's spelling; raise an error at a name of neither the cell nor `helpers`."""
         names = [node for _, node in walk(expression) if node.op == "name"]
         canonical = {  # a name has the position of its first occurrence, where an error points
             node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
@@ -223,7 +211,7 @@ class GradientCell(Spec):
         return expression
 
     def step_index(self, name: str) -> int:
-        """Return the index of the step that computes a value, or the value of a gradient; −1 for sizes and inputs."""
+        """Return the index in `steps` of a step, also if its gradient is named; −1 for sizes and inputs."""
         value = name[1:] if name in self.gradients else name
         return self.steps.index(value) if value in self.steps else -1
 
@@ -284,12 +272,12 @@ CellLike = str | Path | Mapping[str, Any] | GradientCell
 
 @lru_cache
 def _load_builtin(name: str) -> GradientCell:
-    """Return the function of Lemma's own TOML file of that name."""
+    """Read the built-in function of that name, such as "rnn", from its TOML file."""
     return read_cell(read_toml(FUNCTIONS_FOLDER / f"{name}.toml"), name)
 
 
 def find_cell(source: CellLike) -> GradientCell:
-    """Return the function of a built-in name, of the path of a TOML file, or of the table of such a file.
+    """Return the built-in function of that name, or the function in a TOML file or in the table of such a file.
 
     >>> find_cell("rnn").steps
     ('x', 'z1', 'h', 'z2', 'y_hat')
@@ -311,20 +299,14 @@ def find_cell(source: CellLike) -> GradientCell:
 
 
 def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> GradientCell:
-    """Validate the table of a function and run it once; a SpecError names the input or line at fault.
+    """Validate the table of a function and evaluate it once; return the function.
 
-    Args:
-        fields: the table of a TOML file.
-        source: the file or title, for error messages.
-        name: the function's name if `fields` has none; `source` by default.
+    A SpecError names `source` and the input or line at fault; `name` is for a table without one.
     """
-    for table in ("sizes", "inputs", "aliases"):
-        inside = fields.get(table)
-        if not isinstance(inside, Mapping):
-            continue
-        for field in ("forward", "loss", "answers", "about"):
-            if field in inside and field not in fields:  # below a table's heading, TOML takes a field for a part of it
-                raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
+    for table, field in product(("sizes", "inputs", "aliases"), ("forward", "loss", "answers", "about")):
+        inside = fields.get(table)  # below a table's heading, TOML takes a field for a part of it
+        if isinstance(inside, Mapping) and field in inside and field not in fields:
+            raise SpecError(f"{source}: {field} is inside the table [{table}]; move it above the tables.")
     cell = GradientCell.read({"name": name or source, **fields}, source)
     _check_names(cell, source)
     for alias, meaning in cell.aliases.items():
@@ -340,15 +322,22 @@ def read_cell(fields: Mapping[str, Any], source: str, name: str = "") -> Gradien
 
 
 def _check_names(cell: GradientCell, source: str) -> None:
-    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is no formula of the sizes.
+    """Raise a SpecError if a name is unknown, used twice or not allowed, or an axis is not a formula of the sizes."""
+    articles = {"size": "a size", "input": "an input", "step": "a step"}
+    defined: dict[str, str] = {}  # the kind of each name
 
-    Args:
-        source: the file or title, for error messages.
-    """
-    defined: dict[str, str] = {}
-    for kind, names in (("size", cell.sizes), ("input", cell.input_sides)):
-        for name in names:
-            _define_name(source, kind, name, defined)
+    def define(kind: str, name: str) -> None:
+        if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
+            reason = f"cannot be the name of {articles[kind]}; write letters, digits and single _"
+            raise SpecError(f"{source}: '{name}' {reason}.")
+        if name in defined:
+            raise SpecError(f"{source}: the {kind} {name} has the name of {articles[defined[name]]}.")
+        defined[name] = kind
+
+    for name in cell.sizes:
+        define("size", name)
+    for name in cell.input_sides:
+        define("input", name)
     for name, sides in cell.input_sides.items():
         for side in sides:
             try:
@@ -365,31 +354,13 @@ def _check_names(cell: GradientCell, source: str) -> None:
                     message = describe_unknown("name", node.value, [*defined])
                     raise SourceText(equation.text, label).error_at(node.position, message)
             if equation.name in cell.steps:
-                _define_name(source, "step", equation.name, defined)
+                define("step", equation.name)
     except InputError as error:
         raise SpecError(f"{source}: {error}") from None
     values = (*cell.input_sides, *cell.steps)
     for name in values:
         if f"d{name}" in values and f"d{name}" in cell.gradients:
             raise SpecError(f"{source}: d{name} is a value and the gradient of {name}; rename one of them.")
-
-
-def _define_name(source: str, kind: str, name: str, defined: dict[str, str]) -> None:
-    """Add a name to `defined`; raise a SpecError if it is not allowed or already defined.
-
-    Args:
-        source: the file or title, for error messages.
-        kind: "size", "input" or "step".
-        defined: the kind of each defined name, by name; extended.
-    """
-    articles = {"size": "a size", "input": "an input", "step": "a step"}
-    if not _NAME_PATTERN.fullmatch(name) or "__" in name or name in (*RESERVED_NAMES, "loss"):
-        raise SpecError(
-            f"{source}: '{name}' cannot be the name of {articles[kind]}; write letters, digits and single _."
-        )
-    if name in defined:
-        raise SpecError(f"{source}: the {kind} {name} has the name of {articles[defined[name]]}.")
-    defined[name] = kind
 
 
 def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
@@ -402,17 +373,13 @@ def side_polynomial(side: str, cell: GradientCell) -> Polynomial:
 
 @dataclass(frozen=True)
 class Sample:
-    """A random draw of sizes and inputs, with the values of all names of a cell.
-
-    Attributes:
-        size_names: the size, or the sum of sizes, that has each length; no two have the same.
-    """
+    """A random draw of sizes and inputs, with the values of all names of a cell."""
 
     size_names: dict[int, str]
     values: dict[str, Tensor]
 
     def describe_shape(self, shape: Shape) -> str:
-        """Write a shape in the names of the sizes, such as "(n, d)", or "a number" for a scalar."""
+        """Return a shape as text in the names of the sizes, such as "(n, d)", or "a number" for a scalar."""
         if not shape:
             return "a number"
         return f"({', '.join(self.size_names.get(length, str(length)) for length in shape)})"
@@ -488,13 +455,10 @@ def run_forward(
     constants: frozenset[str] = frozenset(),
     source: str = "",
 ) -> None:
-    """Evaluate the equations of a cell and add the results to `values`, the loss as a scalar; in place.
+    """Evaluate the equations of a cell and add the steps and `loss`, a scalar, to `values`.
 
-    Args:
-        values: tensors of the sizes and inputs by name; extended by the steps and `loss`.
-        sample: names of the sizes, for error messages.
-        constants: steps that are detached, so that no gradient flows through them.
-        source: a step that is detached and becomes a leaf, so that its gradient can be taken.
+    Steps in `constants` are detached, so that no gradient flows through them; the step `source` becomes a leaf, whose
+    gradient can be taken. The names of sizes in `sample` are for error messages.
     """
     for equation in cell.equations:
         label = "loss" if equation.name == "loss" else f"forward, line {equation.number}"
@@ -523,11 +487,7 @@ def run_forward(
 def gradient_with_constants(
     cell: GradientCell, sample: Sample, target: str, constants: frozenset[str]
 ) -> Tensor | None:
-    """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it.
-
-    Args:
-        target: name of a gradient, such as "dW".
-    """
+    """Return the gradient `target` with the steps in `constants` detached; None if the loss no longer depends on it."""
     values, source = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}, target[1:]
     with torch.enable_grad():
         if source in values:

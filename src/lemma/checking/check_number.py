@@ -2,16 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from lemma.checking.accounts import account_for, alternative_conventions, split_ratio, symbol_aliases
-from lemma.checking.compare_formula import Verdict, format_number, read_question
+from lemma.checking.accounts import ModelExercise
+from lemma.checking.compare_formula import Verdict, compare_answer, format_number
 from lemma.checking.explain import explain_number
-from lemma.counting.account import Account
-from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
-from lemma.counting.subject import Model, Subject, resolve_subject
+from lemma.counting.count import DEFAULT_CONVENTIONS
+from lemma.counting.polynomial import Polynomial
+from lemma.counting.subject import Model
 from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.numbers import SIZES_HINT, WrittenNumber, read_number
 
@@ -29,13 +28,7 @@ _SIZE_WORDS = {  # the fields and letters that a plain word may mean
 }
 
 
-def check_number(
-    model: Model,
-    quantity: str,
-    value: str,
-    settings: Mapping[str, Any] | None = None,
-    conventions: Conventions = DEFAULT_CONVENTIONS,
-) -> Verdict:
+def check_number(model: Model, quantity: str, value: str, settings: Mapping[str, Any] | None = None) -> Verdict:
     """Check a written number against a quantity of a model, or a change in per cent between two of its sizes.
 
     Args:
@@ -46,46 +39,25 @@ def check_number(
     >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    return NumberQuestion.from_model(model, quantity, settings, conventions).check(read_number(value))
+    return NumberExercise(model, quantity, settings, DEFAULT_CONVENTIONS).check(read_number(value))
 
 
-@dataclass(frozen=True)
-class NumberQuestion:
-    """A question for a number of a model: one quantity, or the ratio of two."""
-
-    account: Account  # says what is right
-    quantities: tuple[str, ...]  # names of one quantity, or of numerator and denominator
-    aliases: Mapping[str, str]  # other names of the account's symbols
-    subject: Subject
-    conventions: Conventions
-
-    @classmethod
-    def from_model(
-        cls, model: Model, quantity: str, settings: Mapping[str, Any] | None, conventions: Conventions
-    ) -> "NumberQuestion":
-        """Return the question for a quantity of a model, counted once for any number of answers.
-
-        Args:
-            quantity: such as `parameters`, or a ratio such as `trainable/frozen`.
-            settings: sizes and choices of the model, by field name or symbol.
-        """
-        names, subject = split_ratio(quantity), resolve_subject(model, settings)
-        account = account_for(subject, names, conventions)
-        return cls(account, names, symbol_aliases(subject.spec, account.symbols), subject, conventions)
+class NumberExercise(ModelExercise):
+    """The exercise to find a number of a model: one quantity, or the ratio of two."""
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
         """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
-        if len(self.quantities) == 2:
+        account = self.account
+        if len(self.names) == 2:
             return self._check_ratio(number)
         if number.start:
             return self._check_change(number)
         if number.is_percent:
             raise InputError(f"'{number.text[:60]}': {SIZES_HINT}")
-        account, quantity = self.account, self.quantities[0]
-        expected = account.quantities[quantity].at(account.symbols)
+        expected = self.quantity.at(account.symbols)
         if expected is None:
             raise CountingError(
-                f"{account.model}: its {quantity} at these sizes are not known, so no number can be checked."
+                f"{account.model}: its {self.names[0]} at these sizes are not known, so no number can be checked."
             )
         answer, right = number.text if number.unit else format_number(number.value), format_number(expected)
         explanation, difference = "", None
@@ -94,26 +66,17 @@ class NumberQuestion:
         elif diagnose:
             explanation = next(self._suggest_explanations(number, expected), "")
             difference = None if number.unit else format_number(number.value - expected)
-        return self._verdict(number, answer, right, expected, explanation, difference=difference)
+        return self._make_verdict(number, answer, right, expected, explanation, difference=difference)
 
-    def expected_change(self, number: WrittenNumber) -> tuple[Fraction, tuple[str, int, int]]:
-        """Return the change in per cent of the quantity between the two sizes that are written after a number.
-
-        Returns:
-            The change, and (symbol, size at the start, size at the end).
-        """
-        account, quantity = self.account, self.quantities[0]
-        if account.quantities[quantity].refused:
-            raise CountingError(
-                f"{account.model}: a part of its {quantity} follows no formula, so no change can be checked."
-            )
-        symbol, start, end = _read_sizes(number, {**{name: name for name in account.order}, **self.aliases})
-        first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
+    def expected_change(self, number: WrittenNumber, formula: Polynomial | None = None) -> Fraction:
+        """Return the change in per cent of a formula (by default, the model's) between the two sizes in `number`."""
+        symbol, start, end = self._read_sizes(number)
+        first, last = (self._evaluate_at(symbol, size, formula) for size in (start, end))
         if not first:
-            raise InputError(f"{quantity} at {symbol}={start} are 0, so that there is no change in per cent.")
-        return (last / first - 1) * 100, (symbol, start, end)
+            raise InputError(f"{self.names[0]} at {symbol}={start} are 0, so that there is no change in per cent.")
+        return (last / first - 1) * 100
 
-    def _verdict(
+    def _make_verdict(
         self,
         number: WrittenNumber,
         answer: str,
@@ -122,19 +85,11 @@ class NumberQuestion:
         *diagnosis: str,
         difference: str | None = None,
     ) -> Verdict:
-        """Return the verdict that compares a number with the right value.
-
-        Args:
-            answer: the number as printed.
-            right: the right value as printed.
-            expected: the right value.
-            diagnosis: sentences that explain the difference; empty ones are dropped.
-            difference: number minus right value as printed; None if it is not shown.
-        """
+        """Return the verdict on a number next to the `expected` one; the texts and the diagnosis are printed."""
         return Verdict(
             equal=number.is_right(expected),
             model=self.account.model,
-            quantity="/".join(self.quantities),
+            quantity="/".join(self.names),
             yours=answer,
             right=right,
             residual=difference,
@@ -145,25 +100,25 @@ class NumberQuestion:
         )
 
     def _check_ratio(self, number: WrittenNumber) -> Verdict:
-        """Return the verdict on a number for the ratio of the two quantities."""
+        """Return the verdict on a number for the ratio of two quantities; a ratio the other way round is explained."""
         account = self.account
-        numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.quantities)
+        numerator, denominator = (account.quantities[name].at(account.symbols) for name in self.names)
         if number.start or numerator is None or not denominator:
             raise InputError(
-                f"{account.model}: {'/'.join(self.quantities)} is a plain number such as 0.125, and not over 0."
+                f"{account.model}: {'/'.join(self.names)} is a plain number such as 0.125, and not over 0."
             )
         ratio = Fraction(numerator, denominator)
         is_inverse = not number.matches(ratio) and numerator and number.matches(1 / ratio)
         sentence = f"{format_number(numerator)} / {format_number(denominator)} = {format_number(ratio)}."
         sentence += " It is the other way round." if is_inverse else ""
-        return self._verdict(number, number.text, format_number(ratio), ratio, sentence)
+        return self._make_verdict(number, number.text, format_number(ratio), ratio, sentence)
 
     def _check_change(self, number: WrittenNumber) -> Verdict:
-        """Return the verdict on a percentage written with two sizes; known mistakes of the reference are explained."""
-        expected, (symbol, start, end) = self.expected_change(number)
+        """Return the verdict on a percentage written with two sizes; one of a wrong reference is explained."""
+        expected, (symbol, start, end) = self.expected_change(number), self._read_sizes(number)
         answer, right = (f"{_format_percent(value, number)} %" for value in (number.value, expected))
         if number.matches(expected):
-            return self._verdict(number, answer, right, expected)
+            return self._make_verdict(number, answer, right, expected)
         first, last = self._evaluate_at(symbol, start), self._evaluate_at(symbol, end)
         at_start = f"{format_number(first)} at {symbol}={start}"
         at_end = f"{format_number(last)} at {symbol}={end}"
@@ -175,31 +130,58 @@ class NumberQuestion:
             f"the change of {symbol} itself": Fraction(end, start) - 1,
         }
         explanations = (f"{answer} is {mistake}." for mistake, ratio in mistakes.items() if number.matches(ratio * 100))
-        return self._verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
+        return self._make_verdict(number, answer, right, expected, f"{at_start}, {at_end}.", next(explanations, ""))
 
-    def _evaluate_at(self, symbol: str, size: int) -> Fraction:
-        """Return the quantity with one symbol set to `size`, and with it the sizes that follow from this symbol."""
+    def _evaluate_at(self, symbol: str, size: int, formula: Polynomial | None = None) -> Fraction:
+        """Return a formula's value (by default, the model's) at another size of `symbol` and sizes it implies."""
         sizes = {**self.account.symbols, symbol: size}
-        for other, default in self.account.defaults.items():
-            if other != symbol:
-                sizes[other] = int(default.at({**self.account.symbols, symbol: size}))
-        return self.account.quantities[self.quantities[0]].polynomial.at(sizes)
+        derived = {name: int(default.at(sizes)) for name, default in self.account.defaults.items() if name != symbol}
+        return (self.quantity.polynomial if formula is None else formula).at({**sizes, **derived})
+
+    def _read_sizes(self, number: WrittenNumber) -> tuple[str, int, int]:
+        """Return (symbol, start, end) of a number with two sizes: "from 2 to 4 layers" or "from L=2 to L=4"."""
+        if self.quantity.refused:
+            raise CountingError(
+                f"{self.account.model}: a part of its {self.names[0]} follows no formula, so no change can be checked."
+            )
+        aliases = {**{name: name for name in self.account.order}, **self.aliases}
+        ends = [_SIZE.fullmatch(text) for text in (number.start, number.end)]
+        if None in ends:
+            raise InputError(f"'{number.text[:60]}': expected two sizes, as in from 2 to 4 layers, or from L=2 to L=4.")
+        symbols: set[str] = set()
+        for name in {name.strip() for end in ends if end for name in (end["before"], end["after"]) if name.strip()}:
+            candidates = (name, *_SIZE_WORDS.get(name.lower().removesuffix("s"), (name.lower(),)))
+            symbol = next((aliases[candidate] for candidate in candidates if candidate in aliases), None)
+            if symbol is None:
+                words = [
+                    f"{word}s" for word, fields in _SIZE_WORDS.items() if any(field in aliases for field in fields)
+                ]
+                raise InputError(describe_unknown("size", name[:40], [*aliases, *words]))
+            symbols.add(symbol)
+        if len(symbols) != 1:
+            raise InputError(
+                f"'{number.text[:60]}': which size changes? Name one of {', '.join(aliases)}, as in from L=2 to L=4."
+            )
+        start, end = (int(re.sub(r"\D", "", end["number"])) for end in ends if end)
+        if not start or not end:
+            raise InputError(f"'{number.text[:60]}': sizes are at least 1.")
+        return symbols.pop(), start, end
 
     def _suggest_explanations(self, number: WrittenNumber, expected: int) -> Iterator[str]:
         """Yield sentences that explain a wrong number, best first: another convention, size, tensor or factor."""
-        account, quantity, sizes = self.account, self.quantities[0], self.account.symbols
-        if quantity in ("flops", "backward"):
-            for differences, formula in alternative_conventions(self.subject, self.conventions):
+        account, name, sizes = self.account, self.names[0], self.account.symbols
+        if name in ("flops", "backward"):
+            for differences, formula in self.alternatives:
                 if number.matches(formula.at(sizes)):
                     yield f"But it is right {', '.join(differences)}."
         if not number.unit:
-            for symbol in [name for name in sizes if name in account.quantities[quantity].polynomial.symbols]:
+            for symbol in [size for size in sizes if size in self.quantity.polynomial.symbols]:
                 right_size = sizes[symbol]
                 for size in (*range(1, MAX_GUESSED_SIZE + 1), 2 * right_size, right_size // 2 or 1):
                     if size != right_size and number.matches(self._evaluate_at(symbol, size)):
                         yield f"It would be right at {symbol}={size}; here {symbol}={right_size}."
-            if not account.quantities[quantity].refused:
-                explanation = explain_number(read_question(account, quantity, str(number.value), {}))
+            if not self.quantity.refused:
+                explanation = explain_number(compare_answer(account, name, str(number.value), {}))
                 if explanation:
                     yield explanation.replace("our formula", "our number")
         for factor in SIMPLE_FACTORS:
@@ -211,33 +193,6 @@ class NumberQuestion:
 
 
 def _format_percent(value: Fraction, number: WrittenNumber) -> str:
-    """Write a percentage, without its sign, with as many decimals as the student's number has, and at least 1."""
+    """Return a percentage as text, without its sign, with the decimals of the student's number, at least 1."""
     text = f"{float(value):.{max(1, len(str(number.unit.denominator)) - 1)}f}"
     return text.removesuffix(".0") if value == number.value else text
-
-
-def _read_sizes(number: WrittenNumber, aliases: Mapping[str, str]) -> tuple[str, int, int]:
-    """Return (symbol, start, end) of a number written with two sizes: "from 2 to 4 layers" or "from L=2 to L=4".
-
-    Args:
-        aliases: symbols by the names that people may write.
-    """
-    ends = [_SIZE.fullmatch(text) for text in (number.start, number.end)]
-    if None in ends:
-        raise InputError(f"'{number.text[:60]}': expected two sizes, as in from 2 to 4 layers, or from L=2 to L=4.")
-    symbols: set[str] = set()
-    for name in {name.strip() for end in ends if end for name in (end["before"], end["after"]) if name.strip()}:
-        candidates = (name, *_SIZE_WORDS.get(name.lower().removesuffix("s"), (name.lower(),)))
-        symbol = next((aliases[candidate] for candidate in candidates if candidate in aliases), None)
-        if symbol is None:
-            words = [f"{word}s" for word, fields in _SIZE_WORDS.items() if any(field in aliases for field in fields)]
-            raise InputError(describe_unknown("size", name[:40], [*aliases, *words]))
-        symbols.add(symbol)
-    if len(symbols) != 1:
-        raise InputError(
-            f"'{number.text[:60]}': which size changes? Name one of {', '.join(aliases)}, as in from L=2 to L=4."
-        )
-    start, end = (int(re.sub(r"\D", "", end["number"])) for end in ends if end)
-    if not start or not end:
-        raise InputError(f"'{number.text[:60]}': sizes are at least 1.")
-    return symbols.pop(), start, end

@@ -10,7 +10,7 @@ OUTCOME_KINDS: dict[str, TextKind] = {"right": "good", "wrong": "bad"}
 
 
 class CheckedLine:
-    """Line of an answer and its outcome.
+    """A line of an answer and its outcome.
 
     Subclasses are dataclasses that give `outcome` and `text` as fields or properties. The outcome is "right", "wrong",
     or another word for a line that was read but not checked.
@@ -89,7 +89,7 @@ class CheckedLines(Result, Generic[LineT]):
         return f"{right} of {len(self.checked)} right."
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
+        """Return the texts of the first wrong line and of its correction; of all lines and "" if none is wrong."""
         if not self.checked:
             return self.summary, "no line was checked."
         wrong = next((line for line in self.checked if line.outcome == "wrong"), None)
@@ -98,7 +98,7 @@ class CheckedLines(Result, Generic[LineT]):
         return wrong.claim, wrong.correction
 
     def blocks(self) -> list[Block]:
-        """Return every line with its outcome and notes, then the notes on all lines and the summary."""
+        """Return each line with its outcome and notes, then the notes on all lines and the summary."""
         blocks: list[Block] = []
         for line in self.lines:
             blocks.append(Text(f"{line.outcome:<8}{line.text}", OUTCOME_KINDS.get(line.outcome, "")))
@@ -107,5 +107,5 @@ class CheckedLines(Result, Generic[LineT]):
         return [*blocks, *(Text(note, "note") for note in self.notes), Text(self.summary, "note")]
 
     def details(self) -> list[Block]:
-        """Return the title and everything that is printed."""
+        """Return the title and the blocks that are printed."""
         return [Heading(self.title, 1), *self.blocks()]

@@ -24,8 +24,8 @@ Number = int | Fraction
 
 
 @dataclass(frozen=True)
-class FormulaQuestion:
-    """The question whether an answer equals a quantity, both in the same symbols."""
+class FormulaComparison:
+    """A student's formula next to the model's formula for the same quantity, in the same symbols."""
 
     account: Account
     quantity: Quantity
@@ -86,22 +86,17 @@ class FormulaQuestion:
         return [name for name in self.account.order if name != BATCH]
 
     @cached_property
-    def count_symbols(self) -> list[str]:
+    def counting_symbols(self) -> list[str]:
         """Symbols that count layers, words or positions; people are off by 1 in these, not in widths."""
         layers = {name for part in self.quantity.groups for name in part.repeats.symbols}
         return [name for name in self.confusable_symbols if name in layers | COUNT_SYMBOLS]
 
     def write(self, formula: Polynomial | Rational) -> str:
-        """Write a formula with its symbols in the account's order, or only its number of terms if it is too long."""
+        """Return a formula as text in the account's order of symbols; only its number of terms if it is too long."""
         return write_or_summarize(formula, self.account.order)
 
     def make_verdict(self, *diagnosis: str, equal: bool = False) -> "Verdict":
-        """Return the verdict on the answer, with sentences that explain it.
-
-        Args:
-            diagnosis: sentences, best first.
-            equal: whether the answer counts as right; if not, the verdict has the difference.
-        """
+        """Return the verdict on the answer; `diagnosis` are sentences that explain it, best first."""
         account, residual = self.account, None
         if not equal and not self.is_equal:
             direct, negated = self.write(self.difference), self.write(-self.difference)
@@ -128,19 +123,13 @@ class FormulaQuestion:
 
 
 @work_limit(MAX_COMPARING_STEPS)
-def read_question(
+def compare_answer(
     account: Account, quantity_name: str, text: str, aliases: Mapping[str, str], fixed_sizes: Iterable[str] = ()
-) -> FormulaQuestion:
-    """Parse an answer into a question that compares it with the model's formula.
+) -> FormulaComparison:
+    """Parse an answer and put it next to the model's formula for the quantity.
 
-    The answer may leave out sizes that follow from others, such as d_ff = 4d.
-
-    Args:
-        account: the model's formulas and sizes.
-        quantity_name: the account's quantity that the answer is for, such as `parameters`.
-        text: the answer as the user typed it.
-        aliases: symbols of the account by their other names.
-        fixed_sizes: sizes that the user set, by symbol or alias.
+    The answer may leave out sizes that follow from others, such as d_ff = 4d, and those in `fixed_sizes`, which the
+    user set, by symbol or alias.
     """
     quantity = account.quantities[quantity_name]
     if quantity.refused:
@@ -153,7 +142,7 @@ def read_question(
     *chain, answer = (
         substitute(substitute(member, alias_values), only_at) for member in (*reading.chain, reading.value)
     )
-    notes = _reading_notes(reading, account, aliases, alias_values)
+    notes = _reading_notes(reading, account, aliases)
     notes += _chain_notes((*chain, answer), account, is_list=len(chain) == 1 and "=" not in text)
     # a number after a formula is the formula's value at the requested sizes: the formula is checked
     stated_number = None
@@ -162,26 +151,19 @@ def read_question(
         answer, stated_number = formula, answer.constant
     numeric_settings = (name for name, value in reading.settings.items() if value.constant is not None)
     fixed = frozenset(aliases.get(name, name) for name in (*fixed_sizes, *numeric_settings))
-    question = FormulaQuestion(account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed)
-    return substitute_defaults(question)
+    comparison = FormulaComparison(account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed)
+    return substitute_defaults(comparison)
 
 
-def _reading_notes(
-    reading: FormulaReading, account: Account, aliases: Mapping[str, str], alias_values: Mapping[str, Polynomial]
-) -> list[str]:
-    """Return sentences on letters with two readings, and on settings in the answer that differ from the model's.
-
-    Args:
-        aliases: symbols of the account by their other names.
-        alias_values: the same symbols as polynomials.
-    """
+def _reading_notes(reading: FormulaReading, account: Account, aliases: Mapping[str, str]) -> list[str]:
+    """Return sentences on letters with two readings, and on settings in the answer that differ from the model's."""
     notes: list[str] = []
     if reading.interpretations:
         num_hidden = len(reading.interpretations) - MAX_INTERPRETATIONS
         more = f" and {num_hidden} more" if num_hidden > 0 else ""
         notes.append(f"Read {', '.join(reading.interpretations[:MAX_INTERPRETATIONS])}{more}.")
     for name, setting in reading.settings.items():
-        size, value = aliases.get(name, name), substitute(setting, alias_values)
+        size, value = aliases.get(name, name), substitute(setting, {alias: symbol(of) for alias, of in aliases.items()})
         actual = account.symbols[size]
         expected = account.defaults.get(size, as_polynomial(actual))
         if value not in (Rational(expected), Rational(symbol(size))) and value.constant != actual:
@@ -193,11 +175,9 @@ def _reading_notes(
 
 
 def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -> list[str]:
-    """Return a sentence on the first wrong equality of a chain a = b = c, or on parts that do not add up; or [].
+    """Return a sentence on the first wrong equality of the members of a chain a = b = c; or [].
 
-    Args:
-        members: the formulas between the equality signs, in order.
-        is_list: whether the first member is a sum of listed parts and the second their total.
+    With `is_list` the first member is a sum of listed parts and the second their total.
     """
     for number, (left, right) in enumerate(pairwise(members), 1):
         difference = substitute(left - right, account.defaults)
@@ -213,47 +193,43 @@ def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -
     return []
 
 
-def substitute_defaults(question: FormulaQuestion) -> FormulaQuestion:
-    """Return the question with sizes that follow from others, such as d_ff = 4d, replaced in the model's formula.
+def substitute_defaults(comparison: FormulaComparison) -> FormulaComparison:
+    """Return the comparison with sizes that follow from others, such as d_ff = 4d, replaced in the model's formula.
 
     They are replaced in both formulas or only where the answer does not name them, whichever makes the difference
     shorter.
     """
-    question = replace(question, quantity=replace(question.quantity, groups=question.original_parts))
-    defaults = question.account.defaults
-    unused = {size: default for size, default in defaults.items() if size not in question.answer.symbols}
-    candidates = (_substitute_symbols(question, unused), _substitute_symbols(question, defaults))
+    comparison = replace(comparison, quantity=replace(comparison.quantity, groups=comparison.original_parts))
+    defaults = comparison.account.defaults
+    unused = {size: default for size, default in defaults.items() if size not in comparison.answer.symbols}
+    candidates = (_substitute_symbols(comparison, unused), _substitute_symbols(comparison, defaults))
     return min(candidates, key=lambda candidate: len(candidate.difference.numerator.terms))
 
 
-def substitute_sizes(question: FormulaQuestion) -> FormulaQuestion | None:
-    """Return the question with numbers for the sizes that the answer does not name; None if there are no such sizes.
+def substitute_sizes(comparison: FormulaComparison) -> FormulaComparison | None:
+    """Return the comparison with numbers for the sizes that the answer does not name; None if there are no such sizes.
 
     Batch and time stay, unless they may be omitted: a formula without them counts for less than a batch.
     """
-    input_sizes = {BATCH, "T"} if question.quantity.name != "parameters" else set()
-    answer, expected = question.answer.symbols, question.expected.symbols
-    absent = {name for name in expected - answer if name not in input_sizes or question.can_omit(name)}
+    input_sizes = {BATCH, "T"} if comparison.quantity.name != "parameters" else set()
+    answer, expected = comparison.answer.symbols, comparison.expected.symbols
+    absent = {name for name in expected - answer if name not in input_sizes or comparison.can_omit(name)}
     if not absent or (answer and not answer & expected):
         return None
-    sizes = question.account.symbols
-    return _substitute_symbols(question, {name: as_polynomial(sizes[name]) for name in sorted(absent)})
+    sizes = comparison.account.symbols
+    return _substitute_symbols(comparison, {name: as_polynomial(sizes[name]) for name in sorted(absent)})
 
 
-def _substitute_symbols(question: FormulaQuestion, values: Mapping[str, Polynomial]) -> FormulaQuestion:
-    """Return the question with symbols replaced by polynomials in the answer and in the model's formula."""
-    parts: list[Part] = []
+def _substitute_symbols(comparison: FormulaComparison, values: Mapping[str, Polynomial]) -> FormulaComparison:
+    """Return the comparison with symbols replaced by polynomials in the answer and in the model's formula."""
     with work_limit(None):
-        for part in question.quantity.groups:
-            each, repeats = part.each.substitute_all(values), part.repeats.substitute_all(values)
-            shape = None if part.shape is None else tuple(size.substitute_all(values) for size in part.shape)
-            parts.append(replace(part, each=each, repeats=repeats, shape=shape))
-    quantity = replace(question.quantity, groups=tuple(parts))
-    return replace(question, answer=substitute(question.answer, values), quantity=quantity)
+        parts = tuple(part.substitute(values) for part in comparison.quantity.groups)
+    quantity = replace(comparison.quantity, groups=parts)
+    return replace(comparison, answer=substitute(comparison.answer, values), quantity=quantity)
 
 
 def write_or_summarize(formula: Polynomial | Rational, order: Sequence[str]) -> str:
-    """Write a formula with symbols in this order, or a phrase with its number of terms if it is too long to be read."""
+    """Return a formula as text with symbols in this order, or a phrase with its number of terms if it is too long."""
     polynomials = (formula.numerator, formula.denominator) if isinstance(formula, Rational) else (formula,)
     num_terms = max(len(polynomial.terms) for polynomial in polynomials)
     if num_terms > MAX_PRINTED_TERMS:
@@ -277,7 +253,7 @@ def is_sum(text: str) -> bool:
 
 @dataclass(frozen=True)
 class Verdict(Result):
-    """The verdict on an answer: true if it is right."""
+    """The verdict on a formula or a number, with the right answer and explanations; true if the answer is right."""
 
     equal: bool
     model: str
@@ -295,7 +271,7 @@ class Verdict(Result):
         return self.equal
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the answer as it was read, and the right answer with an explanation, "" if both are equal."""
+        """Return the answer as it was read, and the right answer with its explanations, "" if the answer is right."""
         return self.yours, "" if self.equal else " ".join([f"{self.right}.", *self.diagnosis])
 
     @property
@@ -304,10 +280,16 @@ class Verdict(Result):
         return f"{self.model}: {self.quantity}"
 
     @property
+    def solution(self) -> str:
+        """The right answer; a formula with its number at the requested sizes."""
+        number = format_number(self.right_at)
+        return f"{self.right} = {number}" if has_symbols(self.right) and self.right != number else self.right
+
+    @property
     def headline(self) -> str:
         """The verdict in a sentence such as "Not equal: yours − model = −d_h.", printed first."""
         if self.equal:
-            return f"Equal: {self.right}{f' = {format_number(self.right_at)}' if has_symbols(self.right) else ''}."
+            return f"Equal: {self.solution}."
         if self.residual is None:
             return f"Not equal: yours is {self.yours}, the model's {self.right}."
         is_accidental = has_symbols(self.residual) and self.yours_at == self.right_at
@@ -315,11 +297,11 @@ class Verdict(Result):
         return f"Not equal: yours − model = {self.residual.replace('-', '−')}{note}."
 
     def blocks(self) -> list[Block]:
-        """Return the verdict as a paragraph: headline, explanations and remarks."""
+        """Return the headline, explanations and remarks as a paragraph."""
         return [Text(" ".join([self.headline, *self.diagnosis, *self.remarks]), "note")]
 
     def details(self) -> list[Block]:
-        """Return the headline, a table of both formulas with their values, and the explanations."""
+        """Return the headline, a table of both formulas and their numbers, and the explanations."""
         rows = [("yours", self.yours, self.yours_at), (self.title, self.right, self.right_at)]
         cells = [(name, text, f"= {format_number(number)}" if has_symbols(text) else "") for name, text, number in rows]
         headline = Text(self.headline, "good" if self.equal else "bad")
@@ -338,7 +320,7 @@ def has_symbols(text: str) -> bool:
 
 
 def format_number(value: Number) -> str:
-    """Write a number, with thousands separated if it is whole.
+    """Return a number as text, with thousands separated if it is whole.
 
     >>> format_number(9721596), format_number(Fraction(1, 3))
     ('9,721,596', '0.333333')

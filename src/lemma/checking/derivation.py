@@ -20,6 +20,7 @@ A name of its forward pass, or with a loss the gradient of one, has the value th
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,14 +29,7 @@ from typing import Any, Literal
 from lemma.checking.cells import MAX_FILE_BYTES, GradientCell, add_values, read_cell
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.compare_formula import write_or_summarize
-from lemma.checking.expressions import (
-    Evaluator,
-    Node,
-    ShapeError,
-    limited_work,
-    parse_steps,
-    variable,
-)
+from lemma.checking.expressions import Evaluator, Node, ShapeError, limited_work, parse_steps, variable
 from lemma.checking.gradients import MAX_LINES, describe_shape_error
 from lemma.checking.read_formula import FILLER_WORDS, is_function_name, read_answer, split_into_symbols, substitute
 from lemma.checking.repairs import RepairSearch, is_close, relative_error
@@ -52,7 +46,7 @@ PREVIOUS = "the step before"
 
 @dataclass(frozen=True)
 class DerivationStep(CheckedLine):
-    """A step and whether it equals the one before; the reason says what differs."""
+    """A line of a derivation and whether it equals the step before; the reason says what differs."""
 
     line: int
     text: str
@@ -61,7 +55,7 @@ class DerivationStep(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The reason of a wrong step, if there is one, to be printed below it."""
+        """The reason of a wrong step; () for other steps."""
         return (self.reason,) if self.reason else ()
 
 
@@ -122,11 +116,19 @@ def check_derivation(source: str | Path | Mapping[str, Any]) -> DerivationReport
         raise SpecError(f"{path}: it cannot be read as text ({error}).") from None
 
 
-def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
-    """Return (line number, text) of every line that is not empty, without its comment.
+@work_limit(MAX_FORMULA_STEPS)
+def _check_formulas(text: str, title: str) -> DerivationReport:
+    """Check the steps of a derivation of formulas, a step a line; `title` names it in the report."""
+    return _check_lines(text, title, title)
+
+
+def _check_lines(text: str, title: str, name: str, derivation: "_Derivation | None" = None) -> DerivationReport:
+    """Check every line of a derivation that is not empty, without its comment.
 
     Args:
         title: the file or title of the derivation, for error messages.
+        name: its name in the report.
+        derivation: the state of a derivation with matrices; None for formulas, whose symbols the lines show.
     """
     lines = [(number, line.partition("#")[0].strip()) for number, line in enumerate(text.splitlines(), 1)]
     lines = [(number, line) for number, line in lines if line]
@@ -134,12 +136,40 @@ def _number_lines(text: str, title: str) -> list[tuple[int, str]]:
         raise InputError(f"{title} has {len(lines)} lines. Check at most {MAX_LINES} at once.")
     if not lines:
         raise InputError(f"{title} is empty. Write a step a line.")
-    return lines
+    derivation = derivation or _FormulaDerivation(_find_symbols([line for _, line in lines]))
+    return DerivationReport(name, tuple(derivation.check(number, line) for number, line in lines))
 
 
-def _choose_outcome(reason: str, is_checked: bool) -> Literal["given", "right", "wrong"]:
-    """Return "wrong" if there is a reason, otherwise "right" if the step was compared and "given" if not."""
-    return "wrong" if reason else "right" if is_checked else "given"
+class _Derivation(ABC):
+    """The state of checking a derivation line by line; `last` is the last step of the chain, None at its start."""
+
+    last: Any = None
+
+    @abstractmethod
+    def check(self, line_number: int, line: str) -> DerivationStep:
+        """Compare a line with the step before it, and make it the last step; return its outcome."""
+
+    @abstractmethod
+    def describe_difference(self, previous: Any, step: Any) -> str:
+        """Return a clause on how a formula differs from the previous one; "" if they are equal."""
+
+    def compare(
+        self, line_number: int, line: str, members: Sequence[Any], first_number: int | None = None
+    ) -> DerivationStep:
+        """Compare each formula of a line with the one before it, up to the first difference; return the line's outcome.
+
+        Args:
+            members: the formulas between the equality signs of the line.
+            first_number: number of the line's first equality; None if the report does not say which one is wrong.
+        """
+        reason, is_checked = "", False
+        for index, member in enumerate(members):
+            if self.last is not None and not reason:
+                is_checked, reason = True, self.describe_difference(self.last, member)
+                if reason and first_number is not None and len(members) > 1:
+                    reason = f"equality {first_number + index} of the line: {reason}"
+            self.last = member
+        return DerivationStep(line_number, line, "wrong" if reason else "right" if is_checked else "given", reason)
 
 
 # Formulas, compared exactly.
@@ -150,83 +180,56 @@ _EQUALITY = re.compile(r"^(?:=|⇒|=>|\\implies|&=)+\s*")
 _SYMBOL, _FACTOR = re.compile(r"[^\W\d_]\d*(?:_\w+)?"), re.compile(r"[^\W\d_]\d*")
 
 
-@work_limit(MAX_FORMULA_STEPS)
-def _check_formulas(text: str, title: str) -> DerivationReport:
-    """Check the steps of a derivation of formulas, a step a line; `title` names it in the report."""
-    lines = _number_lines(text, title)
-    derivation = _FormulaDerivation(_find_symbols([line for _, line in lines]))
-    return DerivationReport(title, tuple(derivation.check(number, line) for number, line in lines))
-
-
-class _FormulaDerivation:
-    """The state of a derivation of formulas: the meanings of names, and the last step."""
+class _FormulaDerivation(_Derivation):
+    """A derivation of formulas, which defines names on the way: `meanings` maps each to its formula."""
 
     def __init__(self, symbols: set[str]) -> None:
         self.symbols = sorted(symbols)
         self.meanings: dict[str, Rational] = {}
-        self.last: Rational | None = None
         self.calculator = Calculator()
 
     def expand(self, value: Rational) -> Rational:
         """Return a formula with every defined name replaced by its meaning."""
         return substitute(value, dict(reversed(self.meanings.items())), self.calculator)
 
-    def check(self, number: int, line: str) -> DerivationStep:
-        """Compare a line with the step before it, or store the definition it holds.
-
-        Args:
-            number: the line number.
-        """
-        is_definition, name, body = self._split(line)
+    def check(self, line_number: int, line: str) -> DerivationStep:
+        """Compare the formulas of a line `P = …` or `= …` with the step before; `let P = …` only defines a name."""
+        is_definition, name, body = self._split_definition(line)
         symbols = [symbol for symbol in self.symbols if symbol != name or symbol in self.meanings]
         try:
             reading = read_answer(body, symbols)
         except InputError as error:
-            raise InputError(f"line {number}: {error}") from None
+            raise InputError(f"line {line_number}: {error}") from None
         for symbol, setting in reading.settings.items():
             self.meanings[symbol] = self.expand(setting)
         if is_definition:
             if not name:
-                raise InputError(f"line {number}: write a name and its meaning, as in: let d_ff = 4d.")
+                raise InputError(f"line {line_number}: write a name and its meaning, as in: let d_ff = 4d.")
             self.meanings[name] = self.expand(reading.value)
-            return DerivationStep(number, line, "given")
+            return DerivationStep(line_number, line, "given")
         if name:  # a chain begins; the meaning that the name has already is its first step
             self.last = self.meanings.get(name)
         members = (*reading.chain, reading.value)
-        reason, is_checked = self._compare(members, first_number=1 if name else 0)
+        step = self.compare(line_number, line, members, first_number=1 if name else 0)
         if name:
             self.meanings[name] = self.expand(members[-1])
-        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
+        return step
 
-    def _split(self, line: str) -> tuple[bool, str, str]:
-        """Split a line into (is it a definition such as `let d_ff = 4d`, the name before its = or "", its formula)."""
+    def describe_difference(self, previous: Rational, step: Rational) -> str:
+        """Return the difference of two formulas as a clause; "" if it is 0."""
+        difference = self.expand(previous) - self.expand(step)
+        if not difference.numerator:
+            return ""
+        return f"{PREVIOUS} − this step = {write_or_summarize(difference, self.symbols).replace('-', '−')}"
+
+    def _split_definition(self, line: str) -> tuple[bool, str, str]:
+        """Return (is the line a definition such as `let d_ff = 4d`, name before its = or "", formula after it)."""
         definition = _DEFINITION.match(line)
         body = line[definition.end() :] if definition else _EQUALITY.sub("", line)
         match = _NAME.match(body) if definition or body == line else None
         if match is None:
             return bool(definition), "", body
         return bool(definition), _strip_braces(match[1]), body[match.end() :]
-
-    def _compare(self, members: Sequence[Rational], first_number: int) -> tuple[str, bool]:
-        """Compare each formula of a line with the formula before it, starting from the last line's.
-
-        Args:
-            members: the formulas between the equality signs of the line.
-            first_number: number of the line's first equality, for the message.
-
-        Returns:
-            A sentence on the first difference, "" without a difference, and whether anything was compared.
-        """
-        reason, is_checked = "", False
-        for number, value in enumerate(members, first_number):
-            if self.last is not None:
-                is_checked, difference = True, self.expand(self.last) - self.expand(value)
-                if difference.numerator and not reason:
-                    location = f"equality {number} of the line: " if len(members) > 1 else ""
-                    formula = write_or_summarize(difference, self.symbols).replace("-", "−")
-                    reason = f"{location}{PREVIOUS} − this step = {formula}"
-            self.last = value
-        return reason, is_checked
 
 
 def _strip_braces(name: str) -> str:
@@ -269,47 +272,38 @@ def _check_steps(fields: Mapping[str, Any], title: str) -> DerivationReport:
     steps = fields.get("steps")
     if not isinstance(steps, str):
         raise SpecError(f"{title}: steps is missing: a text with a step a line, as in steps = 'Y = X @ W'.")
-    lines = _number_lines(steps, title)
     cell = read_cell({name: value for name, value in fields.items() if name != "steps"}, title, Path(title).stem)
-    derivation = _MatrixDerivation(cell)
-    return DerivationReport(cell.name, tuple(derivation.check(number, line) for number, line in lines))
+    return _check_lines(steps, title, cell.name, _MatrixDerivation(cell))
 
 
-class _MatrixDerivation:
-    """The state of a derivation with matrices: values of names in the samples, the chain, and the last step."""
+class _MatrixDerivation(_Derivation):
+    """A derivation with matrices, whose steps are compared by their values in random samples."""
 
     def __init__(self, cell: GradientCell) -> None:
         self.cell, self.samples, self.search = cell, cell.samples, RepairSearch(cell)
-        self.last: Node | None = None
         self.chain = ""
 
-    def check(self, number: int, line: str) -> DerivationStep:
-        """Compare a line `name = expression = …` with the step before it, by value in every sample.
-
-        Args:
-            number: the line number.
-        """
-        name, expressions = parse_steps(line, number)
+    def check(self, line_number: int, line: str) -> DerivationStep:
+        """Compare the expressions of a line with the step before; a new name can be used in later lines."""
+        name, expressions = parse_steps(line, line_number)
         if name and (canonical := self.cell.canonical(name)) in self.cell.all_names:
             name, expressions = canonical, [variable(canonical), *expressions]
         if name and name != self.chain:
             self.last, self.chain = None, name
-        reason, is_checked, source = "", False, SourceText(line, f"line {number}, column")
-        for expression in expressions:
-            expression = self.cell.canonicalize(expression, self.samples[0].values, source)
-            if self.last is not None:
-                is_checked, reason = True, reason or self._describe_difference(self.last, expression)
-            self.last = expression
+        source, inputs = SourceText(line, f"line {line_number}, column"), self.samples[0].values
+        expressions = [self.cell.canonicalize(expression, inputs, source) for expression in expressions]
+        step = self.compare(line_number, line, expressions)
         if name and name not in self.cell.all_names:
             try:
-                values = [Evaluator(sample.values)(self.last or expressions[-1]) for sample in self.samples]
+                values = [Evaluator(sample.values)(expressions[-1]) for sample in self.samples]
                 self.samples = add_values(self.samples, name, values)
             except ShapeError as error:
-                reason = reason or describe_shape_error(error, self.samples[0])
-        return DerivationStep(number, line, _choose_outcome(reason, is_checked), reason)
+                if not step.reason:
+                    return replace(step, outcome="wrong", reason=describe_shape_error(error, self.samples[0]))
+        return step
 
-    def _describe_difference(self, previous: Node, step: Node) -> str:
-        """Return a sentence on how the values of two expressions differ, and a repair if any; "" if they are equal."""
+    def describe_difference(self, previous: Node, step: Node) -> str:
+        """Return a clause on shapes or values that differ, with a repair if a simple one fits; "" if all are equal."""
         samples = self.samples
         try:
             expected = [Evaluator(sample.values)(previous) for sample in samples]

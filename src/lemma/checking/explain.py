@@ -12,7 +12,7 @@ from math import inf
 from typing import Literal, get_args, get_origin
 
 from lemma.checking.accounts import TIED_SIZES
-from lemma.checking.compare_formula import FormulaQuestion
+from lemma.checking.compare_formula import FormulaComparison
 from lemma.checking.mistakes import (
     COST_FACTOR,
     COST_TENSOR,
@@ -35,61 +35,60 @@ MAX_CACHED_TABLES = 32
 NUM_DRAWS = 4  # random sizes at which other settings are tried
 
 
-def explain(question: FormulaQuestion) -> tuple[str, float]:
+def explain(comparison: FormulaComparison) -> tuple[str, float]:
     """Return a sentence on the simplest mistakes that explain a wrong formula, and their cost; or ("", infinity)."""
-    difference, answer = question.explainable_difference, question.answer_polynomial
+    difference, answer = comparison.explainable_difference, comparison.answer_polynomial
     if difference is None or answer is None:
         return "", inf
-    mistakes = list(foreign_mistakes(question, difference))
-    ratio = divide_exactly(answer, question.expected) if answer.symbols else None
+    mistakes = list(foreign_mistakes(comparison, difference))
+    ratio = divide_exactly(answer, comparison.expected) if answer.symbols else None
     if ratio is not None and len(ratio.terms) == 1:
         number = ratio.common_factor()[0]
         if max(abs(number.numerator), number.denominator) <= MAX_FACTOR:
-            paths = frozenset(part.path for part in question.quantity.groups)
-            message = f"your formula is {question.write(ratio)} times the model's"
+            paths = frozenset(part.path for part in comparison.quantity.groups)
+            message = f"your formula is {comparison.write(ratio)} times the model's"
             mistakes.append(Mistake(difference, COST_TENSOR, message, paths=paths))
-    return MistakeTable(mistakes, _build_table(question)).explain(difference)
+    return MistakeTable(mistakes, _build_table(comparison)).explain(difference)
 
 
-def explain_number(question: FormulaQuestion) -> str:
+def explain_number(comparison: FormulaComparison) -> str:
     """Return a sentence on the mistake that explains a wrong number at the model's sizes; "" without one.
 
     Only single mistakes are tried: with two, almost any number could be explained by chance.
     """
-    sizes, table = question.account.symbols, _build_table(question)
-    difference = question.answer.at(sizes) - question.expected.at(sizes)
+    sizes, table = comparison.account.symbols, _build_table(comparison)
+    difference = comparison.answer.at(sizes) - comparison.expected.at(sizes)
     deltas = [delta for delta in table.by_delta if delta.at(sizes) == difference]
     lowest = min(map(table.cost, deltas), default=None)
     mistakes = [mistake for delta in deltas for mistake in table.by_delta[delta] if mistake.cost == lowest]
     return _to_sentence(_join_alternatives(_describe_mistakes(mistakes), ", or ")) if mistakes else ""
 
 
-def describe_nearest(question: FormulaQuestion) -> str:
+def describe_nearest(comparison: FormulaComparison) -> str:
     """Return a hint for a difference that no mistakes explain: the group of tensors with the most similar formula."""
-    difference, groups = question.explainable_difference, group_parts(question.quantity.groups)
+    difference, groups = comparison.explainable_difference, group_parts(comparison.quantity.groups)
     assert difference is not None
     if not groups:
         return "No simple explanation: the model has nothing of the kind."
 
     def remainder(group: PartGroup) -> Polynomial:
         """Return the shorter of the difference minus and plus the group's formula."""
-        candidates = (difference - group.total, difference + group.total)
-        return min(candidates, key=lambda formula: len(formula.terms))
+        return min(difference - group.total, difference + group.total, key=lambda formula: len(formula.terms))
 
     def overlap(group: PartGroup) -> float:
         """Return the fraction of monomials that the difference and the group's formula have in common."""
         left, right = difference.terms.keys(), group.total.terms.keys()
         return len(left & right) / len(left | right)
 
-    group = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
-    if len(remainder(group).terms) < len(difference.terms):
-        nearest, rest = f"{group.name}, {question.write(group.total)}", question.write(remainder(group))
-        return f"No simple explanation. Nearest to the difference is {nearest}; beyond that, {rest} is left."
-    group = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
-    if not overlap(group):
+    nearest = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
+    if len(remainder(nearest).terms) < len(difference.terms):
+        name, rest = f"{nearest.name}, {comparison.write(nearest.total)}", comparison.write(remainder(nearest))
+        return f"No simple explanation. Nearest to the difference is {name}; beyond that, {rest} is left."
+    nearest = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
+    if not overlap(nearest):
         return "No simple explanation: no part of the model has terms like those of the difference."
-    nearest = f"{group.name}, {question.write(group.total)}"
-    return f"No simple explanation. The terms that differ are like those of {nearest}."
+    name = f"{nearest.name}, {comparison.write(nearest.total)}"
+    return f"No simple explanation. The terms that differ are like those of {name}."
 
 
 _PRIME = 2**61 - 1
@@ -115,7 +114,7 @@ def fingerprint(formula: Polynomial) -> int:
 
 
 class MistakeTable:
-    """Candidate mistakes by their effect on the formula; of mistakes that say the same, the cheapest."""
+    """Candidate mistakes by their change of the model's formula; of mistakes with the same name, the cheapest."""
 
     def __init__(self, mistakes: Iterable[Mistake], base: "MistakeTable | None" = None) -> None:
         self.by_delta = {delta: [*mistakes] for delta, mistakes in base.by_delta.items()} if base else {}
@@ -136,20 +135,20 @@ class MistakeTable:
         return self.by_delta[delta][0].cost if delta in self.by_delta else inf
 
     def explain(self, difference: Polynomial) -> tuple[str, float]:
-        """Return a sentence on the mistakes whose effects sum to a difference, and their cost; or ("", infinity).
+        """Return a sentence on the mistakes whose changes sum to a difference, and their cost; or ("", infinity).
 
-        Single mistakes are tried first, then pairs, then triples; the sentence lists all that are as cheap.
+        Single mistakes are tried first, then pairs, then triples; the sentence lists all of the least cost.
         """
         if difference in self.by_delta:
             lowest, separator, has_rivals = self.cost(difference), ", or ", False
             clauses = _describe_mistakes([choice for choice in self.by_delta[difference] if choice.cost == lowest])
         else:
-            explanations, has_rivals = self._cheapest(self._find_sums(difference, 2, COST_FACTOR + 1))
+            explanations, lowest, has_rivals = self._select_cheapest(self._find_sums(difference, 2, COST_FACTOR + 1))
             if not explanations:
-                explanations, has_rivals = self._cheapest(self._find_sums(difference, 3, COST_TENSOR))
+                explanations, lowest, has_rivals = self._select_cheapest(self._find_sums(difference, 3, COST_TENSOR))
             if not explanations:
                 return "", inf
-            lowest, separator = _total_cost(explanations[0]), "; or "
+            separator = "; or "
             clauses = list(dict.fromkeys(map(_describe_combination, explanations)))
         num_hidden = len(clauses) - MAX_ALTERNATIVES
         if num_hidden > 0:
@@ -160,11 +159,7 @@ class MistakeTable:
         return _to_sentence(text), lowest
 
     def _find_sums(self, difference: Polynomial, count: int, max_cost: int) -> set[tuple[Polynomial, ...]]:
-        """Return all combinations of `count` effects on the formula whose sum is the difference.
-
-        Args:
-            max_cost: effects whose cheapest mistake costs more are left out.
-        """
+        """Return all combinations of `count` changes with that sum, each of mistakes that cost at most `max_cost`."""
         marks = [mark for mark, delta in self.by_fingerprint.items() if self.cost(delta) <= max_cost]
         spend(len(marks) ** (count - 1) // 50)
         available, target = {*marks}, fingerprint(difference)
@@ -174,20 +169,18 @@ class MistakeTable:
                 sums.add(tuple(self.by_fingerprint[mark] for mark in sorted((*selected, remainder))))
         return {deltas for deltas in sums if sum_polynomials(deltas) == difference}
 
-    def _cheapest(self, candidates: Iterable[Sequence[Polynomial]]) -> tuple[list[list[list[Mistake]]], bool]:
-        """Return the cheapest explanations, and whether others cost at most RIVAL_MARGIN more.
+    def _select_cheapest(
+        self, candidates: Iterable[Sequence[Polynomial]]
+    ) -> tuple[list[list[list[Mistake]]], int, bool]:
+        """Return the explanations of the least cost, this cost, and whether others cost at most RIVAL_MARGIN more.
 
-        Args:
-            candidates: combinations of changes to the formula; each sums to the difference that is explained.
-
-        Returns:
-            For each explanation, for each of its changes, the mistakes that have this effect.
+        A candidate is a combination of formula changes; its explanation has the alternative mistakes for each change.
         """
         order = {delta: index for index, delta in enumerate(self.by_delta)}.__getitem__
         explanations = [sorted(deltas, key=order) for deltas in candidates]
         explanations.sort(key=lambda deltas: [*map(order, deltas)])
-        choices = (_disjoint_choices([self.by_delta[delta] for delta in deltas]) for deltas in explanations)
-        priced = [(_total_cost(mistakes), mistakes) for mistakes in choices if mistakes]
+        choices = (_choose_disjoint([self.by_delta[delta] for delta in deltas]) for deltas in explanations)
+        priced = [(cost, mistakes) for cost, mistakes in choices if mistakes]
         lowest = min((cost for cost, _ in priced), default=0)
         # the same tensors left out, grouped in other ways, are described once
         by_union = dict[frozenset[str], list[list[Mistake]]]()
@@ -197,48 +190,38 @@ class MistakeTable:
             union = frozenset().union(*missing) if is_omission else frozenset({str(index)})
             by_union.setdefault(union, mistakes)
         has_rivals = any(lowest < cost <= lowest + RIVAL_MARGIN for cost, _ in priced)
-        return list(by_union.values()), has_rivals
+        return list(by_union.values()), lowest, has_rivals
 
 
 _TABLES: dict[Hashable, MistakeTable] = {}
 
 
-def _build_table(question: FormulaQuestion) -> MistakeTable:
-    """Return the table of candidate mistakes for a question; cached, since a class answers a question many times."""
-    account, parts = question.account, question.quantity.groups
-    unset = frozenset(account.defaults) - question.answer.symbols
-    key = (parts, question.original_parts, account.order, tuple(account.symbols.items()), question.quantity.name, unset)
+def _build_table(comparison: FormulaComparison) -> MistakeTable:
+    """Return the table of candidate mistakes; cached, since many students answer the same question."""
+    account, quantity = comparison.account, comparison.quantity
+    unset, sizes = frozenset(account.defaults) - comparison.answer.symbols, tuple(account.symbols.items())
+    key = (quantity.groups, comparison.original_parts, account.order, sizes, quantity.name, unset)
     if key not in _TABLES:
         while len(_TABLES) >= MAX_CACHED_TABLES:
             del _TABLES[next(iter(_TABLES))]
         with work_limit(None):
-            _TABLES[key] = MistakeTable(candidate_mistakes(question))
+            _TABLES[key] = MistakeTable(candidate_mistakes(comparison))
     return _TABLES[key]
 
 
-def _total_cost(mistakes: Sequence[Sequence[Mistake]]) -> int:
-    """Return the cost of several mistakes together; each element lists alternatives, of which the cheapest counts."""
-    return sum(min(choice.cost for choice in choices) for choices in mistakes)
+def _choose_disjoint(mistakes: Sequence[Sequence[Mistake]]) -> tuple[int, list[list[Mistake]]]:
+    """Choose a mistake for each formula change such that no part of the model is explained twice.
 
-
-def _disjoint_choices(mistakes: Sequence[Sequence[Mistake]]) -> list[list[Mistake]]:
-    """Choose alternatives so that no part of the model is explained twice, at the least total cost.
-
-    Args:
-        mistakes: for each effect on the formula, its alternative mistakes.
-
-    Returns:
-        For each effect the alternatives that occur in a cheapest choice; [] if there is no choice.
+    `mistakes` has the alternatives for each change. Return the least total cost, and for each change the mistakes in
+    choices of this cost; [] without a choice.
     """
-    valid = [
-        combination
-        for combination in product(*mistakes)
-        if sum(len(mistake.paths) for mistake in combination)
-        == len(frozenset().union(*(mistake.paths for mistake in combination)))
-    ]
-    costs = [sum(mistake.cost for mistake in combination) for combination in valid]
-    cheapest = [combination for combination, cost in zip(valid, costs, strict=True) if cost == min(costs)]
-    return [list(dict.fromkeys(choices)) for choices in zip(*cheapest, strict=True)]
+    choices: dict[int, list[Sequence[Mistake]]] = {}
+    for choice in product(*mistakes):
+        paths = [path for mistake in choice for path in mistake.paths]
+        if len(paths) == len({*paths}):
+            choices.setdefault(sum(mistake.cost for mistake in choice), []).append(choice)
+    lowest = min(choices, default=0)
+    return lowest, [list(dict.fromkeys(effect)) for effect in zip(*choices.get(lowest, []), strict=True)]
 
 
 # Sentences.
@@ -249,26 +232,24 @@ def _describe_mistakes(mistakes: Sequence[Mistake]) -> list[str]:
     clauses: list[str] = []
     for kind in dict.fromkeys(mistake.kind for mistake in mistakes):
         same_kind = [mistake for mistake in mistakes if mistake.kind == kind]
-        text, names = same_kind[0].text, [mistake.name for mistake in same_kind]
+        text, names = same_kind[0].text, _join_names([mistake.name for mistake in same_kind])
         if kind == "other":
             locations: dict[str, list[str]] = {}
             for mistake in same_kind:
                 locations.setdefault(mistake.text, []).append(mistake.location)
             clauses += [text.replace("{}", _join_names(names)) for text, names in locations.items()]
-        elif kind == "missing" and len(same_kind) == 1:
-            clauses.append(f"the model has {text} that your formula leaves out")
         elif kind == "missing":
-            listed = _join_names(names)
-            clauses.append(f"your formula leaves out one of these, which are all of one size: {listed}")
-        elif len(same_kind) == 1:
-            clauses.append(f"your formula counts {text.replace('a ', 'the ', 1)} twice")
+            several = f"your formula leaves out one of these, which are all of one size: {names}"
+            clauses.append(several if len(same_kind) > 1 else f"the model has {text} that your formula leaves out")
         else:
-            clauses.append(f"your formula counts one of these twice: {_join_names(names)}")
+            several = f"one of these twice: {names}"
+            single = f"{text.replace('a ', 'the ', 1)} twice"
+            clauses.append(f"your formula counts {several if len(same_kind) > 1 else single}")
     return list(dict.fromkeys(clauses))
 
 
 def _describe_combination(mistakes: Sequence[Sequence[Mistake]]) -> str:
-    """Return the clause for several mistakes, all of them made; each element lists the alternatives for one mistake."""
+    """Return the clause for mistakes that were all made; each element lists the alternatives for one of them."""
     is_same_twice = len(mistakes) == 2 and {*mistakes[0]} == {*mistakes[1]}
     if is_same_twice and {mistake.kind for mistake in mistakes[0]} == {"missing"}:
         *first, last = (mistake.text.rstrip(",") for mistake in mistakes[0])
@@ -307,16 +288,16 @@ def _to_sentence(text: str) -> str:
 _count_parameters = lru_cache(512)(count_spec_parameters)  # the same random sizes are tried for every answer
 
 
-def suggest_settings(question: FormulaQuestion, spec: ModelSpec) -> str:
+def suggest_settings(comparison: FormulaComparison, spec: ModelSpec) -> str:
     """Return a sentence with the settings that would make the answer the number of parameters; "" without any."""
-    source, account = random.Random(0), question.account  # the same draws each time
-    unset = account.defaults.keys() - question.answer.symbols
+    source, account = random.Random(0), comparison.account  # the same draws each time
+    unset = account.defaults.keys() - comparison.answer.symbols
 
     def draw_size(name: str, size: int) -> int:
         """Draw a random size for a symbol: few layers, heads that divide `size`, widths in multiples of `size`."""
         if name == HEADS:
             return source.choice([divisor for divisor in range(1, size + 1) if size % divisor == 0])
-        return source.randint(2, 9) if name in question.count_symbols else size * source.randint(1, 5)
+        return source.randint(2, 9) if name in comparison.counting_symbols else size * source.randint(1, 5)
 
     draws = [
         {name: draw_size(name, size) for name, size in account.symbols.items() if name not in unset}
@@ -330,7 +311,7 @@ def suggest_settings(question: FormulaQuestion, spec: ModelSpec) -> str:
             tied = {name: sizes[of] for name, of in TIED_SIZES.items() if name in names and name not in sizes}
             try:
                 actual = _count_parameters(other.with_sizes({**sizes, **tied}))  # pyright: ignore[reportArgumentType]
-                if question.answer.at(sizes) != actual:
+                if comparison.answer.at(sizes) != actual:
                     return False
             except InputError:  # sizes that this model cannot have, or at which the formula divides by zero
                 return False

@@ -45,11 +45,7 @@ class Node:
 
 
 def variable(name: str, position: int = 0) -> Node:
-    """Return the node that stands for a named value.
-
-    Args:
-        position: column of the name in its line, for error messages.
-    """
+    """Return the node that stands for a named value; `position` is its column in the line, for errors."""
     return Node("name", (), name, position)
 
 
@@ -59,11 +55,7 @@ def binary(operator: str, left: Node, right: Node) -> Node:
 
 
 def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
-    """Yield (path, node) for every node of a tree, the root first.
-
-    Args:
-        path: path of the root; a path lists the index of the child to follow at each node.
-    """
+    """Yield (path, node) for every node of a tree, the root first. A path is child indices; the root's is `path`."""
     yield path, node
     for index, child in enumerate(node.children):
         yield from walk(child, (*path, index))
@@ -139,7 +131,7 @@ MAX_NODES, MAX_DEPTH, MAX_POWER, MAX_AXES = 200, 40, 6, 4
 
 @dataclass(frozen=True)
 class Equation:
-    """A line `name = expression` with its text and number."""
+    """A line `name = expression` with its text and line number."""
 
     name: str
     expression: Node
@@ -147,8 +139,8 @@ class Equation:
     number: int
 
 
-def parse_equation(line: str, number: int = 1) -> Equation:
-    """Parse a line `name = expression`; `number` is the line number, for errors.
+def parse_equation(line: str, line_number: int = 1) -> Equation:
+    """Parse a line `name = expression`; `line_number` is for error messages.
 
     >>> parse_equation("dh = δ2 Uᵀ")
     Traceback (most recent call last):
@@ -156,27 +148,26 @@ def parse_equation(line: str, number: int = 1) -> Equation:
         dh = δ2 Uᵀ
                 ^
     """
-    source = SourceText(line, f"line {number}, column")
+    source = SourceText(line, f"line {line_number}, column")
     parser = _EquationParser(source, derivation_tokens(source))
     left = parser.take()
     if left.kind != "name" or not parser.take_if("="):
         raise parser.error("expected 'name = expression', such as dz = y_hat - y.", left)
     expression = parser.expression()
-    parser.end()
-    return Equation(left.text, expression, line, number)
+    parser.expect_end()
+    return Equation(left.text, expression, line, line_number)
 
 
-def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
+def parse_steps(line: str, line_number: int = 1) -> tuple[str, list[Node]]:
     """Parse a line `name = expression = …` of a derivation; return its name, "" if it has none, and the expressions.
 
-    Args:
-        number: the line number, for errors.
+    `line_number` is for error messages.
 
     >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
     >>> name, [str(step) for step in steps], parse_steps("= B.T + A.T")[0]
     ('Y', ['(A + B).T', 'A.T + B.T'], '')
     """
-    source = SourceText(line, f"line {number}, column")
+    source = SourceText(line, f"line {line_number}, column")
     tokens = derivation_tokens(source)
     parser, name = _EquationParser(source, tokens), ""
     if [token.kind for token in tokens[:2]] == ["name", "="]:
@@ -185,26 +176,26 @@ def parse_steps(line: str, number: int = 1) -> tuple[str, list[Node]]:
     steps = [parser.expression()]
     while parser.take_if("="):
         steps.append(parser.expression())
-    parser.end()
+    parser.expect_end()
     return name, steps
 
 
 class _EquationParser(Cursor):
-    """Recursive descent that builds a tree of bounded size and depth."""
+    """A recursive-descent parser that builds a tree of bounded size and depth; each method reads one construct."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
 
-    def end(self) -> None:
-        """Raise an error unless all tokens are read."""
+    def expect_end(self) -> None:
+        """Raise an error if the line does not end here."""
         if self.current.kind in ("name", "number", "(", "["):
             raise self.error(f"expected an operator before '{self.current.text}', such as * or @.")
         if self.current.kind != "end":
             raise self.error(f"'{self.current.text}' does not fit here.")
 
     def expect(self, kind: str) -> None:
-        """Skip the next token, which must be of this kind."""
+        """Move past a token of this kind; raise an error if the next token is of another kind."""
         if not self.take_if(kind):
             raise self.error(f"expected '{kind}', got {_quote(self.current)}.")
 
@@ -216,7 +207,7 @@ class _EquationParser(Cursor):
         return Node(op, children, value, position)
 
     def expression(self) -> Node:
-        """Read a sum or difference of products."""
+        """Read a sum or difference of products; raise an error if brackets nest more than MAX_DEPTH deep."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise self.error(f"brackets are nested more than {MAX_DEPTH} deep.")
@@ -331,12 +322,7 @@ class _EquationParser(Cursor):
         raise self.error(f"expected a value, got {_quote(token)}.", token)
 
     def derivative(self, function: str, token: Token) -> Node:
-        """Read the argument of tanh'(z) or the like, after the '; return the derivative of the function at it.
-
-        Args:
-            function: name of the elementwise function.
-            token: the token of its name, for errors.
-        """
+        """Read the `(z)` of tanh'(z) or another function, after the '; return its derivative at z as an expression."""
         if function not in _DERIVATIVES:
             raise self.error(f"'{token.text}' has no derivative here; known: {', '.join(_DERIVATIVES)}.", token)
         (argument,) = self.call(function).children
@@ -347,11 +333,7 @@ class _EquationParser(Cursor):
         return substitute_names(expanded, {"u": argument})
 
     def call(self, function: str, arguments: list[Node] | None = None) -> Node:
-        """Read the arguments of a function in brackets and return the node of the call.
-
-        Args:
-            arguments: the value before the dot of a method call such as a.sum(axis=0), as a list.
-        """
+        """Read a function's arguments in brackets; return its node. `arguments` has the x of a method call x.sum()."""
         opening, arguments, value = self.current, arguments or [], None
         self.expect("(")
         if function == "einsum":
@@ -421,7 +403,7 @@ class _EquationParser(Cursor):
         return self.node("einsum", *arguments, value=subscripts)
 
     def apply(self, function: str, arguments: list[Node], opening: Token, axis: Any = None) -> Node:
-        """Return the node of a call; raise an error at its bracket `opening` for a wrong number of arguments."""
+        """Return the node of a function call; raise an error at `opening` if it has too few or too many arguments."""
         minimum, maximum = ARITY[function]
         if not minimum <= len(arguments) <= maximum:
             expected = str(maximum) if minimum == maximum else f"{minimum} to {maximum}"
@@ -439,7 +421,7 @@ _UNARY, _POSTFIX = 3, 4
 
 
 def write_expression(node: Node) -> str:
-    """Write a tree in the language it was read from, without brackets that are not needed.
+    """Return a tree as text in the language it was read from, without brackets that are not needed.
 
     >>> write_expression(binary("*", variable("h"), binary("-", Node("number", value="1"), variable("h"))))
     'h * (1 - h)'
@@ -474,7 +456,7 @@ def write_expression(node: Node) -> str:
 
 
 def _write_operand(node: Node, level: int) -> str:
-    """Write an operand, in brackets if its operator binds less tightly than `level`, a number of PRECEDENCE."""
+    """Return an operand as text, in brackets if it binds less tightly than `level`, a number of PRECEDENCE."""
     if node.is_binary:
         precedence = PRECEDENCE[node.op]
     else:
@@ -533,7 +515,7 @@ class WorkBudget:
         _BUDGET.set(self._outer)
 
     def spend(self, operations: int) -> None:
-        """Subtract operations from this budget and the outer ones; raise TooMuchWork if this one is used up."""
+        """Take operations from this budget and the outer ones; raise TooMuchWork if they do not suffice."""
         self.remaining -= operations
         if self.remaining < 0:
             raise TooMuchWork("This takes too much work to evaluate. Use smaller values and fewer lines.")
@@ -592,11 +574,7 @@ def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
 
 
 def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor:
-    """Apply a function of the language by its name; raise a ShapeError if the shapes do not fit.
-
-    Args:
-        value: the axis or axes of a sum, mean or softmax, or the subscripts of an einsum; None if there are none.
-    """
+    """Apply a function of the language; `value` is its axis or axes or the subscripts of an einsum, or None."""
     first, counts = arguments[0], [argument.numel() for argument in arguments]
     result_sizes = {"diag": counts[0] ** 2, "outer": prod(counts), "concat": sum(counts)}
     _check_size(result_sizes.get(function, counts[0]))
@@ -675,14 +653,13 @@ def _check_size(elements: int) -> None:
 
 
 class Evaluator:
-    """Evaluates expressions for given values of names, and counts its operations.
+    """Evaluates expressions for given values of names, within the current budget of operations.
 
     A value is a number, a column (n, 1), a row (1, n), a matrix, or a batch of matrices, in float64.
     """
 
     def __init__(self, values: Mapping[str, Tensor]) -> None:
-        self.values, self.operations = values, 0
-        self._budget = _BUDGET.get()
+        self.values, self._budget = values, _BUDGET.get()
         self._cache: dict[int, tuple[Node, Tensor]] = {}
 
     def cache_values(self, node: Node) -> None:
@@ -698,20 +675,16 @@ class Evaluator:
         """Return the value of a node; raise a `ShapeError` if shapes do not fit."""
         if id(node) in self._cache:
             return self._cache[id(node)][1]
-        self._spend(1)  # also where the shapes do not fit
+        if self._budget:
+            self._budget.spend(1)  # also where the shapes do not fit
         operands = [self(child) for child in node.children]
         value = self._apply(node, operands)
-        self._spend(_extra_operations(node, operands, value))
+        if self._budget:
+            self._budget.spend(_extra_operations(node, operands, value))
         return value
 
-    def _spend(self, operations: int) -> None:
-        """Count operations, and subtract them from the budget if there is one."""
-        self.operations += operations
-        if operations and self._budget is not None:
-            self._budget.spend(operations)
-
     def _apply(self, node: Node, operands: list[Tensor]) -> Tensor:
-        """Return the value of a node from the values of its children."""
+        """Return the value of a node, computed from the values of its children."""
         if node.op == "number":
             return tensor(float(node.value), dtype=float64)
         if node.op == "name":

@@ -76,15 +76,16 @@ def write_sheet_as(
         return target
     check_target(target, [".ipynb"] if format == "nbgrader" else [".json"])
     if format == "nbgrader":
-        write_atomically(target, as_json(nbgrader_notebook(read_sheet(questions)), indent=1))
-        return target
-    marks = check_sheet(questions, answers)
-    if format == "lti":
-        write_atomically(target, as_json(lti_scores(marks)))
-    elif isinstance(marks, ClassMarks):
-        raise InputError("format gradescope: Gradescope marks one student at a time. Name one file of answers.")
+        content = as_json(nbgrader_notebook(read_sheet(questions)), indent=1)
     else:
-        write_atomically(target, as_json(gradescope_results(marks)))
+        marks = check_sheet(questions, answers)
+        if format == "lti":
+            content = as_json(lti_scores(marks))
+        elif isinstance(marks, ClassMarks):
+            raise InputError("format gradescope: Gradescope marks one student at a time. Name one file of answers.")
+        else:
+            content = as_json(gradescope_results(marks))
+    write_atomically(target, content)
     return target
 
 
@@ -113,9 +114,6 @@ def lti_scores(marks: StudentMarks | ClassMarks, timestamp: datetime | None = No
 
     An answer that could not be read leaves the grading to a person: gradingProgress is PendingManual then. The user is
     the `user` that the answers name, else the student.
-
-    Args:
-        timestamp: the time of grading; now by default.
     """
     stamp = (timestamp or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="milliseconds")
     scores = []
@@ -154,7 +152,7 @@ def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -
 
 
 def points(sheet: Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> float:
-    """Return the points of the answer to question `id`, as the last line of an nbgrader cell, with nothing on stderr.
+    """Return the points of the answer to question `id`, with nothing on stderr: the last line of an nbgrader test cell.
 
     nbgrader takes any other output, such as a verdict, for full marks.
 
@@ -183,7 +181,7 @@ def variable_names(sheet: Sheet) -> dict[str, str]:
 
 
 def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str, Any], list[str]]:
-    """Return a sheet, as plain values, of one question and the questions it builds on; and the ids of the latter."""
+    """Return a sheet, as plain values, of a question and those it builds on, and the ids of those it builds on."""
     needed = {question.id}
     for earlier in reversed(sheet.questions):
         needed |= {*earlier.builds_on} if earlier.id in needed else set()

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from itertools import chain, combinations
@@ -46,7 +47,7 @@ LANGUAGE = (
 
 @dataclass(frozen=True)
 class GradientVerdict(CheckedLine):
-    """The verdict on one line.
+    """The verdict on one line `name = expression` of a derivation.
 
     Attributes:
         error: relative error, if the shape is right and the values are finite.
@@ -65,14 +66,14 @@ class GradientVerdict(CheckedLine):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines printed below the text: the reason, the repaired line, and gradients used that no line derives."""
+        """The reason, the repaired line, and the gradients taken as given, as far as there are any."""
         repaired = f"repaired: {self.repair}" if self.repair else ""
         assumed = f"taken as given, since no line derives it: {', '.join(self.taken)}" if self.taken else ""
         return tuple(note for note in (self.reason, repaired, assumed) if note)
 
     @property
     def correction(self) -> str:
-        """The repaired line and the reason, in one paragraph."""
+        """The repaired line, if there is one, and the reason."""
         reason = f"{self.reason[:1].upper()}{self.reason[1:]}." if self.reason else ""
         return " ".join(filter(None, [f"{self.repair}." if self.repair else "", reason]))
 
@@ -84,11 +85,11 @@ class GradientReport(CheckedLines[GradientVerdict]):
 
     @property
     def summary(self) -> str:
-        """The number of right lines after the name of the function, as in "rnn: 1 of 2 right"."""
+        """The name of the cell and the number of right lines, as in "rnn: 2 of 3 right"."""
         return f"{self.name}: {super().summary}".removesuffix(".")
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the texts of the first wrong line and of the right answer; all lines and "" if none is wrong."""
+        """Return the first wrong line and its correction; the summary and a reason if no line could be checked."""
         if not self.checked:
             return self.summary, "no line derives anything of the cell."
         return super().claim_and_correction()
@@ -152,9 +153,8 @@ class _GradientChecker:
     ) -> None:
         self.cell, self.samples, self.gradients = cell, samples, set(cell.gradients)
         self.derived = {line.name for line in derivation}
-        self.uses = {
-            line.name: variable_names(line.expression) for line in derivation if line.name not in cell.all_names
-        }
+        helpers = [line for line in derivation if line.name not in cell.all_names]
+        self.uses = {line.name: variable_names(line.expression) for line in helpers}
         self.helpers: dict[str, Node] = {}
         self.sources: dict[str, set[str]] = {}
         self.uncomputed: set[str] = set()
@@ -173,7 +173,7 @@ class _GradientChecker:
                 self.uncomputed |= {name} - cell.all_names
                 return replace(verdict, reason=f"it uses {missing[0]}, which could not be computed")
             if name not in cell.all_names:
-                return self._add_helper(verdict, expression, used)
+                return self._evaluate_helper(verdict, expression, used)
             available = self.right | cell.available_for(name)
             if name in self.gradients:
                 available |= {wrong for wrong in self.wrong if name[1:] not in cell.descendants[wrong[1:]]}
@@ -193,12 +193,10 @@ class _GradientChecker:
         available |= {helper for helper, sources in self.sources.items() if sources <= available}
         return self._explain(verdict, line, fault, available)
 
-    def _add_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
-        """Compute the value of a name that is not the cell's, for later lines to use; return the verdict "helper".
+    def _evaluate_helper(self, verdict: GradientVerdict, expression: Node, used: set[str]) -> GradientVerdict:
+        """Compute a helper, a name that is not the cell's, from the cell's names in `used`, for later lines to use.
 
-        Args:
-            verdict: the verdict so far, with the line's name and text.
-            used: the cell's names that the expression uses, directly or through other helpers.
+        Return its verdict with the outcome "helper", or with a reason if shapes do not fit.
         """
         name = verdict.name
         try:
@@ -215,12 +213,9 @@ class _GradientChecker:
     def _explain(
         self, verdict: GradientVerdict, line: Equation, fault: str, available: Collection[str]
     ) -> GradientVerdict:
-        """Return the verdict on a wrong line with its repair, or with the steps whose gradients it leaves out.
+        """Return the verdict with a repair of the wrong line, or the steps it takes for constants, or unchanged.
 
-        Args:
-            verdict: the verdict so far.
-            fault: how the value differs, such as "relative error 2".
-            available: names that the repair may use.
+        The reason begins with `fault`; a repair uses `available` names.
         """
         expressions = [line.expression]
         if variable_names(line.expression) & set(self.helpers):
@@ -230,20 +225,15 @@ class _GradientChecker:
             if repair := self.search.find(expression, line.name, self.samples, available):
                 repaired = f"{line.text.partition('=')[0].strip()} = {repair.expression}"
                 return replace(verdict, reason=f"{fault}: {repair.description}", repair=repaired)
-        try:
-            with self.constant_budget:
-                forgotten = forgotten_steps(
-                    line.expression, self.cell, line.name, self.samples, self.constant_gradients
-                )
-        except TooMuchWork:
-            return verdict
+        forgotten: tuple[str, ...] = ()
+        with suppress(TooMuchWork), self.constant_budget:
+            forgotten = forgotten_steps(line.expression, self.cell, line.name, self.samples, self.constant_gradients)
         if not forgotten:
             return verdict
         *first, last = forgotten
+        reason = f"{last} is taken for a constant; it depends"
         if first:
             reason = f"{', '.join(first)} and {last} are taken for constants; they depend"
-        else:
-            reason = f"{last} is taken for a constant; it depends"
         return replace(verdict, reason=f"{fault}: {reason} on {line.name[1:]} too")
 
 
@@ -254,11 +244,7 @@ _DEFINITION = re.compile(r"^([^\s=:]+)\s*:=?\s*(?!\s)")
 
 
 def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
-    """Parse the lines of an answer into equations in the cell's names; raise an InputError for circular definitions.
-
-    Args:
-        texts: texts of one or several lines each.
-    """
+    """Parse the lines of an answer into equations in the cell's names; raise an InputError for circular definitions."""
     texts = [texts] if isinstance(texts, str) else list(texts)
     if sum(map(len, texts)) > MAX_CHARACTERS:
         raise InputError(f"The derivation has more than {MAX_CHARACTERS:,} characters. Check it in smaller parts.")
@@ -277,11 +263,7 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
 
 
 def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> Equation:
-    """Return an equation in the cell's spelling of names; raise an error at unknown names, or if it defines an input.
-
-    Args:
-        helpers: names that earlier lines define; they count as known.
-    """
+    """Return an equation in the cell's spelling; raise an error if it uses unknown names or defines an input."""
     source = SourceText(equation.text, f"line {equation.number}, column")
     name = cell.canonical(equation.name)
     is_given = name in (*cell.sizes, *cell.input_sides)
@@ -320,20 +302,13 @@ def _strip_line(text: str) -> str:
 
 
 def read_line(text: str, number: int) -> list[Equation]:
-    """Parse `name = expression`, or `name = expression = expression` into an equation for each expression.
-
-    Args:
-        number: the line number, for errors.
+    """Parse line `number`, `name = expression` or `name = expression = …`, into an equation for each expression.
 
     >>> [str(equation.expression) for equation in read_line("dz = a - b = -(b - a)", 1)]
     ['a - b', '-(b - a)']
     """
-    if text.count("=") < 2:
-        return [parse_equation(text, number)]
-    name, steps = parse_steps(text, number)
-    if not name:
-        return [parse_equation(text, number)]
-    return [Equation(name, step, text, number) for step in steps]
+    name, steps = parse_steps(text, number) if text.count("=") > 1 else ("", [])
+    return [Equation(name, step, text, number) for step in steps] if name else [parse_equation(text, number)]
 
 
 # Explaining.
@@ -346,10 +321,7 @@ def forgotten_steps(
 ) -> tuple[str, ...]:
     """Return the fewest steps of the forward pass that an expression wrongly treats as constants; () if there are none.
 
-    Args:
-        target: the gradient that the expression should equal, such as "dW".
-        cache: gradients with constants in the first sample, by (target, *constants); extended, at most to
-            MAX_CONSTANT_TRIALS.
+    `cache` maps (target, *constants) to the gradient in the first sample; it grows to at most MAX_CONSTANT_TRIALS.
     """
     first, *other_samples = samples
     try:
@@ -382,11 +354,7 @@ def forgotten_steps(
 
 
 def _dependencies(names: set[str], uses: Mapping[str, set[str]]) -> set[str]:
-    """Return these names and everything they are derived from, directly or through other names.
-
-    Args:
-        uses: the names in the expression of each name.
-    """
+    """Return these names and all that they are computed from; `uses` has the names in each one's expression."""
     visited, pending = set(), set(names)
     while pending:
         name = pending.pop()

@@ -47,17 +47,14 @@ LAST_NAME_COLUMNS = ("last name", "last_name", "surname", "family name")
 def check_sheet(
     sheet: Path | str | Mapping[str, Any], answers: Sequence[Path | str | Mapping[str, Any]]
 ) -> "StudentMarks | ClassMarks":
-    """Mark answers to a sheet: one file or mapping as a student, several files, a folder or a table as a class.
-
-    Args:
-        sheet: the questions, as a TOML or Markdown file or a mapping.
-        answers: files, folders, tables or one mapping of answers.
-    """
+    """Mark answers to a sheet: one file or mapping as a student, several files, a folder or a table as a class."""
     if not answers:
         raise InputError("check sheet: ANSWERS expected behind the sheet: files, a folder or a table of a class.")
     first = answers[0]
-    if len(answers) == 1 and (isinstance(first, Mapping) or not _is_class(Path(first))):
-        return mark_answers(sheet, first)
+    if len(answers) == 1:
+        path = None if isinstance(first, Mapping) else Path(first)
+        if path is None or not (path.suffix.lower() in SEPARATED or (exists(path) and path.is_dir())):
+            return mark_answers(sheet, first)
     files = [source for source in answers if not isinstance(source, Mapping)]
     if len(files) < len(answers):
         raise InputError("check sheet: a class is given as files, a folder or a table; a mapping is one student.")
@@ -69,10 +66,7 @@ def mark_class(
 ) -> "ClassMarks":
     """Mark the answers of a class; an answer that cannot be read never stops the marking of the others.
 
-    Args:
-        sheet: the questions, as a TOML or Markdown file or a mapping.
-        sources: files of answers, folders of such files, tables with a row for each student or for each answer.
-        seconds: time for explaining wrong answers; those that most students wrote come first.
+    Wrong answers are explained for this many seconds, the most frequent first.
     """
     marker, submissions = Marker(read_sheet(sheet)), list[Submission]()
     skipped: list[str] = []
@@ -131,7 +125,7 @@ class ClassMarks(Result):
 
     @property
     def of(self) -> float:
-        """The points of a student with only right answers."""
+        """The highest possible points: those of a student with only right answers."""
         return self.students[0].of
 
     @property
@@ -163,22 +157,18 @@ class ClassMarks(Result):
         return notes
 
     def count_verdicts(self, question: int) -> Counter[str]:
-        """Count the students by verdict on a question.
-
-        Args:
-            question: index of the question on the sheet.
-        """
+        """Count the students by verdict on the question of this index."""
         return Counter(marks.marks[question].verdict for marks in self.students)
 
     def blocks(self) -> list[Block]:
-        """Return tables of points by student and of verdicts by question, the most frequent mistakes, and the notes."""
+        """Return tables of the points, the verdicts and the most frequent mistakes, and the notes."""
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
-        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks()]
+        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks]
 
     def details(self) -> list[Block]:
-        """Return statistics, mistakes, tables, and every student's answers with their marks."""
+        """Return the tables that are printed, statistics of the points, and every student's answers, folded."""
         students, questions = self._tables()
         points = [marks.points for marks in self.students]
         facts = {
@@ -201,34 +191,29 @@ class ClassMarks(Result):
         introduction = Text("For the teacher: mistakes give away what is right.", "note")
         mistakes = self._mistake_blocks(MAX_DETAILED_MISTAKES)
         overview = [Heading(self.title, 1), introduction, Facts(facts), *mistakes, Heading("Questions"), questions]
-        return [*overview, *self._note_blocks(), Heading("Students"), students, Heading("Answers"), *answers]
+        return [*overview, *self._note_blocks, Heading("Students"), students, Heading("Answers"), *answers]
 
-    def _means(self) -> list[float]:
-        """Return the mean points of all students for each question."""
+    def _mean_points(self) -> list[float]:
+        """Return the mean points of all students for each question, in the order of the sheet."""
         return [mean(marks.marks[index].points for marks in self.students) for index in range(len(self.questions))]
 
     def _tables(self) -> tuple[Table, Table]:
         """Return a table of the points by student and question, and a table of the verdicts by question."""
-        means = self._means()
-        rows = [
-            (marks.student, f"{marks.points:g}", *(f"{mark.points:g}" for mark in marks.marks))
-            for marks in self.students
-        ]
+        means, max_points = self._mean_points(), [mark.of for mark in self.students[0].marks]
+        rows = [(marks.student, *(f"{each.points:g}" for each in (marks, *marks.marks))) for marks in self.students]
         overall = mean(marks.points for marks in self.students)
-        total = ("mean", f"{overall:.2f}", *(f"{value:.2f}" for value in means))
+        total = ("mean", *(f"{value:.2f}" for value in (overall, *means)))
         students = Table(("student", "points", *self.questions), rows, total=total)
         counts = [self.count_verdicts(index) for index in range(len(self.questions))]
         used = [verdict for verdict in VERDICT_HEADINGS if any(count[verdict] for count in counts)]
-        max_points = [mark.of for mark in self.students[0].marks]
-        questions = Table(
-            ("question", "mean", *(VERDICT_HEADINGS[verdict] for verdict in used)),
-            [
-                (id, f"{value:.2f} of {points:g}", *(str(count[verdict]) for verdict in used))
-                for id, value, points, count in zip(self.questions, means, max_points, counts, strict=True)
-            ],
-            bars=[value / points for value, points in zip(means, max_points, strict=True)],
-        )
-        return students, questions
+        header = ("question", "mean", *(VERDICT_HEADINGS[verdict] for verdict in used))
+        columns = zip(self.questions, means, max_points, counts, strict=True)
+        rows = [
+            (id, f"{value:.2f} of {points:g}", *(str(count[verdict]) for verdict in used))
+            for id, value, points, count in columns
+        ]
+        bars = [value / points for value, points in zip(means, max_points, strict=True)]
+        return students, Table(header, rows, bars=bars)
 
     def _mistake_blocks(self, limit: int) -> list[Block]:
         """Return a heading and a table of at most `limit` mistakes; [] if there are none."""
@@ -239,8 +224,9 @@ class ClassMarks(Result):
         table = Table(("", "mistake", "students"), rows, is_text=True, caption=caption)
         return [Heading("The most frequent mistakes"), table] if mistakes else []
 
+    @property
     def _note_blocks(self) -> list[Block]:
-        """Return a heading and a list of the notes; [] if there are none."""
+        """A heading and a list of the notes; [] if there are none."""
         return [Heading("To be looked at"), Items(self.notes)] if self.notes else []
 
     def to_dict(self) -> dict[str, Any]:
@@ -251,7 +237,7 @@ class ClassMarks(Result):
             students.append({**marks.to_dict(), "user": marks.user, "source": marks.source, "marks": answers})
         questions = [
             {"id": id, "mean": value, **self.count_verdicts(index)}
-            for index, (id, value) in enumerate(zip(self.questions, self._means(), strict=True))
+            for index, (id, value) in enumerate(zip(self.questions, self._mean_points(), strict=True))
         ]
         mistakes = [{**vars(mistake), "count": len(mistake.students)} for mistake in self.mistakes]
         rest = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
@@ -269,16 +255,10 @@ class ClassMarks(Result):
         return rows
 
 
-def _is_class(path: Path) -> bool:
-    """Return whether a path holds the answers of several students: a folder or a table."""
-    return (exists(path) and path.is_dir()) or path.suffix.lower() in SEPARATED
-
-
 def _read_file(path: Path, name: str) -> Submission:
     """Read the file of one student; a file that cannot be read becomes a submission with an error.
 
-    Args:
-        name: the student's name if the file has none.
+    `name` is the student's if the file has none.
     """
     student = sanitize_name(name)
     try:
@@ -293,9 +273,7 @@ def _read_file(path: Path, name: str) -> Submission:
 def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterator[Submission]:
     """Yield the submissions in a folder of files, or of folders with the files of one student each.
 
-    Args:
-        sheet: the file of the questions, which is left out; None for a mapping.
-        skipped: messages about files that are left out; extended.
+    Leave out `sheet`, the file of the questions; append messages about other files that are left out to `skipped`.
     """
     for path in sorted(folder.iterdir()):
         try:
@@ -313,12 +291,9 @@ def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterat
 
 
 def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:
-    """Read a table with a column for the student and one for each question, or with a row for each answer.
+    """Read a table with a row for each student and a column for each question, or with a row for each answer.
 
-    Columns are known by their names in the header.
-
-    Args:
-        skipped: messages; extended by a note on columns of no use.
+    Columns are recognized by their names in the header; append a note on those of no use to `skipped`.
     """
     header, rows = _read_rows(path)
     names = [name.strip().casefold() for name in header]
@@ -357,30 +332,22 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
         if len(row) > len(header):
             error = f"Cannot be read: {path}, line {line} has {len(row)} cells where the header has {len(header)}."
         submission = Submission(student, {}, user, f"{path}, line {line}", error)
-        if pair:
-            _, pairs = submissions.setdefault(student, (submission, []))
-            pairs.append((cells[pair[0]], answer_text(cells[pair[1]])))
-        else:
-            answers = [(id, answer_text(cells[index])) for id, index in answer_columns.items()]
-            submissions[str(line)] = submission, answers
+        _, pairs = submissions.setdefault(student if pair else str(line), (submission, []))
+        columns = {cells[pair[0]]: pair[1]} if pair else answer_columns
+        pairs += [(id, answer_text(cells[index])) for id, index in columns.items()]
     return [replace(submission, answers=collect_answers(pairs)) for submission, pairs in submissions.values()]
 
 
 def _read_rows(path: Path) -> tuple[Sequence[str], list[tuple[int, Sequence[str]]]]:
-    """Return the header, and (line number, cells) of the rows of a table.
-
-    A byte that is not UTF-8 becomes a character that no formula has.
-    """
+    """Return the header of a table and its rows as (line number, cells); invalid UTF-8 becomes U+FFFD."""
     if path.is_file() and path.stat().st_size > MAX_TABLE_BYTES:
         raise InputError(f"{path}: has more than {MAX_TABLE_BYTES:,} bytes. Split the class.")
-    content, readable = path.read_bytes() if path.is_file() else b"", path
     with TemporaryDirectory() as folder:
+        readable = Path(folder) / path.name if path.is_file() else path
         try:
-            content.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            readable = Path(folder) / path.name
-            readable.write_text(content.decode("utf-8-sig", "replace"), encoding="utf-8", newline="")
-        try:
+            if path.is_file():
+                text = path.read_bytes().decode("utf-8-sig", "replace")
+                readable.write_text(text, encoding="utf-8", newline="")
             names, row_iterator = open_table(readable)
             rows = list(row_iterator)
         except InputError as error:

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
@@ -37,10 +38,6 @@ AnswerId = tuple[Any, ...]
 def mark_answers(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> "StudentMarks":
     """Mark one student's answers to a sheet.
 
-    Args:
-        sheet: the questions, as a TOML or Markdown file or a mapping.
-        answers: the answers, as such a file or as a mapping from question id to answer.
-
     >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
     >>> mark_answers(sheet, {"Q1": "R*(W_in + W_out) + W_in*W_out"})["Q1"].points
     2.0
@@ -68,8 +65,7 @@ class Marker:
 
     def mark(self, submission: Submission) -> "StudentMarks":
         """Return the marks of one student's submission; no error in an answer stops the marking of the others."""
-        ids: dict[str, AnswerId] = {}
-        marks = []
+        ids, marks = dict[str, AnswerId](), list[Mark]()
         for question in self.sheet.questions:
             answer = submission.answers.get(question.id.casefold()) or StudentAnswer(question.id, "")
             text = "" if answer.error else answer.text
@@ -85,31 +81,27 @@ class Marker:
         student, user, source = submission.student, submission.user, submission.source
         return StudentMarks(self.sheet.title, student, tuple(marks), tuple(notes), user, source)
 
-    def diagnose(self, seconds: float | None = None) -> int:
-        """Explain wrong answers marked so far, the most frequent first; return how many are left when the time is up.
-
-        Args:
-            seconds: the time; unlimited by default.
-        """
+    def diagnose(self, seconds: float = inf) -> int:
+        """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
         waiting = [id for id, result in self.assessments.items() if result.needs_diagnosis]
         waiting.sort(key=lambda id: -self.uses[id])
-        deadline = None if seconds is None else monotonic() + seconds
+        deadline = monotonic() + seconds
         for done, id in enumerate(waiting):
-            if deadline is not None and monotonic() > deadline:
+            if monotonic() > deadline:
                 return len(waiting) - done
-            self.assessments[id] = self._attempt(id, diagnose=True)
+            self.assessments[id] = self._parse_and_assess(id, diagnose=True)
         return 0
 
     def _assess(self, id: AnswerId) -> Assessment:
-        """Return the assessment of an answer, computed at its first use, and count its uses."""
+        """Return the assessment of the answer `id` (question, text, earlier answers), computed once; count its uses."""
         self.uses[id] += 1
         if id not in self.assessments:
-            self.assessments[id] = self._attempt(id, diagnose=False)
+            self.assessments[id] = self._parse_and_assess(id, diagnose=False)
         return self.assessments[id]
 
     @work_limit(MAX_MARKING_STEPS)
-    def _attempt(self, id: AnswerId, diagnose: bool) -> Assessment:
-        """Parse and assess an answer, explained if wrong with `diagnose`; an exception becomes its error."""
+    def _parse_and_assess(self, id: AnswerId, diagnose: bool) -> Assessment:
+        """Parse and assess an answer, and with `diagnose` explain a wrong one; an exception becomes its error."""
         question_id, text, *earlier_ids = id
         question = self.questions[question_id]
         earlier = [
@@ -155,16 +147,11 @@ class Mark:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for the student, without the mistakes, which are the teacher's."""
-        return {name: value for name, value in asdict(self).items() if name != "mistakes"}  # those are the teacher's
+        return {name: value for name, value in asdict(self).items() if name != "mistakes"}
 
 
 def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
-    """Turn an assessment into a mark that shows what the sheet allows.
-
-    Args:
-        text: the answer as the student wrote it.
-        assessment: None if there is no answer.
-    """
+    """Turn the assessment of an answer, None if there is no answer, into a mark that shows what the sheet allows."""
     mark = Mark(question.id, question.text, text[:MAX_ANSWER_CHARS], "not answered", "", 0, question.points)
     if assessment is None:
         return mark
@@ -175,11 +162,11 @@ def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None
         verdict = "follow-through"
     elif assessment.fraction == 1:
         verdict = "right"
-    points = round(assessment.fraction * question.points, 2)
-    mark = replace(mark, verdict=verdict, reason=assessment.hint, points=points, mistakes=assessment.mistakes)
+    shown = {"reason": assessment.hint}
     if question.show_answer:
-        mark = replace(mark, reason=assessment.reason, right_answer=assessment.right_answer)
-    return mark
+        shown = {"reason": assessment.reason, "right_answer": assessment.right_answer}
+    points = round(assessment.fraction * question.points, 2)
+    return replace(mark, verdict=verdict, points=points, mistakes=assessment.mistakes, **shown)
 
 
 @dataclass(frozen=True)
@@ -211,7 +198,7 @@ class StudentMarks(Result):
 
     @property
     def of(self) -> float:
-        """The points of a student with only right answers."""
+        """The highest possible points: those of a student with only right answers."""
         return round(sum(mark.of for mark in self.marks), 2)
 
     @property
@@ -220,7 +207,7 @@ class StudentMarks(Result):
         return f"{self.points:g} of {self.of:g} points"
 
     def blocks(self) -> list[Block]:
-        """Return a line for each question with its verdict, points and remarks, then the notes and the sum."""
+        """Return a line with verdict and points for each answer, with its remarks, and the points in all."""
         id_width = max(len(mark.id) for mark in self.marks)
         verdict_width = max(12, *(len(mark.verdict) for mark in self.marks))
         lines = [self._heading]
@@ -230,7 +217,7 @@ class StudentMarks(Result):
         return [Text("\n".join([*lines, *self.notes, self.summary]))]
 
     def details(self) -> list[Block]:
-        """Every question with its answer, preformatted, and its verdict and remarks."""
+        """Return a section for each question with its text, the answer, verdict, points and remarks."""
         blocks: list[Block] = [Heading(self._heading, 1), Text(self.summary, "strong")]
         kinds = {"right": "good", "wrong": "bad", "unreadable": "bad", "not answered": "strong"}
         for mark in self.marks:
@@ -243,7 +230,7 @@ class StudentMarks(Result):
 
     @property
     def _heading(self) -> str:
-        """The titles of the sheet and of the student, as in "Week 3: Ada"."""
+        """The title of the sheet and the name of the student, as far as known."""
         return ": ".join(filter(None, (self.title, self.student)))
 
     def records(self) -> list[dict[str, Any]]:

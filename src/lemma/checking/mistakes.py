@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Literal
 
-from lemma.checking.compare_formula import FormulaQuestion
+from lemma.checking.compare_formula import FormulaComparison
 from lemma.counting.account import Part
 from lemma.counting.polynomial import ONE, Polynomial, divide_exactly, sum_polynomials, symbol
 
@@ -50,12 +50,12 @@ class PartGroup:
 
     @cached_property
     def total(self) -> Polynomial:
-        """The formula of all parts together."""
+        """The sum of the parts' formulas."""
         return sum_polynomials(part.total for part in self.parts)
 
     @cached_property
     def paths(self) -> frozenset[str]:
-        """The module paths of the parts."""
+        """The paths of the parts."""
         return frozenset(part.path for part in self.parts)
 
     @property
@@ -101,7 +101,10 @@ TENSOR_KINDS: dict[str, Callable[[Part], bool]] = {
 
 
 def group_parts(parts: Sequence[Part]) -> list[PartGroup]:
-    """Return all groups of parts with a natural name, simplest first; each set of parts once, by its first name."""
+    """Return all groups of parts with a natural name, such as "all biases" or "every 'attention'", simplest first.
+
+    Parts that several names describe are returned once, by the first name.
+    """
     by_prefix: dict[str, list[Part]] = {}  # parts by their modules, shortest path first, and by their own path
     by_component: dict[str, list[Part]] = {}  # parts by each name on the way to their module
     parents: set[str] = set()
@@ -177,41 +180,23 @@ class Mistake:
         return self.message if isinstance(self.message, str) else self.message()
 
 
-def candidate_mistakes(question: FormulaQuestion) -> Iterator[Mistake]:
+def candidate_mistakes(comparison: FormulaComparison) -> Iterator[Mistake]:
     """Yield every mistake that is possible in this model's formula, whatever the answer, most likely first."""
-    groups = group_parts([part for part in question.quantity.groups if part.total])
-    for group in groups:
-        message = partial(_describe_group, question, group)
-        yield Mistake(-group.total, _omission_cost(group), message, group.name, "missing", group.paths)
-    for group in groups:
-        yield _counted_twice(question, group)
-        yield from _counted_for_single_layer(group)
-        yield from _miscounted_members(group)
-    if question.quantity.name == "parameters":
-        yield from _foreign_biases(question)
-    yield from _mutations(question, groups)
-    yield from _other_multiples(question)
+    return _MistakeRules(comparison).candidates()
 
 
-def foreign_mistakes(question: FormulaQuestion, difference: Polynomial) -> Iterator[Mistake]:
-    """Yield the mistakes of terms in symbols foreign to the model's formula: all terms of a symbol, and each alone.
-
-    Args:
-        difference: the student's formula minus the model's.
-    """
-    quantity = question.quantity.name if question.quantity.name != "flops" else "FLOPs"
-    for name in sorted(difference.symbols - question.expected.symbols):
+def foreign_mistakes(comparison: FormulaComparison, difference: Polynomial) -> Iterator[Mistake]:
+    """Yield a mistake for all terms with a symbol that the model's formula lacks, and for each such term alone."""
+    quantity = comparison.quantity.name if comparison.quantity.name != "flops" else "FLOPs"
+    for name in sorted(difference.symbols - comparison.expected.symbols):
         terms = {term: number for term, number in difference.terms.items() if name in dict(term)}
         single_terms = [{term: number} for term, number in terms.items()] if 1 < len(terms) <= MAX_FOREIGN_TERMS else []
         for foreign in map(Polynomial, (terms, *single_terms)):
             message = (
-                f"your formula has {question.write(foreign)}, in which {name} is foreign: the {quantity} of this model "
-                "do not depend on it"
+                f"your formula has {comparison.write(foreign)}, in which {name} is foreign: the {quantity} of this "
+                "model do not depend on it"
             )
             yield Mistake(foreign, COST_TENSOR, message, paths=frozenset({f"foreign {name}"}))
-
-
-# Tensors that a formula leaves out, counts twice or counts for one layer only, and biases that only the formula has.
 
 
 def _omission_cost(group: PartGroup) -> int:
@@ -227,123 +212,149 @@ def _omission_cost(group: PartGroup) -> int:
     return COST_GLOBAL if is_half_norm or group.name.startswith(halves) else COST_TENSOR
 
 
-def _counted_twice(question: FormulaQuestion, group: PartGroup) -> Mistake:
-    """Return the mistake of counting a group of parts twice, such as a tied tensor."""
-    part = group.single_part
-    if part is None or TIED_NOTE not in part.note:
-        message = partial(_describe_group, question, group)
-        return Mistake(group.total, COST_LOCAL, message, group.name, "twice", group.paths)
-    other = part.note.partition(TIED_NOTE)[2]  # counting a tied tensor again is a common mistake
-    message = f"your formula counts '{other}' again; it is tied to '{part.path}', and a tied tensor counts once"
-    return Mistake(group.total, COST_TENSOR, message, paths=group.paths)
+class _MistakeRules:
+    """The rules that derive candidate mistakes; each method yields those of one kind, in a group of parts or in all."""
 
-
-def _depth_symbols(parts: Sequence[Part]) -> set[str]:
-    """Return the symbols that count repetitions of the parts, such as L."""
-    return {name for part in parts for name in part.repeats.symbols}
-
-
-def _counted_for_single_layer(group: PartGroup) -> Iterator[Mistake]:
-    """Yield the mistakes of counting a group of parts for one layer only, for each symbol of a depth."""
-    for depth in sorted(_depth_symbols(group.parts)):
-        single = sum_polynomials(part.repeats.substitute(depth, 1) * part.each for part in group.parts)
-        message = f"your formula counts {{}} for one layer only; there are {depth}"
-        paths = frozenset(part.path for part in group.parts if depth in part.repeats.symbols)
-        cost = COST_LOCAL if group.single_part else COST_GLOBAL
-        yield Mistake(single - group.total, cost, message, f"one {depth}", paths=paths, location=group.name)
-
-
-def _miscounted_members(group: PartGroup) -> Iterator[Mistake]:
-    """Yield the mistakes of one member more or less in each layer, such as of the two attentions of a decoder layer."""
-    members = [int(abs(part.repeats.common_factor()[0])) if len(part.repeats.terms) == 1 else 1 for part in group.parts]
-    part = group.single_part
-    is_half_module = part is not None and module_path(part.path) != part.path  # people repeat the module as a whole
-    if min(members) < 2 or not (group.is_module or group.name == ALL_NORMS) or is_half_module:
-        return
-    per_layer = " in each layer" if _depth_symbols(group.parts) else ""
-    for step, cost in ((-1, COST_TENSOR), (1, COST_LOCAL)):
-        delta = sum_polynomials(
-            part.total * Fraction(step, number) for part, number in zip(group.parts, members, strict=True)
-        )
-        if len(set(members)) == 1:
-            message = f"there are {members[0]} of {group.name}{per_layer}; your formula counts {members[0] + step}"
-        else:
-            name = "norm" if group.name == ALL_NORMS else f"of {group.name}"
-            message = f"your formula counts one {name} {'less' if step < 0 else 'more'}{per_layer} than there are"
-        yield Mistake(delta, cost, message, paths=group.paths)
-
-
-def _describe_group(question: FormulaQuestion, group: PartGroup) -> str:
-    """Return the noun phrase of a group with its formula, such as "a bias of d_h in 'hidden'"."""
-    part = group.single_part
-    if part is None or part.shape is None:
-        prefix = "" if question.quantity.name == "parameters" else "the products of "
-        return f"{prefix}{group.name} ({question.write(group.total)})"
-    kind, module = "bias" if is_bias(part) else "weight", module_path(part.path)
-    each, total = question.write(part.each), question.write(part.total)
-    if module == part.path:
-        return f"the {kind} '{module}' ({each}{'' if part.repeats == ONE else f' each, {total} in all'})"
-    if part.repeats == ONE:
-        return f"a {kind} of {each} in '{module}'"
-    return f"a {kind} of {each} in each '{module}', {total} in all,"
-
-
-def _foreign_biases(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield the mistakes of a bias in a matrix that has none; an embedding may serve as the output layer too."""
-    parts = question.quantity.groups
-    biased = {module_path(part.path) for part in parts if is_bias(part)}
-    for part in parts:
-        module = module_path(part.path)
-        if part.shape is None or len(part.shape) != 2 or module == part.path or module in biased:
-            continue
-        outputs, _ = part.shape
-        if any(name in part.path.lower() for name in EMBEDDING_NAMES):
-            size, location, path, cost = part.repeats * outputs, "on the output", "output bias", COST_GLOBAL
-        else:
-            each = "" if part.repeats == ONE else "each "
-            size, location, path, cost = outputs, f"in {each}'{module}'", f"{module} bias", COST_TENSOR
-        message = f"your formula has a bias of {question.write(size)} {location} that the model does not have"
-        yield Mistake(part.repeats * outputs, cost, message, f"bias {size}", paths=frozenset({path}))
-
-
-# Mutations: one symbol for another, one too many, heads multiplied in, a factor forgotten.
-
-Replacement = tuple[Polynomial, Polynomial, Polynomial, int]  # actual, expected, the mutated formula and the cost
-Multiple = tuple[Polynomial, str, int]  # the mutated formula, the message and the cost
-
-
-class MutationRules:
-    """Rules that mutate the formula of a group, by the symbols of a question."""
-
-    def __init__(self, question: FormulaQuestion) -> None:
-        self.question, self.parts = question, question.quantity.groups
-        self.is_parameters = question.quantity.name == "parameters"
-        self.names, self.counts = question.confusable_symbols, question.count_symbols
+    def __init__(self, comparison: FormulaComparison) -> None:
+        self.comparison, self.parts = comparison, comparison.quantity.groups
+        self.groups = group_parts([part for part in self.parts if part.total])
+        self.is_parameters = comparison.quantity.name == "parameters"
+        self.names, self.counts = comparison.confusable_symbols, comparison.counting_symbols
         self.depths = _depth_symbols(self.parts)
         self.lengths = set(self.counts) - self.depths  # symbols that count words or positions, not layers
         self.is_attention = {part.path: any(name in part.path for name in ATTENTION_NAMES) for part in self.parts}
-        self.write = lru_cache(None)(lambda formula: question.write(formula).replace(" ", ""))
+        self.write = lru_cache(None)(lambda formula: comparison.write(formula).replace(" ", ""))
 
-    def has_heads(self, group: PartGroup) -> bool:
-        """Return whether a group may belong to attention: by the names of its parts, or if no part has such a name."""
-        if HEADS not in self.question.account.order:
+    def candidates(self) -> Iterator[Mistake]:
+        """Yield the mistakes of all rules: of the whole formula before those of groups of parts."""
+        for group in self.groups:
+            message = partial(self.describe_group, group)
+            yield Mistake(-group.total, _omission_cost(group), message, group.name, "missing", group.paths)
+        for group in self.groups:
+            yield self.counted_twice(group)
+            yield from self.counted_for_single_layer(group)
+            yield from self.miscounted_members(group)
+        if self.is_parameters:
+            yield from self.foreign_biases()
+        inner = [group for group in self.groups if group.is_module or group.name.startswith("the weights of")]
+        for group in (PartGroup("", self.parts), *inner):
+            yield from self.off_by_one(group)
+            yield from self.confused_symbol(group)
+        for group in inner:
+            yield from self.miscounted_blocks(group)
+            yield from self.wrong_factor(group)
+        yield from self.confused_side()
+        yield from self.wrong_multiples()
+
+    # Tensors that a formula counts twice or for one layer only, and biases that only the formula has.
+
+    def counted_twice(self, group: PartGroup) -> Mistake:
+        """Return the mistake of counting a group of parts twice, such as a tied tensor."""
+        part = group.single_part
+        if part is None or TIED_NOTE not in part.note:
+            message = partial(self.describe_group, group)
+            return Mistake(group.total, COST_LOCAL, message, group.name, "twice", group.paths)
+        other = part.note.partition(TIED_NOTE)[2]  # counting a tied tensor again is a common mistake
+        message = f"your formula counts '{other}' again; it is tied to '{part.path}', and a tied tensor counts once"
+        return Mistake(group.total, COST_TENSOR, message, paths=group.paths)
+
+    def counted_for_single_layer(self, group: PartGroup) -> Iterator[Mistake]:
+        """Yield the mistakes of counting a group of parts for one layer only, for each symbol of layers such as L."""
+        for depth in sorted(_depth_symbols(group.parts)):
+            single = sum_polynomials(part.repeats.substitute(depth, 1) * part.each for part in group.parts)
+            message = f"your formula counts {{}} for one layer only; there are {depth}"
+            paths = frozenset(part.path for part in group.parts if depth in part.repeats.symbols)
+            cost = COST_LOCAL if group.single_part else COST_GLOBAL
+            yield Mistake(single - group.total, cost, message, f"one {depth}", paths=paths, location=group.name)
+
+    def miscounted_members(self, group: PartGroup) -> Iterator[Mistake]:
+        """Yield the mistakes of one copy too many or too few of a module that each layer has several times."""
+        repeats = [part.repeats for part in group.parts]
+        members = [int(abs(count.common_factor()[0])) if len(count.terms) == 1 else 1 for count in repeats]
+        part = group.single_part
+        is_half_module = part is not None and module_path(part.path) != part.path  # people repeat the module as a whole
+        if min(members) < 2 or not (group.is_module or group.name == ALL_NORMS) or is_half_module:
+            return
+        per_layer = " in each layer" if _depth_symbols(group.parts) else ""
+        for step, cost in ((-1, COST_TENSOR), (1, COST_LOCAL)):
+            delta = sum_polynomials(
+                part.total * Fraction(step, number) for part, number in zip(group.parts, members, strict=True)
+            )
+            if len(set(members)) == 1:
+                message = f"there are {members[0]} of {group.name}{per_layer}; your formula counts {members[0] + step}"
+            else:
+                name = "norm" if group.name == ALL_NORMS else f"of {group.name}"
+                message = f"your formula counts one {name} {'less' if step < 0 else 'more'}{per_layer} than there are"
+            yield Mistake(delta, cost, message, paths=group.paths)
+
+    def describe_group(self, group: PartGroup) -> str:
+        """Return the noun phrase of a group with its formula, such as "a bias of d_h in 'hidden'"."""
+        part, write = group.single_part, self.comparison.write
+        if part is None or part.shape is None:
+            return f"{'' if self.is_parameters else 'the products of '}{group.name} ({write(group.total)})"
+        kind, module = "bias" if is_bias(part) else "weight", module_path(part.path)
+        each, total, is_single = write(part.each), write(part.total), part.repeats == ONE
+        if module == part.path:
+            return f"the {kind} '{module}' ({each}{'' if is_single else f' each, {total} in all'})"
+        return f"a {kind} of {each} in " + (f"'{module}'" if is_single else f"each '{module}', {total} in all,")
+
+    def foreign_biases(self) -> Iterator[Mistake]:
+        """Yield the mistakes of a bias for a matrix without one; for an embedding, in its use as the output layer."""
+        biased = {module_path(part.path) for part in self.parts if is_bias(part)}
+        for part in self.parts:
+            module = module_path(part.path)
+            if part.shape is None or len(part.shape) != 2 or module == part.path or module in biased:
+                continue
+            outputs, _ = part.shape
+            if any(name in part.path.lower() for name in EMBEDDING_NAMES):
+                size, location, path, cost = part.repeats * outputs, "on the output", "output bias", COST_GLOBAL
+            else:
+                each = "" if part.repeats == ONE else "each "
+                size, location, path, cost = outputs, f"in {each}'{module}'", f"{module} bias", COST_TENSOR
+            message = (
+                f"your formula has a bias of {self.comparison.write(size)} {location} that the model does not have"
+            )
+            yield Mistake(part.repeats * outputs, cost, message, f"bias {size}", paths=frozenset({path}))
+
+    # Mutations: one symbol for another, one too many, heads multiplied in, a factor forgotten.
+
+    def can_be_attention(self, group: PartGroup) -> bool:
+        """Return whether a group can belong to attention: by the names of its parts, or if no part has such a name."""
+        if HEADS not in self.comparison.account.order:
             return False
         is_attention = not group.name or all(self.is_attention[part.path] for part in group.parts)
         return is_attention or not any(self.is_attention.values())
 
-    def off_by_one(self, group: PartGroup) -> Iterator[Replacement]:
-        """Yield replacements of a count by the next higher or lower number: N for N−1, L+1 for L."""
+    def replacement(
+        self, group: PartGroup, actual: Polynomial, expected: Polynomial, mutated: Polynomial, cost: int
+    ) -> Mistake:
+        """Return the mistake of writing `actual` for `expected`, which turns a group's formula into `mutated`."""
+
+        def describe() -> str:
+            sizes = self.comparison.account.symbols
+            coincides = actual.symbols.isdisjoint(expected.symbols) and actual.at(sizes) == expected.at(sizes)
+            note = f" (the two are equal only at these sizes: {actual.at(sizes)})" if coincides else ""
+            location = " in {}" if group.name else ""
+            formulas = f"your formula has {self.write(actual)} where the model has {self.write(expected)}"
+            return f"{formulas}{location}{note}"
+
+        paths = frozenset(part.path for part in group.parts if part.total.symbols & expected.symbols)
+        name, cost = f"{actual!r} for {expected!r}", cost + bool(group.name)
+        return Mistake(mutated - group.total, cost, describe, name, paths=paths, location=group.name)
+
+    def off_by_one(self, group: PartGroup) -> Iterator[Mistake]:
+        """Yield the mistakes of the next higher or lower number for a count: N for N−1, L+1 for L."""
         for name in self.counts:
             count = symbol(name)
             more, less = (group.total.substitute(name, count + step) for step in (1, -1))
             expected = count - 1 if len(more.terms) < len(group.total.terms) else count
             # inside one module, L for L-1 is as common as in the whole formula
             cost = COST_TENSOR if group.name and expected != count else COST_GLOBAL
-            yield expected + 1, expected, more, cost
-            yield expected - 1, expected, less, COST_GLOBAL
+            yield self.replacement(group, expected + 1, expected, more, cost)
+            yield self.replacement(group, expected - 1, expected, less, COST_GLOBAL)
 
-    def confused_symbol(self, group: PartGroup) -> Iterator[Replacement]:
-        """Yield replacements of a symbol that people confuse with another: d for d_h, 4d for d_ff, d/h for d."""
+    def confused_symbol(self, group: PartGroup) -> Iterator[Mistake]:
+        """Yield the mistakes of a symbol that people confuse with another: d for d_h, 4d for d_ff, d/h for d."""
         heads, total, part = symbol(HEADS), group.total, group.single_part if group.name else None
         scaled_by_heads = (total * heads, total / heads)
         for name in self.names:
@@ -353,7 +364,7 @@ class MutationRules:
                 continue  # it is a mistake in that part alone
             symbols = [symbol(other) for other in self.names if other != name]
             multiples = [4 * other for other in symbols] if name == "d_ff" else []
-            if self.has_heads(group) and name not in (HEADS, *self.counts):
+            if self.can_be_attention(group) and name not in (HEADS, *self.counts):
                 multiples += [symbol(name) * heads, symbol(name) / heads]
             shape = part.shape or () if part else ()
             is_single_axis = len(shape) > 1 and sum(name in side.symbols for side in shape) == 1
@@ -365,10 +376,11 @@ class MutationRules:
                 mutated = total.substitute(name, other)
                 # other rules describe these better: one side of a matrix, and all of it multiplied or divided by h
                 if not (is_single_axis and other in symbols) and mutated not in scaled_by_heads:
-                    yield other, symbol(name), mutated, COST_GLOBAL if other in symbols else COST_LOCAL
+                    cost = COST_GLOBAL if other in symbols else COST_LOCAL
+                    yield self.replacement(group, other, symbol(name), mutated, cost)
 
-    def block_count(self, group: PartGroup) -> Iterator[Multiple]:
-        """Yield the group's formula with a wrong number of equal blocks, such as three gates for four."""
+    def miscounted_blocks(self, group: PartGroup) -> Iterator[Mistake]:
+        """Yield the mistakes of a wrong number of equal blocks, such as three gates for four."""
         number, _ = group.total.common_factor()
         is_equal = not self.is_parameters or all(part.each.common_factor()[0] == number for part in group.parts)
         if not is_equal or number.denominator != 1 or not 2 <= number <= MAX_BLOCKS:
@@ -380,84 +392,68 @@ class MutationRules:
             message = f"the model has {number} equal blocks in {{}}{blocks}; yours has {counted}"
             if not self.is_parameters:
                 message = f"your formula counts {times} times what the model does in {{}}"
-            yield group.total * times, message, COST_GLOBAL if blocks else COST_LOCAL
+            delta, cost = group.total * (times - 1), COST_GLOBAL if blocks else COST_LOCAL
+            yield Mistake(delta, cost, message, paths=group.paths, location=group.name)
 
-    def wrong_factor(self, group: PartGroup) -> Iterator[Multiple]:
-        """Yield the group's formula with a factor too many (heads, layers, positions), too few, or divided by h."""
-        if self.has_heads(group):
+    def wrong_factor(self, group: PartGroup) -> Iterator[Mistake]:
+        """Yield the mistakes of a factor too many (heads, layers, positions), too few, or of dividing by h."""
+        mutations: list[tuple[Polynomial, str]] = []
+        if self.can_be_attention(group):
             message = f"your formula multiplies {{}} by {HEADS}; the heads share its width"
-            yield group.total * symbol(HEADS), message, COST_FACTOR
+            mutations.append((group.total * symbol(HEADS), message))
         counts = [symbol(name) for name in self.counts]
         reduced = [symbol(name) - 1 for name in self.counts if name in self.depths | {"N"}]
         for factor in (*counts, *reduced):
-            yield group.total * factor, f"your formula multiplies {{}} by {self.write(factor)}", COST_FACTOR
+            mutations.append((group.total * factor, f"your formula multiplies {{}} by {self.write(factor)}"))
         for name in self.names:  # d for d², one word of the window for all of them
             if name not in group.total.symbols or name == VOCABULARY:
                 continue
             for factor in (symbol(name), symbol(name) - 1):
                 quotient = divide_exactly(group.total, factor)
                 if quotient is not None and all(power > 0 for monomial in quotient.terms for _, power in monomial):
-                    yield quotient, f"your formula leaves the factor {self.write(factor)} out of {{}}", COST_FACTOR
-        if self.has_heads(group) and HEADS not in group.total.symbols:
+                    mutations.append((quotient, f"your formula leaves the factor {self.write(factor)} out of {{}}"))
+        if self.can_be_attention(group) and HEADS not in group.total.symbols:
             message = "your formula divides {} by h; all heads together have the full width"
-            yield group.total / symbol(HEADS), message, COST_FACTOR
+            mutations.append((group.total / symbol(HEADS), message))
+        for mutated, message in mutations:
+            yield Mistake(mutated - group.total, COST_FACTOR, message, paths=group.paths, location=group.name)
 
-    def describe_replacement(self, group: PartGroup, actual: Polynomial, expected: Polynomial) -> str:
-        """Return the clause "your formula has ACTUAL where the model has EXPECTED", with `{}` for a named group."""
-        sizes = self.question.account.symbols
-        coincides = actual.symbols.isdisjoint(expected.symbols) and actual.at(sizes) == expected.at(sizes)
-        note = f" (the two are equal only at these sizes: {actual.at(sizes)})" if coincides else ""
-        location = " in {}" if group.name else ""
-        return f"your formula has {self.write(actual)} where the model has {self.write(expected)}{location}{note}"
+    def confused_side(self) -> Iterator[Mistake]:
+        """Yield the mistakes of another size for one side of a matrix, such as d for d_h."""
+        for part in self.parts:
+            shape = part.shape or ()
+            for side, size in enumerate(shape):
+                for name, other in product(size.symbols, self.names):
+                    if other in (name, *self.counts) or name in self.lengths:
+                        continue
+                    mutated = (*shape[:side], size.substitute(name, symbol(other)), *shape[side + 1 :])
+                    yield Mistake(
+                        part.repeats * prod(mutated, start=ONE) - part.total,
+                        COST_LOCAL,
+                        f"your formula has {other} where the model has {name} on one side of {{}}",
+                        f"{symbol(other)!r} for {symbol(name)!r}",
+                        paths=frozenset({part.path}),
+                        location=f"'{part.path}'",
+                    )
 
-
-def _mutations(question: FormulaQuestion, groups: Sequence[PartGroup]) -> Iterator[Mistake]:
-    """Yield the mistakes of all mutation rules, for the whole formula first and then for groups of parts."""
-    rules, formula = MutationRules(question), PartGroup("", question.quantity.groups)
-    inner = [group for group in groups if group.is_module or group.name.startswith("the weights of")]
-    for group in (formula, *inner):
-        for actual, expected, mutated, cost in (*rules.off_by_one(group), *rules.confused_symbol(group)):
-            paths = frozenset(part.path for part in group.parts if part.total.symbols & expected.symbols)
-            message = partial(rules.describe_replacement, group, actual, expected)
-            name = f"{actual!r} for {expected!r}"
-            cost += 1 if group.name else 0
-            yield Mistake(mutated - group.total, cost, message, name, paths=paths, location=group.name)
-    for group in inner:
-        for mutated, message, cost in (*rules.block_count(group), *rules.wrong_factor(group)):
-            yield Mistake(mutated - group.total, cost, message, paths=group.paths, location=group.name)
-    # one side of a matrix taken for another size: what an upper layer reads, what a head outputs
-    for part in question.quantity.groups:
-        shape = part.shape or ()
-        for side, size in enumerate(shape):
-            for name, other in product(size.symbols, rules.names):
-                if other in (name, *rules.counts) or name in rules.lengths:
-                    continue
-                mutated = (*shape[:side], size.substitute(name, symbol(other)), *shape[side + 1 :])
-                yield Mistake(
-                    part.repeats * prod(mutated, start=ONE) - part.total,
-                    COST_LOCAL,
-                    f"your formula has {other} where the model has {name} on one side of {{}}",
-                    f"{symbol(other)!r} for {symbol(name)!r}",
-                    paths=frozenset({part.path}),
-                    location=f"'{part.path}'",
-                )
+    def wrong_multiples(self) -> Iterator[Mistake]:
+        """Yield the mistakes of a wrong multiple in a size that follows from others, such as 2d for d_ff = 4d."""
+        comparison = self.comparison
+        defaults = {name: v for name, v in comparison.account.defaults.items() if name not in comparison.answer.symbols}
+        for name, default in defaults.items():
+            number, _ = default.common_factor()
+            if number <= 1:
+                continue
+            parts = [part for part in comparison.original_parts if name in part.total.symbols]
+            expected = sum_polynomials(part.total.substitute_all(defaults) for part in parts)
+            unit = default / number
+            for other in (unit * count for count in range(1, MAX_BLOCKS + 1) if count != number):
+                mutated = sum_polynomials(part.total.substitute_all({**defaults, name: other}) for part in parts)
+                message = f"your formula has {self.write(other)} where the model has {name} = {self.write(default)}"
+                cost = COST_TENSOR if other in (unit, 2 * unit) else COST_LOCAL
+                yield Mistake(mutated - expected, cost, message, paths=frozenset(part.path for part in parts))
 
 
-def _other_multiples(question: FormulaQuestion) -> Iterator[Mistake]:
-    """Yield the mistakes of a wrong multiple in a size that follows from others, such as 2d for d_ff = 4d."""
-    defaults = {name: v for name, v in question.account.defaults.items() if name not in question.answer.symbols}
-    for name, default in defaults.items():
-        number, _ = default.common_factor()
-        if number <= 1:
-            continue
-        parts = [part for part in question.original_parts if name in part.total.symbols]
-        unit = default / number
-        for other in (unit * count for count in range(1, MAX_BLOCKS + 1) if count != number):
-            mutated = {**defaults, name: other}
-            delta = sum_polynomials(
-                part.total.substitute_all(mutated) - part.total.substitute_all(defaults) for part in parts
-            )
-            actual, expected = (question.write(formula).replace(" ", "") for formula in (other, default))
-            message = f"your formula has {actual} where the model has {name} = {expected}"
-            cost = COST_TENSOR if other in (unit, 2 * unit) else COST_LOCAL
-            yield Mistake(delta, cost, message, paths=frozenset(part.path for part in parts))
+def _depth_symbols(parts: Sequence[Part]) -> set[str]:
+    """Return the symbols in the parts' numbers of repeats, such as L for layers."""
+    return {name for part in parts for name in part.repeats.symbols}

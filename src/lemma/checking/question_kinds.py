@@ -14,18 +14,16 @@ from typing import Any, ClassVar
 
 import torch
 
-from lemma.checking.accounts import account_for, symbol_aliases
 from lemma.checking.cells import GradientCell, Sample, find_cell
-from lemma.checking.check_formula import compare_formula
-from lemma.checking.check_number import NumberQuestion
-from lemma.checking.compare_formula import FormulaQuestion, Verdict, format_number, has_symbols, read_question
+from lemma.checking.check_formula import FormulaExercise
+from lemma.checking.check_number import NumberExercise
+from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, has_symbols
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
 from lemma.checking.read_formula import read_formula, substitute
 from lemma.checking.sheets import SheetQuestion, prefix_lines
-from lemma.counting.account import Account, Part
-from lemma.counting.polynomial import ONE, Calculator, Rational, as_polynomial, symbol, work_limit
-from lemma.counting.subject import resolve_subject
+from lemma.counting.account import Account
+from lemma.counting.polynomial import Calculator, Rational, as_polynomial, symbol, work_limit
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError, SpecError
 from lemma.report.numbers import WrittenNumber, read_number
@@ -61,7 +59,7 @@ class EarlierAnswer:
 
     question: "PreparedQuestion"
     text: str
-    answer: Any = None
+    answer: Any = None  # as parsed
     assessment: Assessment | None = None
 
     @property
@@ -69,9 +67,18 @@ class EarlierAnswer:
         """The number of the student's answer; 0 without an answer."""
         return (self.assessment and self.assessment.value) or Fraction(0)
 
+    @property
+    def formula(self) -> Rational:
+        """The student's formula or number, with sizes that follow from others replaced."""
+        if isinstance(self.question, FormulaAnswerQuestion):
+            return self.question.expand_formula(self.answer)
+        return Rational(as_polynomial(self.value))
+
 
 class PreparedQuestion(ABC):
-    """A question of a sheet with everything that is right about it."""
+    """A question of a sheet together with its right answer; a subclass for each kind of answer."""
+
+    solution: str  # the right answer
 
     def __init__(self, question: SheetQuestion) -> None:
         self.question = question
@@ -91,52 +98,42 @@ class PreparedQuestion(ABC):
             diagnose: whether to explain a wrong answer.
         """
 
-    @property
-    @abstractmethod
-    def solution(self) -> str:
-        """The right answer as text."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """An answer next to what is right."""
-
-    is_equal: bool
-    value: Fraction  # at the model's sizes, as the next
-    expected: Fraction
-    right_answer: str
-    headline: str = ""
-    diagnosis: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    is_bare_number: bool = False  # where a formula is asked for
-
 
 class ExpressionQuestion(PreparedQuestion):
-    """A question for a formula or a number."""
+    """A question of a sheet that asks for a formula or a number."""
 
     at_sizes: ClassVar[str] = ""  # how a hint calls the place where two formulas are compared
 
     account: Any = None  # of the model; None for a number that is computed from other numbers
     aliases: Mapping[str, str] = {}  # other names of the account's symbols
-    expected_value: Fraction  # the right number, or the right formula at the model's sizes
-    expected_formula: Rational  # in the symbols of the model
+    expected: Rational  # the right formula in the symbols of the model, or the right number
+
+    def __init__(self, question: SheetQuestion, exercise: FormulaExercise | NumberExercise | None = None) -> None:
+        super().__init__(question)
+        if exercise is not None:
+            self.exercise: Any = exercise
+            self.account, self.aliases = exercise.account, exercise.aliases
 
     @cached_property
     def credit(self) -> list[tuple[Any, float]]:
         """The other answers that earn partial credit: (the parsed answer, fraction of the points)."""
         return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
 
-    @abstractmethod
-    def compare(self, answer: Any, diagnose: bool) -> Comparison:
+    def check(self, answer: Any, diagnose: bool) -> Verdict:
         """Compare a parsed answer with the right one; with `diagnose`, explain a wrong answer."""
+        return self.exercise.check(answer, diagnose)
 
     @abstractmethod
     def is_same(self, answer: Any, other: Any) -> bool:
         """Return whether two parsed answers are the same formula, or the same number as the first rounds it."""
 
-    @abstractmethod
     def is_consistent(self, answer: Any, earlier: Sequence[EarlierAnswer]) -> bool:
         """Return whether a parsed answer follows from the student's answers to earlier questions, right or wrong."""
+        return False  # the formula of a model builds on nothing
+
+    def write_headline(self, verdict: Verdict, hint: str) -> str:
+        """Return the first sentence of the reason, for the teacher; `hint` is what the student sees."""
+        return verdict.headline
 
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
         """Mark an answer; the best of partial credit and of consistency with earlier answers counts."""
@@ -147,7 +144,12 @@ class ExpressionQuestion(PreparedQuestion):
         if fractions:
             assessment = replace(assessment, fraction=max(fractions), hint="Right in part.")
         assessments = [work.assessment for work in earlier if work.assessment and work.assessment.value is not None]
-        if not earlier or len(assessments) < len(earlier) or not self.is_consistent(answer, earlier):
+        if not earlier or len(assessments) < len(earlier):
+            return assessment
+        try:
+            if not self.is_consistent(answer, earlier):
+                return assessment
+        except InputError:  # the student's formulas divide by zero, need too much work or have no value at these sizes
             return assessment
         has_mistake = any(previous.fraction < 1 or previous.follows_from for previous in assessments)
         fraction = question.follow_through if has_mistake else 1.0
@@ -161,92 +163,66 @@ class ExpressionQuestion(PreparedQuestion):
 
     def _assess_alone(self, text: str, answer: Any, diagnose: bool) -> Assessment:
         """Mark an answer without regard to earlier answers and partial credit; arguments as of `assess`."""
-        question, result = self.question, self.compare(answer, diagnose)
+        verdict = self.check(answer, diagnose)
+        value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
         error = mistake = ""
-        if result.is_bare_number:
+        if verdict.solution != verdict.right and not has_symbols(verdict.yours):
             error, mistake = "a formula is asked for, not a number", "a number in place of a formula"
-        elif result.is_equal and question.kind == "number" and not self._is_close(result.value, result.expected):
+        elif verdict.equal and self.question.kind == "number" and not self._is_close(value, expected):
             error, mistake = f"{text} is rounded too far", "rounded too far"
         if error:
             reason = f"Not right: {error}."
-            return Assessment(0.0, reason, reason, result.right_answer, (mistake,), result.value, is_diagnosed=True)
-        hint = "Right." if result.is_equal else "Not right."
-        if not result.is_equal and result.value != result.expected:
-            hint = f"Not right: {'too large' if result.value > result.expected else 'too small'}{self.at_sizes}."
+            return Assessment(0.0, reason, reason, verdict.solution, (mistake,), value, is_diagnosed=True)
+        hint = "Right." if verdict.equal else "Not right."
+        if not verdict.equal and value != expected:
+            hint = f"Not right: {'too large' if value > expected else 'too small'}{self.at_sizes}."
         # the diagnosis of a change starts with the numbers at both sizes
-        mistake = " ".join(result.diagnosis[1:] if question.change else result.diagnosis)
+        mistake = " ".join(verdict.diagnosis[1:] if self.question.change else verdict.diagnosis)
         if not mistake or mistake.startswith("No simple explanation"):
             mistake = UNEXPLAINED if diagnose else NOT_DIAGNOSED
-        mistakes = () if result.is_equal else (mistake,)
-        reason = " ".join([result.headline or hint, *result.diagnosis, *result.notes])
-        fraction = float(result.is_equal)
-        return Assessment(fraction, reason, hint, result.right_answer, mistakes, result.value, is_diagnosed=diagnose)
+        mistakes = () if verdict.equal else (mistake,)
+        reason = " ".join([self.write_headline(verdict, hint), *verdict.diagnosis, *verdict.remarks])
+        fraction = float(verdict.equal)
+        return Assessment(fraction, reason, hint, verdict.solution, mistakes, value, is_diagnosed=diagnose)
 
     def _is_close(self, value: Fraction | int, expected: Fraction) -> bool:
         """Return whether a number differs from the expected one by no more than the question's relative tolerance."""
         return abs(value - expected) <= Fraction(self.question.tolerance) * abs(expected)
 
 
-def _to_comparison(verdict: Verdict) -> Comparison:
-    """Turn the verdict of a checker into a comparison."""
-    value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
-    texts = (verdict.right, verdict.headline, verdict.diagnosis, verdict.remarks)
-    return Comparison(verdict.equal, value, expected, *texts)
-
-
 class FormulaAnswerQuestion(ExpressionQuestion):
-    """A question for a formula in the symbols of an account."""
+    """A question of a sheet that asks for a formula, in the symbols of an account."""
 
     at_sizes = " at the model's sizes"
 
-    def parse(self, text: str) -> FormulaQuestion:
-        """Parse a formula in the account's symbols, together with the formula it is compared with."""
-        return read_question(self.account, self.question.kind, text, self.aliases, self.question.settings)
+    def parse(self, text: str) -> FormulaComparison:
+        """Parse a formula, which may lack sizes that the question sets; return it next to the account's formula."""
+        return compare_answer(self.account, self.question.kind, text, self.aliases, self.question.settings)
 
-    def expand_formula(self, answer: FormulaQuestion) -> Rational:
+    def expand_formula(self, answer: FormulaComparison) -> Rational:
         """Return the student's formula; sizes that follow from others, such as d_ff = 4d, are replaced."""
         return substitute(answer.answer, self.account.defaults)
 
-    def is_same(self, answer: FormulaQuestion, other: FormulaQuestion) -> bool:
-        """Return whether two answers are the same formula."""
+    def is_same(self, answer: FormulaComparison, other: FormulaComparison) -> bool:
+        """Return whether two parsed formulas are equal once sizes that follow from others are replaced."""
         return self.expand_formula(answer) == self.expand_formula(other)
 
 
 class ModelFormula(FormulaAnswerQuestion):
-    """A question for the formula of a model's parameters or FLOPs."""
+    """A question of a sheet that asks for the formula of a model's parameters or FLOPs."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.subject = resolve_subject(question.model, question.settings)
-        self.account = account_for(self.subject, (question.kind,), question.conventions)
-        self.aliases = symbol_aliases(self.subject.spec, self.account.symbols)
-        self.quantity = self.account.quantities[question.kind]
-        value = self.quantity.at(self.account.symbols)
-        if value is None or self.quantity.refused:
+        exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
+        super().__init__(question, exercise)
+        quantity = self.account.quantities[question.kind]
+        if quantity.at(self.account.symbols) is None or quantity.refused:
             raise InputError(f"the {question.kind} of {question.model} follow no formula. Ask for something else.")
-        self.expected_value = Fraction(value)
-        self.expected_formula = substitute(Rational(self.quantity.polynomial), self.account.defaults)
-
-    def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
-        """Compare a formula with the model's; with `diagnose`, explain a wrong formula."""
-        verdict = compare_formula(answer, self.subject, self.question.conventions, diagnose)
-        number = format_number(verdict.right_at)
-        right = verdict.right if verdict.right == number else f"{verdict.right} = {number}"
-        is_bare_number = has_symbols(verdict.right) and not has_symbols(verdict.yours)
-        return replace(_to_comparison(verdict), right_answer=right, is_bare_number=is_bare_number)
-
-    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return False: a formula of a model builds on no earlier answers."""
-        return False  # a formula of a model builds on nothing
-
-    @property
-    def solution(self) -> str:
-        """The model's formula as text."""
-        return self.quantity.write_formula(self.account.order)
+        self.expected = substitute(Rational(quantity.polynomial), self.account.defaults)
+        self.solution = quantity.write_formula(self.account.order)
 
 
 class DerivedFormula(FormulaAnswerQuestion):
-    """A question for a formula that is computed from the answers to earlier questions, such as 16*Q1."""
+    """A question of a sheet for a formula that is computed from the answers to earlier questions, such as 16*Q1."""
 
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
@@ -269,85 +245,65 @@ class DerivedFormula(FormulaAnswerQuestion):
         placeholders = {id: symbol(f"?{id}") for id in question.builds_on}
         self.template = substitute(read_formula(question.value, readable), placeholders)
         self.meanings = {alias: symbol(name) for alias, name in names.items() if alias != name}
-        self.expected_formula = self._derive({source.question.id: source.expected_formula for source in sources})
-        self.expected_value = self.expected_formula.at(symbols)
+        self.expected = self._derive([source.expected for source in sources])
+        self.solution = write_formula(self.expected, self.account.order)
 
-    def _derive(self, formulas: Mapping[str, Rational]) -> Rational:
-        """Return the formula that is right if the earlier questions have these formulas, by question id."""
+    def _derive(self, formulas: Sequence[Rational]) -> Rational:
+        """Return the formula that is right if the earlier questions have these formulas."""
         derived, calculator = self.template, Calculator()
-        for id in self.question.builds_on:
-            derived = substitute(derived, {f"?{id}": formulas[id]}, calculator)
+        for id, formula in zip(self.question.builds_on, formulas, strict=True):
+            derived = substitute(derived, {f"?{id}": formula}, calculator)
         return substitute(substitute(derived, self.meanings), self.account.defaults)
 
-    def compare(self, answer: FormulaQuestion, diagnose: bool) -> Comparison:
-        """Compare a formula with the right one for right earlier answers; wrong formulas are not explained."""
-        formula, solution, number = self.expand_formula(answer), self.solution, format_number(self.expected_value)
-        is_equal, diagnosis = formula == self.expected_formula, ()
+    def check(self, answer: FormulaComparison, diagnose: bool) -> Verdict:
+        """Return the verdict on a parsed formula and on the number after it, if any; nothing is diagnosed."""
+        formula, sizes = self.expand_formula(answer), self.account.symbols
+        expected, diagnosis = self.expected.at(sizes), ()
+        is_equal = formula == self.expected
         if is_equal and answer.has_wrong_number:
-            is_equal, diagnosis = False, (f"The formula is right, but not the number after it: {number}.",)
-        return Comparison(
-            is_equal,
-            formula.at(self.account.symbols),
-            self.expected_value,
-            f"{solution} = {number}",
-            f"Equal: {solution} = {number}." if is_equal else f"Not equal: {solution} is right.",
-            diagnosis,
-            answer.notes,
-            is_bare_number=has_symbols(solution) and formula.constant is not None,
-        )
+            message = f"The formula is right, but not the number after it: {format_number(expected)}."
+            is_equal, diagnosis = False, (message,)
+        texts = (self.account.model, "formula", answer.write(formula), self.solution)
+        return Verdict(is_equal, *texts, None, diagnosis, sizes, formula.at(sizes), expected, answer.notes)
 
-    def is_consistent(self, answer: FormulaQuestion, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether a formula is the right one for the student's formulas of the earlier questions."""
+    def write_headline(self, verdict: Verdict, hint: str) -> str:
+        """Return the verdict's headline, or for a wrong answer a sentence with the right formula."""
+        return verdict.headline if verdict.equal else f"Not equal: {self.solution} is right."
+
+    def is_consistent(self, answer: FormulaComparison, earlier: Sequence[EarlierAnswer]) -> bool:
+        """Return whether the formula is the one that the student's earlier formulas lead to."""
         formula = self.expand_formula(answer)
         if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
-        formulas: dict[str, Rational] = {}
-        for work in earlier:
-            earlier_formula = Rational(as_polynomial(work.value))
-            if isinstance(work.question, FormulaAnswerQuestion):
-                earlier_formula = work.question.expand_formula(work.answer)
-            formulas[work.question.question.id] = earlier_formula
-        try:
-            return formula == self._derive(formulas)
-        except InputError:  # the student's formulas lead to a division by zero, or to too much work
-            return False
-
-    @property
-    def solution(self) -> str:
-        """The right formula as text."""
-        return write_formula(self.expected_formula, self.account.order)
+        return formula == self._derive([work.formula for work in earlier])
 
 
 class NumericQuestion(ExpressionQuestion):
-    """A question for a number."""
+    """A question of a sheet that asks for a number."""
 
     def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
-        """Return whether two answers are the same number, as the first rounds it."""
+        """Return whether the answer is the other number, to the digits with which the answer is written."""
         return answer.matches(other.value)
 
     @property
-    def solution(self) -> str:
+    def solution(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The right number as text, with four significant digits unless it is whole."""
-        value = self.expected_value
+        value = self.expected.at({})
         return str(value) if value.denominator == 1 else f"{float(value):.4g}"
 
 
 class ModelNumber(NumericQuestion):
-    """A question for a number of a model, or for its change in per cent between two sizes."""
+    """A question of a sheet for a number of a model, or for its change in per cent between two sizes."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        super().__init__(question)
-        self.number_question = NumberQuestion.from_model(
-            question.model, question.quantity, question.settings, question.conventions
-        )
-        self.account, self.aliases = self.number_question.account, self.number_question.aliases
-        value = self.account.quantities[question.quantity].at(self.account.symbols)
-        if value is None:
+        exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
+        super().__init__(question, exercise)
+        expected = exercise.quantity.at(self.account.symbols)
+        if expected is None:
             raise InputError(f"the {question.quantity} of {question.model} follow no formula. Ask for something else.")
-        self.expected_value = Fraction(value)
         if question.change:
-            self.expected_value, _ = self.number_question.expected_change(self.parse("1 %"))
-        self.expected_formula = Rational(as_polynomial(self.expected_value))
+            expected = exercise.expected_change(self.parse("1 %"))
+        self.expected = Rational(as_polynomial(expected))
 
     def parse(self, text: str) -> WrittenNumber:
         """Parse a number; for a change, a percentage with or without its sign, between the sizes of the question."""
@@ -360,34 +316,29 @@ class ModelNumber(NumericQuestion):
             raise InputError("a plain number is asked for, not a change in per cent.")
         return number
 
-    def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
-        """Compare a number with the model's; with `diagnose`, explain a wrong number."""
-        return _to_comparison(self.number_question.check(answer, diagnose))
-
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether a number is the value of the student's formula in the earlier question."""
-        account, quantity = self.account, self.question.quantity
-        try:
-            formula = read_question(account, quantity, earlier[0].text, self.aliases).answer_polynomial
-            if formula is None:
-                return False
-            counted = replace(account.quantities[quantity], groups=(Part("", formula, ONE),), refused={}, measured={})
-            with_formula = replace(account, quantities={quantity: counted})
-            verdict = replace(self.number_question, account=with_formula).check(answer, diagnose=False)
-        except InputError:  # the student's formula cannot be evaluated at these sizes
+        """Return whether the number is the value, or change, of the student's formula in the earlier question."""
+        formula = compare_answer(self.account, self.question.quantity, earlier[0].text, self.aliases).answer_polynomial
+        if formula is None:
             return False
-        return verdict.equal and self._is_close(Fraction(verdict.yours_at), Fraction(verdict.right_at))
+        sizes, change = self.account.symbols, self.question.change
+        expected = self.exercise.expected_change(answer, formula) if change else formula.at(sizes)
+        return answer.is_right(expected) and self._is_close(answer.value, expected)
 
 
 class DerivedNumber(NumericQuestion):
-    """A question for a number that is computed from the answers to earlier questions, such as 100*Q1/Q2."""
+    """A question of a sheet for a number that is computed from the answers to earlier questions, such as 100*Q1/Q2."""
 
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
-        self.derivation = read_formula(question.value, list(question.builds_on))
+        self.template = read_formula(question.value, list(question.builds_on))
         sources = [source for id in question.builds_on if isinstance(source := earlier[id], ExpressionQuestion)]
-        self.expected_value = self.derivation.at({source.question.id: source.expected_value for source in sources})
-        self.expected_formula = Rational(as_polynomial(self.expected_value))
+        numbers = [source.expected.at(source.account.symbols if source.account else {}) for source in sources]
+        self.expected = Rational(as_polynomial(self._derive(numbers)))
+
+    def _derive(self, numbers: Sequence[Fraction]) -> Fraction:
+        """Return the number that is right if the earlier questions have these numbers."""
+        return self.template.at(dict(zip(self.question.builds_on, numbers, strict=True)))
 
     def parse(self, text: str) -> WrittenNumber:
         """Parse a number; 5 % is read as 5 where the right value is in per cent already, else as 0.05."""
@@ -398,35 +349,33 @@ class DerivedNumber(NumericQuestion):
             return replace(number, value=100 * number.value, unit=100 * number.unit)
         return number
 
-    def compare(self, answer: WrittenNumber, diagnose: bool) -> Comparison:
-        """Compare a number with the right one for right earlier answers; wrong numbers are not explained."""
-        is_equal = answer.is_right(self.expected_value)
-        return Comparison(is_equal, answer.value, self.expected_value, format_number(self.expected_value))
+    def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
+        """Return the verdict on a number; nothing is diagnosed."""
+        expected = self.expected.at({})
+        texts = (self.question.value, "number", answer.text, format_number(expected))
+        return Verdict(answer.is_right(expected), *texts, None, (), {}, answer.value, expected)
+
+    def write_headline(self, verdict: Verdict, hint: str) -> str:
+        """Return the hint, such as "Not right: too large."."""
+        return hint
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
-        """Return whether a number follows from the student's numbers in the earlier questions."""
-        try:
-            expected = self.derivation.at({work.question.question.id: work.value for work in earlier})
-        except InputError:  # the student's numbers lead to a division by zero
-            return False
+        """Return whether the number is the one that the student's earlier numbers lead to."""
+        expected = self._derive([work.value for work in earlier])
         return answer.matches(expected) and self._is_close(answer.value, expected)
 
 
 class GradientQuestion(PreparedQuestion):
-    """A question for gradients of a cell, a line each."""
+    """A question of a sheet that asks for gradients of a cell, a line each."""
 
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
         self.cell = find_cell(question.cell)
+        self.solution = "\n".join(f"{line} = …" for line in question.lines)  # the gradients themselves are left out
 
     def parse(self, text: str) -> list[str]:
-        """Split an answer into its lines."""
+        """Split an answer into its lines, which `assess` parses."""
         return text.splitlines()
-
-    @property
-    def solution(self) -> str:
-        """A line `name = …` for each gradient; the gradients themselves are left out."""
-        return "\n".join(f"{line} = …" for line in self.question.lines)
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own
     def assess(self, text: str, answer: list[str], earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
@@ -479,10 +428,10 @@ def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[st
 
 @limited_work(60_000)
 def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sample, ...]:
-    """Return the samples of a cell with backpropagation continued from the gradients that a student's lines compute.
+    """Return a cell's samples with the gradients that follow from those a student's lines compute, right or wrong.
 
-    Where autograd arrives at a value whose gradient a line derives, it takes that gradient from there on: the gradients
-    of the values before it are then what follows from the student's mistake. Return () if all lines are right.
+    Backpropagation continues from the student's gradient of a value instead of the true one: the gradients of values
+    before it are then right with the student's mistake. Return () if all lines are right.
     """
     samples: list[Sample] = []
     try:
@@ -508,11 +457,7 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sa
 
 
 def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return all gradients of a cell in a sample, with some of them replaced on the way back.
-
-    Args:
-        derived: the gradients that replace those of autograd, by name, such as "dh".
-    """
+    """Return all gradients of a cell in a sample, computed with those in `derived` in place of autograd's."""
     values = {name: sample.values[name].clone() for name in (*cell.sizes, *cell.input_sides)}
     for name in cell.input_sides:
         values[name].requires_grad_(f"d{name}" in cell.gradients)
@@ -528,12 +473,7 @@ def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, tor
 
 @work_limit(MAX_MARKING_STEPS)
 def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
-    """Count the model of a question and compute the right answer; an error names the sheet, the question and the field.
-
-    Args:
-        earlier: the prepared questions before it, by id.
-        source: the sheet's file or title, for errors.
-    """
+    """Compute the right answer to a question; `earlier` has those before it by id. Errors name the sheet `source`."""
     label = f"{source}: question {question.id}"
     field = "value" if question.value else "change" if question.change else "model"
     try:

@@ -1,7 +1,7 @@
 """Reading formulas as people write them, exactly and safely: from tokens to a value, by recursive descent."""
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from math import comb
@@ -71,8 +71,8 @@ class FormulaReading:
 def read_answer(text: str, symbols: Collection[str]) -> FormulaReading:
     """Parse a formula with what people write around it.
 
-    A chain `a = b = c` of which the last is checked, settings (`with d_ff = 4d`), a trailing `parameters`, parts that
-    add up (`embedding: Vd, layers: 12Ld^2`), and custom names (`A = 4d^2; A*L`).
+    That is a chain `a = b = c` of which the last is checked, settings (`with d_ff = 4d`), a trailing `parameters`,
+    parts that add up (`embedding: Vd, layers: 12Ld^2`), or custom names (`A = 4d^2; A*L`).
 
     >>> reading = read_answer("P = Vd + d_ff = d(V + 4) with d_ff = 4d", ["V", "d", "d_ff"])
     >>> reading.value == reading.chain[0], reading.interpretations
@@ -101,19 +101,28 @@ class _AnswerReader:
         self.calculator = Calculator()
 
     def read(self) -> FormulaReading:
-        """Parse the answer that the reader was created for."""
+        """Return the formula of the answer with its chain, settings and interpretations."""
         tokens, setting_tokens = self._split_settings()
-        pieces = _split(tokens, {",", ";", "newline"})
+        pieces = _split_tokens(tokens, {",", ";", "newline"})
         if not pieces:
             raise InputError(f"the formula is empty; write one in {', '.join(self.symbols)}")
         settings: dict[str, Rational] = {}
-        for piece in _split(setting_tokens, {",", ";", "newline", "and"}):
+        for piece in _split_tokens(setting_tokens, {",", ";", "newline", "and"}):
             if len(piece) < 3 or piece[0].kind != "name" or piece[1].kind != "=":
                 message = "a setting is of the form name = formula, as in: with d_ff = 4d."
                 raise self.source.error_at(piece[0].position, message)
             target = settings if piece[0].text in self.symbols else self.custom
             target[piece[0].text] = self._evaluate(piece[2:])
-        *parts, last = self._read_items(pieces, [token for token in tokens if token.kind == ","])
+        comma = next((token for token in tokens if token.kind == ","), None)
+        if comma and not all(any(token.kind == "name" for token in piece) for piece in pieces):
+            raise self.source.error_at(comma.position, f"',' is not read here. {COMMA_HINT}")
+        items: list[_Item] = []
+        for piece in pieces:
+            item = self._read_item(piece)
+            items.append(item)
+            if len(pieces) > 1 and item.label and item.label not in self.symbols:  # later parts may use it as a name
+                self.custom[item.label] = item.members[-1]
+        *parts, last = items
         chain, value = last.members[:-1], last.members[-1]
         if parts and not last.uses_custom_names:
             total = self.calculator.add([item.members[-1] for item in parts])
@@ -147,29 +156,12 @@ class _AnswerReader:
             tokens.pop()
         return tokens, settings
 
-    def _read_items(self, pieces: list[list[Token]], commas: list[Token]) -> list[_Item]:
-        """Parse the parts of an answer, and store labels that later parts may use as names.
-
-        Args:
-            pieces: the tokens of each part.
-            commas: the commas between parts, for errors.
-        """
-        if commas and not all(any(token.kind == "name" for token in piece) for piece in pieces):
-            raise self.source.error_at(commas[0].position, f"',' is not read here. {COMMA_HINT}")
-        items: list[_Item] = []
-        for piece in pieces:
-            item = self._read_item(piece)
-            items.append(item)
-            if len(pieces) > 1 and item.label and item.label not in self.symbols:
-                self.custom[item.label] = item.members[-1]
-        return items
-
     def _read_item(self, tokens: list[Token]) -> _Item:
         """Parse one part of an answer, `label: a = b = c`."""
         label, colons = "", [index for index, token in enumerate(tokens) if token.kind == ":"]
         if colons:
             label, tokens = " ".join(token.text for token in tokens[: colons[-1]]), tokens[colons[-1] + 1 :]
-        first, *equal = _split(tokens, {"="}, keep_empty=True)
+        first, *equal = _split_tokens(tokens, {"="}, keep_empty=True)
         left = [token for token in first if token.kind != "bar"]
         if equal and all(token.kind == "name" for token in left):  # the formula may have a name, as in P = …
             is_single = len(left) == 1
@@ -213,12 +205,8 @@ def _strip_bullets(text: str) -> str:
     return "\n".join(" " * bullet.end() + line[bullet.end() :] if bullet else line for line, bullet in pairs)
 
 
-def _split(tokens: list[Token], separators: set[str], keep_empty: bool = False) -> list[list[Token]]:
-    """Split tokens at separators, kinds or texts, outside brackets; an operator at the end of a line continues it.
-
-    Args:
-        keep_empty: whether to return empty pieces too.
-    """
+def _split_tokens(tokens: list[Token], separators: set[str], keep_empty: bool = False) -> list[list[Token]]:
+    """Split tokens outside brackets at separators, kinds or names; a line that ends with an operator is continued."""
     pieces: list[list[Token]] = [[]]
     depth = 0
     for index, token in enumerate(tokens):
@@ -237,11 +225,7 @@ def _split(tokens: list[Token], separators: set[str], keep_empty: bool = False) 
 def substitute(
     formula: Rational, values: Mapping[str, Rational] | Mapping[str, Polynomial], calculator: Calculator | None = None
 ) -> Rational:
-    """Replace symbols by formulas, each in turn.
-
-    Args:
-        values: formulas by the symbol that they replace.
-        calculator: bounds the work; a new one by default.
+    """Replace symbols by formulas, one after the other; the calculator bounds the work.
 
     >>> substitute(Rational(symbol("d") ** 2), {"d": symbol("h") + 1}) == (symbol("h") + 1) ** 2
     True
@@ -274,10 +258,7 @@ def _substitute_symbol(formula: Polynomial, name: str, value: Rational, calculat
 def split_into_symbols(token: Token, symbols: Collection[str], include_self: bool = True) -> list[str] | None:
     """Split a name into the symbols whose product it is; [name] if it is a symbol itself, None if that is impossible.
 
-    A subscript in braces is never split.
-
-    Args:
-        include_self: whether the name itself counts as a symbol.
+    A subscript in braces is never split. Without `include_self` the name itself does not count as a symbol.
 
     >>> split_into_symbols(Token("name", "dd_h", 0), ["V", "d", "d_h", "h"])
     ['d', 'd_h']
@@ -319,7 +300,7 @@ def explain_unknown(word: str, symbols: Collection[str]) -> str:
 
 
 class _FormulaParser(Cursor):
-    """Recursive descent: a formula is a sum of products of signed powers of primaries."""
+    """A recursive-descent parser whose methods read a construct and return its value: sums, products, signed powers."""
 
     def __init__(
         self,
@@ -340,12 +321,7 @@ class _FormulaParser(Cursor):
             raise self.error(f"{error}.", token) from None
 
     def enter(self, construct: str, token: Token | None = None) -> None:
-        """Increase the depth of nesting; raise an error past MAX_NESTING.
-
-        Args:
-            construct: plural noun for the message, such as "powers".
-            token: the position of the error.
-        """
+        """Increase the depth of nesting; raise an error past MAX_NESTING, about a construct such as "powers"."""
         self.depth += 1
         if self.depth > MAX_NESTING:
             raise self.error(f"{construct} nest more than {MAX_NESTING} deep.", token)
@@ -409,12 +385,9 @@ class _FormulaParser(Cursor):
         return value
 
     def note_interpretation(self, token: Token, start: int, is_product: bool) -> None:
-        """Store how a name was read if it has two readings: one symbol, or a product of symbols.
+        """Record how a name was read that may be one symbol or a product of symbols, as in 'Vd' as V·d.
 
-        Args:
-            token: the name.
-            start: index of its token.
-            is_product: whether it was read as a product.
+        `start` is the index of its token; an exponent is recorded with it.
         """
         word = token.text.removeprefix("\\")
         parts = split_into_symbols(replace(token, text=word), self.symbols, include_self=False)
@@ -434,8 +407,7 @@ class _FormulaParser(Cursor):
             raise self.error(f"write the bounds as in \\{kind}_{{{index}=1}}^{{L}}.", token)
         last, outer = self.power(), self.symbols
         self.symbols = {**outer, index: Rational(symbol(name))}
-        start = self.current
-        body = self.product()
+        start, body = self.current, self.product()
         self.symbols = outer
         self.depth -= 1
         if self.current.kind in ("+", "-") and self.tokens[self.index - 1].kind not in _CLOSING.values():
@@ -445,53 +417,26 @@ class _FormulaParser(Cursor):
         if name in body.denominator.symbols or any(power < 0 for power in powers):
             raise self.error(f"nothing is divided by the index {index} here.", start)
         if kind == "prod":
-            return self.product_over(name, first, last, body, token, start)
+            low, high = first.constant, last.constant
+            are_integers = low is not None and high is not None and low.denominator == high.denominator == 1
+            if low is None or high is None or not are_integers or high - low > 2 * MAX_EXPONENT:
+                raise self.error(f"a product has whole numbers as bounds, at most {2 * MAX_EXPONENT} apart.", token)
+            value = Rational(ONE)
+            for number in range(int(low), int(high) + 1):
+                factor = self.compute(start, substitute, body, {name: as_polynomial(number)}, self.calculator)
+                value = self.compute(token, self.calculator.multiply, value, factor)
+            return value
         if any(power >= MAX_EXPONENT for power in powers):
             raise self.error(f"the index {index} has at most the power {MAX_EXPONENT - 1} here.", start)
-        return self.sum_over(name, first, last, body, token)
-
-    def product_over(
-        self, name: str, first: Rational, last: Rational, body: Rational, token: Token, start: Token
-    ) -> Rational:
-        """Multiply `body` for all values of an index from `first` to `last`, which must be whole numbers.
-
-        Args:
-            name: the symbol of the index in `body`.
-            token: the sign ∏, for errors.
-            start: the first token of the body, for errors.
-        """
-        low, high = first.constant, last.constant
-        are_integers = low is not None and high is not None and low.denominator == high.denominator == 1
-        if low is None or high is None or not are_integers or high - low > 2 * MAX_EXPONENT:
-            raise self.error(f"a product has whole numbers as bounds, at most {2 * MAX_EXPONENT} apart.", token)
-        value = Rational(ONE)
-        for number in range(int(low), int(high) + 1):
-            factor = self.compute(start, substitute, body, {name: as_polynomial(number)}, self.calculator)
-            value = self.compute(token, self.calculator.multiply, value, factor)
-        return value
-
-    def sum_over(self, name: str, first: Rational, last: Rational, body: Rational, token: Token) -> Rational:
-        """Sum `body` over an index in closed form: F(last) − F(first − 1) with Faulhaber's F.
-
-        Args:
-            name: the symbol of the index in `body`.
-            token: the sign ∑, for errors.
-        """
-        before = self.compute(token, self.calculator.add, [first, Rational(as_polynomial(-1))])
-        total: list[Rational] = []
+        # in closed form: F(last) − F(first − 1), where F(n) is the sum for the index from 1 to n
+        sums: list[Rational] = []
         for monomial, coefficient in body.numerator.terms.items():
-            power = dict(monomial).get(name, 0)
             remaining = Polynomial({tuple(pair for pair in monomial if pair[0] != name): coefficient})
-            for bound, sign in ((last, 1), (before, -1)):
-                terms = [
-                    self.compute(token, self.calculator.power, bound, Rational(as_polynomial(exponent)))
-                    * Rational(as_polynomial(factor * sign))
-                    for exponent, factor in power_sum_terms(power)
-                ]
-                power_sum = self.compute(token, self.calculator.add, terms)
-                summand = Rational(remaining, body.denominator)
-                total.append(self.compute(token, self.calculator.multiply, summand, power_sum))
-        return self.compute(token, self.calculator.add, total) if total else Rational(as_polynomial(0))
+            sums.append(Rational(remaining * power_sum(dict(monomial).get(name, 0), name), body.denominator))
+        closed = self.compute(token, self.calculator.add, sums or [body])
+        bounds = (last, first - Rational(ONE))
+        until, before = (self.compute(token, substitute, closed, {name: bound}, self.calculator) for bound in bounds)
+        return self.compute(token, self.calculator.add, [until, -before])
 
     def primary(self) -> Rational:
         """Read a number, a bracket, a fraction or |V|."""
@@ -545,15 +490,14 @@ class _FormulaParser(Cursor):
         return [self.symbols[name] or Rational(symbol(name)) for name in names]
 
 
-def power_sum_terms(power: int) -> Iterator[tuple[int, Fraction]]:
-    """Yield (exponent, coefficient) of the polynomial in n that equals 1^power + … + n^power (Faulhaber).
+def power_sum(power: int, name: str) -> Polynomial:
+    """Return 1^power + … + n^power as a polynomial in the symbol n called `name` (Faulhaber's formula).
 
-    >>> [(exponent, str(coefficient)) for exponent, coefficient in power_sum_terms(2)]
-    [(3, '1/3'), (2, '1/2'), (1, '1/6')]
+    >>> power_sum(1, "n") == (symbol("n") ** 2 + symbol("n")) / 2
+    True
     """
     bernoulli = [Fraction(1)]
     for order in range(1, power + 1):
         bernoulli.append(-sum(comb(order + 1, k) * bernoulli[k] for k in range(order)) / Fraction(order + 1))
-    for k, number in enumerate(bernoulli):
-        if number:
-            yield power + 1 - k, comb(power + 1, k) * number * (-1) ** k / Fraction(power + 1)
+    terms = ((-1) ** k * comb(power + 1, k) * number / (power + 1) for k, number in enumerate(bernoulli))
+    return Polynomial({((name, power + 1 - k),): term for k, term in enumerate(terms)})

@@ -4,6 +4,7 @@ A rule yields rewrites of an expression: the path of a node, the node to put the
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from itertools import combinations, combinations_with_replacement
@@ -30,8 +31,8 @@ from lemma.checking.expressions import (
 
 TOLERANCE = 1e-9  # relative error up to which two float64 values count as equal
 ABSOLUTE_TOLERANCE = 1e-13  # rounding of a gradient that is 0, such as that of a bias before a softmax over it
-MAX_OPERATIONS = 45_000  # for the repairs of a report
-MAX_OPERATIONS_PER_LINE = 20_000  # a third of a second at most
+MAX_OPERATIONS = 65_000  # for the repairs of a report
+MAX_OPERATIONS_PER_LINE = 30_000  # half a second at most
 _MAX_CHAIN = 12  # factors of a product
 _ONE = Node("number", value="1")
 
@@ -48,51 +49,32 @@ class RepairSearch:
     """The search for repairs of the lines of one derivation, which share a budget of operations."""
 
     def __init__(self, cell: GradientCell) -> None:
-        self.cell, self.operations_left = cell, MAX_OPERATIONS
+        self.cell, self.budget = cell, WorkBudget(MAX_OPERATIONS)
 
     def find(
         self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
     ) -> Repair | None:
-        """Return the first repair that is right in every sample; None without one or if the operations run out.
+        """Return the first repair that has the value of `target`, such as "dW", in every sample.
 
-        Args:
-            target: the name that the expression should equal, such as "dW".
-            available: names that the repair may use; any by default.
+        It uses only `available` names, if these are not None. Return None without one, or if the operations run out.
         """
         first, *other_samples = samples
-        limit, num_attempts, spent = min(self.operations_left, MAX_OPERATIONS_PER_LINE), 0, 0
-        if limit <= 0:
-            return None
-        try:
-            with WorkBudget(2 * limit) as budget:
-                evaluate = Evaluator(first.values)
-                evaluate.cache_values(expression)
-                start = evaluate.operations
-                for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
-                    num_attempts += 1
-                    spent = evaluate.operations - start + num_attempts
-                    if spent > limit:
-                        break
-                    if (
-                        is_correct(repair.expression, target, first, evaluate)
-                        and (available is None or variable_names(repair.expression) <= {*available})
-                        and all(is_correct(repair.expression, target, sample) for sample in other_samples)
-                    ):
-                        self.operations_left -= spent
-                        return repair
-        except TooMuchWork:  # with large values the search alone may take all of it
-            self.operations_left -= limit
-            return None
-        self.operations_left -= max(spent, min(limit, (2 * limit - budget.remaining) // 2))
+        with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
+            evaluate = Evaluator(first.values)
+            evaluate.cache_values(expression)
+            for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
+                budget.spend(1)
+                if (
+                    is_correct(repair.expression, target, first, evaluate)
+                    and (available is None or variable_names(repair.expression) <= {*available})
+                    and all(is_correct(repair.expression, target, sample) for sample in other_samples)
+                ):
+                    return repair
         return None
 
 
 def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluator | None = None) -> bool:
-    """Return whether an expression has, in a sample, the true value of the name `target`.
-
-    Args:
-        evaluate: an evaluator of the sample with cached values; a new one by default.
-    """
+    """Return whether an expression has the true value of the name `target` in a sample; `evaluate` may cache values."""
     truth = sample.values[target]
     try:
         value = (evaluate or Evaluator(sample.values))(expression)
@@ -114,7 +96,7 @@ def relative_error(value: Tensor, truth: Tensor) -> float:
 
 @dataclass(frozen=True)
 class RepairContext:
-    """The information for a rule: the cell, the name that is derived, and a sample."""
+    """The information for a rule: the cell, the name that is derived (`target`), and a sample."""
 
     cell: GradientCell
     target: str
@@ -129,8 +111,8 @@ class RepairContext:
     def available_shapes(self) -> dict[str, Shape]:
         """The shape of every name that a repair may use, by name; names derived only after the target are left out."""
         cell, available = self.cell, self.cell.available_for(self.target)
-        names = (name for name in (*cell.input_sides, *cell.steps, *cell.gradients) if name in available)
-        return {name: self.sample.values[name].shape for name in names}
+        names = (*cell.input_sides, *cell.steps, *cell.gradients)
+        return {name: self.sample.values[name].shape for name in names if name in available}
 
     @cached_property
     def matrices(self) -> dict[str, Shape]:
@@ -138,7 +120,7 @@ class RepairContext:
         return {name: shape for name, shape in self.available_shapes.items() if len(shape) == 2}
 
     def can_use(self, node: Node) -> bool:
-        """Return whether a repair may use all names of an expression."""
+        """Return whether a repair may use every name in an expression."""
         return variable_names(node) <= self.available_shapes.keys()
 
     @cached_property
@@ -147,14 +129,12 @@ class RepairContext:
         nodes: list[Node] = []
         for function, pre, output in self.cell.activations:
             complement = binary("-", _ONE, output)
-            if function == "relu":
-                nodes.append(binary(">", variable(pre), Node("number", value="0")))
-                continue
-            if function == "sigmoid":
-                nodes += [binary("*", output, complement), complement]
-            else:
-                nodes.append(binary("-", _ONE, _square(output)))
-            if output.op != "name":
+            nodes += {
+                "relu": [binary(">", variable(pre), Node("number", value="0"))],
+                "sigmoid": [binary("*", output, complement), complement],
+                "tanh": [binary("-", _ONE, _make_square(output))],
+            }[function]
+            if function != "relu" and output.op != "name":
                 nodes.append(output)
         evaluate = Evaluator(self.sample.values)
         return [(node, evaluate(node).shape) for node in nodes if self.can_use(node)]
@@ -165,11 +145,7 @@ Rule = Callable[[Node, RepairContext], Rewrites]
 
 
 def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> Iterator[Repair]:
-    """Yield the repairs of an expression that rules propose, in the order of the rules.
-
-    Args:
-        tree: the wrong expression.
-    """
+    """Yield the repairs of an expression that rules propose, in the order of the rules."""
     for rule in rules:
         for path, node, description in rule(tree, context):
             yield Repair(description, replace_at(tree, path, node))
@@ -216,7 +192,7 @@ def reorder_products(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites of each matrix product with its operands in every order and transposition."""
     for path, node in walk(tree):
         if node.op == "@":
-            for product in _arrangements(*node.children):
+            for product in _arrange_factors(*node.children):
                 yield path, product, f"the factors are in the wrong order or wrongly transposed: {product}"
 
 
@@ -225,14 +201,14 @@ def swap_product_kind(tree: Node, context: RepairContext) -> Rewrites:
     for path, node in walk(tree):
         match node:
             case Node("*", (left, right)) | Node("sum", (Node("*", (left, right)),)):
-                for product in (binary("@", left, right), *_arrangements(left, right)):
+                for product in (binary("@", left, right), *_arrange_factors(left, right)):
                     yield path, product, f"a matrix product is meant, not {node.op}: {product}"
             case Node("@", (left, right)):
                 elementwise = binary("*", left, right)
                 yield path, elementwise, f"the product is elementwise: {elementwise}"
 
 
-def _arrangements(left: Node, right: Node) -> Iterator[Node]:
+def _arrange_factors(left: Node, right: Node) -> Iterator[Node]:
     """Yield the matrix products of two factors in either order, each factor as it is or transposed, nearest first."""
     for first, second in ((right, left), (left, right)):
         yield binary("@", first, second)
@@ -246,8 +222,8 @@ def transpose(node: Node) -> Node:
     return node.children[0] if node.op == ".T" else Node(".T", (node,))
 
 
-def _square(node: Node) -> Node:
-    """Return the node of a squared expression."""
+def _make_square(node: Node) -> Node:
+    """Return the node of an expression's elementwise square, x^2."""
     return Node("^", (node,), 2)
 
 
@@ -274,14 +250,12 @@ def _drop_from_chain(factors: list[Node]) -> Iterator[tuple[Node, str]]:
             dropped = [candidates[index] for index in indices]
             remaining = [factor for index, factor in enumerate(candidates) if index not in indices] + tail
             product, is_repeated = multiply(dropped), all(factor in remaining for factor in dropped)
-            description = (
-                f"the factor {product} occurs twice; drop one" if is_repeated else f"drop the factor {product}"
-            )
-            yield multiply(remaining), description
+            twice = f"the factor {product} occurs twice; drop one"
+            yield multiply(remaining), twice if is_repeated else f"drop the factor {product}"
 
 
 def _list_factors(node: Node) -> list[Node]:
-    """Return the factors of a chain of elementwise products, from left to right; [node] for any other node."""
+    """Return the factors of a chain of elementwise products; [node] for any other node."""
     return [factor for child in node.children for factor in _list_factors(child)] if node.op == "*" else [node]
 
 
@@ -303,7 +277,7 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
         for function, pre, output in context.cell.activations:
             if function == "relu":  # its derivative depends on where its input or output is positive only
                 continue
-            square, replacements = _square(output), tuple[Node, ...]()
+            square, replacements = _make_square(output), tuple[Node, ...]()
             if function == "sigmoid" and node == binary("-", _ONE, square):  # the derivative of tanh
                 replacements = (binary("*", output, binary("-", _ONE, output)),)
             elif node == variable(pre):
@@ -312,7 +286,7 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
                 replacements = (square, variable(pre))
             elif node in (square, Node(function, (output,))):  # sigmoid(G_f): the activation applied twice
                 replacements = (output,)
-            elif node == _square(variable(pre)):
+            elif node == _make_square(variable(pre)):
                 replacements = (square,)
             for replacement in replacements:
                 if context.can_use(replacement):
@@ -359,7 +333,7 @@ def swap_names(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
-    """Yield rewrites that take the rows of the target from the gradient of a stacked vector."""
+    """Yield rewrites that take the first rows of the whole, or those after a size: one part of a stacked vector."""
     for size in context.cell.sizes:
         for rows in ((None, size), (size, None)):
             selected = Node("slice", (tree,), (rows, (None, None)))
@@ -367,7 +341,7 @@ def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
-    """Yield the derivative of a softmax: p * (dp - the sum of p * dp over the axis that sums to one)."""
+    """Yield the derivative of a softmax: p * (dp - the sum of p * dp over the axis along which p sums to 1)."""
     for equation in context.cell.equations:
         match equation.expression:
             case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == context.target:
@@ -385,15 +359,9 @@ def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
 def _join_missing(
     kind: str, operator: str, tree: Node, context: RepairContext, candidates: Sequence[tuple[Node, Shape | None]]
 ) -> Rewrites:
-    """Yield rewrites that join a candidate to a node of the same shape by an operator.
+    """Yield rewrites that join a candidate (a "term" or "factor") to a node of the same shape by "+" or "*".
 
-    A factor is added to a whole chain of elementwise products.
-
-    Args:
-        kind: "term" or "factor", for the description.
-        operator: "+" or "*".
-        candidates: expressions with their shapes; None for a shape that is not known.
-    """
+    A factor is added to a whole chain of elementwise products."""
     operands = _product_operands(tree) if operator == "*" else set()
     for path, node, shape in _walk_matrices(tree, context):
         for other, other_shape in candidates if path not in operands else ():
@@ -484,7 +452,7 @@ def add_terms(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def _walk_chains(tree: Node) -> Iterator[tuple[Path, Node]]:
-    """Yield the nodes of a tree with their paths, without the inner nodes of chains of elementwise products."""
+    """Yield (path, node) for every node of a tree except products inside a chain a * b * c."""
     operands = _product_operands(tree)
     return ((path, node) for path, node in walk(tree) if path not in operands or node.op != "*")
 

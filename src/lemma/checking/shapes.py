@@ -25,7 +25,7 @@ Axes = tuple[Rational, ...]
 
 @dataclass(frozen=True)
 class CheckedShape(CheckedLine):
-    """A shape as it was given and as it is."""
+    """A line with the shape of a tensor, and the right shape."""
 
     name: str
     yours: str
@@ -35,29 +35,29 @@ class CheckedShape(CheckedLine):
 
     @property
     def outcome(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The outcome, "right" or "wrong"."""
+        """The word "right" or "wrong"."""
         return "right" if self.equal else "wrong"
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The printed line: the name with the right shape; if wrong, with both shapes and the reason."""
+        """The right shape after the name; for a wrong line, both shapes and the reason."""
         if self.equal:
             return f"{self.name}: {self.right}"
         return " ".join(filter(None, [f"{self.name}: {self.yours} given, {self.right} is right.", self.reason]))
 
     @property
     def claim(self) -> str:
-        """The answer as `NAME = SHAPE`."""
+        """The name and the written shape, such as "Q = H × S"."""
         return f"{self.name} = {self.yours}"
 
     @property
     def correction(self) -> str:
-        """The right shape and the reason why the answer differs."""
+        """The right shape and the reason."""
         return " ".join(filter(None, [self.right, self.reason]))
 
 
 class ShapeReport(CheckedLines[CheckedShape]):
-    """The shapes of a module's tensors, each checked."""
+    """Report on lines with shapes of a module's tensors."""
 
     topic, keys = "shapes", ("model", "lines")
 
@@ -65,16 +65,13 @@ class ShapeReport(CheckedLines[CheckedShape]):
 def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any] | None = None) -> ShapeReport:
     """Check lines `NAME = S×E` against the shapes of a module's parameters and intermediates, as its drawing has them.
 
-    Args:
-        settings: sizes and choices of the model, by field name or symbol.
-
     >>> print(check_shapes("self-attention", ["Q = H×S×M_QK", "scores = S×S"]).lines[1].reason)
     The first axis, H, is missing.
     """
     answers = [line for text in lines for line in text.splitlines() if line.strip()]
     if not answers or len(answers) > MAX_LINES:
         raise InputError(f"check shape: from 1 to {MAX_LINES} lines are expected, got {len(answers)}.")
-    pairs = [_split(line) for line in answers]
+    pairs = [_split_line(line) for line in answers]
     subject = resolve_subject(model, settings)
     order = tuple(subject.sizes(with_inputs=True))
 
@@ -91,11 +88,7 @@ def check_shapes(model: Model, lines: Sequence[str], settings: Mapping[str, Any]
 
 
 def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str:
-    """Return the tensor of that name, or the only one whose path ends with the name; raise an InputError without any.
-
-    Args:
-        shapes: the shape of each tensor, by name.
-    """
+    """Return the path of the tensor of that name, or the only path that ends with it; without one raise an error."""
     normalized = name.translate(SUBSCRIPTS)
     if normalized in shapes:
         return normalized
@@ -108,19 +101,13 @@ def _find_tensor(name: str, shapes: Mapping[str, Axes], subject: Subject) -> str
 
 
 def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequence[str]) -> CheckedShape:
-    """Compare the text of a shape with that of the tensor `name`.
-
-    Args:
-        shapes: the shape of each tensor, by name.
-        order: the symbols of sizes in the order in which products are written.
-    """
+    """Compare the text of a shape with that of the tensor `name`; symbols are printed in this order."""
     readings, expected = read_shape(text, order), shapes[name]
-    actual = next((reading for reading in readings if _equal(reading, expected)), readings[0])
-    equal = _equal(actual, expected)
-    reason = "" if equal else _explain_axes(actual, expected, order)
-    if not equal and not reason:
-        other = next((other for other, shape in shapes.items() if other != name and _equal(actual, shape)), None)
-        reason = f"That is the shape of {other}." if other else ""
+    equal = expected in readings
+    actual, reason = expected if equal else readings[0], ""
+    if not equal:
+        other = next((other for other, shape in shapes.items() if actual == shape), None)
+        reason = _explain_axes(actual, expected, order) or (f"That is the shape of {other}." if other else "")
     yours, right = (" × ".join(write_formula(size, order) for size in axes) for axes in (actual, expected))
     return CheckedShape(name, yours, right, equal, reason)
 
@@ -128,17 +115,12 @@ def _check_shape(name: str, text: str, shapes: Mapping[str, Axes], order: Sequen
 def _explain_axes(actual: Axes, expected: Axes, order: Sequence[str]) -> str:
     """Return a sentence on an axis that is missing, added or permuted; "" if the shapes differ in another way."""
     for index, ordinal in enumerate(ORDINALS):
-        if index < len(expected) and _equal(actual, expected[:index] + expected[index + 1 :]):
+        if index < len(expected) and actual == expected[:index] + expected[index + 1 :]:
             return f"The {ordinal} axis, {write_formula(expected[index], order)}, is missing."
-        if index < len(actual) and _equal(actual[:index] + actual[index + 1 :], expected):
+        if index < len(actual) and actual[:index] + actual[index + 1 :] == expected:
             return f"The {ordinal} axis, {write_formula(actual[index], order)}, is one too many."
-    is_permuted = any(_equal(actual, permuted) for permuted in permutations(expected))
+    is_permuted = actual in permutations(expected)
     return "The axes are in another order." if is_permuted else ""
-
-
-def _equal(left: Axes, right: Axes) -> bool:
-    """Return whether two shapes have the same axes in the same order."""
-    return len(left) == len(right) and all(a == b for a, b in zip(left, right, strict=True))
 
 
 # Reading.
@@ -150,7 +132,7 @@ _BY_BLANK = re.compile(r"(?<![-+*/^·])\s+(?![-+*/^·])")
 _BY_STAR = re.compile(r"\s*\*(?!\*)\s*")
 
 
-def _split(line: str) -> tuple[str, str]:
+def _split_line(line: str) -> tuple[str, str]:
     """Split a line `NAME = SHAPE` into name and shape; a colon or ∈ may stand for =, NAME.shape for NAME."""
     name, sign, shape = re.sub(r"[:∈]|\\in(?![A-Za-z])", "=", line, count=1).partition("=")
     name = re.sub(r"^shape\s*(?:of\s+(.*)|\((.*)\))$|^(.*)\.(?:shape|size\(\))$", r"\1\2\3", name.strip())
@@ -163,9 +145,6 @@ def read_shape(text: str, sizes: Collection[str]) -> list[Axes]:
     """Parse the text of a shape; return all its readings, the most literal first.
 
     Axes are separated by ×, commas or x. A shape without these may also be meant with blanks or * between its axes.
-
-    Args:
-        sizes: the symbols of sizes that may occur.
 
     >>> [[write_formula(axis, "HME") for axis in reading] for reading in read_shape("(H*M) E", "HME")]
     [['H*M*E'], ['H*M', 'E']]

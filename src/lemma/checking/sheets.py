@@ -92,7 +92,7 @@ class SheetQuestion(Spec):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        """Refuse fields that do not fit the kind of the question."""
+        """Return the question; raise a ValueError for fields that do not fit its kind."""
         if not self.kind:
             *first, last = QUESTION_KINDS
             raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(first)} or {last}.")
@@ -100,7 +100,14 @@ class SheetQuestion(Spec):
         if self.value and self.kind not in ("number", "formula"):
             raise ValueError(f"value: only a question of kind number or formula has one, not one of kind {self.kind}.")
         if self.kind == "gradient":
-            self._check_gradients()
+            if self.credit:
+                raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
+            _check_choice("cell", self.cell, CELL_NAMES)
+            cell = find_cell(self.cell)
+            if not self.lines:
+                raise ValueError(f"lines: name the gradients asked for, such as {', '.join(cell.gradients[:2])}.")
+            for name in self.lines:
+                _check_choice("lines", cell.canonical(name), cell.gradients)
         elif self.value and (self.model or self.change):
             raise ValueError("value: says what is right; a model or a change would say it again. Leave them out.")
         elif self.kind == "formula" and not self.value:
@@ -110,17 +117,6 @@ class SheetQuestion(Spec):
         else:
             _check_choice("quantity", self.quantity, QUANTITIES)
         return self
-
-    def _check_gradients(self) -> None:
-        """Refuse a question of kind gradient with unknown or missing fields."""
-        if self.credit:
-            raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
-        _check_choice("cell", self.cell, CELL_NAMES)
-        cell = find_cell(self.cell)
-        if not self.lines:
-            raise ValueError(f"lines: name the gradients asked for, such as {', '.join(cell.gradients[:2])}.")
-        for name in self.lines:
-            _check_choice("lines", cell.canonical(name), cell.gradients)
 
     @property
     def conventions(self) -> Conventions:
@@ -183,11 +179,7 @@ def prefix_lines(error: InputError, label: str) -> InputError:
 
 
 def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> tuple[str, ...]:
-    """Return the ids of the earlier questions that a question builds on; raise an InputError for unsuitable ones.
-
-    Args:
-        earlier: the questions before it on the sheet.
-    """
+    """Return the ids of the earlier questions that a question builds on; raise an InputError for unsuitable ones."""
     if question.value:
         if not earlier:
             raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
@@ -242,9 +234,7 @@ def read_text(path: Path) -> str:
 def parse_table(text: str, label: str, fields: Iterable[str] = ()) -> dict[str, Any]:
     """Parse the text of a TOML file.
 
-    Args:
-        label: the file, for errors.
-        fields: the keys that are allowed; any by default.
+    Only `fields` are allowed as keys, if any are given; `label` is the file, for errors.
     """
     try:
         table = parse_toml(text)
@@ -309,12 +299,7 @@ def _read_markdown(path: Path) -> dict[str, Any]:
 
 
 def _read_fields(path: Path, section: MarkdownSection, names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
-    """Split a section into its fields, by name, and its other lines; fenced TOML blocks are fields too.
-
-    Args:
-        path: the sheet, for errors.
-        names: the fields that may occur.
-    """
+    """Split a section into its fields, by name, and its other lines; fenced TOML blocks are fields too."""
     fields: dict[str, Any] = {}
     prose: list[str] = []
     for line in section.lines:
@@ -380,11 +365,9 @@ def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
 
 
 def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, StudentAnswer]:
-    """Return the answers by the casefolded name of their question.
+    """Return the answers, from pairs of question and text, by the casefolded name of their question.
 
-    Args:
-        pairs: names of questions with the text of an answer; None for a value that is not an answer. Both that and a
-            second answer to a question become an error of the answer.
+    A text of None, which is no answer, and a second answer to a question become an error of the answer.
     """
     answers: dict[str, StudentAnswer] = {}
     for name, text in pairs:

@@ -18,7 +18,7 @@ CONTEXT_CHARS = 30  # that an error shows on either side of the position
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A piece of a text.
+    """A number, name or sign of a text, with its position.
 
     Attributes:
         kind: `number`, `name`, `end`, or for a sign the sign itself.
@@ -54,7 +54,7 @@ class SourceText:
 
 
 class Cursor:
-    """A position in a list of tokens, which a parser moves from left to right."""
+    """A parser's position in a list of tokens; it moves from left to right."""
 
     def __init__(self, source: SourceText, tokens: list[Token]) -> None:
         self.source, self.tokens, self.index = source, tokens, 0
@@ -105,11 +105,10 @@ def _scan(
 ) -> list[Token]:
     """Split a text into tokens, the first matching pattern of the alphabet at each position.
 
-    Letters and digits in another typeface, and signs of other shapes, are read as the plain ones.
+    Letters and digits in another typeface are read as the plain ones, other characters as `folded` has them.
 
     Args:
         alphabet: regular expressions by the kind of token they match; matches of the kind "space" are skipped.
-        folded: the plain character for each character that has one.
         make_tokens: returns the tokens of a kind and its match.
         describe_unknown: returns the message about a character that nothing matches.
     """
@@ -259,7 +258,7 @@ def derivation_tokens(source: SourceText) -> list[Token]:
 
 
 def plain_name(name: str) -> str:
-    """Write out the Greek letters, accents and subscripts of a name, as in y_hat for ŷ.
+    """Return a name with its Greek letters, accents and subscripts written out, as in y_hat for ŷ.
 
     >>> [plain_name(name) for name in ("ŷ", "δ₁", "c̃", "h_{t-1}", "dα", "a_t")]
     ['y_hat', 'delta1', 'c_tilde', 'h_prev', 'dalpha', 'a_t']

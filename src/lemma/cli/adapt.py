@@ -11,35 +11,35 @@ from lemma.errors import SpecError
 
 @with_data("treebank", "graph", "nodes", "parser")
 def adapt(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The finished run to start from: the base.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Finished run to start from: the base.")],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of method or recipe, such as rank=4.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help="frozen, full, adapters, lora (default), or all of them compared.")
+        str | None, typer.Option(help="frozen, full, adapters, lora (default), or all to compare them.")
     ] = None,
     rerank: Annotated[
-        bool, typer.Option("--rerank", help="Turn a dual encoder into a re-ranker by cross-attention.")
+        bool, typer.Option("--rerank", help="Turn a dual encoder into a cross-attention re-ranker.")
     ] = False,
     from_peft: Annotated[
-        Path | None, typer.Option("--from-peft", metavar="FOLDER", help="Add LoRA weights that peft wrote to RUN.")
+        Path | None, typer.Option("--from-peft", metavar="FOLDER", help="Apply LoRA weights saved by peft to RUN.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="RUN2", help="The folder to write.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="RUN2", help="Output folder.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing run.")] = False,
     json: Json = False,
     *,
     data: dict[str, Any],
 ) -> None:
     """Adapt a trained model to your labels, text, pairs or images.
 
-    As in: lemma adapt runs/a --labels mine.csv --out runs/b
+    Example: lemma adapt runs/a --labels mine.csv --out runs/b
 
-    RUN2 stores only what changed, and a reference to its base. Methods: frozen (only the head is trained), full
-    (everything), adapters (bottleneck=16 placement=…), lora (rank=8 alpha=16 lora_dropout=0 targets=…); all: each of
-    them, and what each costs.
+    RUN2 stores only the changed weights and a reference to its base. Methods: frozen (train only the head), full (train
+    all weights), adapters (bottleneck=16 placement=…), lora (rank=8 alpha=16 lora_dropout=0 targets=…); all: run each
+    method and compare their scores and costs.
 
-    With --rerank a dual encoder's top results (candidates=10) are re-ranked; its towers stay frozen unless a method is
-    given. As in: lemma adapt runs/emoji --rerank --images emoji --out runs/again
+    --rerank trains a model that re-ranks a dual encoder's top results (candidates=10); the towers stay frozen unless
+    --method is set. Example: lemma adapt runs/emoji --rerank --images emoji --out runs/again
     """
     from lemma import api
 
@@ -65,22 +65,22 @@ def adapt(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run; for merged and peft an adapted one.")],
-    to: Annotated[str | None, typer.Option(metavar="FORM", help="huggingface, gguf, merged or peft.")] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run to export; merged and peft need an adapted run.")],
+    to: Annotated[str | None, typer.Option(metavar="FORM", help="Format: huggingface, gguf, merged or peft.")] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="The folder to write; for gguf the file.")
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Output folder; for gguf, the output file.")
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an existing run, or an export that Lemma wrote.")
+        bool, typer.Option("--overwrite", help="Overwrite an existing run, or an export written by Lemma.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write a run in another form.
+    """Export a run to another format.
 
-    huggingface: a folder for transformers, adapted runs merged. gguf: a file for llama.cpp. merged: an adapted run as a
-    plain one without a base. peft: its LoRA weights as a folder for peft.
+    huggingface: a folder for transformers, adapted runs merged. gguf: a file for llama.cpp. merged: an adapted run
+    converted to a plain run without a base. peft: a folder for peft with the LoRA weights of an adapted run.
 
-    As in: lemma export runs/a --to huggingface --out folder
+    Example: lemma export runs/a --to huggingface --out folder
     """
     from lemma import api
 

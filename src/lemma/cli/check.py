@@ -9,15 +9,15 @@ from lemma.cli.common import Json, announce_if_slow, print_result, split_setting
 from lemma.errors import SpecError
 
 app = typer.Typer(
-    help="Check a derivation of your own: a formula, a number, a gradient, a computation by hand, a sheet of answers.",
+    help="Check your own derivation: a formula, a number, a gradient, a computation by hand, or a sheet of answers.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A preset, spec file, run folder or factory.")]
-Sizes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Sizes, such as L=2.")]
-Lines = Annotated[Path | None, typer.Option("--file", help="A text file with such lines.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Preset, spec file, run folder or factory.")]
+Sizes = Annotated[list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Model sizes, such as L=2.")]
+Lines = Annotated[Path | None, typer.Option("--file", help="Text file with such lines.")]
 Formula = Annotated[
-    str, typer.Argument(metavar="FORMULA", help="As in Python or simple LaTeX: '|V|(d + d_h) + ((N-1)d + 1)d_h'.")
+    str, typer.Argument(metavar="FORMULA", help="Formula in Python or simple LaTeX: '|V|(d + d_h) + ((N-1)d + 1)d_h'.")
 ]
 
 
@@ -31,20 +31,20 @@ def _add_formula_command(quantity: str, about: str) -> None:
         _finish(getattr(check, quantity)(model, formula, **_parse_sizes(sizes)), json)
 
 
-_add_formula_command("parameters", "Check a formula for a model's parameters.")
-_add_formula_command("flops", "Check a formula for the operations of a forward pass.")
-_add_formula_command("trainable", "Check a formula for the parameters that are trained.")
+_add_formula_command("parameters", "Check a formula for the number of parameters.")
+_add_formula_command("flops", "Check a formula for the FLOPs of a forward pass.")
+_add_formula_command("trainable", "Check a formula for the number of trainable parameters.")
 
 
 @app.command()
 def shape(
     model: Model,
-    lines: Annotated[list[str], typer.Argument(metavar="'NAME = SHAPE'...", help="As in 'Q = H×S×M_QK'.")],
+    lines: Annotated[list[str], typer.Argument(metavar="'NAME = SHAPE'...", help="Shapes, such as 'Q = H×S×M_QK'.")],
     json: Json = False,
 ) -> None:
     """Check the shapes of a model's tensors.
 
-    Names are those of the drawing: lemma count MODEL --draw FILE.svg.
+    Use the names of the drawing: lemma count MODEL --draw FILE.svg.
     """
     from lemma.api import check
 
@@ -55,15 +55,15 @@ def shape(
 def number(
     model: Model,
     quantity: Annotated[
-        str, typer.Argument(metavar="QUANTITY", help="parameters, flops, cache …, trainable; or trainable/frozen.")
+        str, typer.Argument(metavar="QUANTITY", help="parameters, flops, cache, trainable …; or trainable/frozen.")
     ],
     value: Annotated[
-        str, typer.Argument(metavar="VALUE", help="'9,721,596', '9.7M', '54.1 % increase from L=2 to L=4'.")
+        str, typer.Argument(metavar="VALUE", help="Such as '9,721,596', '9.7M' or '54.1 % increase from L=2 to L=4'.")
     ],
     sizes: Sizes = None,
     json: Json = False,
 ) -> None:
-    """Check a bare number, or a change between two sizes."""
+    """Check a number, or a percentage change between two sizes."""
     from lemma.api import check
 
     _finish(check.number(model, quantity, value, **_parse_sizes(sizes)), json)
@@ -75,17 +75,18 @@ def gradient(
         str, typer.Argument(metavar="FUNCTION", help="lstm, layer-norm, attention …, or a TOML file with your own.")
     ],
     lines: Annotated[
-        list[str] | None, typer.Argument(metavar="['NAME = EXPRESSION']...", help="What you derived, line by line.")
+        list[str] | None,
+        typer.Argument(metavar="['NAME = EXPRESSION']...", help="Gradients, as in 'dz = y_hat - y'."),
     ] = None,
     file: Lines = None,
     names: Annotated[
-        bool, typer.Option("--names", help="Show the step and every name you may use, and leave.")
+        bool, typer.Option("--names", help="Show the function and all names you can use, and exit.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Check gradients derived by hand, against autograd.
+    """Check gradients derived by hand against autograd.
 
-    A function of your own is a TOML file: forward, loss, answers, [sizes] and [inputs].
+    Define your own function in a TOML file with forward, loss, answers, [sizes] and [inputs].
     """
     from lemma.api import check, describe_cell
 
@@ -99,10 +100,10 @@ def gradient(
 
 @app.command()
 def derivation(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A text file, a step a line; TOML for matrices.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Text file with one step per line; TOML for matrices.")],
     json: Json = False,
 ) -> None:
-    """Check a derivation step by step, each against the one before."""
+    """Check each step of a derivation against the one before."""
     from lemma.api import check
 
     _finish(check.derivation(str(file)), json)
@@ -112,17 +113,18 @@ def derivation(
 def worked(
     case: Annotated[str, typer.Argument(metavar="CASE", help="c1 e1 e7 e8 e9 d4 …, a TOML file, or bpe:TEXT.")],
     lines: Annotated[
-        list[str] | None, typer.Argument(metavar="['NAME = VALUE']...", help="What you computed, line by line.")
+        list[str] | None,
+        typer.Argument(metavar="['NAME = VALUE']...", help="Values, as in 'c_t = [0.52, -0.34]'."),
     ] = None,
     file: Lines = None,
     names: Annotated[
-        bool, typer.Option("--names", help="Show every name you may use and its shape, and leave.")
+        bool, typer.Option("--names", help="Show all names you can use with their shapes, and exit.")
     ] = False,
     json: Json = False,
 ) -> None:
     """Check a computation by hand against a worked case.
 
-    A number is right if it is the exact one rounded to the decimals given. Elements are named by row and column:
+    A number is right if it is the exact value rounded to as many decimals. Name elements by row and column:
     'alpha2[they, Ajax] = 0.119'.
     """
     from lemma.api import check, describe_worked
@@ -134,25 +136,25 @@ def worked(
 
 @app.command()
 def sheet(
-    questions: Annotated[Path, typer.Argument(metavar="SHEET", help="Questions, in TOML or Markdown.")],
+    questions: Annotated[Path, typer.Argument(metavar="SHEET", help="Sheet of questions in TOML or Markdown.")],
     answers: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[ANSWERS|FOLDER|CSV]...", help="A student's answers, or those of a class."),
+        typer.Argument(metavar="[ANSWERS|FOLDER|CSV]...", help="Answers of a student or a class."),
     ] = None,
     out: Annotated[
         list[Path] | None,
-        typer.Option("--out", metavar="FILE", help="Write the marks there: .csv, .json, .html or .md. Repeatable."),
+        typer.Option("--out", metavar="FILE", help="Output file for the marks: .csv, .json, .html or .md; repeatable."),
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option("--as", metavar="TOOL", help="Write --out for another tool: gradescope, lti, otter or nbgrader."),
+        typer.Option("--as", metavar="TOOL", help="Format --out for another tool: gradescope, lti, otter or nbgrader."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Mark answers to a sheet: of a student or a class.
+    """Grade the answers of a student or a class.
 
-    A class is several files, a folder, or a table with a row for each student. With --as otter or --as nbgrader no
-    answers are named: the sheet becomes tests that these tools run.
+    A class is several files, a folder, or a table with one row per student. --as otter and --as nbgrader take no
+    answers: they convert the sheet to tests that these tools run.
     """
     from lemma.api import check
     from lemma.report.result import check_target
@@ -163,7 +165,7 @@ def sheet(
         path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
         return typer.echo(f"Written to {path}", err=True)
     for target in out or []:
-        check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".tex", ".svg"))
+        check_target(target, (".csv", ".json", ".html", ".md", ".txt", ".svg"))
     with announce_if_slow(f"Marking the answers to {questions} …"):
         marks = check.sheet(questions, *(answers or []))
     for target in out or []:
@@ -179,15 +181,16 @@ def identity(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[NAME] [KEY=VALUE]...", help="a2 … e3, or a word such as rotary; then sizes, such as D=256."
+            metavar="[NAME] [KEY=VALUE]...", help="a2 … e3, or a keyword such as rotary; then sizes such as D=256."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write it there: .html, .json, .txt or .svg.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Output file: .html, .json, .txt or .svg.")] = None,
     json: Json = False,
 ) -> None:
-    """Run an identity of the sources.
+    """Check an identity from the sources numerically.
 
-    Number next to number, with the tolerance. Without a name, list all. Exits with 1 if the source's claim is false.
+    Print both numbers and the tolerance. Without a name, list all identities. Exits with 1 if the source's claim is
+    false.
     """
     from lemma.api import check
 
@@ -213,14 +216,14 @@ def identity(
 @app.command()
 def sources(
     rows: Annotated[
-        list[str] | None, typer.Argument(metavar="[ROW]...", help="Rows such as C2, or a group such as c; all if none.")
+        list[str] | None, typer.Argument(metavar="[ROW]...", help="Rows (C2) or groups of rows (c). Default: all.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write it there: .html, .md or .json.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Output file: .html, .md or .json.")] = None,
     json: Json = False,
 ) -> None:
-    """Check what the sources of the problems claim.
+    """Check the claims of the problems' sources.
 
-    Every claim of the rows A1 to E9 goes through the checker that checks yours. Exits with 1 if one is wrong.
+    Check every claim of rows A1 to E9 with the checkers that check yours. Exits with 1 if a claim is wrong.
     """
     from lemma.api import check
 

@@ -18,31 +18,29 @@ Causal = StrEnum("Causal", ["full", "half"])
 
 OPTIONS = {
     "only": option(TEXT, "Some of: parameters, active, flops, backward, activations, cache, optimizer.", "QUANTITY,…"),
-    "multiply_add": option(int, "A multiply–add counts as 1 or as 2.", default=2, min=1, max=2),
-    "causal": option(Causal, "Count all scores of causal attention, or half.", default=Causal.full),
-    "elementwise": option(bool, "Count elementwise work too.", names="--elementwise", default=False),
+    "multiply_add": option(int, "Number of operations per multiply–add: 1 or 2.", default=2, min=1, max=2),
+    "causal": option(Causal, "Count all scores of causal attention, or half of them.", default=Causal.full),
+    "elementwise": option(bool, "Count elementwise operations too.", names="--elementwise", default=False),
     "solve": option(
         TEXT,
-        "Find these sizes from a printed --total; or the largest one: 'activations <= 80GB for d'.",
+        "Solve for these sizes given --total, or for the largest size: 'activations <= 80GB for d'.",
         "SYMBOL,…|BOUND",
     ),
-    "total": option(TEXTS, "A printed total; several narrow the search.", "[L=2:]NUMBER"),
-    "within": option(TEXTS, "Where to look for a size, for --solve.", "SYMBOL=FROM..TO"),
-    "against": option(TEXT, "Set torchinfo, fvcore or calflops next to the exact figures.", "TOOL,…"),
+    "total": option(TEXTS, "Published total to solve for; repeatable, to narrow the search.", "[L=2:]NUMBER"),
+    "within": option(TEXTS, "Search range of a size for --solve; repeatable.", "SYMBOL=FROM..TO"),
+    "against": option(TEXT, "Compare with torchinfo, fvcore or calflops.", "TOOL,…"),
     "plan": option(
         bool,
-        "Plan a training: memory, time, what fits. Settings: gpu=H200 (or memory= flops= bandwidth=) batch=32 "
+        "Plan a training run: memory, time, what fits. Settings: gpu=H200 (or memory= flops= bandwidth=) batch=32 "
         "precision=bfloat16 optimizer=adamw recompute=layers shards=8 accumulate=1 efficiency=0.6 reserve=0.05.",
         names="--plan",
         default=False,
     ),
-    "out": option(Path | None, "Of --plan: write it there (.html, .json, .md, …).", "FILE"),
-    "draw": option(Path | None, "Draw the flow of data with all its shapes instead.", "FILE.svg"),
-    "time_limit": option(float, "Processor time for the formulas of one quantity.", "SECONDS", default=120.0),
-    "memory_limit": option(
-        float, "How much memory the weights of a run may take while counting.", "MIB", default=256.0
-    ),
-    "form": option(Form, "How to write it.", names="--format", default=Form.text),
+    "out": option(Path | None, "Output file of --plan: .html, .json, .md …", "FILE"),
+    "draw": option(Path | None, "Draw the data flow with all shapes instead.", "FILE.svg"),
+    "time_limit": option(float, "CPU time limit for the formulas of one quantity.", "SECONDS", default=120.0),
+    "memory_limit": option(float, "Maximum size of the weights in runs on real tensors.", "MIB", default=256.0),
+    "form": option(Form, "Output format.", names="--format", default=Form.text),
 }
 
 
@@ -52,7 +50,7 @@ def count(
         list[str],
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
-            help="A preset, spec file, run folder, example, config.json, type of transformers model or "
+            help="Preset, spec file, run folder, example, config.json, type of transformers model or "
             "package.module:factory; then sizes such as d=512 B=8.",
         ),
     ],
@@ -62,8 +60,8 @@ def count(
 ) -> None:
     """Count parameters, FLOPs and bytes as formulas.
 
-    They are read off the real module and proved against it at sizes not used for the fit. Examples next to the presets:
-    torch-transformer, torch-lstm, gpt2, llama, self-attention.
+    They are derived from the real module and verified against it at sizes not used for the fit. Besides presets, count
+    takes the examples torch-transformer, torch-lstm, gpt2, llama and self-attention.
     """
     import lemma.api as lemma
 

@@ -11,9 +11,9 @@ HEADER = ("name", "bytes", "licence", "cached")
 
 
 def data(json: Json = False) -> None:
-    """List the data sets known by name, with size and licence.
+    """List the data sets available by name, with size and licence.
 
-    The last column says whether it is cached on this machine.
+    The last column shows whether a data set is cached on this machine.
     """
     from lemma.api import datasets
 

@@ -12,54 +12,52 @@ from lemma.errors import SpecError
 from lemma.report.text import set_text_width, stream_width
 
 DEFAULT_TOKENS = 200
-CHOICE, ENDING = "Choice of tokens", "End"  # groups of options in the help
+CHOICE, ENDING = "Sampling", "Stopping"  # groups of options in the help
 FRACTION, FLAG = float | None, bool | None
 OPTIONS = {
-    "prompt": option(TEXTS, "Where to begin; may be given again."),
-    "chat": option(TEXT, "A message to a model that chats."),
-    "source": option(TEXTS, "What to translate, or to classify; may be given again."),
-    "beam": option(NUMBER, "Of --source: translations followed side by side; 1 is greedy."),
-    "length_penalty": option(FRACTION, "Of --source: how much a beam favours long ones."),
-    "tokens": option(NUMBER, "How many tokens to write; 200 if not given."),
-    "temperature": option(FRACTION, "0 always takes the most likely token; 1 is the model's own; 0.8 if not given."),
-    "top_k": option(NUMBER, "Choose among the k most likely tokens only.", group=CHOICE),
-    "top_p": option(FRACTION, "Choose among the most likely tokens that make up p.", group=CHOICE),
-    "min_p": option(FRACTION, "Choose among tokens with this share of the highest probability.", group=CHOICE),
-    "repetition_penalty": option(FRACTION, "Above 1: tokens of prompt and text become less likely.", group=CHOICE),
-    "frequency_penalty": option(
-        FRACTION, "Subtracted from a token's logit for each time it was generated.", group=CHOICE
-    ),
-    "presence_penalty": option(FRACTION, "Subtracted from a token's logit once it was generated.", group=CHOICE),
-    "no_repeat_ngram": option(NUMBER, "Never write the same N tokens in a row twice.", group=CHOICE),
+    "prompt": option(TEXTS, "Prompt to continue; repeatable."),
+    "chat": option(TEXT, "User message for a chat model."),
+    "source": option(TEXTS, "Text to translate or classify; repeatable."),
+    "beam": option(NUMBER, "Beam width for --source; 1 is greedy search."),
+    "length_penalty": option(FRACTION, "Length penalty for --source; higher values favour long translations."),
+    "tokens": option(NUMBER, "Maximum number of tokens to generate. Default: 200; for --source, the context."),
+    "temperature": option(FRACTION, "Sampling temperature; 0 is greedy, 1 leaves the logits unchanged. Default: 0.8."),
+    "top_k": option(NUMBER, "Keep only the k most likely tokens.", group=CHOICE),
+    "top_p": option(FRACTION, "Keep the fewest most likely tokens whose total probability reaches p.", group=CHOICE),
+    "min_p": option(FRACTION, "Keep tokens with at least this fraction of the highest probability.", group=CHOICE),
+    "repetition_penalty": option(FRACTION, "Above 1, tokens of prompt and text become less likely.", group=CHOICE),
+    "frequency_penalty": option(FRACTION, "Logit penalty for each time a token was generated.", group=CHOICE),
+    "presence_penalty": option(FRACTION, "Logit penalty for a token that was generated at least once.", group=CHOICE),
+    "no_repeat_ngram": option(NUMBER, "Never generate the same n-gram of N tokens twice.", group=CHOICE),
     "logit_bias": option(
         TEXTS,
-        "Added to the logit of a token, as in 17=-5; 17=-inf forbids it; may be given again.",
+        "Bias added to a token's logit, such as 17=-5; 17=-inf forbids the token; repeatable.",
         "ID=NUMBER",
         CHOICE,
     ),
-    "stop": option(TEXTS, "End before this text; may be given again.", group=ENDING),
-    "stop_token": option(list[int] | None, "End before the token with this id; may be given again.", group=ENDING),
+    "stop": option(TEXTS, "Stop before this text; repeatable.", group=ENDING),
+    "stop_token": option(list[int] | None, "Stop before the token with this id; repeatable.", group=ENDING),
     "stop_at_loop": option(
-        FLAG, "At temperature 0, stop when a loop is proved, or seen three times; no if not given.", group=ENDING
+        FLAG, "At temperature 0, stop when a loop is proved or seen three times. Default: no.", group=ENDING
     ),
-    "ignore_eos": option(FLAG, "Write on past the end-of-sentence token; no if not given.", group=ENDING),
-    "seed": option(NUMBER, "Fixes the random choices; drawn by chance, and printed, if not given."),
-    "samples": option(NUMBER, "How many texts for each prompt; 1 if not given."),
-    "logprobs": option(NUMBER, "Show the model's log-probability of each token, and of the N most likely ones."),
-    "precision": option(TEXT, "On a GPU: auto (bfloat16 after the prompt), float32 or bfloat16; auto if not given."),
+    "ignore_eos": option(FLAG, "Continue past the end-of-sentence token. Default: no.", group=ENDING),
+    "seed": option(NUMBER, "Random seed. Default: chosen at random and printed."),
+    "samples": option(NUMBER, "Number of samples per prompt. Default: 1."),
+    "logprobs": option(NUMBER, "Show the model's log-probability of each token and of the N most likely tokens."),
+    "precision": option(TEXT, "Precision on a GPU: float32, bfloat16 or auto (bfloat16 after the prompt; default)."),
 }
 
 
 @with_options("options", OPTIONS)
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run, a Hugging Face folder, a .gguf file or a name.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run, Hugging Face folder, .gguf file or model name.")],
     json: Json = False,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Generate text from a run, or a source's translation or class.
+    """Generate text from a prompt, or translate or classify a text.
 
-    At temperature 0 it says where the text loops, and whether that is proved.
+    At temperature 0, report where the text loops and whether the loop is proved.
     """
     beams = ("beam", "length_penalty")
     if sources := options.pop("source", None):

@@ -13,33 +13,33 @@ from lemma.cli.common import NUMBER, TEXT, TEXTS, Declared, Json, option, print_
 from lemma.errors import InputError, SpecError, describe_unknown
 
 HEADS = {
-    "text": option(TEXT, "What the model reads."),
-    "file": option(Path | None, "A text file for it to read instead."),
-    "repeated": option(NUMBER, "Or N random tokens twice, on which induction heads show.", "N"),
-    "corpus": option(TEXT, "Or a whole text: means of every head over all its tokens.", "FILE|NAME"),
-    "layer": option(NUMBER, "Only this layer, counted from 0."),
-    "head": option(NUMBER, "Only this head of each layer, counted from 0."),
-    "out": option(Path | None, "Write it there: .html (a page), .svg, .json or .csv (the table)."),
+    "text": option(TEXT, "Text for the model to read."),
+    "file": option(Path | None, "Text file to read instead."),
+    "repeated": option(NUMBER, "Use N random tokens twice instead, to reveal induction heads.", "N"),
+    "corpus": option(TEXT, "Show the means of every head over a file or the test split of a corpus.", "FILE|NAME"),
+    "layer": option(NUMBER, "Show only this layer, counted from 0."),
+    "head": option(NUMBER, "Show only this head of each layer, counted from 0."),
+    "out": option(Path | None, "Output file: .html, .svg, .json, or .csv for the table."),
 }
 TREES = {
-    "text": option(TEXT, "A sentence, or one a line."),
-    "layer": option(NUMBER, "A language model's layer, counted from 0."),
-    "head": option(NUMBER, "The head of that layer, counted from 0."),
-    "relation": option(TEXT, "Show where a parser's head of this relation attends; all for every one."),
-    "out": option(Path | None, "Write it there: .svg, .html, .conllu, .json or .txt."),
+    "text": option(TEXT, "Sentences, one per line."),
+    "layer": option(NUMBER, "Layer of a language model, counted from 0."),
+    "head": option(NUMBER, "Attention head in that layer, counted from 0."),
+    "relation": option(TEXT, "Show where a parser's head for this relation attends; all shows every relation."),
+    "out": option(Path | None, "Output file: .svg, .html, .conllu, .json or .txt."),
 }
 
 
 @with_options("settings", HEADS)
 def heads(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     json: Json = False,
     *,
     settings: dict[str, Any],
 ) -> None:
-    """See what every attention head of a run does on a text.
+    """Show what each attention head of a run does on a text.
 
-    An image of each head, and a table: entropy, distance, attention to the first token, and the pattern it fits best.
+    Draw each head, and list its entropy, distance, attention to the first token, and best-fitting pattern.
     """
     from lemma.api import look
 
@@ -66,15 +66,15 @@ def heads(
 
 @with_options("settings", TREES)
 def parse(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run folder: a parser's, or a language model's.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder of a parser or a language model.")],
     json: Json = False,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Draw the dependency tree of a sentence.
 
-    Of a parser its own tree, and with --relation the image of one head. Of a language model the maximum spanning tree
-    over the attention of one head, or over the mean of all.
+    Parsers: the predicted tree, and with --relation the attention of one head. Language models: the maximum spanning
+    tree over the attention of one head, or over the mean of all heads.
     """
     from lemma.api import look
 
@@ -87,62 +87,62 @@ def parse(
 # `lemma look attention|bpe|cross|graph|lstm`: small cases worked by hand, every step shown.
 
 Mask = StrEnum("Mask", ["none", "causal"])
-Full = Annotated[bool, typer.Option("--full", help="Print every matrix and every row.")]
-Decimals = Annotated[int, typer.Option(min=0, max=12, help="Decimals of printed numbers.")]
-List = Annotated[bool, typer.Option("--list", help="List the examples that come with Lemma, and leave.")]
+Full = Annotated[bool, typer.Option("--full", help="Print all matrices and all rows.")]
+Decimals = Annotated[int, typer.Option(min=0, max=12, help="Number of decimals to print.")]
+List = Annotated[bool, typer.Option("--list", help="List the examples that come with Lemma, and exit.")]
 Out = Annotated[
     Path | None,
     typer.Option(
-        "--out", metavar="FILE", help="Write it there: .svg, .html, .md, .txt, .json, or .toml for a copy of the case."
+        "--out", metavar="FILE", help="Output file: .svg, .html, .md, .txt, .json, or .toml for a copy of the case."
     ),
 ]
 CASE, GRAPH_CASE = (
     Declared(Annotated[str | None, typer.Argument(metavar="FILE|EXAMPLE", help=about)])
     for about in (
-        "A TOML file, or the name of an example; none lists them.",
-        "A TOML file, a table of edges (.csv), or an example; none lists.",
+        "TOML file, or name of an example. Default: list the examples.",
+        "TOML file, table of edges (.csv), or example. Default: list the examples.",
     )
 )
-WORDS = option(TEXTS, "Show the arithmetic of this one.", "WORD", names="--word")
-SCALED = option(bool | None, "Divide q·k by √d_k, or not.", names="--scaled/--unscaled")
-PASSES = option(NUMBER, "How often attention is applied.")
-MASK = option(Mask | None, "Hide later words, or none.")
-NODES = option(TEXTS, "Show the arithmetic of this one.", "NODE", names="--node")
-POWERS = option(NUMBER, "How often features are multiplied, 8 if not given.")
-BACKWARD = option(bool, "Go back too: every gradient by its formula.", names="--backward")
+WORDS = option(TEXTS, "Show the arithmetic for this word; repeatable.", "WORD", names="--word")
+SCALED = option(bool | None, "Whether to divide q·k by √d_k.", names="--scaled/--unscaled")
+PASSES = option(NUMBER, "Number of times to apply attention.")
+MASK = option(Mask | None, "Attention mask: causal hides later words.")
+NODES = option(TEXTS, "Show the arithmetic for this node; repeatable.", "NODE", names="--node")
+POWERS = option(NUMBER, "Number of multiplications of the features. Default: 8.")
+BACKWARD = option(bool, "Run the backward pass too: every gradient by its formula.", names="--backward")
 WORKED: dict[str, tuple[dict[str, Declared], int, str]] = {  # view: its options, the decimals it prints, its help
     "attention": (
         {"case": CASE, "words": WORDS, "passes": PASSES, "scaled": SCALED, "mask": MASK},
         3,
-        """Work attention out by hand, with every number on the way.
+        """Work self-attention by hand, showing every number.
 
-        From word vectors, W_Q, W_K and W_V. Options take the place of what the file says.
-        As in: lemma look attention e1 --out e1.html
+        Start from word vectors, W_Q, W_K and W_V. Options override the file.
+        Example: lemma look attention e1 --out e1.html
         """,
     ),
     "cross": (
         {"case": CASE, "words": WORDS, "scaled": SCALED},
         4,
-        """Work cross-attention out by hand: some vectors look at others.
+        """Work cross-attention by hand: vectors attend to other vectors.
 
-        Such as images at sentences. As in: lemma look cross e8 --out e8.html
+        For instance images to sentences. Example: lemma look cross e8 --out e8.html
         """,
     ),
     "graph": (
         {"case": GRAPH_CASE, "nodes": NODES, "powers": POWERS},
         4,
-        """Work graph convolution out by hand: A, Ã and Â.
+        """Work graph convolution by hand: A, Ã and Â.
 
-        Their row sums and norms, and what they do to features. As in: lemma look graph d4 --out d4.html
+        Show their row sums and norms, and their effect on features. Example: lemma look graph d4 --out d4.html
         """,
     ),
     "lstm": (
         {"case": CASE, "backward": BACKWARD},
         4,
-        """Work one LSTM step out by hand; with --backward its gradients.
+        """Work one LSTM step by hand; with --backward, its gradients too.
 
-        Every gate, the cell state, the output; from gates as given, or from weights.
-        As in: lemma look lstm c1 --backward --out c1.html
+        Show every gate, the cell state and the output, from gates or from weights.
+        Example: lemma look lstm c1 --backward --out c1.html
         """,
     ),
 }
@@ -171,28 +171,28 @@ def _make_command(view: str) -> Callable[..., None]:
 
 
 BYTE_PAIRS = {
-    "text": option(TEXTS, "A corpus or text file instead.", "CORPUS|FILE"),
-    "merges": option(NUMBER, "At most N merges; of a corpus 20 unless you say more."),
-    "minimum": option(int, "Merge pairs that occur at least N times.", names="--min", default=2),
-    "end_of_word": option(TEXT, r"The symbol after every word, \w unless you say another."),
-    "no_end_of_word": option(bool, "Put no symbol after words.", names="--no-end-of-word"),
-    "show": option(NUMBER, "How many pair counts of each step; of a corpus 10."),
-    "library": option(bool, "Compare with the tokenizers library; exits with 1 if it differs.", names="--library"),
-    "out": option(Path | None, "Write it there: .html, .svg, .md, .txt or .json.", "FILE"),
+    "text": option(TEXTS, "Corpus or text file to use instead of TEXT; repeatable.", "CORPUS|FILE"),
+    "merges": option(NUMBER, "Maximum number of merges. Default for --text: 20."),
+    "minimum": option(int, "Minimum count of a pair to be merged.", names="--min", default=2),
+    "end_of_word": option(TEXT, r"Symbol after every word. Default: \w."),
+    "no_end_of_word": option(bool, "Use no end-of-word symbol.", names="--no-end-of-word"),
+    "show": option(NUMBER, "Number of most frequent pairs to list per step. Default for --text: 10."),
+    "library": option(bool, "Compare with the tokenizers library; exit with 1 if they differ.", names="--library"),
+    "out": option(Path | None, "Output file: .html, .svg, .md, .txt or .json.", "FILE"),
 }
 
 
 @with_options("settings", BYTE_PAIRS)
 def bpe(
-    string: Annotated[str | None, typer.Argument(metavar="TEXT", help="The words to encode.")] = None,
+    string: Annotated[str | None, typer.Argument(metavar="TEXT", help="Words to encode.")] = None,
     json: Json = False,
     *,
     settings: dict[str, Any],
 ) -> None:
     """Trace byte-pair encoding: every step with all pair counts.
 
-    With ties, symbols and the final segmentation.
-    As in: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
+    Show ties, symbols and the final segmentation.
+    Example: lemma look bpe "abbc abb abc abb", or: lemma look bpe --text shakespeare --merges 20 --library
     """
     out = settings.pop("out", None)
     if settings.pop("no_end_of_word", False):
@@ -244,8 +244,8 @@ class RunOrCommand(TyperGroup):
 
 app = typer.Typer(
     cls=RunOrCommand,
-    help="See what every attention head does, or a case worked by hand.",
-    epilog='As in: lemma look runs/a --text "the cat sat on the mat" --out heads.html',
+    help="Show what each attention head does, or work a case by hand.",
+    epilog='Example: lemma look runs/a --text "the cat sat on the mat" --out heads.html',
     no_args_is_help=True,
     rich_markup_mode=None,
 )

@@ -40,8 +40,8 @@ app = typer.Typer(
     cls=OrderedGroup,
     name="lemma",
     help="A workbench for language models where the mathematics and the machine agree.",
-    epilog="Every command takes --json, and --debug for a traceback. "
-    "Try: lemma train lstm --text shakespeare --out runs/a",
+    epilog="Every command takes --json, and --debug to show a traceback. "
+    "Example: lemma train lstm --text shakespeare --out runs/a",
     no_args_is_help=True,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
@@ -49,7 +49,7 @@ app = typer.Typer(
 )
 for command in (count, train, evaluate, generate, adapt, export, search, study, serve, data, verify):
     app.command(cls=GroupedCommand)(command)
-app.add_typer(check, name="check", short_help="Check your own formula, number, gradient or hand computation.")
+app.add_typer(check, name="check", short_help="Check a formula, number, gradient or computation by hand.")
 app.add_typer(look, name="look")
 
 
@@ -65,7 +65,7 @@ def _show_version(value: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None: ...
 

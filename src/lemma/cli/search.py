@@ -9,28 +9,27 @@ from lemma.cli.common import NUMBER, TEXT, TEXTS, Json, option, print_result, wi
 from lemma.errors import InputError
 
 REQUEST = {
-    "images": option(TEXT, "The images to search, indexed as needed.", "NAME|FOLDER"),
-    "query": option(TEXTS, "What to look for; may be given several times.", "TEXT"),
-    "image": option(Path | None, "An image to look for, among --texts or --images.", "FILE"),
-    "texts": option(TEXT, "Texts to rank for --image: one a line, or a table.", "NAME|FILE"),
-    "text_column": option(TEXT, "The column of the texts, if it is a table.", "NAME"),
-    "k": option(NUMBER, "How many results; else 10.", names="-k --top"),
-    "index": option(Path | None, "Where the index is kept; alone, it is searched as it stands.", "FOLDER"),
+    "images": option(TEXT, "Images to search; indexed if needed.", "NAME|FOLDER"),
+    "query": option(TEXTS, "Text to search for; repeatable.", "TEXT"),
+    "image": option(Path | None, "Image to search for, among --texts or --images.", "FILE"),
+    "texts": option(TEXT, "Texts to rank for --image: one per line, or a table.", "NAME|FILE"),
+    "text_column": option(TEXT, "Column of --texts that holds the texts, if it is a table.", "NAME"),
+    "k": option(NUMBER, "Number of results. Default: 10.", names="-k --top"),
+    "index": option(Path | None, "Index folder; without --images, it is searched as it is.", "FOLDER"),
     "faiss": option(
         bool | None,
-        "Look only near the query, by faiss; or at all. Else: at all, and past a million images by faiss if it is "
-        "installed.",
+        "Search approximately with faiss, or exactly. Default: exact; above a million images, faiss if installed.",
         names="--faiss/--exact",
     ),
 }
 WORKED = {
-    "matrices": option(TEXT, "Work a search by hand: I, T, W_i and W_t in a file.", "FILE|EXAMPLE"),
-    "words": option(TEXTS, "Of --matrices: this image's arithmetic.", "NAME", names="--word"),
-    "full": option(bool, "Of --matrices: print what was given, too.", names="--full"),
-    "decimals": option(NUMBER, "Of --matrices: decimals of printed numbers; else 4.", min=0, max=12),
+    "matrices": option(TEXT, "Work a search by hand, from I, T, W_i and W_t.", "FILE|EXAMPLE"),
+    "words": option(TEXTS, "With --matrices: show the arithmetic for this image; repeatable.", "NAME", names="--word"),
+    "full": option(bool, "With --matrices: print the input matrices too.", names="--full"),
+    "decimals": option(NUMBER, "With --matrices: number of decimals. Default: 4.", min=0, max=12),
     "out": option(
         Path | None,
-        "Write it there: .html, .json or .csv; of --matrices also .svg, .md, .txt, or .toml for a copy of the case.",
+        "Output file: .html, .json or .csv; with --matrices also .svg, .md, .txt, or .toml for a copy of the case.",
         "FILE",
     ),
 }
@@ -39,16 +38,16 @@ WORKED = {
 @with_options("options", REQUEST | WORKED)
 def search(
     run: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="The run folder of a dual encoder or of its re-ranker.")
+        Path | None, typer.Argument(metavar="RUN", help="Run folder of a dual encoder or its re-ranker.")
     ] = None,
     json: Json = False,
     *,
     options: dict[str, Any],
 ) -> None:
-    """Find images by a text or an image, or texts by an image.
+    """Search images by text or image, or texts by image.
 
-    As in: lemma search RUN --images FOLDER --query "a red heart" --out found.html. A folder is indexed the first time;
-    then only what is new or changed is read. By hand: lemma search --matrices e7
+    Example: lemma search RUN --images FOLDER --query "a red heart" --out found.html. A folder is indexed on first use;
+    later only new and changed files are read. By hand: lemma search --matrices e7
     """
     from lemma import api
 

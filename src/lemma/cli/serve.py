@@ -6,53 +6,40 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import Json, to_json
+from lemma.cli.common import TEXT, TEXTS, Json, option, to_json, with_options
+
+OPTIONS = {
+    "host": option(str, "Address to listen on; 127.0.0.1 accepts only local connections.", default="127.0.0.1"),
+    "port": option(int, "Port to listen on; 0 picks a free one.", default=8000),
+    "api_key": option(TEXT, "API key that every request must send.", envvar="LEMMA_API_KEY"),
+    "allow_hosts": option(TEXTS, "Additional host name of this server; repeatable.", "NAME", names="--allow-host"),
+    "tokens": option(int, "Maximum number of tokens to generate per request.", names="--max-tokens", default=4096),
+    "batch": option(int, "Maximum number of sequences decoded at once per run.", names="--max-batch", default=32),
+    "waiting": option(
+        int, "Maximum number of waiting requests per run; others get status 429.", names="--max-waiting", default=256
+    ),
+    "seconds": option(float, "Maximum seconds per request, including waiting.", names="--timeout", default=600.0),
+    "grace": option(float, "Seconds to finish running requests when the server stops.", default=10.0),
+    "device": option(str, "Device of the models: cpu, cuda or auto.", default="auto"),
+    "precision": option(str, "Precision of decoders on a GPU: float32, bfloat16 or auto (bfloat16).", default="auto"),
+}
 
 
+@with_options("options", OPTIONS)
 def serve(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN", help="Run folders, Hugging Face folders or names; requests call them by name."),
+        typer.Argument(metavar="RUN", help="Run folders, Hugging Face folders or names; requests select one by name."),
     ],
-    host: Annotated[str, typer.Option(help="Where to listen; only this machine reaches 127.0.0.1.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port; 0 takes any that is free.")] = 8000,
-    api_key: Annotated[
-        str | None, typer.Option(envvar="LEMMA_API_KEY", help="A key that every request must bring.")
-    ] = None,
-    allow_host: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="A name by which others reach this server.")
-    ] = None,
-    max_tokens: Annotated[int, typer.Option(help="The most tokens that a request may ask for.")] = 4096,
-    max_batch: Annotated[int, typer.Option(help="The most texts that a run writes at once.")] = 32,
-    max_waiting: Annotated[
-        int, typer.Option(help="The most requests of a run that wait; others get status 429.")
-    ] = 256,
-    timeout: Annotated[float, typer.Option(help="Seconds that a request may take, its waiting included.")] = 600.0,
-    grace: Annotated[float, typer.Option(help="Seconds for requests under way when the server is stopped.")] = 10.0,
-    device: Annotated[str, typer.Option(help="Where the models are: cpu, cuda, or auto.")] = "auto",
-    precision: Annotated[
-        str, typer.Option(help="In which a decoder writes on a GPU: float32, bfloat16, or auto, which is bfloat16.")
-    ] = "auto",
     json: Json = False,
+    *,
+    options: dict[str, Any],
 ) -> None:
-    """Serve runs as a web page and as the API of OpenAI's clients.
+    """Serve runs as a web page and an OpenAI-compatible API.
 
-    Until Ctrl-C. As in: lemma serve runs/a runs/b. Needs FastAPI and uvicorn: pip install 'lemma-lm[serve]'
+    Stop with Ctrl-C. Example: lemma serve runs/a runs/b. Needs FastAPI and uvicorn: pip install 'lemma-lm[serve]'
     """
     from lemma import api
 
-    def announce(ready: Any) -> None:
-        print(to_json(ready) if json else ready, flush=True)
-
-    limits = {"tokens": max_tokens, "batch": max_batch, "waiting": max_waiting, "seconds": timeout, "grace": grace}
-    api.serve(
-        *runs,
-        host=host,
-        port=port,
-        api_key=os.environ.get("LEMMA_API_KEY") if api_key is None else api_key,  # Click reads an empty one as unset
-        allow_hosts=allow_host or (),
-        device=device,
-        precision=precision,  # pyright: ignore[reportArgumentType]
-        on_ready=announce,
-        **limits,
-    )
+    options.setdefault("api_key", os.environ.get("LEMMA_API_KEY"))  # Click reads an empty one as unset
+    api.serve(*runs, on_ready=lambda ready: print(to_json(ready) if json else ready, flush=True), **options)

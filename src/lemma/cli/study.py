@@ -13,30 +13,30 @@ def study(
         str,
         typer.Argument(
             metavar="NAME|FILE",
-            help="Built in: families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru, "
-            "pretraining, graph; or your own TOML file.",
+            help="Built-in study: families, table-a5, positions, penalties, optimizers, tune, heads, length, lstm-gru, "
+            "pretraining, graph; or a TOML file.",
         ),
     ],
     settings: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings, such as seeds=[1,2,3].")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", metavar="FOLDER", help="Where runs and report go. Default: runs/NAME.")
+        Path | None, typer.Option("--out", metavar="FOLDER", help="Folder for runs and report. Default: runs/NAME.")
     ] = None,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", metavar="N", min=1, help="Train in N processes, threads divided between them."),
+        typer.Option("--jobs", metavar="N", min=1, help="Number of training processes; they divide the CPU threads."),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="ray|slurm", help="Where the processes run, if not on this machine."),
+        typer.Option("--on", metavar="ray|slurm", help="Cluster to run the processes on. Default: this machine."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare models at an equal budget, over seeds.
+    """Compare models at an equal budget over several seeds.
 
-    Writes a table and one report that opens offline. The same command resumes an interrupted study, and shares the work
-    of one that is running.
+    Write a table and a report that opens offline. Repeat the command to resume an interrupted study, or to share the
+    work of a running one.
     """
     from lemma import api
     from lemma.spec.base import parse_settings

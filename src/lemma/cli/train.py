@@ -15,11 +15,11 @@ from lemma.report.text import format_table, stream_width
 def train(
     arguments: Annotated[
         list[str] | None,
-        typer.Argument(metavar="MODEL [KEY=VALUE]...", help="A preset or a spec file, then settings like width=128."),
+        typer.Argument(metavar="MODEL [KEY=VALUE]...", help="Preset or spec file, then settings such as width=128."),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="The run folder to write.")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Resume that run.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing run.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", metavar="RUN", help="Run folder to write.")] = None,
+    resume: Annotated[Path | None, typer.Option("--resume", metavar="RUN", help="Run to resume.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Overwrite an existing run.")] = False,
     list_settings: Annotated[
         bool, typer.Option("--settings", help="List the settings of MODEL with their defaults, and exit.")
     ] = False,
@@ -29,11 +29,11 @@ def train(
 ) -> None:
     """Train a model on text, labels, pairs, trees, images or graphs.
 
-    As in: lemma train lstm --text shakespeare --out runs/a steps=300
+    Example: lemma train lstm --text shakespeare --out runs/a steps=300
 
     MODEL is a preset (feed-forward attentive rnn lstm gru decoder encoder encoder-decoder dual-encoder graph
-    tree parser, or from the problems penn-rnn table-a5 transformer-c5) or a spec file.
-    Under torchrun: torchrun --nproc-per-node 2 -m lemma train …
+    tree parser; from the problems: penn-rnn table-a5 transformer-c5) or a spec file.
+    Distributed: torchrun --nproc-per-node 2 -m lemma train …
     """
     from lemma import api
     from lemma.spec.choose import choose

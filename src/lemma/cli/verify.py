@@ -10,13 +10,13 @@ from lemma.cli.common import Json, print_result
 
 def verify(
     path: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="A run, a folder of runs, or an index. Default: the caches.")
+        Path | None, typer.Argument(metavar="[RUN]", help="Run, folder of runs, or index. Default: the caches.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Compare the files of a run with their checksums.
+    """Verify the files of a run against their checksums.
 
-    Of a study or an index too. Without a RUN, the token stores, tokenizers and counts in the data home.
+    Studies and indexes work too. Without RUN, verify the token stores, tokenizers and counts in the data home.
     Exits with 1 if a file is damaged.
     """
     from lemma import api

@@ -521,7 +521,7 @@ class SubjectCounter:
         refused: dict[str, str] = {}
         measured: dict[str, int] = {}
         probe_sizes = self.subject.probe_sizes.items()
-        only_at = {symbol: values[0] for symbol, values in probe_sizes if len(values) == 1 and symbol in sizes}
+        only_at = {letter: values[0] for letter, values in probe_sizes if len(values) == 1 and letter in sizes}
         domain = Domain(only_at, self.subject.multiples)
         derived, rules = dict[str, int](), {}
         for measurement, attempt in fitted:

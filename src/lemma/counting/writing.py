@@ -21,7 +21,6 @@ from lemma.counting.polynomial import (
     divide_exactly,
     symbol,
 )
-from lemma.report.result import GREEK
 
 Style = Literal["plain", "latex", "unicode"]
 RepeatedShapes = tuple[Polynomial | Number, Sequence[Sequence[Polynomial | Number]]]
@@ -185,6 +184,13 @@ def _render_power(base: str, power: int, style: Style) -> str:
     if style == "unicode":
         return base + str(power).translate(_SUPERSCRIPTS)
     return f"{base}^{power}" if power < 10 else f"{base}^{{{power}}}"
+
+
+_LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau "
+_LETTERS += "upsilon phi chi psi omega"
+GREEK = {chr(ord("α") + index): "o" if name == "o" else rf"\{name}" for index, name in enumerate(_LETTERS.split())}
+GREEK |= {sign.upper(): "\\" + GREEK[sign][1:].title() for sign in "γδθλξπσυφψω"} | {"µ": r"\mu"}
+GREEK |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))  # LaTeX has no capitals like Latin ones
 
 
 def _render_symbol(name: str, style: Style) -> str:

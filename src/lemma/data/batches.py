@@ -26,7 +26,7 @@ class ExampleSet(Protocol):
 
     @property
     def lengths(self) -> Int64[np.ndarray, " examples"]:
-        """Number of tokens of each example."""
+        """Number of tokens of each example, by its index."""
         ...
 
     def __len__(self) -> int:
@@ -112,7 +112,7 @@ class TokenRows:
 
 
 def gather(values: Integer[np.ndarray, " tokens"], bounds: Int64[np.ndarray, " rows_and_one"], rows: Any) -> np.ndarray:
-    """Concatenate the slices values[bounds[row]:bounds[row + 1]] of the row numbers `rows`.
+    """Concatenate the slices values[bounds[row]:bounds[row + 1]], one for each row number in `rows`, in that order.
 
     >>> gather(np.array([10, 20, 21, 30]), np.array([0, 1, 3, 4]), np.array([1, 0, 1]))
     array([20, 21, 10, 20, 21])
@@ -126,7 +126,7 @@ def gather(values: Integer[np.ndarray, " tokens"], bounds: Int64[np.ndarray, " r
 
 @dataclass(frozen=True)
 class BucketedExamples:
-    """Order of examples: every epoch a new one, cut into batches of about equal length.
+    """Assignment of examples to batches of similar length, shuffled again for every epoch.
 
     What an epoch leaves over, less than a batch, differs every time. Fewer examples than a batch are repeated until the
     batch is full.
@@ -139,7 +139,7 @@ class BucketedExamples:
 
     @property
     def steps(self) -> int:
-        """Steps per epoch."""
+        """Number of training steps per epoch, at least one."""
         return max(1, len(self.lengths) // self.batch)
 
     def examples(self, step: int) -> Int64[np.ndarray, " batch"]:
@@ -166,7 +166,7 @@ class BucketedExamples:
 
 @dataclass(frozen=True)
 class RandomWindows:
-    """Windows drawn uniformly and independently for every step; for models without a carried state."""
+    """Training windows of a text, drawn uniformly for every step; for models that carry no state between steps."""
 
     length: int  # tokens of the text
     sequence_length: int
@@ -187,7 +187,7 @@ class RandomWindows:
 
 @dataclass(frozen=True)
 class ContiguousStreams:
-    """Contiguous stream per row of the batch, for models that carry their state from step to step.
+    """Training windows of which each batch row continues its last one, for models that carry state between steps.
 
     In an epoch each row reads its own part of the text from start to end. Each epoch shifts all parts by a random
     phase, so that the text is not always cut at the same positions; the tokens this leaves out differ every time.
@@ -203,13 +203,11 @@ class ContiguousStreams:
 
     @property
     def steps(self) -> int:
-        """Steps per epoch: as many as fit if the phase is up to one window, but at least one."""
+        """Number of training steps per epoch, at least one; at least a window is left over for the random phase."""
         return max((self.length - self.sequence_length) // (self.sequence_length * self.batch), 1)
 
     def offsets(self, step: int) -> Offsets:
-        """Return the offset in the text, in tokens, of each stream's window at a training step.
-
-        Within an epoch, each window starts where the previous step's window of the same stream ended.
+        """Return each row's offset in tokens at a training step; within an epoch it is where the last window ended.
 
         >>> streams = ContiguousStreams(length=1000, sequence_length=10, batch=2, seed=1)
         >>> streams.offsets(1) - streams.offsets(0)
@@ -253,7 +251,7 @@ EVALUATION_ROWS = 64  # fixed, since the masks of rows that are evaluated togeth
 
 @dataclass(frozen=True)
 class MaskedWindows:
-    """Batches of an encoder on running text: windows at random offsets, drawn again for every step."""
+    """Batches for masked-token and next-sentence prediction: windows of running text with random tokens masked."""
 
     length: int  # tokens of the text
     context: int  # positions of a row, special tokens included
@@ -270,9 +268,9 @@ class MaskedWindows:
             raise DataError(
                 f"context = {self.context} leaves no token next to the special tokens. Set context={least} or more."
             )
-        if self.length < self.text_tokens:
+        if self.length < self.num_text_tokens:
             raise DataError(
-                f"the text has {self.length:,} tokens; context {self.context} needs at least {self.text_tokens:,}. "
+                f"the text has {self.length:,} tokens; context {self.context} needs at least {self.num_text_tokens:,}. "
                 "Give more text or a smaller context."
             )
 
@@ -283,34 +281,34 @@ class MaskedWindows:
 
     @property
     def is_paired(self) -> bool:
-        """Return whether rows consist of two segments."""
+        """True if each row holds two segments of text, of which the second may follow the first in the text."""
         return self.objective != "masked"
 
     @property
-    def text_tokens(self) -> int:
-        """Number of tokens in a row that are not special."""
+    def num_text_tokens(self) -> int:
+        """Number of tokens per row, special tokens excluded."""
         return self.context - (3 if self.is_paired else 2)
 
     @property
-    def first_segment(self) -> int:
-        """Number of tokens in segment A; segment B, if rows are paired, has as many or one less."""
-        return (self.text_tokens + 1) // 2 if self.is_paired else self.text_tokens
+    def first_segment_length(self) -> int:
+        """Number of tokens in the first segment of a row; the second one, if any, has as many or one less."""
+        return (self.num_text_tokens + 1) // 2 if self.is_paired else self.num_text_tokens
 
     @property
     def num_predicted(self) -> int:
         """Number of tokens to predict in every row."""
-        return 0 if self.objective == "next-sentence" else max(1, round(self.rate * self.text_tokens))
+        return 0 if self.objective == "next-sentence" else max(1, round(self.rate * self.num_text_tokens))
 
     def batch(self, tokens: Tokens, step: int) -> Batch:
-        """Draw the inputs and the targets of a training step from the text's token ids."""
+        """Return the inputs and targets (−1: not predicted) of a training step, drawn from the text's token ids."""
         rng = np.random.default_rng([self.seed, step])
-        offsets = rng.integers(0, self.length - self.text_tokens + 1, size=self.batch_size)
+        offsets = rng.integers(0, self.length - self.num_text_tokens + 1, size=self.batch_size)
         is_next = rng.permutation(np.arange(self.batch_size) % 2 == rng.integers(2))
         return self.build_rows(tokens, offsets, is_next, rng)
 
     def evaluation_batches(self, tokens: Tokens) -> Iterator[Batch]:
         """Yield (inputs, targets) that cover a text from start to end; the same tokens are masked each time."""
-        starts = np.arange(0, self.length - self.text_tokens + 1, self.text_tokens)
+        starts = np.arange(0, self.length - self.num_text_tokens + 1, self.num_text_tokens)
         for number, row in enumerate(range(0, len(starts), EVALUATION_ROWS)):
             offsets = starts[row : row + EVALUATION_ROWS]
             rng = np.random.default_rng([self.seed, number])
@@ -321,16 +319,14 @@ class MaskedWindows:
     ) -> Batch:
         """Build the inputs and the targets of one batch, with masks drawn from `rng`.
 
-        Args:
-            tokens: ids of the whole text.
-            offsets: index in `tokens` of the first token of each row's segment A.
-            is_next: whether the row's segment B is the text after A; otherwise B is drawn from elsewhere in the text.
+        Segment A of a row begins at its offset in `tokens`. In paired rows segment B is the text that follows A if
+        `is_next`, else text from elsewhere.
         """
         start, end = (np.full((len(offsets), 1), token) for token in self.special_ids[:2])
-        parts = [start, tokens[offsets[:, None] + np.arange(self.first_segment)].astype(np.int64), end]
+        parts = [start, tokens[offsets[:, None] + np.arange(self.first_segment_length)].astype(np.int64), end]
         if self.is_paired:
-            length = self.text_tokens - self.first_segment
-            following = offsets + self.first_segment
+            length = self.num_text_tokens - self.first_segment_length
+            following = offsets + self.first_segment_length
             random = rng.integers(0, self.length - length, size=len(following))
             random += random >= following
             second = np.where(is_next, following, random)[:, None] + np.arange(length)
@@ -338,20 +334,19 @@ class MaskedWindows:
         inputs = np.concatenate(parts, axis=1)
         targets = np.full_like(inputs, PAD)
         if self.num_predicted:
-            self._mask(inputs, targets, rng)
+            self._mask_tokens(inputs, targets, rng)
         if self.is_paired:
             targets[:, 0] = is_next
         return inputs, targets
 
-    def _mask(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
-        """Select tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, both in
-        place.
+    def _mask_tokens(self, inputs: np.ndarray, targets: np.ndarray, rng: np.random.Generator) -> None:
+        """Draw the tokens to predict, mask or replace them in `inputs` and write the originals to `targets`, in place.
 
-        Every row has the same number of them, and special tokens at the same positions.
+        In every row equally many are drawn, and special tokens are expected at the same positions.
         """
         text_vocabulary = self.vocabulary - (0 if self.custom_special_ids else len(SPECIAL_TOKENS))
         inner = np.arange(1, inputs.shape[1] - 1)
-        positions = inner[inner != self.first_segment + 1]
+        positions = inner[inner != self.first_segment_length + 1]
         masked = positions[rng.random((len(inputs), len(positions))).argsort(axis=1)[:, : self.num_predicted]]
         original = np.take_along_axis(inputs, masked, axis=1)
         np.put_along_axis(targets, masked, original, axis=1)
@@ -362,7 +357,7 @@ class MaskedWindows:
 
 
 def batch_by_length(lengths: Int64[np.ndarray, " examples"], max_tokens: int) -> Iterator[Int64[np.ndarray, " batch"]]:
-    """Yield the indices of examples in batches of similar length, each of about `max_tokens` tokens with its padding.
+    """Yield the indices of examples in batches of similar length, of about `max_tokens` tokens each, padding included.
 
     >>> [batch.tolist() for batch in batch_by_length(np.array([5, 1, 9, 2]), max_tokens=10)]
     [[1, 3], [0], [2]]

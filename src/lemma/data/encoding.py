@@ -11,7 +11,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from queue import SimpleQueue
 from typing import IO
 
 import numpy as np
@@ -25,22 +24,19 @@ Worker = subprocess.Popen[bytes]
 
 
 def encode_batches(tokenizer: Tokenizer, batches: Iterable[list[Piece]], processes: int) -> Iterator[EncodedText]:
-    """Encode batches of pieces with a tokenizer in child processes; yield one result per batch, in order.
+    """Encode batches of text pieces in `processes` child processes; yield one result per batch, in order.
 
     At most two batches per process are held in memory.
     """
     workers = [start_worker(tokenizer) for _ in range(processes)]
-    idle: SimpleQueue[Worker] = SimpleQueue()
-    for worker in workers:
-        idle.put(worker)
+    idle = deque(workers)
 
     def encode(batch: list[Piece]) -> EncodedText:
-        """Encode a batch with the next idle worker."""
-        worker = idle.get()
+        worker = idle.popleft()  # there are as many threads as workers
         try:
             return _request(worker, batch)
         finally:
-            idle.put(worker)
+            idle.append(worker)
 
     pending: deque[Future[EncodedText]] = deque()
     threads = ThreadPoolExecutor(processes, "encoding")

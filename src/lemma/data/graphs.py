@@ -1,9 +1,8 @@
 """Graphs whose nodes are classified: read, generated and split."""
 
-import json
 import math
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -14,10 +13,11 @@ from jaxtyping import Float32, Int64
 
 from lemma.data.corpora import CORPORA_BY_KIND, GRAPHS, fetch_corpus
 from lemma.data.splits import Splits, combine_split_hashes, describe_overlaps
-from lemma.data.tables import TABLE_SUFFIXES, Row, read_header
+from lemma.data.tables import TABLE_SUFFIXES, read_header
 from lemma.data.text import open_text
 from lemma.errors import DataError, SpecError, describe_unknown
-from lemma.files import Progress, files_hash, text_hash
+from lemma.files import Progress, files_hash, parse_json, text_hash
+from lemma.report.numbers import pluralize
 from lemma.spec.base import exists
 from lemma.spec.data import GraphSpec
 
@@ -33,7 +33,7 @@ Locate = Callable[[int], str]  # from the number of a row to its file and line, 
 
 @dataclass(frozen=True)
 class NodeGraph:
-    """A graph with features and classes of its nodes."""
+    """A graph whose nodes have features and classes."""
 
     features: Features = field(repr=False)
     edges: Edges = field(repr=False)  # each once, the lower number first; without loops
@@ -43,14 +43,14 @@ class NodeGraph:
 
     @property
     def width(self) -> int:
-        """Number of features."""
+        """Number of features of each node."""
         shape: Any = self.features.shape
         return shape[1]
 
 
 @dataclass(frozen=True)
 class GraphNodes:
-    """Some nodes of a graph: those that are trained or evaluated on at once."""
+    """A graph and a selection of its nodes: those of one split."""
 
     graph: NodeGraph
     nodes: Nodes
@@ -84,10 +84,7 @@ def prepare_graph(
 ) -> Splits[GraphNodes]:
     """Read or generate a graph and split its nodes into training, validation and test.
 
-    Args:
-        spec: the graph and how it is split.
-        seed: draws the split, unless `spec.split` sets a seed.
-        labels: class names of a trained model, in its order; by default the graph's labels, sorted.
+    `seed` draws the split, unless `spec.split` sets one; `labels` are the class names of a trained model, in its order.
     """
     raw = read_graph(spec, progress)
     edges, weights = deduplicate_edges(raw.edges, raw.weights, len(raw.node_names))
@@ -97,14 +94,11 @@ def prepare_graph(
     if not edges.shape[1]:
         notes.append("there are no edges: each node is alone")
     names = tuple(labels) if labels is not None else tuple(sorted({label for label in raw.labels if label}))
-    if not names:
-        raise DataError(
-            f"{raw.description}: no node has a label, so that there is nothing to learn. Give some nodes one."
-        )
-    if len(names) == 1:
-        raise DataError(
-            f"{raw.description}: all labelled nodes are of one class, {names[0][:40]!r}; at least two are needed."
-        )
+    if len(names) < 2:
+        problem = "no node has a label, so that there is nothing to learn. Give some nodes one."
+        if names:
+            problem = f"all labelled nodes are of one class, {names[0][:40]!r}; at least two are needed."
+        raise DataError(f"{raw.description}: {problem}")
     class_numbers = {label: number for number, label in enumerate(names)} | {"": -1}
     for label in raw.labels:
         if label not in class_numbers:
@@ -141,10 +135,7 @@ def _read_node_list(
 ) -> tuple[Nodes, list[str]]:
     """Read a file with one node name per line; return the node numbers, sorted, and notes on duplicates.
 
-    Args:
-        path: the text file.
-        node_numbers: number of each node by name.
-        classes: class number of each node; a listed node without a class (−1) is an error.
+    An unknown node, or one without a class (−1 in `classes`), is an error.
     """
     open_text(path)  # refuses a file that is missing, empty or not a text
     numbers: list[int] = []
@@ -183,7 +174,7 @@ def read_graph(spec: GraphSpec, progress: Progress | None = None) -> RawGraph:
     if spec.graph == "blocks":
         return generate_block_graph(spec.nodes, spec.edges)
     if spec.graph == "cora":
-        edges, nodes = sorted(fetch_corpus(CORPORA_BY_KIND["graph"]["cora"], progress))
+        edges, nodes = fetch_corpus(CORPORA_BY_KIND["graph"]["cora"], progress)
         return read_graph_tables(nodes, edges, "cora")
     if not exists(path):
         unknown = describe_unknown("graph", spec.graph, GRAPHS) if path.name == str(path) and not path.suffix else ""
@@ -245,14 +236,10 @@ def split_nodes(
     names: Sequence[str] = (),
     provided: Mapping[str, Nodes] | None = None,
 ) -> tuple[dict[str, Nodes], list[str]]:
-    """Draw training, validation and test nodes; return their numbers by split, and notes on what the graph lacked.
+    """Draw training, validation and test nodes; return their numbers by split, and notes on shortages.
 
-    Args:
-        classes: class number of each node; −1 if unknown, and then in no split.
-        spec: sizes of the splits.
-        seed: of the draw.
-        names: class names for the notes; by default their numbers.
-        provided: splits that are fixed by the user; the others are drawn from the remaining nodes.
+    Nodes of unknown class (−1) are in no split. `names` are those of the classes, for the notes. The splits that the
+    user `provided` stay, and the others are drawn from the remaining nodes.
 
     >>> splits, notes = split_nodes(np.array([0, 1] * 17), GraphSpec(graph="karate"), seed=1)
     >>> {name: len(nodes) for name, nodes in splits.items()}
@@ -287,27 +274,29 @@ def split_nodes(
     splits = {split: np.sort(nodes) for split, nodes in {**splits, **provided}.items()}
     notes: list[str] = []
     if spec.labelled is None and labelled < DEFAULT_LABELLED:
-        count, verb = _count_nodes(labelled)
+        count, verb = _format_node_count(labelled)
         notes.append(f"the graph is small: {count} of each class {verb} trained on, not {DEFAULT_LABELLED}")
     rare = np.flatnonzero((counts > 0) & (counts < labelled)).tolist() if "train" not in provided else []
     if rare:
         listed = ", ".join((names[number] if names else str(number))[:40] for number in rare[:MAX_LISTED])
         listed += ", …" if len(rare) > MAX_LISTED else ""
         have = f"{len(rare):,} class{' has' if len(rare) == 1 else 'es have'}"
-        notes.append(f"{have} fewer than {_count_nodes(labelled)[0]}: all of theirs are trained on ({listed})")
+        notes.append(f"{have} fewer than {_format_node_count(labelled)[0]}: all of theirs are trained on ({listed})")
     if is_short and len(sizes) == 2:
-        notes.append(f"{' '.join(_count_nodes(validation))} left to validate and {test:,} to test")
+        notes.append(f"{' '.join(_format_node_count(validation))} left to validate and {test:,} to test")
     elif is_short:
-        notes.append(f"{' '.join(_count_nodes(len(remaining)))} left for the {next(iter(sizes))} split")
+        notes.append(f"{' '.join(_format_node_count(len(remaining)))} left for the {next(iter(sizes))} split")
     return splits, notes
 
 
-def _count_nodes(count: int) -> tuple[str, str]:
-    """Return a number of nodes as text, such as "2 nodes", and the verb "is" or "are" for it."""
-    return ("1 node", "is") if count == 1 else (f"{count:,} nodes", "are")
+def _format_node_count(count: int) -> tuple[str, str]:
+    """Return a number of nodes as text with the verb that fits it: ("1 node", "is") or ("2 nodes", "are")."""
+    return pluralize(count, "node"), "is" if count == 1 else "are"
 
 
-# Graphs from tables: one of nodes (id, label, features) and one of edges (source, target, weight)
+# Graphs from files: tables of nodes (id, label, features) and of edges (source, target, weight), or node-link JSON as
+# networkx writes it: {"nodes": [{"id": …}], "links": [{"source": …, …}]}. It is not read by networkx, which
+# would not say which node or link is wrong.
 
 IDS = ("id", "node", "name", "nodeid", "node_id")
 LABELS = ("label", "labels", "class", "category", "subject", "topic", "community", "club", "y")
@@ -318,139 +307,195 @@ POSITIVE = "a number above 0 is expected, within what 32 bits hold (1e-45 to 3.4
 FINITE = "a finite number is expected, no larger than 3.4e38 (what 32 bits hold)"
 
 
+@dataclass(frozen=True)
+class GraphTable:
+    """Rows of nodes or of edges, from a table or a list of node-link JSON."""
+
+    path: Path
+    header: Sequence[str]  # in lower case; empty without a header
+    rows: Iterable[tuple[int, Sequence[Any]]]  # number of each row and its cells
+    list_name: str = ""  # "nodes" or "links" of node-link JSON
+
+    def locate(self, row: int) -> str:
+        """Return the file and the line or index of a row, for an error message."""
+        return f"{self.path}, {f'{self.list_name}[{row}]' if self.list_name else f'line {row}'}"
+
+    def find_column(self, names: Sequence[str]) -> int | None:
+        """Return the index of the column with the first of these names that is in the header; None without any."""
+        return next((self.header.index(name) for name in names if name in self.header), None)
+
+
 def read_graph_tables(nodes_path: Path, edges_path: Path, description: str) -> RawGraph:
-    """Read a graph from a table of nodes and a table of edges; `description` is its name for people.
-
-    An edge to an unknown node is an error that names its line.
-    """
-    names, labels, features, notes = _read_nodes(nodes_path)
-    edges, weights = _read_edges(edges_path, {name: number for number, name in enumerate(names)})
+    """Read a graph from a table of nodes and a table of edges; `description` is its name for messages."""
+    nodes = _open_table(nodes_path, (*IDS, *LABELS, "features"))
     data_hash = files_hash([nodes_path, edges_path])
-    return RawGraph(names, labels, features, edges, weights, data_hash, description, tuple(notes))
+    return _build_graph(nodes, _open_table(edges_path, (*SOURCES, *TARGETS, *WEIGHTS)), data_hash, description)
 
 
-def _read_nodes(path: Path) -> tuple[list[str], list[str], Features, list[str]]:
-    """Read a table of nodes; return node names, labels ("" if unknown), features, and notes on the features.
-
-    Without a header, the first column is the name and the second the label.
-    """
-    titles, rows = _open_table(path, (*IDS, *LABELS, "features"))
-    header = [title.strip().casefold() for title in titles or ()]
-    lines, cells = array("q"), [[] for _ in header]
-    for line, row in rows:
-        cells = cells or [[] for _ in row]
-        if len(row) != len(cells):
-            width = f"{len(row)} column{'s' * (len(row) != 1)}"
-            raise DataError(f"{path}, line {line}: {width} where the table has {len(cells)}.")
-        lines.append(line)
-        for column, cell in zip(cells, row, strict=True):
-            column.append(cell.strip())
-    if not lines:
-        raise DataError(f"{path}: nothing but a header. Give one node per row.")
-    name, label = _find_column(header, IDS) or 0, _find_column(header, LABELS) if header else 1
-    if label is None or label >= len(cells) or label == name:
-        raise DataError(
-            f"{path}: no column of labels, so that there is nothing to learn. Call one 'label'; a node whose class is "
-            f"not known has an empty one. Columns: {', '.join(titles or [str(len(cells))])}."
-        )
-    first_lines: dict[str, int] = {}
-    for line, node in zip(lines, cells[name], strict=True):
-        if not node:
-            raise DataError(f"{path}, line {line}: the node has no name. Fill in its id.")
-        if node in first_lines:
-            raise DataError(f"{path}, line {line}: the node {node[:40]!r} is on line {first_lines[node]} already.")
-        first_lines[node] = line
-    columns = {
-        (header[index] if header else "") or f"column {index + 1}": column
-        for index, column in enumerate(cells)
-        if index not in (name, label)
-    }
-    features, notes = _build_features(columns, len(lines), lambda row: f"{path}, line {lines[row]}")
-    return cells[name], cells[label], features, notes
-
-
-def _read_edges(path: Path, node_numbers: Mapping[str, int]) -> tuple[Edges, Weights | None]:
-    """Read a table of edges; return the numbers of their ends and, if there is a weight column, their weights.
-
-    Without columns called source and target, the first two other columns are the ends.
-    """
-    titles, rows = _open_table(path, (*SOURCES, *TARGETS, *WEIGHTS))
-    header = [title.strip().casefold() for title in titles or ()]
-    source, target, weight = (_find_column(header, aliases) for aliases in (SOURCES, TARGETS, WEIGHTS))
-    remaining = (index for index in range(len(header) or 2) if index not in (source, target, weight))
-    source = next(remaining, None) if source is None else source
-    target = next(remaining, None) if target is None else target
-    if source is None or target is None:
-        raise DataError(
-            f"{path}: an edge has two ends, and there is no second column for one. Call the columns source and target; "
-            f"got: {', '.join(header)}."
-        )
-
-    def edge_rows() -> Iterator[tuple[int, str, str, str | None]]:
-        """Yield (line, source name, target name, weight cell) of each edge."""
-        for line, cells in rows:
-            if len(cells) <= max(source, target, weight or 0):
-                needed = "its source and target" if weight is None else "its source, target and weight"
-                width = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-                raise DataError(f"{path}, line {line}: {width}, where an edge needs {needed}.")
-            yield line, cells[source].strip(), cells[target].strip(), None if weight is None else cells[weight]
-
-    hint = " If line 1 is a header, call its columns source and target."
-    edges, weights = _number_edges(edge_rows(), node_numbers, lambda line: f"{path}, line {line}", hint)
-    return edges, weights if weight is not None else None
-
-
-def _number_edges(
-    rows: Iterable[tuple[int, str, str, str | float | None]],
-    node_numbers: Mapping[str, int],
-    locate: Locate,
-    first_row_hint: str = "",
-) -> tuple[Edges, Weights]:
-    """Convert edges between node names to arrays of node numbers and of weights (empty if there are none).
-
-    Args:
-        rows: (row number, source, target, weight or None) of each edge.
-        node_numbers: number of each node by name.
-        locate: converts a row number to a location for error messages.
-        first_row_hint: sentence for an error in row 1, which may be a header.
-    """
-    ends, weights = array("q"), array("f")
-    for row, source, target, weight in rows:
-        for name in (source, target):
-            if name not in node_numbers:
-                raise DataError(
-                    f"{locate(row)}: there is no node {name[:40]!r} among the {len(node_numbers):,} nodes. Add it, or "
-                    f"take the edge out.{first_row_hint if row == 1 else ''}"
-                )
-            ends.append(node_numbers[name])
-        if weight is not None:
-            value = parse_float32(weight)
-            if value is None or value <= 0:
-                raise DataError(f"{locate(row)}: the weight is {repr(weight)[:42]}; {POSITIVE}.")
-            weights.append(value)
-    return np.array(ends, dtype=np.int64).reshape(-1, 2).T, np.array(weights, dtype=np.float32)
-
-
-def _open_table(path: Path, aliases: Sequence[str]) -> tuple[Sequence[str] | None, Iterator[Row]]:
-    """Open a table; return its header and an iterator of the rows after it.
-
-    The first row is a header if any of its cells is one of `aliases`; otherwise the header is None.
-    """
+def _open_table(path: Path, aliases: Sequence[str]) -> GraphTable:
+    """Open a CSV, TSV or JSONL file; its first row is a header if it holds one of the column names `aliases`."""
 
     def is_header(first_row: Sequence[str]) -> bool:
-        """Return whether any cell of a table's first row is a usual name."""
         return bool({cell.strip().casefold() for cell in first_row} & set(aliases))
 
     titles, _, rows = read_header(path, is_header, "the table is empty.")
     header = [title.strip().casefold() for title in titles or ()]
     if repeated := [name for index, name in enumerate(header) if name and name in header[:index]]:
         raise DataError(f"{path}: two columns are called {repeated[0][:40]!r}. Give each a name of its own.")
-    return titles, rows
+    return GraphTable(path, header, rows)
 
 
-def _find_column(header: Sequence[str], aliases: Sequence[str]) -> int | None:
-    """Return the index of the column called by the first alias that is in the header; None without any."""
-    return next((header.index(name) for name in aliases if name in header), None)
+def _build_graph(nodes: GraphTable, edges: GraphTable, data_hash: str, description: str) -> RawGraph:
+    """Build a graph from the rows of two tables; an edge to an unknown node is an error that names its line.
+
+    `data_hash` is the hash of the files, and `description` their name for messages.
+    """
+    names, labels, features, notes = _read_nodes(nodes)
+    numbered, weights = _read_edges(edges, {name: number for number, name in enumerate(names)})
+    return RawGraph(names, labels, features, numbered, weights, data_hash, description, tuple(notes))
+
+
+def _read_nodes(table: GraphTable) -> tuple[list[str], list[str], Features, list[str]]:
+    """Return node names, labels ("" if unknown), features, and notes on the features.
+
+    Without a header, the first column is the name and the second the label.
+    """
+    path, header = table.path, table.header
+    numbers, cells = array("q"), [[] for _ in header]
+    for number, row in table.rows:
+        cells = cells or [[] for _ in row]
+        if len(row) != len(cells):
+            width = pluralize(len(row), "column")
+            raise DataError(f"{table.locate(number)}: {width} where the table has {len(cells)}.")
+        numbers.append(number)
+        for column, cell in zip(cells, row, strict=True):
+            column.append(cell.strip())
+    if not numbers:
+        raise DataError(f"{path}: nothing but a header. Give one node per row.")
+    name, label = table.find_column(IDS) or 0, table.find_column(LABELS) if header else 1
+    if label is None or label >= len(cells) or label == name:
+        raise DataError(
+            f"{path}: no column of labels, so that there is nothing to learn. Call one 'label'; a node whose class is "
+            f"not known has an empty one. Columns: {', '.join(header or [str(len(cells))])}."
+        )
+    first_numbers: dict[str, int] = {}
+    for number, node in zip(numbers, cells[name], strict=True):
+        if not node:
+            raise DataError(f"{table.locate(number)}: the node has no name. Fill in its id.")
+        if (first := first_numbers.setdefault(node, number)) != number:
+            where = "there" if table.list_name else f"on line {first}"
+            raise DataError(f"{table.locate(number)}: the node {node[:40]!r} is {where} already.")
+    columns = {
+        (header[index] if header else "") or f"column {index + 1}": column
+        for index, column in enumerate(cells)
+        if index not in (name, label)
+    }
+    features, notes = _build_features(columns, len(numbers), lambda row: table.locate(numbers[row]))
+    return cells[name], cells[label], features, notes
+
+
+def _read_edges(table: GraphTable, node_numbers: Mapping[str, int]) -> tuple[Edges, Weights | None]:
+    """Return the node numbers of the edges' ends and, if there is a weight column, their weights.
+
+    Without columns called source and target, the first two other columns are the ends.
+    """
+    header, ends, weights = table.header, array("q"), array("f")
+    source, target, weight = map(table.find_column, (SOURCES, TARGETS, WEIGHTS))
+    remaining = (index for index in range(len(header) or 2) if index not in (source, target, weight))
+    source = next(remaining, None) if source is None else source
+    target = next(remaining, None) if target is None else target
+    if source is None or target is None:
+        raise DataError(
+            f"{table.path}: an edge has two ends, and there is no second column for one. Call the columns source and "
+            f"target; got: {', '.join(header)}."
+        )
+    for number, cells in table.rows:
+        if len(cells) <= max(source, target, weight or 0):
+            needed = "its source and target" if weight is None else "its source, target and weight"
+            width = pluralize(len(cells), "column")
+            raise DataError(f"{table.locate(number)}: {width}, where an edge needs {needed}.")
+        for name in (cells[source].strip(), cells[target].strip()):
+            if name not in node_numbers:
+                hint = " If line 1 is a header, call its columns source and target." if not header else ""
+                raise DataError(
+                    f"{table.locate(number)}: there is no node {name[:40]!r} among the {len(node_numbers):,} nodes. "
+                    f"Add it, or take the edge out.{hint if number == 1 else ''}"
+                )
+            ends.append(node_numbers[name])
+        if weight is not None:
+            value = parse_float32(cells[weight])
+            if value is None or value <= 0:
+                raise DataError(f"{table.locate(number)}: the weight is {repr(cells[weight])[:42]}; {POSITIVE}.")
+            weights.append(value)
+    edges = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    return edges, None if weight is None else np.array(weights, dtype=np.float32)
+
+
+def read_node_link(path: Path) -> RawGraph:
+    """Read a graph from a node-link JSON file; keys are matched in lower case."""
+    try:
+        document = parse_json(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise DataError(f"{path}: not valid JSON ({error}).") from None
+    if not isinstance(document, dict):
+        raise DataError(f'{path}: an object with "nodes" and "links" is expected, as networkx.node_link_data gives it.')
+    document = _lower_keys(document, f"{path}, the document")
+    lists: list[list[dict[str, Any]]] = []
+    for names in (("nodes",), ("links", "edges")):
+        items = next((document[name] for name in names if name in document), None)
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise DataError(f'{path}: "{names[0]}" must be a list of objects, as networkx.node_link_data gives it.')
+        lists.append([_lower_keys(item, f"{path}, {names[0]}[{index}]") for index, item in enumerate(items)])
+    nodes, links = lists
+    if not nodes:
+        raise DataError(f"{path}: there are no nodes.")
+    label = next((name for name in LABELS if any(name in node for node in nodes)), None)
+    if label is None:
+        raise DataError(f"{path}: no node has a 'label', so that there is nothing to learn. Give some nodes one.")
+    keys = list(dict.fromkeys(["id", *(key for node in nodes for key in node)]))
+    node_rows: list[list[str]] = []
+    for index, node in enumerate(nodes):
+        if isinstance(value := node.get(label), float) and math.isnan(value):
+            node[label] = ""  # tables of numbers write NaN for an empty cell
+        name = _get_name(node, "id", f"{path}, nodes[{index}]")
+        node_rows.append([name, *(_to_cell(node.get(key)) for key in keys[1:])])
+    ends = ("source", "target")
+    has_weights = any("weight" in link for link in links)
+    link_rows: list[list[Any]] = []
+    for index, link in enumerate(links):
+        location, weight = f"{path}, links[{index}]", link.get("weight", 1)
+        if not isinstance(weight, int | float):
+            raise DataError(f"{location}: the weight is {repr(weight)[:42]}; {POSITIVE}.")
+        link_rows.append([*(_get_name(link, end, location) for end in ends), *[weight] * has_weights])
+    return _build_graph(
+        GraphTable(path, keys, enumerate(node_rows), "nodes"),
+        GraphTable(path, [*ends, *["weight"] * has_weights], enumerate(link_rows), "links"),
+        files_hash([path]),
+        str(path),
+    )
+
+
+def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
+    """Return a JSON object with its keys in lower case and stripped; two equal keys are an error at `location`."""
+    result: dict[str, Any] = {}
+    for key, value in item.items():
+        if result.setdefault(key.strip().casefold(), value) is not value:
+            raise DataError(f"{location}: the key {key[:40]!r} occurs twice. Give each a name of its own.")
+    return result
+
+
+def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
+    """Return the value of `key` in a JSON object as a node name; a missing or nested one is an error at `location`."""
+    if key not in item or isinstance(item[key], dict | list):
+        raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
+    return str(item[key])
+
+
+def _to_cell(value: Any) -> str:
+    """Convert a JSON value to the text of a table's cell: a list is joined by spaces, null is empty."""
+    if isinstance(value, list):
+        return " ".join(_to_cell(item) for item in value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def parse_float32(value: str | float) -> float | None:
@@ -471,12 +516,9 @@ def parse_float32(value: str | float) -> float | None:
 
 
 def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate: Locate) -> tuple[Features, list[str]]:
-    """Convert the feature columns of a table to a matrix of nodes × features, with notes on how they were read.
+    """Convert the feature columns of a table (cells by column name) to a matrix, with notes on how they were read.
 
-    Args:
-        columns: cells of each feature column by its name.
-        num_nodes: number of nodes, which is the number of cells of each column.
-        locate: converts a row index to a location for error messages.
+    `locate` returns the file and line of a row index, for error messages.
     """
     if "features" in columns:
         features, note = _parse_feature_lists(columns["features"], locate)
@@ -497,10 +539,7 @@ def _build_features(columns: Mapping[str, Sequence[str]], num_nodes: int, locate
 
 
 def _parse_feature_lists(cells: Sequence[str], locate: Locate) -> tuple[Features, str]:
-    """Convert one cell per node, with numbers or words between spaces, to a feature matrix and a note.
-
-    `locate` converts a row index to a location for error messages.
-    """
+    """Convert cells, each the numbers or words of one node between spaces, to a feature matrix and a note."""
     rows = [cell.replace(",", " ").split() for cell in cells]
     first = next((row for row in rows if row), [])
     if not first or not all(map(_is_number, first)):
@@ -527,7 +566,7 @@ def _identity_features(num_nodes: int) -> "csr_array":
 
 
 def _bag_of_words(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
-    """Return a sparse matrix of `width` columns from the column numbers of each row; the values of a row sum to one."""
+    """Return a sparse matrix of `width` columns; each row is 1/n in the n columns listed for it, and 0 elsewhere."""
     from scipy.sparse import csr_array
 
     counts = np.array(list(map(len, rows)), dtype=np.int64)
@@ -537,7 +576,7 @@ def _bag_of_words(rows: Sequence[Sequence[int]], width: int) -> "csr_array":
 
 
 def _scale_features(table: Float32[np.ndarray, "nodes features"]) -> tuple[Features, str]:
-    """Scale features of 0 and 1 so that each row sums to one; standardise other columns. Return also a note."""
+    """Scale each row to sum 1 if all features are 0 or 1, else standardise each column; return also a note on it."""
     if np.isin(table, (0, 1)).all():
         features = _bag_of_words([np.flatnonzero(row).tolist() for row in table], table.shape[1])
         return features, f"{table.shape[1]:,} features of 0 and 1; those of a node sum to one"
@@ -554,96 +593,6 @@ def _is_number(cell: str) -> bool:
         return False
 
 
-# Graphs from node-link JSON, as networkx writes it: {"nodes": [{"id": …}], "links": [{"source": …, …}]}. It is not
-# read by networkx, which would not say which node or link is wrong.
-
-
-def read_node_link(path: Path) -> RawGraph:
-    """Read a graph from a node-link JSON file. A link to an unknown node is an error that names the link."""
-    nodes, links = _read_node_link_lists(path)
-    node_numbers: dict[str, int] = {}
-    for index, node in enumerate(nodes):
-        name = _get_name(node, "id", f"{path}, nodes[{index}]")
-        if node_numbers.setdefault(name, index) != index:
-            raise DataError(f"{path}, nodes[{index}]: the node {name[:40]!r} is there already.")
-    label_key = next((name for name in LABELS if any(name in node for node in nodes)), None)
-    if label_key is None:
-        raise DataError(f"{path}: no node has a 'label', so that there is nothing to learn. Give some nodes one.")
-    keys = {key: None for node in nodes for key in node if key not in ("id", label_key)}
-    columns = {key: [_to_cell(node.get(key)) for node in nodes] for key in keys}
-    features, notes = _build_features(columns, len(nodes), lambda index: f"{path}, nodes[{index}]")
-    has_weights = any("weight" in link for link in links)
-
-    def edge_rows() -> Iterator[tuple[int, str, str, float | None]]:
-        """Yield (index of the link, source name, target name, weight or None) of each link."""
-        for index, link in enumerate(links):
-            location = f"{path}, links[{index}]"
-            weight = link.get("weight", 1)
-            if not isinstance(weight, int | float):
-                raise DataError(f"{location}: the weight is {repr(weight)[:42]}; {POSITIVE}.")
-            source, target = (_get_name(link, end, location) for end in ("source", "target"))
-            yield index, source, target, weight if has_weights else None
-
-    edges, weights = _number_edges(edge_rows(), node_numbers, lambda index: f"{path}, links[{index}]")
-    labels = [node.get(label_key) for node in nodes]
-    return RawGraph(
-        node_names=list(node_numbers),
-        # NaN, which tables of numbers write for an empty cell, is no label
-        labels=["" if isinstance(label, float) and math.isnan(label) else _to_cell(label).strip() for label in labels],
-        features=features,
-        edges=edges,
-        weights=weights if has_weights else None,
-        hash=files_hash([path]),
-        description=str(path),
-        notes=tuple(notes),
-    )
-
-
-def _read_node_link_lists(path: Path) -> list[list[dict[str, Any]]]:
-    """Read a node-link JSON file; return its list of nodes and its list of links, all keys in lower case."""
-    try:
-        document = json.loads(path.read_text(encoding="utf-8-sig"))
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{path}: not valid JSON ({error}).") from None
-    if not isinstance(document, dict):
-        raise DataError(f'{path}: an object with "nodes" and "links" is expected, as networkx.node_link_data gives it.')
-    document = _lower_keys(document, f"{path}, the document")
-    lists: list[list[dict[str, Any]]] = []
-    for names in (("nodes",), ("links", "edges")):
-        items = next((document[name] for name in names if name in document), None)
-        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise DataError(f'{path}: "{names[0]}" must be a list of objects, as networkx.node_link_data gives it.')
-        lists.append([_lower_keys(item, f"{path}, {names[0]}[{index}]") for index, item in enumerate(items)])
-    if not lists[0]:
-        raise DataError(f"{path}: there are no nodes.")
-    return lists
-
-
-def _lower_keys(item: Mapping[str, Any], location: str) -> dict[str, Any]:
-    """Return a JSON object with its keys in lower case and stripped; two equal keys are an error at `location`."""
-    result: dict[str, Any] = {}
-    for key, value in item.items():
-        if result.setdefault(key.strip().casefold(), value) is not value:
-            raise DataError(f"{location}: the key {key[:40]!r} occurs twice. Give each a name of its own.")
-    return result
-
-
-def _get_name(item: Mapping[str, Any], key: str, location: str) -> str:
-    """Return the value of `key` in a JSON object as a node's name; if it is missing or nested, raise an error at
-    `location`.
-    """
-    if key not in item or isinstance(item[key], dict | list):
-        raise DataError(f"{location}: '{key}' is missing, or is not a plain name.")
-    return str(item[key])
-
-
-def _to_cell(value: Any) -> str:
-    """Convert a JSON value to the text of a table's cell: a list is joined by spaces, null is empty."""
-    if isinstance(value, list):
-        return " ".join(_to_cell(item) for item in value)
-    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
 # Graphs that need no file
 
 DEFAULT_NODES, DEFAULT_DEGREE = 1000, 10
@@ -656,7 +605,7 @@ MIN_SPARSITY = 16  # at most nodes²/16 edges, so that few draws repeat an edge
 def build_karate_graph() -> RawGraph:
     """Return Zachary's karate club (1977): 34 members, 78 friendships, and the faction that each joined in the split.
 
-    Nothing is known of its members, so that each is its own feature.
+    Its members have no features, so each is its own feature.
 
     >>> build_karate_graph().edges.shape
     (2, 78)
@@ -664,20 +613,19 @@ def build_karate_graph() -> RawGraph:
     from networkx import karate_club_graph
 
     club = karate_club_graph()
-    factions = ("Mr. Hi", "Officer")
     labels = [club.nodes[member]["club"] for member in sorted(club)]
     edges = sorted((min(edge), max(edge)) for edge in club.edges)
     # The hash is that of version 0.1, which listed each member, from 1 on, with the friends of higher numbers.
     friends = {member: " ".join(str(high + 1) for low, high in edges if low == member) for member, _ in edges}
     friend_lists = "".join(f"{member + 1}: {numbers}\n" for member, numbers in friends.items())
-    first = [member + 1 for member, label in enumerate(labels) if label == factions[0]]
+    first = [member + 1 for member, label in enumerate(labels) if label == "Mr. Hi"]
     return RawGraph(
         node_names=[str(member + 1) for member in sorted(club)],
         labels=labels,
         features=_identity_features(len(labels)),
         edges=np.array(edges, dtype=np.int64).T,
         weights=None,
-        hash=text_hash(f"{factions}{first}\n{friend_lists}"),
+        hash=text_hash(f"{('Mr. Hi', 'Officer')}{first}\n{friend_lists}"),
         description="karate",
     )
 

@@ -5,10 +5,10 @@ import json
 import os
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import pairwise
 from pathlib import Path
@@ -31,7 +31,6 @@ from lemma.files import (
     combine_hashes,
     file_checksum,
     file_hash,
-    files_hash,
     home_folder,
     progress_counter,
     read_checked_json,
@@ -85,7 +84,7 @@ def decode_image(path: Path, side: int, *, crop_margins: bool = False) -> Pixels
 
     `crop_margins` first removes the transparent margins of a drawing.
     """
-    with _without_warnings():
+    with warnings.catch_warnings(action="ignore"):  # of odd files: what can be read is read, the rest is a DataError
         return _decode(path, side, crop_margins)
 
 
@@ -97,7 +96,6 @@ def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = Fals
     import_pillow()
 
     def try_decode(path: Path) -> Pixels | DataError:
-        """Return the pixels of an image, or its error."""
         try:
             return _decode(path, side, crop_margins)
         except DataError as error:
@@ -105,25 +103,25 @@ def decode_images(paths: Sequence[Path], side: int, *, crop_margins: bool = Fals
 
     with ThreadPoolExecutor(os.cpu_count()) as threads:  # no more: each may hold a large image
         for start in range(0, len(paths), DECODE_BATCH):
-            with _without_warnings():
+            with warnings.catch_warnings(action="ignore"):  # for the complete process, so around the threads
                 batch = list(threads.map(try_decode, paths[start : start + DECODE_BATCH]))
             yield from batch
 
 
 def make_thumbnail(path: Path, side: int) -> bytes:
     """Return an image file as the bytes of a PNG whose longer side has at most `side` pixels."""
-    with _without_warnings(), _open_image(path, side) as image:
-        small, png = _on_white(image), io.BytesIO()
+    with warnings.catch_warnings(action="ignore"), _open_image(path, side) as image:
+        small, png = _convert_to_rgb(image), io.BytesIO()
         small.thumbnail((side, side))
         small.save(png, format="PNG")
     return png.getvalue()
 
 
 def _decode(path: Path, side: int, crop_margins: bool) -> Pixels:
-    """Return the pixels of an image as `decode_image` does, but do not silence Pillow's warnings."""
+    """Return the pixels of an image as `decode_image` does, which also silences Pillow's warnings."""
     Image = import_pillow()
     with _open_image(path, side) as image:
-        image = _on_white(_crop_margins(image) if crop_margins else image)
+        image = _convert_to_rgb(_crop_margins(image) if crop_margins else image)
         scale = side / max(image.size)
         width, height = (max(1, round(scale * length)) for length in image.size)
         square = image.resize((width, height), Image.Resampling.BICUBIC, reducing_gap=3.0)
@@ -131,17 +129,6 @@ def _decode(path: Path, side: int, crop_margins: bool) -> Pixels:
             resized, square = square, Image.new("RGB", (side, side), WHITE[:3])
             square.paste(resized, ((side - width) // 2, (side - height) // 2))
     return np.ascontiguousarray(np.asarray(square).transpose(2, 0, 1))
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Silence Pillow's warnings about odd files: what can be read is read, the rest is a DataError.
-
-    Warnings are filtered for the complete process, so this is used around threads, not within them.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 @contextmanager
@@ -176,8 +163,8 @@ def _open_image(path: Path, side: int) -> Iterator["Image"]:
         raise DataError(f"{path}: {reason}") from None
 
 
-def _on_white(image: "Image") -> "Image":
-    """Return an image in RGB, with white for transparent pixels and deep channels scaled to 8 bits."""
+def _convert_to_rgb(image: "Image") -> "Image":
+    """Convert an image of any mode to RGB on a white background; deep channels are scaled to 8 bits."""
     if image.mode.startswith(("I", "F")):  # one deep channel: 16 bits, fractions from 0 to 1, or any range
         values = np.nan_to_num(np.asarray(image, dtype=np.float64))
         low, high = float(values.min()), float(values.max())
@@ -206,60 +193,63 @@ def _crop_margins(image: "Image") -> "Image":
 
 
 def draw_emoji(font: Path, names: Sequence[str], progress: Progress | None = None) -> dict[str, Path]:
-    """Draw emoji with a font as PNG files in a cache; return their paths by file name.
+    """Draw emoji with a font as PNG files in a cache; return the paths by file name.
 
-    All images of the font are equally wide; the sign for a missing one is narrower, and two images are wider. What a
-    font draws depends on the libraries that read it, so that their versions are part of the cache's key.
-
-    Args:
-        font: path of the font file.
-        names: file names of the images, each an emoji's code points in hexadecimal; those the font lacks are left out.
+    `names` are file names, each an emoji's code points in hexadecimal. Emoji that the font lacks are left out: what it
+    draws for them has another width. The cache's key includes the versions of the libraries that draw.
     """
     Image = import_pillow()
     from PIL import ImageDraw, ImageFont, features
 
     versions = [Image.__version__, features.version("freetype2"), features.version("raqm")]
     key = text_hash(json.dumps([DECODING_VERSION, FONT_SIZE, file_hash(font), list(names), versions]))[:32]
-    folder = home_folder("drawn") / key
 
-    def read() -> list[Path]:
-        """Return the cached images; raise a DataError if the cache is missing or damaged."""
-        checksum = folder / "sum.txt"
-        if not checksum.is_file() or checksum.read_text(encoding="utf-8") != _hash_pngs(folder):
-            raise DataError(f"{folder} is missing or damaged.")
-        return sorted(folder.glob("*.png"))
-
-    def draw() -> list[Path]:
-        """Draw all images into the cache and return their paths."""
-        remove_atomically(folder)  # a damaged one
+    def draw(folder: Path) -> dict[str, Any]:
         loaded = ImageFont.truetype(font, FONT_SIZE)
         advance = progress_counter(progress, "drawing images", len(names))
+        for name in names:
+            text = "".join(chr(int(point, 16)) for point in Path(name).stem.split("-"))
+            image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
+            if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
+                position = (FONT_SIZE, FONT_SIZE)
+                ImageDraw.Draw(image).text(position, text, font=loaded, embedded_color=True, anchor="lt")
+            if box := image.getchannel("A").getbbox():
+                image.crop(box).save(folder / name)
+            advance(1)
+        return {}
+
+    folder = home_folder("drawn") / key
+    return {name: folder / name for name in _load_or_fill_folder(folder, draw)["files"]}
+
+
+def _load_or_fill_folder(folder: Path, fill: Callable[[Path], Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the manifest (JSON) of a cached folder; if the folder is missing or damaged, make it with `fill` first.
+
+    `fill` writes files into a temporary folder and returns further values of the manifest, besides their checksums.
+    """
+    manifest = folder / "manifest.json"
+
+    def read() -> dict[str, Any]:
+        values = read_checked_json(manifest)
+        for name, checksum in values["files"].items():
+            verify_file(folder / name, checksum, manifest.name)
+        return values
+
+    def write() -> None:
+        remove_atomically(folder)  # a damaged one
         with atomic_new_folder(folder) as temporary:
-            for name in names:
-                text = "".join(chr(int(point, 16)) for point in Path(name).stem.split("-"))
-                image = Image.new("RGBA", (3 * FONT_SIZE, 3 * FONT_SIZE))
-                if abs(loaded.getlength(text) - loaded.getlength("\N{GRINNING FACE}")) <= 0.5:
-                    position = (FONT_SIZE, FONT_SIZE)
-                    ImageDraw.Draw(image).text(position, text, font=loaded, embedded_color=True, anchor="lt")
-                if box := image.getchannel("A").getbbox():
-                    image.crop(box).save(temporary / name)
-                advance(1)
-            (temporary / "sum.txt").write_text(_hash_pngs(temporary), encoding="utf-8")
-        return sorted(folder.glob("*.png"))
+            values = fill(temporary)
+            files = {path.name: file_checksum(path) for path in sorted(temporary.iterdir())}
+            write_checked_json(temporary / manifest.name, {**values, "files": files})
 
-    return {path.name: path for path in cached(folder, read, draw)}
-
-
-def _hash_pngs(folder: Path) -> str:
-    """Return the joined SHA-256 of all PNG files in a folder."""
-    return files_hash(sorted(folder.glob("*.png")))
+    return cached(folder, read, write)
 
 
 # Which images there are and what their captions are, before any is decoded: a built-in set, or a user's folder
 
 
 class ImageFile(NamedTuple):
-    """An image's file with its captions, and what decides on its split."""
+    """The file of an image, with its captions, its split if that is provided, and its hash."""
 
     name: str  # path in the table's folder
     path: Path
@@ -269,15 +259,14 @@ class ImageFile(NamedTuple):
 
 
 @dataclass(frozen=True)
-class ImageList:
-    """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last."""
+class ImageList(ExampleFile[ImageFile]):
+    """Images in a shuffled order, so that every split is one slice of it; those of provided splits come last.
 
-    images: tuple[ImageFile, ...] = field(repr=False)
-    hash: str  # SHA-256 of the table of captions and its images, without those of provided splits
-    provided_hashes: Mapping[str, str]  # the same of each provided split
-    description: str
-    notes: tuple[str, ...]
-    is_builtin: bool  # built-in sets are drawings whose margins are cropped
+    The hash is that of the table of captions and its images, without those of provided splits.
+    """
+
+    provided_hashes: Mapping[str, str] = field(default_factory=dict)  # the same of each provided split
+    is_builtin: bool = False  # built-in sets are drawings whose margins are cropped
 
 
 def list_images(
@@ -290,47 +279,46 @@ def list_images(
 ) -> ImageList:
     """List the images and captions of a built-in set or of a user's folder; none is decoded.
 
-    Args:
-        name: built-in set, or path of a folder of images.
-        captions: path of the table of captions; by default the only table in the folder.
-        image: name or number of the table's column of image paths.
-        caption: name or number of its column of captions.
-        splits: by "validation" or "test", path of a table of captions whose images are that split.
+    `captions` is the path of the table of captions, by default the only one in the folder; `image` and `caption` name
+    or number its columns. `splits` are further tables, whose images are the validation or test split.
     """
     splits = splits or {}
-    if is_builtin := name in IMAGES:
+    if name in IMAGES:
         for setting, value in {"captions": captions, "image": image, "caption": caption, **splits}.items():
             if value is not None:
                 raise DataError(f"{setting} = '{value}': {name} has captions of its own. Leave {setting} out.")
         files, notes = _list_builtin(name, progress)
-        tables = {}
-    else:
-        tables = _read_caption_tables(name, captions, image, caption, splits)
-        files, notes = _match_captions(Path(name), tables)
-    hashes = _hash_images([file.path for file in files], progress)
-    images = [file._replace(hash=image_hash) for file, image_hash in zip(files, hashes, strict=True)]
-    if is_builtin:
-        table_hashes = {"": IMAGES[name].stored_hash}
-    else:
-        first_names: dict[str, str] = {}
-        copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
-        notes += _format_count(copies, "images are the same file as another", "image is the same file as another")
-        notes = [*(table.note for table in tables.values()), *notes]
-        by_name = sorted(images, key=lambda file: file.name)
-        table_hashes = {
-            split: combine_hashes([file_hash(table.path), *(file.hash for file in by_name if file.split == split)])
-            for split, table in tables.items()
-        }
-    order = ["", *splits]
-    images.sort(key=lambda file: (order.index(file.split), _split_number(file, is_builtin), file.name))
+        images = sorted(_hash_images(files, progress), key=lambda file: (_split_hash(file, True), file.name))
+        return ImageList(images, IMAGES[name].stored_hash, name, tuple(notes), is_builtin=True)
+    root = Path(name)
+    if not exists(root) and root.name == name:
+        raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
+    if not root.is_dir():
+        problem = "this is not a folder" if exists(root) else "there is no such folder"
+        raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
+    provided = {split: _read_captions(root, file, image, caption) for split, file in splits.items()}
+    tables = {"": _read_captions(root, captions, image, caption, provided.values()), **provided}
+    files, notes = _match_captions(root, tables)
+    images = _hash_images(files, progress)
+    first_names: dict[str, str] = {}
+    copies = [file.name for file in images if first_names.setdefault(file.hash, file.name) != file.name]
+    notes += _describe_names(copies, "images are the same file as another", "image is the same file as another")
+    by_name = sorted(images, key=lambda file: file.name)
+    table_hashes = {
+        split: combine_hashes([file_hash(table.path), *(file.hash for file in by_name if file.split == split)])
+        for split, table in tables.items()
+    }
+    order = list(tables)
+    images.sort(key=lambda file: (order.index(file.split), _split_hash(file, False), file.name))
     own_hash = table_hashes.pop("")
-    return ImageList(tuple(images), own_hash, table_hashes, str(Path(name)), tuple(notes), is_builtin)
+    notes = (*(table.note for table in tables.values()), *notes)
+    return ImageList(images, own_hash, str(root), notes, table_hashes)
 
 
-def _split_number(file: ImageFile, is_builtin: bool) -> int:
-    """Return a pseudorandom 64-bit number that assigns an image to a split.
+def _split_hash(file: ImageFile, is_builtin: bool) -> int:
+    """Return the 64-bit hash by which images are shuffled and split.
 
-    It is a hash of the caption in a built-in set, and of the file's content in a folder.
+    It is that of the first caption in a built-in set, and that of the file's content in a user's folder.
     """
     return hash_to_int(file.captions[0] if is_builtin else file.hash, "split")
 
@@ -344,56 +332,33 @@ def _list_builtin(name: str, progress: Progress | None) -> tuple[list[ImageFile]
     paths = draw_emoji(fonts[0], list(captions), progress) if fonts else files
     images = [ImageFile(file, paths[file], (caption,)) for file, caption in captions.items() if file in paths]
     missing = [caption for file, caption in captions.items() if file not in paths]
-    return images, _format_count(missing, "names have no image in the font", "name has no image in the font")
+    return images, _describe_names(missing, "names have no image in the font", "name has no image in the font")
 
 
-def _read_caption_tables(
-    name: str, captions: str | None, image: str | None, caption: str | None, splits: Mapping[str, str]
-) -> dict[str, DataTable]:
-    """Read the tables of captions of a folder of images: the main one under the key "", and those of `splits`.
+def _hash_images(files: Sequence[ImageFile], progress: Progress | None) -> list[ImageFile]:
+    """Return the images with the SHA-256 of their files; for a file that cannot be read, a hash of its path."""
 
-    Args:
-        name: path of the folder.
-        captions: path of the main table; None to search the folder for it.
-        image: name or number of the column of image paths; None to recognise it.
-        caption: name or number of the column of captions; None to recognise it.
-        splits: path of a further table by split.
-    """
-    root = Path(name)
-    if not exists(root) and root.name == name:
-        raise DataError(describe_unknown("set of images", name, IMAGES) + " Or give the path of a folder of images.")
-    if not root.is_dir():
-        problem = "this is not a folder" if exists(root) else "there is no such folder"
-        raise DataError(f"{root}: {problem}. Give a folder of images with a table of captions in it.")
-    provided = {split: _read_captions(root, file, image, caption) for split, file in splits.items()}
-    return {"": _read_captions(root, captions, image, caption, provided.values()), **provided}
-
-
-def _hash_images(paths: Sequence[Path], progress: Progress | None) -> list[str]:
-    """Return the SHA-256 of each image file; for one that cannot be read, a hash of its path."""
-
-    def hash_image(path: Path) -> str:
-        """Return the SHA-256 of an image file, or of its path if it cannot be read."""
+    def hash_image(image: ImageFile) -> str:
         try:
-            return file_hash(path)
+            return file_hash(image.path)
         except OSError:  # which is reported when it is decoded
-            return text_hash(f"{path} cannot be read")
+            return text_hash(f"{image.path} cannot be read")
 
-    sizes = list(map(_file_size, paths))
+    sizes = [_file_size(image.path) for image in files]
     advance = progress_counter(progress, "reading images", sum(sizes))
-    hashes: list[str] = []
+    hashed: list[ImageFile] = []
     with ThreadPoolExecutor() as threads:
-        for size, image_hash in zip(sizes, threads.map(hash_image, paths), strict=True):
-            hashes.append(image_hash)
+        for image, size, image_hash in zip(files, sizes, threads.map(hash_image, files), strict=True):
+            hashed.append(image._replace(hash=image_hash))
             advance(size)
-    return hashes
+    return hashed
 
 
 def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[ImageFile], list[str]]:
-    """Find the image files that each table of captions names; return them with their captions, and notes.
+    """Find the images that tables of captions name; return them with their captions, and notes.
 
-    A table names an image by its path below the folder `root`, or by a file name that is unique there. Notes count the
-    images without captions, captions without images, and paths out of the folder.
+    The key of a table is the split that it provides, or "". A table names an image by its path below the folder
+    `root`, or by a file name that is unique there. Notes count images without captions and the reverse.
     """
     names = {path: path.relative_to(root).as_posix() for path in find_images(root)}
     by_path = {unicodedata.normalize("NFC", name): path for path, name in names.items()}  # one spelling of accents
@@ -419,13 +384,12 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
                 captions.setdefault(path, {})[caption] = None
             else:
                 missing[name] = None
-        empty = [f"line {line}" for line in table.skipped_lines]
-        notes += _format_count(empty, "captions are empty", "caption is empty")
-        notes += _format_count(
-            outside, "paths lead out of the folder, and were not read", "path leads out of the folder"
-        )
-        plural = "images of the table are not in the folder"
-        notes += _format_count(missing, plural, "image of the table is not in the folder")
+        for rows, plural, singular in (
+            ([f"line {line}" for line in table.skipped_lines], "captions are empty", "caption is empty"),
+            (outside, "paths lead out of the folder, and were not read", "path leads out of the folder"),
+            (missing, "images of the table are not in the folder", "image of the table is not in the folder"),
+        ):
+            notes += _describe_names(rows, plural, singular)
         if not captions:
             rows = f"none of its {len(table):,} rows names an image in {root}"
             raise DataError(f"{table.path}: {rows}: {'; '.join(notes)}.")
@@ -434,14 +398,13 @@ def _match_captions(root: Path, tables: Mapping[str, DataTable]) -> tuple[list[I
         ]
     captioned = {image.path for image in images}
     uncaptioned = [name for path, name in names.items() if path not in captioned]
-    return images, [*notes, *_format_count(uncaptioned, "images have no caption", "image has no caption")]
+    return images, [*notes, *_describe_names(uncaptioned, "images have no caption", "image has no caption")]
 
 
-def _format_count(names: Iterable[str], plural: str, singular: str) -> list[str]:
-    """Return a list with a sentence of the number of names, `plural` or `singular`, and the first names; empty without
-    names.
+def _describe_names(names: Iterable[str], plural: str, singular: str) -> list[str]:
+    """Return one note as a list: the number of names, `plural` or `singular`, and the first names; [] without names.
 
-    >>> _format_count(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
+    >>> _describe_names(["a.png", "b.png", "c.png", "d.png"], "images have no caption", "image has no caption")
     ['4 images have no caption: a.png, b.png, c.png and 1 more']
     """
     names = list(names)
@@ -494,7 +457,6 @@ def _read_captions(
     columns = [Column("image", image, IMAGE_COLUMNS), Column("caption", caption, CAPTION_COLUMNS, required=False)]
 
     def is_header(first_row: Sequence[str]) -> bool:
-        """Return whether a table's first row holds a usual column name, and no image file."""
         cells = {cell.strip().casefold() for cell in first_row}
         has_alias = bool(cells & {"image", "caption", *IMAGE_COLUMNS, *CAPTION_COLUMNS})
         return has_alias and not any(cell.endswith(tuple(IMAGE_SUFFIXES)) for cell in cells)
@@ -512,7 +474,7 @@ def _file_size(path: Path) -> int:
 
 @dataclass(frozen=True)
 class CaptionedImages:
-    """Images as pixels, each with the tokens of one caption or several."""
+    """Pixels of images, and the tokens of one or more captions of each."""
 
     pixels: UInt8[np.ndarray, "images 3 side side"]
     rows: TokenRows  # the tokens of all captions
@@ -540,19 +502,14 @@ class CaptionedImages:
     ) -> tuple[UInt8[np.ndarray, "batch 3 side side"], Int64[np.ndarray, "batch longest"]]:
         """Return the pixels of the images with these indices, and the tokens of one caption of each.
 
-        Args:
-            indices: of the images.
-            choice: number of the caption, for all images or for each; modulo the number of captions that an image has.
+        `choice` is the index of the caption, one for all images or one each, modulo the number of an image's captions.
         """
         return np.asarray(self.pixels[np.asarray(indices, dtype=np.int64)]), self.pad_captions(indices, choice)
 
     def pad_captions(
         self, indices: Indices, choice: int | Int64[np.ndarray, " batch"] = 0
     ) -> Int64[np.ndarray, "batch longest"]:
-        """Return the tokens of one caption of each of the images with these indices, padded with −1.
-
-        `choice` is the caption's number, for all images or for each, modulo the number of captions that an image has.
-        """
+        """Return the tokens of one caption of each image, padded with −1; `choice` is as in `batch`."""
         rows = np.asarray(indices, dtype=np.int64)
         return self.rows.pad(self.caption_bounds[rows] + choice % np.diff(self.caption_bounds)[rows])
 
@@ -578,19 +535,15 @@ def hash_captions(texts: Iterable[str]) -> Int64[np.ndarray, " texts"]:
     return np.frombuffer(b"".join(digests), dtype="<i8").astype(np.int64)
 
 
-def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -> dict[str, range]:
-    """Split images into train, validation and test; return the range of indices in `readable` of each split.
+def split_images(listing: ImageList, held_out: float) -> dict[str, range]:
+    """Split images into train, validation and test; return the range of indices of each split.
 
-    Images of a built-in set are split by a hash of the caption, so that another style of the set is split the same way.
-    Those of a folder are split by count, and equal files stay together. Provided splits come last.
-
-    Args:
-        listing: all images.
-        readable: indices in it of the images that could be decoded.
-        held_out: fraction of the images for each of validation and test.
+    `held_out` is the fraction for each of validation and test that is not provided, which come last. Images of a
+    built-in set are split by a hash of the caption, so that another style of the set is split the same way; those of
+    a folder by count, and equal files stay together.
     """
-    images = [listing.images[index] for index in readable]
-    numbers = [_split_number(image, listing.is_builtin) for image in images if not image.split]
+    images = listing.examples
+    numbers = [_split_hash(image, listing.is_builtin) for image in images if not image.split]
     missing = [split for split in ("test", "validation") if split not in listing.provided_hashes]
     num_different = len(set(numbers))
     if missing and num_different < MIN_IMAGES:
@@ -612,7 +565,7 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
     for split in listing.provided_hashes:
         bounds[split] = (start, start + sum(image.split == split for image in images))
         start = bounds[split][1]
-    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(readable))]:
+    if empty := [split for split in SPLITS if bounds[split][0] >= min(bounds[split][1], len(images))]:
         raise DataError(
             f"{listing.description}: {num_different:,} different images leave none for {' and '.join(empty)}."
         )
@@ -625,52 +578,33 @@ def split_images(listing: ImageList, readable: Sequence[int], held_out: float) -
 def _decode_cached(
     listing: ImageList, side: int, progress: Progress | None
 ) -> tuple[UInt8[np.ndarray, "images 3 side side"], dict[int, str]]:
-    """Return the pixels of the readable images of a list, and the reason for each unreadable one by its index.
+    """Decode images to squares of `side` pixels; return the pixels of readable ones, and errors of others by index.
 
-    `side` is the width and height in pixels. The pixels are cached in a memory-mapped file.
+    The pixels are cached in a memory-mapped file.
     """
-    hashes = [image.hash for image in listing.images]
+    paths = [image.path for image in listing.examples]
+    hashes = [image.hash for image in listing.examples]
     key = [DECODING_VERSION, side, listing.is_builtin, import_pillow().__version__, *hashes]
     folder = home_folder("pictures") / text_hash(json.dumps(key))[:32]
 
-    def decode() -> tuple[np.ndarray, dict[int, str]]:
-        """Decode all images into the cache and load it."""
-        remove_atomically(folder)  # a damaged one
-        paths = [image.path for image in listing.images]
+    def decode(folder: Path) -> dict[str, Any]:
         sizes = list(map(_file_size, paths))
         advance = progress_counter(progress, "decoding images", sum(sizes))
         errors: dict[int, str] = {}
-        with atomic_new_folder(folder) as temporary:
-            with (temporary / "pixels.bin").open("wb") as file:
-                for index, pixels in enumerate(decode_images(paths, side, crop_margins=listing.is_builtin)):
-                    if isinstance(pixels, DataError):
-                        errors[index] = str(pixels).removeprefix(f"{paths[index]}: ")
-                    else:
-                        file.write(pixels.tobytes())  # not through a map: its touched pages would count as memory
-                    advance(sizes[index])
-            header = {"broken": errors, "file": file_checksum(temporary / "pixels.bin")}
-            write_checked_json(temporary / "pixels.json", header)
-        return _load_pixels(folder, side, len(paths))
+        with (folder / "pixels.bin").open("wb") as file:
+            for index, pixels in enumerate(decode_images(paths, side, crop_margins=listing.is_builtin)):
+                if isinstance(pixels, DataError):
+                    errors[index] = str(pixels).removeprefix(f"{paths[index]}: ")
+                else:
+                    file.write(pixels.tobytes())  # not through a map: its touched pages would count as memory
+                advance(sizes[index])
+        return {"broken": errors}
 
-    return cached(folder, lambda: _load_pixels(folder, side, len(hashes)), decode)
-
-
-def _load_pixels(folder: Path, side: int, num_images: int) -> tuple[np.ndarray, dict[int, str]]:
-    """Load the pixels cached in a folder: those of the readable images, and reasons by index for the others.
-
-    A damaged cache, or one that does not fit `num_images` images, is a DataError.
-    """
-    try:
-        header = read_checked_json(folder / "pixels.json")
-        verify_file(folder / "pixels.bin", header["file"], "pixels.json")
-        errors = {int(index): str(reason) for index, reason in header["broken"].items()}
-        shape = (num_images - len(errors), 3, side, side)
-        if (folder / "pixels.bin").stat().st_size != np.prod(shape, dtype=np.int64):
-            raise ValueError("the file of pixels is not as long as its header says")
-        pixels = np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(shape, np.uint8)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DataError(f"{folder}: not readable pixels ({error}).") from None
-    return pixels, errors
+    errors = {int(index): reason for index, reason in _load_or_fill_folder(folder, decode)["broken"].items()}
+    shape = (len(paths) - len(errors), 3, side, side)
+    return np.memmap(folder / "pixels.bin", np.uint8, "r", shape=shape) if shape[0] else np.zeros(
+        shape, np.uint8
+    ), errors
 
 
 def prepare_images(
@@ -684,41 +618,33 @@ def prepare_images(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[CaptionedImages]:
-    """Read, split and tokenize images with captions.
+    """Read, split and tokenize images of `side` × `side` pixels, with captions that are cut to `length` tokens.
 
-    Args:
-        spec: the images, their captions and how they are split.
-        side: width and height of the images in pixels.
-        length: number of tokens that captions are cut to, special tokens included.
-        special_tokens: whether captions are put between `<start>` and `<end>`.
-        tokenizer: of a trained model; by default one is trained on the training captions.
-        evaluation: whether to return one split: a folder as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    `special_tokens` puts captions between `<start>` and `<end>`, within `length`. Without the tokenizer of a trained
+    model one is trained on the training captions. With `evaluation` the result has a single split: `split`, by default
+    `test` of a built-in set or of provided splits, and of other folders all images as a split called `images`.
     """
     listing = list_images(spec.images, spec.captions, spec.image, spec.caption, progress, split_files(spec))
     pixels, errors = _decode_cached(listing, side, progress)
-    readable = [index for index in range(len(listing.images)) if index not in errors]
-    unreadable = _format_count(
-        sorted(f"{listing.images[index].name} ({reason})" for index, reason in errors.items()),
-        "images cannot be read",
-        "image cannot be read",
-    )
+    unreadable = sorted(f"{listing.examples[index].name} ({reason})" for index, reason in errors.items())
+    notes = _describe_names(unreadable, "images cannot be read", "image cannot be read")
+    readable = [image for index, image in enumerate(listing.examples) if index not in errors]
     if not readable:
-        raise DataError(f"{listing.description}: no image could be read: {'; '.join(unreadable)}.")
-    all_rows = range(len(readable))
+        raise DataError(f"{listing.description}: no image could be read: {'; '.join(notes)}.")
+    listing = replace(listing, examples=readable, notes=(*listing.notes, *notes))
     read = prepare_examples(
         "images",
-        ExampleFile(all_rows, listing.hash, listing.description, (*listing.notes, *unreadable)),
+        ExampleFile(range(len(readable)), listing.hash, listing.description, listing.notes),
         {part: ExampleFile((), part_hash, "") for part, part_hash in listing.provided_hashes.items()},
-        lambda: (split_images(listing, readable, spec.held_out), ()),
-        key=lambda row: listing.images[readable[row]].hash,
+        lambda: (split_images(listing, spec.held_out), ()),
+        key=lambda row: readable[row].hash,
         noun="images",
         is_builtin=listing.is_builtin,
         evaluation=evaluation,
         split=split,
         name="images",
     )
-    images = {part: tuple(listing.images[readable[row]] for row in rows) for part, rows in read.items.items()}
+    images = {part: tuple(readable[row] for row in rows) for part, rows in read.items.items()}
     captions = {part: [caption for image in files for caption in image.captions] for part, files in images.items()}
     texts = {part: list(map(normalise_caption, part_captions)) for part, part_captions in captions.items()}
     tokenizer = tokenizer or load_or_train_tokenizer(spec.tokenizer, texts["train"], progress)

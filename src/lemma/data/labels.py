@@ -12,13 +12,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD, Indices, TokenRows
-from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus, resolve_user_path
+from lemma.data.corpora import CLEAR_RATING, LABELLED_CORPORA, fetch_corpus
 from lemma.data.splits import (
     ExampleFile,
     Splits,
     assign_splits,
     normalise_text,
     prepare_examples,
+    resolve_user_path,
     split_files,
     split_groups,
     stratified_order,
@@ -106,30 +107,32 @@ def read_label_file(
     allowed_labels: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> LabelFile:
-    """Read labelled texts from a built-in data set or a file.
+    """Read labelled texts from a built-in data set, or from a CSV, TSV, JSONL or CoNLL-U file.
 
-    Args:
-        name: data set, or path of a CSV, TSV, JSONL or CoNLL-U file.
-        text_column: name or number of the column of texts; by default the one with a usual name.
-        label_column: the same for the labels.
-        allowed_labels: labels that a trained model knows; another one is an error that names its line.
+    Columns are given by name or number; by default those with usual names are read. Labels other than `allowed_labels`
+    are an error that names their line.
     """
     notes: list[str] = []
     unlabelled: list[str] = []
     if name in LABELLED_CORPORA:
         files = {path.stem: path for path in fetch_corpus(LABELLED_CORPORA[name], progress)}
         paths = sorted(files.values())
-        table = _read_table(files["labelled"], text_column, label_column, ())
+        path = files["labelled"]
         if "unlabelled" in files:
             unlabelled = read_table(files["unlabelled"], [Column("text")], any_width=True).cells["text"]
             rated = f"rated between −{CLEAR_RATING} and {CLEAR_RATING}"
             notes.append(f"{name}: {len(unlabelled):,} texts {rated} have no label")
     else:
-        paths = [resolve_user_path("labels", name, "a CSV, TSV, JSONL or CoNLL-U file")]
-        if has_trees(name):
-            table = _read_conllu(paths[0])
-        else:
-            table = _read_table(paths[0], text_column, label_column, allowed_labels or ())
+        path = resolve_user_path("labels", name, LABELLED_CORPORA, "a CSV, TSV, JSONL or CoNLL-U file")
+        paths = [path]
+    if has_trees(name):
+        table = _read_conllu(path)
+    else:
+        columns = [Column("text", text_column, TEXT_ALIASES), Column("label", label_column, LABEL_ALIASES)]
+        is_builtin = name in LABELLED_CORPORA
+        table = read_table(path, columns, any_width=False, allowed_labels=() if is_builtin else allowed_labels or ())
+        table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
+    if name not in LABELLED_CORPORA:
         notes.append(table.note)
     for row, label in enumerate(table.cells["label"] if allowed_labels is not None else ()):
         if label not in (allowed_labels or ()):
@@ -143,14 +146,6 @@ def read_label_file(
         path=table.path,
         unlabelled=tuple(unlabelled),
     )
-
-
-def _read_table(path: Path, text_column: str | None, label_column: str | None, labels: Collection[str]) -> DataTable:
-    """Read the columns of texts and labels; `labels` are allowed labels, by which a header is recognised."""
-    columns = [Column("text", text_column, TEXT_ALIASES), Column("label", label_column, LABEL_ALIASES)]
-    table = read_table(path, columns, any_width=False, allowed_labels=labels)
-    table.cells["label"][:] = map(intern, table.cells["label"])  # few labels, many texts
-    return table
 
 
 def _read_conllu(path: Path) -> DataTable:
@@ -174,13 +169,8 @@ def split_label_file(
 ) -> tuple[dict[str, Texts], list[str]]:
     """Split labelled texts into train, validation and test by label; return them by split, and notes.
 
-    If both other splits are provided, the training texts are taken as they are.
-
-    Args:
-        label_file: the texts.
-        held_out: fraction of each label's texts for each of validation and test.
-        limit: number of training texts; None for all.
-        provided: files of the user for validation or test, which are not changed.
+    `held_out` is the fraction of each label's texts for each split that is not provided; if both are, the training
+    texts are taken as they are. `limit` is the number of training texts.
     """
     examples, description = label_file.examples, label_file.description
     labels = {label for _, label in examples}
@@ -235,10 +225,7 @@ def split_label_file(
 
 
 def _keep_majority_labels(groups: Mapping[str, list[LabelledText]]) -> dict[str, list[LabelledText]]:
-    """Return each group of equal texts with those of its most frequent label; drop groups with a tie.
-
-    The keys of the mapping are the normalised texts.
-    """
+    """Keep of each group of equal texts those with the most frequent label; drop groups with a tie."""
     majority: dict[str, list[LabelledText]] = {}
     for key, texts in groups.items():
         (label, count), *second = Counter(text.label for text in texts).most_common(2)
@@ -253,7 +240,7 @@ Heads = Sequence[tuple[int, ...]]  # of each text, for each word the index of it
 
 
 class ParsedWords(NamedTuple):
-    """The words of a text, and for each the index of its head from 0 on; −1 for a root."""
+    """The words of a text, and for each the index (from 0) of its head in the dependency tree; −1 for a root."""
 
     words: tuple[str, ...]
     heads: tuple[int, ...]
@@ -266,14 +253,14 @@ class ParsedWords(NamedTuple):
 
 @dataclass(frozen=True)
 class TreeSource:
-    """Parser of texts, or a file that holds their trees."""
+    """Source of the dependency trees of texts: a parser, or CoNLL-U files in which texts are looked up."""
 
     hash: str  # identifies the parser; "" for a file
     parse: Callable[[Sequence[str]], Sequence[ParsedWords]]
 
 
 def join_parses(sentences: Sequence[Sentence]) -> ParsedWords:
-    """Join the dependency trees of a text's sentences into one list of words and heads, counted from 0.
+    """Join the dependency trees of a text's sentences into one list of words and of heads (indices from 0).
 
     White space within a word becomes an underscore.
 
@@ -300,13 +287,10 @@ def read_tree_source(*paths: Path) -> TreeSource:
 
 
 def attach_heads(examples: LabelledExamples, heads: Heads) -> LabelledExamples:
-    """Return a copy of tokenized examples with `heads`: the index of each token's head, −1 for none.
+    """Return a copy of tokenized texts, one token per word, with the index of each token's head added.
 
-    A text without words has one meaningless token, without a head.
-
-    Args:
-        examples: one token per word, possibly cut to a length; heads that were cut off become −1.
-        heads: for each text the index of each word's head.
+    `heads` has the index for each word of each text; −1 is a root, a head that was cut off, or the filler token of a
+    text without words.
     """
     flat = [
         head if head < length else PAD
@@ -328,17 +312,12 @@ def prepare_labels(
     split: str | None = None,
     progress: Progress | None = None,
 ) -> Splits[LabelledExamples]:
-    """Read, split and tokenize labelled texts.
+    """Read, split and tokenize labelled texts, which are cut to `length` tokens.
 
-    Args:
-        spec: the texts, their labels and how they are split.
-        length: number of tokens that texts are cut to, special tokens included.
-        special_tokens: whether texts are put between `<start>` and `<end>`.
-        tokenizer: of a trained model; by default one is trained on the training texts.
-        labels: class names of a trained model, in its order.
-        trees: source of dependency trees; tokens are then the words of the trees, and come with their heads.
-        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    `special_tokens` puts texts between `<start>` and `<end>`, within `length`. A trained model passes its tokenizer and
+    its class names in order; otherwise a tokenizer is trained on the training texts. With `trees` the tokens are the
+    words of the trees, and come with their heads. With `evaluation` the result has a single split: `split`, by default
+    `test` of a built-in set or of provided splits, and of other files all texts as a split called `text`.
     """
     source = read_label_file(spec.labels, spec.text, spec.label, labels, progress)
     allowed = labels if labels is not None else sorted({label for _, label in source.examples})

@@ -9,13 +9,14 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import Indices, TokenRows
-from lemma.data.corpora import PAIR_CORPORA, fetch_corpus, resolve_user_path
+from lemma.data.corpora import PAIR_CORPORA, fetch_corpus
 from lemma.data.splits import (
     ExampleFile,
     Splits,
     assign_splits,
     normalise_text,
     prepare_examples,
+    resolve_user_path,
     split_files,
     split_groups,
 )
@@ -71,7 +72,7 @@ class TokenPairs:
         return self.sources.pad(indices), self.targets.pad(indices)
 
     def references(self) -> dict[str, tuple[str, ...]]:
-        """Return all target texts by their source text, as references for translations."""
+        """Return the target texts of each source text, to compare translations of it with."""
         targets: dict[str, list[str]] = {}
         for source, target in self.pairs:
             targets.setdefault(source, []).append(target)
@@ -88,19 +89,15 @@ def read_pair_file(
     progress: Progress | None = None,
     deduplicate: bool = True,
 ) -> ExampleFile[Pair]:
-    """Read pairs of texts from a built-in data set or a table.
+    """Read pairs of texts from a built-in data set, or from a TSV, CSV or JSONL file.
 
-    Args:
-        name: data set, or path of a TSV, CSV or JSONL file.
-        source_column: name or number of the column of sources; by default the one with a usual name.
-        target_column: the same for the targets.
-        deduplicate: whether repeated pairs count once.
+    Columns are given by name or number; by default those with usual names are read. `deduplicate` drops repeated pairs.
     """
     is_builtin = name in PAIR_CORPORA
     if is_builtin:
         files = fetch_corpus(PAIR_CORPORA[name], progress)
     else:
-        files = [resolve_user_path("pairs", name, "a TSV, CSV or JSONL file")]
+        files = [resolve_user_path("pairs", name, PAIR_CORPORA, "a TSV, CSV or JSONL file")]
     columns = [Column("source", source_column, SOURCE_ALIASES), Column("target", target_column, TARGET_ALIASES)]
     table = read_table(files[0], columns, any_width=True, is_header=_is_header)
     pairs = tuple(map(Pair, table.cells["source"], table.cells["target"]))
@@ -112,7 +109,7 @@ def read_pair_file(
 
 
 def _is_header(first_row: Sequence[str]) -> bool:
-    """Return whether a table's first row holds usual names of the two columns, or the names of two languages."""
+    """Return whether a table's first row is a header: usual names of the two columns, or names of two languages."""
     cells = [cell.strip().casefold() for cell in first_row]
     has_aliases = len(cells) > 1 and cells[0] in SOURCE_ALIASES and cells[1] in TARGET_ALIASES
     has_languages = len(set(cells[:2])) == 2 and set(cells[:2]) <= {*LANGUAGES, *LANGUAGES.values()}
@@ -124,10 +121,7 @@ def split_pairs(
 ) -> dict[str, Pairs]:
     """Split pairs into train, validation and test, so that all pairs with the same source are in one split.
 
-    Args:
-        pair_file: the pairs.
-        held_out: fraction of the sources for each of validation and test.
-        provided: files of the user for validation or test, which are not changed.
+    `held_out` is the fraction of the sources for each of validation and test that is not provided.
     """
     provided = provided or {}
     groups: dict[str, list[Pair]] = {}
@@ -155,14 +149,11 @@ def prepare_pairs(
 ) -> Splits[TokenPairs]:
     """Read, split and tokenize pairs of texts; drop those with more than `length` tokens on a side.
 
-    Repeated pairs count once, unless both validation and test are provided: then all files are taken as they are.
-
-    Args:
-        spec: the pairs and how they are split.
-        length: maximum number of tokens of a source with `<end>`, and of a target with one special token.
-        tokenizer: of a trained model; by default one is trained on both sides of the training pairs.
-        evaluation: whether to return one split: a file as a whole, or `split` of other data, by default `test`.
-        split: the split to evaluate on.
+    The length of a source includes its `<end>`, that of a target one of its two special tokens. Repeated pairs count
+    once, unless both validation and test are provided: then all files are taken as they are. Without the tokenizer of a
+    trained model one is trained on both sides of the training pairs. With `evaluation` the result has a single split:
+    `split`, by default `test` of a built-in set or of provided splits, and of other files all pairs as a split called
+    `pairs`.
     """
     files = split_files(spec)
     source = read_pair_file(spec.pairs, spec.source, spec.target, progress, deduplicate=len(files) < 2)

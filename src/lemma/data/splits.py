@@ -9,10 +9,12 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from itertools import combinations
+from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from lemma.errors import DataError, describe_unknown
 from lemma.files import text_hash
+from lemma.spec.base import exists
 
 Item = TypeVar("Item")
 Encoded = TypeVar("Encoded")
@@ -24,7 +26,7 @@ MIN_STRATUM = 4  # texts: a smaller class is only trained on, since two to train
 
 @dataclass(frozen=True)
 class Splits(Generic[Item]):
-    """Data ready for training or evaluation: one item per split, from which batches are made.
+    """Prepared data of one kind: an item per split (tokens, examples or nodes), from which batches are made.
 
     The item is an array of tokens for text (`TokenArray`), a set of examples (`LabelledExamples`, `TokenPairs`,
     `Trees`, `CaptionedImages`), or the nodes of a graph (`GraphNodes`).
@@ -56,7 +58,7 @@ class Splits(Generic[Item]):
         return self.items[split]
 
     def sizes(self) -> dict[str, int]:
-        """Return a copy of `model_sizes`."""
+        """Return sizes of a model that the data determines, such as `vocabulary` and `classes`, by name."""
         return dict(self.model_sizes)
 
     def select(self, split: str) -> "Splits[Item]":
@@ -71,10 +73,7 @@ class Splits(Generic[Item]):
         notes: Iterable[str] = (),
         labels: tuple[str, ...] = (),
     ) -> "Splits[Encoded]":
-        """Return a copy after tokenization, with new items by split, tokenizer, model sizes and labels.
-
-        `notes` are added to those that the data has.
-        """
+        """Return a copy with encoded items by split and what encoding determined; `notes` are appended."""
         notes = (*self.notes, *notes)
         replaced: Any = replace(self, tokenizer=tokenizer, model_sizes=model_sizes, notes=notes, labels=labels)
         return replace(replaced, items=items)
@@ -83,9 +82,24 @@ class Splits(Generic[Item]):
 # From files of examples to the examples of each split
 
 
+def resolve_user_path(kind: DataKind, name: str, known_names: Iterable[str], expected: str) -> Path:
+    """Return the path of a user's file; raise a DataError for a bare name that is neither a file nor a data set.
+
+    Args:
+        kind: kind of data that is wanted, for the error.
+        name: path, or misspelt name of a data set.
+        known_names: data sets of this kind, to suggest.
+        expected: noun phrase of the error, such as "a text file".
+    """
+    path = Path(name)
+    if not exists(path) and path.name == name and not path.suffix:
+        raise DataError(f"{describe_unknown(kind, name, known_names)} Or give the path of {expected}.")
+    return path
+
+
 @dataclass(frozen=True)
 class ExampleFile(Generic[Example]):
-    """Examples of one file or built-in data set, in their order in it."""
+    """The examples of one file or built-in data set in their original order, with its hash and notes."""
 
     examples: Sequence[Example] = field(repr=False)
     hash: str
@@ -106,50 +120,47 @@ def prepare_examples(
     split: str | None,
     name: str,
 ) -> Splits[Sequence[Example]]:
-    """Split examples for training, or select the split to evaluate on; they are not tokenized yet.
+    """Return the examples of all splits, not tokenized yet; with `evaluation` only those of the split to evaluate on.
 
     Args:
-        kind: the option that names the data.
+        kind: the option that names the data, such as "labels".
         source: all examples whose split is not provided.
         provided: the splits that the user provided as files.
         draw_splits: returns the examples of all splits, provided ones included, and notes.
         key: equal for equal examples, to find those that are in two splits.
         noun: what examples are called in notes.
         is_builtin: whether the data is a built-in set, which is evaluated on `split`, by default `test`.
-        evaluation: whether to return one split.
+        evaluation: whether to return a single split.
         split: the split to evaluate on.
-        name: the split that all examples of a file are, if it is evaluated on without splits.
+        name: name of the split that holds a whole file, if that is evaluated on without splits.
     """
     hashes = {part: file.hash for part, file in provided.items()}
     data_hash, split_hashes = combine_split_hashes(source.hash, hashes)
     notes = [*source.notes, *(note for file in provided.values() for note in file.notes)]
-    splits: Mapping[str, Sequence[Example]] = {name: source.examples}
-    description, overlaps = source.description, ()
-    if not evaluation or split is not None or is_builtin or provided:
-        splits, split_notes = draw_splits()
-        notes += split_notes
-        if provided:
-            overlaps = describe_overlaps({part: map(key, examples) for part, examples in splits.items()}, noun)
-        if evaluation:
-            splits, description = select_split(splits, split, description, provided)
-    return Splits(kind, splits, None, data_hash, description, {}, tuple(notes), (), split_hashes, overlaps)
-
-
-def select_split(
-    splits: Mapping[str, Item], split: str | None, description: str, provided: Collection[str] = ()
-) -> tuple[dict[str, Item], str]:
-    """Return the split to evaluate on as a mapping with one item, and the description with its name added.
-
-    That is `split`; if it is None, the validation split if the user provided only that, else the test split.
-    """
+    is_unsplit = evaluation and split is None and not is_builtin and not provided
+    splits, split_notes = ({name: source.examples}, ()) if is_unsplit else draw_splits()
+    keys = {part: map(key, examples) for part, examples in splits.items()}
+    read = Splits(
+        kind,
+        splits,
+        tokenizer=None,
+        hash=data_hash,
+        description=source.description,
+        model_sizes={},
+        notes=(*notes, *split_notes),
+        split_hashes=split_hashes,
+        overlaps=describe_overlaps(keys, noun) if provided else (),
+    )
+    if is_unsplit or not evaluation:
+        return read
     split = split or ("validation" if set(provided) == {"validation"} else "test")
     if split not in splits:
         raise DataError(describe_unknown("split", split, splits))
-    return {split: splits[split]}, f"{description} ({split})"
+    return read.select(split)
 
 
 def split_files(spec: Any) -> dict[str, Any]:
-    """Return the paths that a data spec provides for "validation" and "test", by split."""
+    """Return the user's files for "validation" and "test" that a data spec names, by split; without missing ones."""
     files = {split: getattr(spec, split, None) for split in ("validation", "test")}
     return {split: file for split, file in files.items() if file is not None}
 
@@ -157,13 +168,9 @@ def split_files(spec: Any) -> dict[str, Any]:
 def combine_split_hashes(
     data_hash: str, provided: Mapping[str, str], name: str = "train"
 ) -> tuple[str, dict[str, str]]:
-    """Return a hash of all data, and the hash of each part by its name.
+    """Return a hash of all data, and the hash of each part: the main files, called `name`, and the provided splits.
 
     Without provided splits the first is `data_hash` itself, and there are no parts.
-
-    Args:
-        data_hash: hash of the main files, a part that is called `name`.
-        provided: hash of each split that the user provided.
     """
     if not provided:
         return data_hash, {}
@@ -205,12 +212,12 @@ def normalise_text(text: str) -> str:
 
 
 def hash_to_int(key: str, purpose: str) -> int:
-    """Return a pseudorandom 64-bit integer of a text, which differs between purposes such as "split" and "order"."""
+    """Return a 64-bit hash of a text and a `purpose`, such as "split" or "order": each has its own random values."""
     return int.from_bytes(blake2b(key.encode(), digest_size=8, person=purpose.encode()).digest())
 
 
 def shuffle_keys(keys: Iterable[str], purpose: str) -> list[str]:
-    """Return keys in a pseudorandom order, the same whatever order they come in."""
+    """Return keys sorted by their hash for a `purpose`, whatever order they come in."""
     return sorted(keys, key=lambda key: (hash_to_int(key, purpose), key))
 
 

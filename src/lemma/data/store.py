@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Bool, Integer
 
 from lemma.data.batches import TokenRows
-from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus, resolve_user_path
-from lemma.data.splits import Splits, combine_split_hashes, split_files
+from lemma.data.corpora import CORPORA, TextSplits, fetch_corpus
+from lemma.data.splits import Splits, combine_split_hashes, resolve_user_path, split_files
 from lemma.data.text import (
     DOCUMENT_END,
     SAMPLE_WINDOWS,
@@ -37,6 +37,7 @@ from lemma.files import (
     Progress,
     atomic_new_folder,
     cached,
+    cached_json,
     combine_hashes,
     file_checksum,
     file_hash,
@@ -63,7 +64,7 @@ BLANKS = " \t\n\r\v\f\u00a0\u3000"
 
 
 class TokenArray(np.ndarray):
-    """Tokens of a split, mapped from disk; slices and results of computations are ordinary arrays."""
+    """Token ids of a split, mapped from disk; slices and results of computations are ordinary arrays."""
 
     bytes: int  # UTF-8 bytes of the text that the tokens express
     dropped_characters: int  # characters of the text that the tokenizer could not express
@@ -78,7 +79,7 @@ class TokenArray(np.ndarray):
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Pieces of text as ids."""
+    """Token ids of a batch of text pieces, and how many bytes and lost characters they stand for."""
 
     ids: Integer[np.ndarray, " tokens"]
     bytes: int = 0  # UTF-8 bytes that the ids express
@@ -115,15 +116,10 @@ def write_store(
     vocabulary: int,
     overlaps: Sequence[str] = (),
 ) -> TokenStore:
-    """Write the encoded pieces of each split into a new folder as memory-mapped tokens; return the opened store.
+    """Write the encoded text of each split into a new folder as one file of ids; return the opened store.
 
-    The folder appears only when everything is written.
-
-    Args:
-        folder: path of the store, which must not exist.
-        splits: encoded pieces by split; iterated once, while they are written.
-        vocabulary: number of different ids, which decides between 16 and 32 bits.
-        overlaps: sentences on text that two splits share, stored in the header.
+    The folder appears only when everything is written. Ids have 16 bits if the `vocabulary` size permits, else 32.
+    `overlaps` are sentences on text that two splits share.
     """
     dtype = "uint16" if vocabulary <= 1 << 16 else "uint32"
     extents: dict[str, dict[str, int]] = {}
@@ -173,7 +169,7 @@ def read_tokens(paths: Sequence[str], tokenizer: Tokenizer, progress: Progress |
 
 @dataclass(frozen=True)
 class TextFiles:
-    """Text files and their splits."""
+    """Text files, and the spans of bytes that make up each split."""
 
     files: tuple[Path, ...]  # in the order in which their hashes are combined; without those of provided splits
     splits: TextSplits
@@ -208,7 +204,7 @@ def find_text_files(
     """
     provided = provided or {}
     corpora = [name for name in names if name in CORPORA]
-    paths = [resolve_user_path("text", name, "a text file") for name in names if name not in CORPORA]
+    paths = [resolve_user_path("text", name, CORPORA, "a text file") for name in names if name not in CORPORA]
     name, count = Counter([*corpora, *(str(real_path(path)) for path in paths)]).most_common(1)[0]
     if count > 1:
         raise DataError(f"{name} is given twice, so that held-out text would be trained on too. Name it once.")
@@ -263,11 +259,10 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
         trained, note = _train_on_text(source, tokenizer, data_hash, progress)
     folder = home_folder("stores") / _cache_key(data_hash, trained.hash, source.ranges())
 
-    def write() -> TokenStore:
-        """Encode all splits into a new token store."""
+    def write() -> None:
         remove_atomically(folder)  # a damaged one
         advance = progress_counter(progress, "tokenising", sum(map(total_size, source.splits.values())))
-        return write_store(
+        write_store(
             folder,
             {split: _encode_spans(spans, trained, advance) for split, spans in source.splits.items()},
             vocabulary=trained.vocabulary,
@@ -292,13 +287,15 @@ def _tokenise(source: TextFiles, tokenizer: Tokenizer | TokenizerSpec, progress:
 def _train_on_text(
     source: TextFiles, spec: TokenizerSpec, data_hash: str, progress: Progress | None
 ) -> tuple[Tokenizer, str]:
-    """Return a tokenizer of a spec, trained on the training split and cached, and a note on the sample used."""
+    """Return the tokenizer of a spec, trained on the training split, and a note on the sample used.
+
+    The tokenizer is cached under `data_hash`, which identifies the text.
+    """
     spans = source.splits["train"]
     total = total_size(spans)
     is_sample = spec.kind == "byte-pairs" and total > SAMPLE
 
     def train() -> Tokenizer:
-        """Train the tokenizer on the training text, or on a sample of it."""
         if is_sample and any(is_streamed(span.path) for span in spans):
             pieces, size = sample_stream(spans, SAMPLE), SAMPLE
         else:
@@ -317,20 +314,13 @@ def _train_on_text(
 
 
 def _cached_tokenizer(key: str, train: Callable[[], Tokenizer]) -> Tokenizer:
-    """Return the cached tokenizer with this key, or else the one that `train` returns, which is then cached."""
+    """Return the tokenizer cached under a key; if there is none, cache and return the one that `train` returns."""
     path = home_folder("tokenizers") / f"{key}.json"
-
-    def train_and_write() -> Tokenizer:
-        """Train a tokenizer and write it to the cache."""
-        tokenizer = train()
-        write_checked_json(path, {"tokenizer": tokenizer.json})
-        return tokenizer
-
-    return cached(path, lambda: Tokenizer(str(read_checked_json(path)["tokenizer"]), str(path)), train_and_write)
+    return Tokenizer(cached_json(path, lambda: {"tokenizer": train().json})["tokenizer"], str(path))
 
 
 def _cache_key(*parts: object) -> str:
-    """Return a file name for the cache: a hash of everything that the file depends on."""
+    """Return a hash of JSON-ready values that a cached file depends on, as its name."""
     return text_hash(json.dumps([STORE_FORMAT, *parts]))[:32]
 
 
@@ -365,9 +355,10 @@ def utf8_size(text: str) -> int:
 
 
 def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedText:
-    """Encode a batch of pieces, with one `<eos>` between two documents if the tokenizer has it.
+    """Encode a batch of pieces, each a text and its position in its document, as one array of ids.
 
-    Before each document come the special tokens that a pretrained model expects at the beginning of a text.
+    Between two documents is one `<eos>`, if the tokenizer has it. Before each document come the special tokens that a
+    pretrained model expects at the beginning of a text.
     """
     ids: list[np.ndarray] = []
     size = dropped = 0
@@ -384,7 +375,10 @@ def encode_pieces(tokenizer: Tokenizer, pieces: Sequence[Piece]) -> EncodedText:
 
 
 def batch_pieces(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
-    """Group the pieces of documents into batches of about `BATCH` characters; DOCUMENT_END begins another document."""
+    """Group the pieces of documents into batches of about `BATCH` characters.
+
+    Each piece gets its position in its document; after a piece DOCUMENT_END, which is left out, another one begins.
+    """
     batch: list[Piece] = []
     size, position = 0, FIRST_DOCUMENT
     for document in documents:
@@ -406,7 +400,7 @@ def batch_pieces(documents: Iterable[Iterable[str]]) -> Iterator[list[Piece]]:
 
 
 def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress: Progress | None = None) -> Tokenizer:
-    """Return a tokenizer of a spec, trained on texts, from the cache if these texts were used before.
+    """Return the tokenizer of a spec trained on texts, from the cache if it was trained on the same texts before.
 
     Byte-pairs are trained on the first texts only, up to a limit; the texts come in a shuffled order.
     """
@@ -417,7 +411,6 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress:
         digest.update(content)
 
     def train() -> Tokenizer:
-        """Train the tokenizer on the texts, byte-pairs on the first ones."""
         sample = texts
         if spec.kind == "byte-pairs":
             offsets = accumulate(map(utf8_size, texts), initial=0)
@@ -431,7 +424,7 @@ def load_or_train_tokenizer(spec: TokenizerSpec, texts: Sequence[str], progress:
 def encode_texts(tokenizer: Tokenizer, texts: Sequence[str], advance: Advance) -> tuple[TokenRows, int]:
     """Encode each text as a row of tokens; return the rows and how many characters the tokenizer could not express.
 
-    `advance` is called with the bytes that were encoded.
+    `advance` is called after each block with its number of bytes.
     """
     tokens, bounds = [np.zeros(0, dtype=np.int32)], [np.zeros(1, dtype=np.int64)]
     dropped = start = size = 0
@@ -460,11 +453,7 @@ def encode_splits(
 ) -> tuple[dict[str, TokenRows], list[str]]:
     """Encode the texts of each split in rows of at most `length` tokens; return the rows by split, and notes.
 
-    Args:
-        texts: the texts of each split.
-        length: maximum number of tokens, special tokens included.
-        special_tokens: whether texts are put between `<start>` and `<end>`.
-        noun: plural by which the notes call the texts, such as "captions".
+    `special_tokens` puts texts between `<start>` and `<end>`, within `length`; `noun` is what the notes call the texts.
     """
     num_special = sum(map(len, tokenizer.boundary_tokens(special_tokens)))
     max_tokens = length - num_special
@@ -472,8 +461,7 @@ def encode_splits(
         special = f" and its {num_special} special tokens" if num_special else ""
         raise DataError(f"{length} tokens are too few for a text{special}.")
     short = {split: [truncate_text(text, tokenizer.kind, max_tokens) for text in texts[split]] for split in texts}
-    size = sum(map(utf8_size, chain.from_iterable(short.values())))
-    advance = progress_counter(progress, "tokenising", size)
+    advance = progress_counter(progress, "tokenising", sum(map(utf8_size, chain.from_iterable(short.values()))))
     encoded: dict[str, TokenRows] = {}
     total = too_long = dropped = with_unknown = all_unknown = 0
     for split, split_texts in short.items():
@@ -495,28 +483,27 @@ def encode_splits(
 
 
 def fit_rows(rows: TokenRows, tokenizer: Tokenizer, length: int, special_tokens: bool) -> TokenRows:
-    """Cut rows to `length` tokens, special tokens included, which are added; an empty row gets one token."""
+    """Add special tokens to rows of tokens, cut to `length` tokens in all; a row that stays empty gets one token."""
     prefix, suffix = tokenizer.boundary_tokens(special_tokens)
     rows = rows.truncate(max(1, length - len(prefix) - len(suffix)))
     return rows.add_affixes(prefix, suffix) if prefix or suffix else rows.fill_empty(tokenizer.eos or 0)
 
 
 def find_unknown(rows: TokenRows, tokenizer: Tokenizer) -> tuple[Bool[np.ndarray, " rows"], Bool[np.ndarray, " rows"]]:
-    """Return two masks of rows: those with an unknown token, and those with nothing but unknown tokens and blanks."""
+    """Return which rows hold an unknown token, and which hold nothing but unknown tokens and blanks."""
     is_unknown = rows.tokens == (-1 if tokenizer.unk is None else tokenizer.unk)
     is_blank = np.isin(rows.tokens, tokenizer.encode_lossy(BLANKS)[0])
 
     def count_in_rows(mask: np.ndarray) -> np.ndarray:
-        """Return the number of true values in each row."""
         return np.diff(np.concatenate([[0], np.cumsum(mask)])[rows.bounds])
 
     return count_in_rows(is_unknown) > 0, count_in_rows(~is_unknown & ~is_blank) == 0
 
 
 def truncate_text(text: str, kind: str, length: int) -> str:
-    """Return the beginning of a text that holds its first `length` tokens and one more.
+    """Return the beginning of a text, cut at white space, that holds at least `length` + 1 tokens if the text does.
 
-    Tokens of every `kind` of tokenizer end at white space.
+    `kind` is that of the tokenizer.
 
     >>> truncate_text("it was the best of times, it was the worst of times", "words", 3)
     'it was the best'

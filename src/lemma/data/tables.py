@@ -14,6 +14,7 @@ from typing import Any
 
 from lemma.errors import DataError, describe_unknown
 from lemma.files import parse_json
+from lemma.report.numbers import pluralize
 from lemma.spec.base import exists
 
 TABLE_SUFFIXES = {".csv": ",;", ".tsv": "\t", ".tab": "\t", ".jsonl": "", ".ndjson": ""}  # and their separators
@@ -29,7 +30,7 @@ IsHeader = Callable[[Sequence[str]], bool]  # whether a first row holds the name
 
 @dataclass(frozen=True)
 class Column:
-    """A column to look for: by the requested name or number, else by the names that such columns often have."""
+    """A column to look for in a table: by the name or number the user requested, else by its usual names."""
 
     role: str  # what it holds: text, label, source, target
     requested: str | None = None
@@ -37,7 +38,7 @@ class Column:
     required: bool = True  # whether an empty cell is an error; else its row is skipped
 
     def find(self, names: Names) -> list[int]:
-        """Return the indices of the header's names that equal the role, or else those that are one of the aliases."""
+        """Return the indices of the names that equal this column's role, such as "text", else of its aliases."""
         normalised = [name.strip().casefold() for name in names]
         return [index for index, name in enumerate(normalised) if name == self.role] or [
             index for index, name in enumerate(normalised) if name in self.aliases
@@ -46,7 +47,7 @@ class Column:
 
 @dataclass(frozen=True)
 class DataTable:
-    """Some columns of a table."""
+    """The cells of some columns of a table file, by role, with the line of each row."""
 
     path: Path
     lines: Sequence[int]  # on which each row begins
@@ -72,16 +73,15 @@ def read_table(
     is_header: IsHeader | None = None,
     allowed_labels: Collection[str] | None = None,
 ) -> DataTable:
-    """Read the cells of some columns of a CSV, TSV or JSONL file.
+    """Read the cells of the wanted columns of a CSV, TSV or JSONL file.
 
-    The first row is a header if it holds a requested name, if `is_header` says so, or by default if it holds any usual
-    name. With `allowed_labels` it also is one if its last cell is not allowed as a label and occurs only once. With
-    `any_width` the first columns are taken where nothing else is known; otherwise the table must have as many columns
-    as are read.
+    The first row is a header if it holds a requested name, if `is_header` returns True for it, or without `is_header`
+    if it holds a usual name of a column. With `allowed_labels` it is one, too, if its last cell is no allowed label and
+    occurs only once. Columns that no name identifies are the first remaining ones; without `any_width` it is an error
+    if more columns remain than are wanted.
     """
 
     def has_header(first_row: Sequence[str]) -> bool:
-        """Return whether a table's first row is a header."""
         requested = [column.requested for column in column_specs if column.requested is not None]
         aliases = {name for column in column_specs for name in (column.role, *column.aliases)}
         has_names = is_header(first_row) if is_header else bool({c.strip().casefold() for c in first_row} & aliases)
@@ -95,7 +95,7 @@ def read_table(
     for line, row in rows:
         if len(row) <= last:
             missing = f" ('{names[last]}')" if names else ""
-            width = f"{len(row)} column{'s' * (len(row) != 1)}"
+            width = pluralize(len(row), "column")
             raise DataError(f"{path}, line {line}: {width}; column {last + 1}{missing} is missing.")
         if len(row) > len(first_row):
             raise DataError(
@@ -103,20 +103,20 @@ def read_table(
                 "Put a cell that holds the separator in quotes."
             )
         values = [row[index].strip() for index in indices]
-        empty = [column for value, column in zip(values, column_specs, strict=True) if not value]
-        for column in empty:
-            if column.required:
+        for value, column in zip(values, column_specs, strict=True):
+            if column.required and not value:
                 raise DataError(f"{path}, line {line}: the {column.role} is empty. Fill it in, or take the row out.")
-        if empty:
+        if not all(values):
             skipped_lines.append(line)
             continue
         lines.append(line)
         for column_cells, value in zip(cells, values, strict=True):
             column_cells.append(value)
-    if not lines and skipped_lines:
-        raise DataError(f"{path}: in all of its {len(skipped_lines):,} rows something is empty. Fill it in.")
     if not lines:
-        raise DataError(f"{path}: nothing but a header. Give a file with one example per row.")
+        problem = "nothing but a header. Give a file with one example per row."
+        if skipped_lines:
+            problem = f"in all of its {len(skipped_lines):,} rows something is empty. Fill it in."
+        raise DataError(f"{path}: {problem}")
     if allowed_labels is not None and names is None:
         labels = cells[-1]
         if len(labels) >= 3 and labels[0] not in allowed_labels and labels[0] not in labels[1:]:  # a header after all
@@ -132,14 +132,9 @@ def read_table(
 def _find_columns(
     path: Path, column_specs: Sequence[Column], names: Names | None, first_row: Sequence[str], any_width: bool
 ) -> list[int]:
-    """Return the index of each wanted column: a requested name or number first, then usual names, then what remains.
+    """Return the index of each wanted column: by requested name or number, then by usual names, then in order.
 
-    Args:
-        path: of the table, for errors.
-        column_specs: the wanted columns.
-        names: the header; None without one.
-        first_row: first row of the file.
-        any_width: whether the table may have more columns than are wanted.
+    `names` is the header; without `any_width` it is an error if columns remain that are not wanted.
     """
     width = len(names or first_row)
     indices: dict[str, int] = {}
@@ -180,7 +175,7 @@ def _find_columns(
 def read_header(path: Path, is_header: IsHeader, empty_message: str) -> tuple[Names | None, Row, Iterator[Row]]:
     """Open a table; return its header (None without one), the first row of the file, and the rows of data.
 
-    `is_header` decides about the first row of CSV and TSV; `empty_message` is the error for a file without rows.
+    `is_header` is called with the first row of CSV and TSV; `empty_message` is the error for a file without rows.
     """
     names, rows = open_table(path)
     first = next(rows, None)
@@ -221,16 +216,16 @@ def _separated_rows(path: Path) -> Iterator[Row]:
     separators = TABLE_SUFFIXES[path.suffix.lower()]
     if separators == "\t":  # quotes enclose cells, as spreadsheets write them, or are plain characters
         may_quote = any(line.startswith('"') or '\t"' in line for line in _decoded_lines(path))
-        separator, quoted = "\t", may_quote and len(set(_row_widths(path, "\t", None))) == 1
+        separator, quoted = "\t", may_quote and len(set(_count_columns(path, "\t", None))) == 1
     else:
 
         def fit(separator: str) -> tuple[bool, int]:
-            widths = _row_widths(path, separator, PEEK_ROWS) or [0]
+            widths = _count_columns(path, separator, PEEK_ROWS) or [0]
             return len(set(widths)) == 1 and widths[0] > 1, widths[0]
 
         separator, quoted = max(separators, key=fit), True  # of equals the first
     line = 0
-    with _long_cells():
+    with _allow_long_cells():
         try:
             for line, cells in _csv_rows(path, separator, quoted):
                 yield line, cells
@@ -246,7 +241,7 @@ def _separated_rows(path: Path) -> Iterator[Row]:
 
 
 def _csv_rows(path: Path, separator: str, quoted: bool = True) -> Iterator[Row]:
-    """Yield the rows of a file with this separator, each with its first line; a broken quote is a csv.Error.
+    """Yield the rows of a file with this separator, each with its line number; a broken quote is a csv.Error.
 
     If not `quoted`, quotes are plain characters.
     """
@@ -260,8 +255,8 @@ def _csv_rows(path: Path, separator: str, quoted: bool = True) -> Iterator[Row]:
 
 
 @contextmanager
-def _long_cells() -> Iterator[None]:
-    """Raise the csv module's limit of 128 KiB per cell, which holds for the process and so is reset afterwards."""
+def _allow_long_cells() -> Iterator[None]:
+    """Raise the csv module's limit of 128 KiB per cell within the block; it is global, so it is reset afterwards."""
     previous = csv.field_size_limit(MAX_CELL_LENGTH)
     try:
         yield
@@ -269,11 +264,11 @@ def _long_cells() -> Iterator[None]:
         csv.field_size_limit(previous)
 
 
-def _row_widths(path: Path, separator: str, rows: int | None) -> list[int]:
-    """Return the number of columns of the first `rows` rows (None: of all); an empty list if quotes are broken."""
-    with _long_cells():
+def _count_columns(path: Path, separator: str, max_rows: int | None) -> list[int]:
+    """Return how many columns each of the first rows (None: of all) has with a separator; [] if quotes are broken."""
+    with _allow_long_cells():
         try:
-            return [len(cells) for _, cells in islice(_csv_rows(path, separator), rows)]
+            return [len(cells) for _, cells in islice(_csv_rows(path, separator), max_rows)]
         except csv.Error:
             return []
 
@@ -314,7 +309,7 @@ def _json_values(path: Path) -> Iterator[tuple[int, Any]]:
 
 
 def _json_rows(path: Path, names: Names | None) -> Iterator[Row]:
-    """Yield the cells of each line of a JSONL file as text; `names` are the objects' keys, None if lines are lists."""
+    """Yield the line number and cells of each line of a JSONL file; `names` are its keys, None if lines are lists."""
     for number, value in _json_values(path):
         if isinstance(value, Mapping) != (names is not None):
             raise DataError(f"{path}, line {number}: objects and lists are mixed. Write one object per line.")

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from lemma.data.splits import describe_overlap
-from lemma.errors import DataError, RunError
-from lemma.files import cached, file_hash, home_folder, read_json, text_hash, write_atomically
+from lemma.errors import DataError
+from lemma.files import cached_json, file_hash, home_folder, text_hash
 from lemma.optional import import_optional
 from lemma.spec.base import exists
 
@@ -80,12 +80,12 @@ def open_text(path: Path) -> TextSpan:
 
 
 def is_streamed(path: Path) -> bool:
-    """Return whether a file can only be read from its beginning: it is compressed, or holds records."""
-    return any(_compression_and_records(path))
+    """Return whether a file can only be read from its start: it is compressed, or holds records (JSONL, Parquet)."""
+    return any(_parse_suffixes(path))
 
 
-def _compression_and_records(path: Path) -> tuple[str, str]:
-    """Return the suffix of a file's compression and that of its record format; each "" if it has none."""
+def _parse_suffixes(path: Path) -> tuple[str, str]:
+    """Return the suffixes of a file name for compression and record format, such as (".gz", ".jsonl"); "" if none."""
     inner, last = ["", "", *map(str.lower, path.suffixes)][-2:]
     compression = last if last in COMPRESSED_SUFFIXES else ""
     records = inner if compression else last
@@ -93,33 +93,24 @@ def _compression_and_records(path: Path) -> tuple[str, str]:
 
 
 def _measure_stream(path: Path) -> int:
-    """Return the number of bytes of the text in a compressed or record file, cached by the file's hash."""
-    cache = home_folder("texts") / f"{text_hash(f'{path.suffixes[-2:]} {file_hash(path)}')[:32]}.json"
+    """Return the number of UTF-8 bytes of the text in a compressed or record file, cached by the file's hash."""
 
-    def read() -> int:
-        """Return the cached number of bytes."""
-        try:
-            return int(read_json(cache)["bytes"])
-        except (LookupError, TypeError, ValueError) as error:
-            raise RunError(f"{cache} is damaged.") from error
-
-    def measure() -> int:
-        """Count the bytes by reading the complete text, and cache the number."""
+    def measure() -> dict[str, int]:
         size, is_blank = 0, True
         for text in decode_span(TextSpan(path, 0, 1 << 62)):
             is_blank = is_blank and not text.strip(f" \t\r\n{DOCUMENT_END}")
             size += len(text.encode("utf-8", "surrogateescape"))
         if is_blank:
             raise DataError(f"{path}: there is no text in it, or nothing but white space. Give a file that holds text.")
-        write_atomically(cache, json.dumps({"bytes": size}))
-        return size
+        return {"bytes": size}
 
-    return cached(cache, read, measure)
+    key = text_hash(f"{path.suffixes[-2:]} {file_hash(path)}")[:32]
+    return cached_json(home_folder("texts") / f"{key}.json", measure)["bytes"]
 
 
 def decode_span(span: TextSpan) -> Iterator[str]:
     """Yield the text of a span block by block; bytes that are not UTF-8 are an error with their exact offset."""
-    _, records = _compression_and_records(span.path)
+    _, records = _parse_suffixes(span.path)
     decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape" if records else "strict")
     position = span.start
     for block in _read_blocks(span):
@@ -139,7 +130,7 @@ def decode_span(span: TextSpan) -> Iterator[str]:
 
 def _conversion_command(path: Path, encoding: str) -> str:
     """Return a shell command that converts a file from `encoding` to UTF-8, for an error message."""
-    compression, records = _compression_and_records(path)
+    compression, records = _parse_suffixes(path)
     unpack = {".gz": f"gzip -dc {path} | ", ".zst": f"zstd -dc {path} | "}.get(compression, "")
     return f"{unpack}iconv -f {encoding} -t utf-8{'' if unpack else f' {path}'} > text{records or '.txt'}"
 
@@ -221,8 +212,8 @@ def _read_blocks(span: TextSpan) -> Iterator[bytes]:
 
 
 def _open_stream(path: Path) -> BinaryIO:
-    """Open the bytes of a file's text: decompressed, and of a record file its texts with DOCUMENT_END between them."""
-    compression, records = _compression_and_records(path)
+    """Open a file as a stream of its text, decompressed; DOCUMENT_END is between the texts of a record file."""
+    compression, records = _parse_suffixes(path)
     try:
         file: Any = path.open("rb") if compression != ".gz" else gzip.GzipFile(path)
     except OSError as error:
@@ -238,7 +229,7 @@ def _open_stream(path: Path) -> BinaryIO:
 
 
 class PartsStream(io.RawIOBase):
-    """Stream of bytes that are computed from a file part by part."""
+    """Readable stream of the bytes that an iterator computes from a file, part by part."""
 
     def __init__(self, file: BinaryIO, parts: Iterator[bytes]) -> None:
         """Serve the concatenated `parts`, which are computed from `file`; it is closed with this stream."""
@@ -344,9 +335,9 @@ def _parquet_texts(path: Path, file: BinaryIO) -> Iterator[str]:
 
 
 def _row_group_sizes(path: Path, metadata: Any, column: str) -> Iterator[int]:
-    """Yield the uncompressed size in bytes of a column in each row group; refuse a decompression bomb.
+    """Yield the uncompressed size in bytes of a column in each row group, by the Parquet file's metadata.
 
-    `metadata` is that of pyarrow.
+    A size that is far above the compressed one, as in a decompression bomb, is an error.
     """
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -389,10 +380,8 @@ def hold_out(documents: Sequence[TextSpan], fraction: float) -> dict[str, list[T
 def _find_cut(document: TextSpan, offset: int, max_distance: int) -> int:
     """Return the byte offset at which a document is cut into training and validation text.
 
-    Args:
-        document: the complete document.
-        offset: bytes of training text wanted; negative, or more than the document has, if the cut is in another one.
-        max_distance: bytes within which the end of a record, a line or a word is preferred.
+    `offset` is where to cut, in bytes from the document's start: at its start if negative, at its end if past it. The
+    end of a record, a line or a word is preferred if one is at most `max_distance` bytes away.
     """
     if offset <= 0 or offset >= document.size:
         return document.start if offset <= 0 else document.stop
@@ -407,7 +396,7 @@ def _find_cut(document: TextSpan, offset: int, max_distance: int) -> int:
 
 
 def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
-    """Return evenly spaced windows of spans, of about `limit` bytes in all; the spans themselves if they have less."""
+    """Return evenly spaced parts of spans, of about `limit` bytes in all; the spans themselves if they have less."""
     total, offset = total_size(spans), 0
     if total <= limit:
         return list(spans)
@@ -423,7 +412,7 @@ def sample_text(spans: Sequence[TextSpan], limit: int) -> list[TextSpan]:
 
 
 def sample_stream(spans: Sequence[TextSpan], limit: int) -> Iterator[str]:
-    """Yield evenly spaced windows of text of about `limit` bytes in all, in one pass over files that cannot seek."""
+    """Yield evenly spaced parts of the spans' text, of about `limit` bytes in all, for files that cannot seek."""
     total, offset = total_size(spans), 0
     for span in spans:
         for text in decode_span(span):

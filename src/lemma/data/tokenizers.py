@@ -68,7 +68,7 @@ class Tokenizer:
         self.config, self.generation = dict(config or {}), dict(generation or {})
         self._template_file = source
         _ = self._fields  # wrong types are an error now, not at the first conversation
-        self.kind = _check_kind(self._engine, source)  # characters, words, byte-pairs or pretrained
+        self.kind = _detect_kind(self._engine, source)  # characters, words, byte-pairs or pretrained
         numbers = self._engine.get_vocab()
         larger = (vocabulary or 0) if self.kind == PRETRAINED else 0  # some models have more rows than tokens
         self.vocabulary: int = max(larger, max(numbers.values(), default=-1) + 1)  # V
@@ -90,15 +90,11 @@ class Tokenizer:
             self._read_special_tokens()
 
     def _read_special_tokens(self) -> None:
-        """Set the ids of a pretrained model's special tokens, and those its texts begin and end with."""
+        """Set `bos`, `eos`, `unk`, `prefix` and `suffix` of a pretrained model from its pipeline and configuration."""
         special = {name: self._engine.token_to_id(text) for name, text in self.special_tokens.items()}
-        first = {
-            name: next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None)
-            for name in ("bos_token", "eos_token")
-        }
-        self.bos = special.get("bos_token", first["bos_token"])
-        self.eos = special.get("eos_token", first["eos_token"])
-        self.unk = special.get("unk_token")
+        for name in ("bos_token", "eos_token"):
+            special.setdefault(name, next(iter(self._valid_ids(self.generation.get(f"{name}_id"))), None))
+        self.bos, self.eos, self.unk = special["bos_token"], special["eos_token"], special.get("unk_token")
         try:
             bare, full = (self._engine.encode("a", add_special_tokens=added).ids for added in (False, True))
             both, second = (self._engine.encode(text, add_special_tokens=False).ids for text in ("a b", " b"))
@@ -126,9 +122,7 @@ class Tokenizer:
 
     @property
     def pad(self) -> int | None:
-        """Id with which other libraries may pad rows: a special token that no text begins or ends with; None without
-        one.
-        """
+        """Id with which other libraries may pad: a special token that no text begins or ends with; None without one."""
         name = self.special_tokens.get("pad_token")
         candidates = (None if name is None else self._engine.token_to_id(name), self.eos, self.unk)
         return next((token for token in candidates if token not in (None, *self.prefix, *self.suffix)), None)
@@ -158,27 +152,27 @@ class Tokenizer:
         return frozenset(self._valid_ids([*self._valid_ids(self.generation.get("eos_token_id")), self.eos]))
 
     def _valid_ids(self, ids: Any) -> list[int]:
-        """Return an id or a list of ids as a list, without values that are no id of the vocabulary."""
+        """Return the values of `ids`, one or a list, that are ids of the vocabulary."""
         candidates = ids if isinstance(ids, list) else [ids]
         return [token for token in candidates if isinstance(token, int) and 0 <= token < self.vocabulary]
 
     def boundary_tokens(self, special_tokens: bool) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the ids that are put before an example, and those put after it.
+        """Return the special ids that come before an example and those that come after it.
 
-        A pretrained model has its own, or none. Otherwise `special_tokens` decides: `<start>` and `<end>`, numbered
-        after the vocabulary, or none.
+        A pretrained tokenizer has its own; others use `<start>` and `<end>`, numbered after the vocabulary, if
+        `special_tokens`, else none.
         """
         if self.kind == PRETRAINED:
             return self.prefix, self.suffix
         return ((self.vocabulary,), (self.vocabulary + 1,)) if special_tokens else ((), ())
 
     def model_vocabulary(self, special_tokens: bool) -> int:
-        """Return a model's vocabulary size; `special_tokens` adds those that examples get in training."""
+        """Return the vocabulary size of a model with this tokenizer; `special_tokens` adds `<start>` and the like."""
         return self.vocabulary + (len(SPECIAL_TOKENS) if special_tokens and self.kind != PRETRAINED else 0)
 
     @property
     def description(self) -> str:
-        """Text with the kind and the vocabulary size."""
+        """Kind and vocabulary size as text, such as "words, V = 1,000"."""
         return f"{self.kind}, V = {self.vocabulary:,}"
 
     def __repr__(self) -> str:
@@ -306,13 +300,10 @@ class Tokenizer:
         default_config: Mapping[str, Any] | None = None,
         **generation: Any,
     ) -> "Tokenizer":
-        """Read a tokenizer's JSON file and the settings in the files next to it.
+        """Read a tokenizer's JSON file, whose kind is recognised, and the settings in the files next to it.
 
-        Args:
-            path: of the file `tokenizer.json`; its kind is recognised from its content.
-            vocabulary: vocabulary size of the model, which may be larger than the tokenizer's.
-            default_config: fields of `tokenizer_config.json` for those that the file lacks.
-            generation: the same for `generation_config.json`.
+        The model's `vocabulary` may be larger than the tokenizer's. `default_config` and `generation` are fields for
+        those that `tokenizer_config.json` and `generation_config.json` lack.
         """
         path = Path(path)
         try:
@@ -390,14 +381,12 @@ def _frequent_words(spec: Words, pieces: Iterable[str]) -> list[str]:
             threshold += 1
     least = spec.minimum_count
     ranked = sorted((-count, word) for word, count in counts.items() if count >= least and word not in (UNK, EOS))
-    if not ranked and least == 1:
+    if not ranked:
         raise DataError(
             f"the training text has no words: nothing of at most {MAX_WORD_LENGTH} characters between white space. "
             "Take characters or byte-pairs for it."
-        )
-    if not ranked:
-        raise DataError(
-            f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
+            if least == 1
+            else f"no word is seen {least} times in the training text. Set a lower minimum_count or give more text."
         )
     limit = None if spec.vocabulary is None else spec.vocabulary - 2
     return [word for _, word in ranked[:limit]]
@@ -422,14 +411,14 @@ def _train_byte_pairs(spec: BytePairs, pieces: Iterable[str]) -> Engine:
 
 
 class ChatTemplateFields(ForeignFields):
-    """Named chat template of a model that has several."""
+    """Name and Jinja source of one of several chat templates of a model."""
 
     name: str
     template: str
 
 
 class AddedTokenFields(ForeignFields):
-    """A special token that is an object with its own settings."""
+    """A special token that the configuration writes as an object, not as a string."""
 
     content: str
 
@@ -472,7 +461,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def characters_pipeline(alphabet: Iterable[str]) -> Engine:
-    """Build a pipeline with one token per character of the alphabet, numbered in order; others are an error."""
+    """Build a pipeline with one token per character of the alphabet, numbered in order; it refuses other characters."""
     engine = Engine(models.WordLevel({character: number for number, character in enumerate(alphabet)}))
     engine.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     engine.decoder = decoders.Fuse()
@@ -503,7 +492,7 @@ def byte_pairs_pipeline(vocabulary: Mapping[str, int], merges: Iterable[tuple[st
 
 
 def _cutting_rules(engine: Engine) -> tuple[Any, ...]:
-    """Return all settings of a pipeline that decide how it splits text: everything but the vocabulary."""
+    """Return the settings of a pipeline that decide how it splits text, to compare with those of another."""
     pipeline = json.loads(engine.to_str())
     return pipeline["model"]["type"], pipeline["normalizer"], pipeline["pre_tokenizer"], pipeline["added_tokens"]
 
@@ -515,21 +504,14 @@ _CUTTING_RULES = {
 }
 
 
-def pipeline_kind(engine: Engine) -> str | None:
-    """Return the kind of trained tokenizer that a pipeline is (characters, words or byte-pairs); None for any other.
+def _detect_kind(engine: Engine, source: str) -> str:
+    """Return "characters", "words" or "byte-pairs" if Lemma trained the tokenizer, else "pretrained"; check its ids.
 
-    >>> pipeline_kind(characters_pipeline("abc")), pipeline_kind(words_pipeline(["a"]))
-    ('characters', 'words')
+    >>> _detect_kind(characters_pipeline("abc"), "tokenizer.json")
+    'characters'
     """
-    return next((kind for kind, rules in _CUTTING_RULES.items() if rules == _cutting_rules(engine)), None)
-
-
-def _check_kind(engine: Engine, source: str) -> str:
-    """Return the kind of a pipeline, "pretrained" for any other; check that its vocabulary fits.
-
-    An error names `source`.
-    """
-    kind, numbers = pipeline_kind(engine), engine.get_vocab()
+    rules, numbers = _cutting_rules(engine), engine.get_vocab()
+    kind = next((kind for kind, expected in _CUTTING_RULES.items() if rules == expected), None)
     if kind is None:
         if not numbers:
             raise DataError(f"{source}: this tokenizer has no tokens.")
@@ -548,7 +530,7 @@ def _check_kind(engine: Engine, source: str) -> str:
 
 
 def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code_points"]:
-    """Return an array of the id of every Unicode code point; −1 for characters without one."""
+    """Return an array of the token id of every Unicode code point; −1 for characters without one."""
     table = np.full(0x110000, -1, dtype=np.int32)
     for character, number in vocabulary.items():
         table[ord(character)] = number
@@ -556,21 +538,21 @@ def _code_point_table(vocabulary: Mapping[str, int]) -> Int32[np.ndarray, " code
 
 
 def _encode_characters(table: Int32[np.ndarray, " code_points"], texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Return the concatenated ids of texts by the table of code points, and the bounds of each text."""
+    """Encode texts by the table of ids by code point; return their concatenated ids and the bounds of each text."""
     points = np.frombuffer("".join(texts).encode("utf-32-le"), dtype="<u4")
     return table[points].astype(np.int64), np.cumsum([0, *map(len, texts)])
 
 
-def _encode_words(numbers: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Return the concatenated ids of the words of texts, and the bounds of each text; `numbers` are the words' ids."""
+def _encode_words(word_ids: Mapping[str, int], texts: Sequence[str]) -> tuple[Ids, Ids]:
+    """Encode texts by the ids of their words; return their concatenated ids and the bounds of each text."""
     words = [split_words(text) for text in texts]
     bounds = np.cumsum([0, *map(len, words)])
-    ids = map(numbers.get, chain.from_iterable(words), repeat(numbers[UNK]))
+    ids = map(word_ids.get, chain.from_iterable(words), repeat(word_ids[UNK]))
     return np.fromiter(ids, np.int64, bounds[-1]), bounds
 
 
 def _encode_with_library(engine: Engine, texts: Sequence[str]) -> tuple[Ids, Ids]:
-    """Return the concatenated ids that the `tokenizers` library gives for texts, and the bounds of each text."""
+    """Encode texts by the `tokenizers` library; return their concatenated ids and the bounds of each text."""
     try:
         lists = [encoding.ids for encoding in engine.encode_batch_fast(list(texts), add_special_tokens=False)]
     except Exception as error:  # the library raises nothing narrower
@@ -589,7 +571,7 @@ def split_words(text: str) -> list[str]:
 
 
 class BytePairEncoder:
-    """The library's encoder with a cache: it is asked once for every different chunk of text.
+    """Byte-pair encoder with a cache: the `tokenizers` library encodes every different chunk of text once.
 
     A chunk is a run of non-spaces with the space before it, or a run of white space: a coarser cut than GPT-2's rule
     makes, at positions where that rule always cuts. Natural text repeats its chunks, which makes this several times as
@@ -606,7 +588,7 @@ class BytePairEncoder:
         self._clear_cache()
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[Ids, Ids]:
-        """Return the concatenated ids of texts, and the bounds of each text."""
+        """Return the concatenated ids of texts, and bounds: text i has the ids from bounds[i] to bounds[i + 1]."""
         chunks = [self._CHUNK.findall(text) for text in texts]
         firsts = np.cumsum([0, *map(len, chunks)])
         with self._lock:

@@ -19,8 +19,8 @@ import numpy as np
 from jaxtyping import Int64
 
 from lemma.data.batches import PAD
-from lemma.data.corpora import TREEBANKS, fetch_corpus, resolve_user_path
-from lemma.data.splits import Splits, describe_overlaps, split_files
+from lemma.data.corpora import TREEBANKS, fetch_corpus
+from lemma.data.splits import Splits, describe_overlaps, resolve_user_path, split_files
 from lemma.data.text import decode_span, open_text
 from lemma.errors import DataError, describe_unknown
 from lemma.files import Progress, files_hash, parse_json, text_hash, write_atomically
@@ -64,8 +64,8 @@ class Sentence:
         """Return every arc as (head, dependent, relation), words counted from 1."""
         return [(head, index + 1, self.relations[index]) for index, head in enumerate(self.heads)]
 
-    def is_punctuation(self) -> tuple[bool, ...]:
-        """Return for each word whether it is punctuation, by its part of speech or else by its relation."""
+    def punctuation_mask(self) -> tuple[bool, ...]:
+        """Return for each word whether it is punctuation, by its part of speech or else by its relation to its head."""
         tags = self.tags or ("_",) * len(self.words)
         return tuple(
             tag == "PUNCT" or (tag == "_" and relation == "punct")
@@ -77,7 +77,7 @@ class Sentence:
 
 
 def read_conllu(path: Path) -> tuple[tuple[Sentence, ...], list[str]]:
-    """Read the dependency trees of a CoNLL-U file; return them, and notes on rows that were skipped."""
+    """Return the dependency trees of a CoNLL-U file, and notes on rows that were skipped."""
     skipped: dict[str, int] = {}
     sentences = tuple(sentence for _, sentence in iter_sentences(path, skipped))
     return sentences, [f"{path.name}: {count:,} {kind}" for kind, count in skipped.items() if count]
@@ -126,7 +126,7 @@ def iter_depth_first(heads: Sequence[int]) -> Iterator[int]:
 
 
 def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
-    """Yield the numbered rows of each sentence, comments included: those between two blank lines."""
+    """Yield the lines of each sentence as (line number, columns), comments included; blank lines separate them."""
     rows: list[NumberedRow] = []
     pending, number = "", 0
     for text in chain(decode_span(open_text(path)), ["\n\n"]):  # a blank line ends the last sentence
@@ -142,10 +142,7 @@ def _sentence_rows(path: Path) -> Iterator[list[NumberedRow]]:
 
 
 def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path) -> Sentence:
-    """Build a sentence from its numbered rows; add the rows that are not words to the counts in `skipped`.
-
-    `path` is the file, for errors.
-    """
+    """Build a sentence from its rows (line number, columns); count rows that are not words in `skipped`, by kind."""
     comments = {"sent_id": "", "label": ""}
     lines: list[int] = []
     words: list[list[str]] = []
@@ -175,12 +172,9 @@ def _parse_sentence(rows: list[NumberedRow], skipped: dict[str, int], path: Path
 
 
 def _parse_heads(words: Sequence[Sequence[str]], lines: Sequence[int], path: Path) -> tuple[int, ...]:
-    """Return the head of each word, counted from 1, 0 for the root; heads that form no tree are an error.
+    """Return the head of each word, counted from 1 (0: root); raise a DataError if they form no tree.
 
-    Args:
-        words: columns of each word's row.
-        lines: line number of each row, for errors.
-        path: of the file, for errors.
+    `words` has the columns of each word's row, and `lines` its line number for errors.
     """
     heads: list[int] = []
     for line, columns in zip(lines, words, strict=True):
@@ -226,9 +220,9 @@ class Lexicon:
 
     @classmethod
     def from_sentences(cls, sentences: Iterable[Sentence], minimum_count: int, buckets: int) -> "Lexicon":
-        """Build a lexicon of all relations and of the words that occur at least `minimum_count` times.
+        """Build a lexicon of all relations and of words that occur `minimum_count` times.
 
-        `buckets` is the number of rows that pieces of words are hashed to.
+        `buckets` is the number of hash buckets for pieces of words.
         """
         words: Counter[str] = Counter()
         relations: Counter[str] = Counter()
@@ -245,14 +239,14 @@ class Lexicon:
 
     @property
     def description(self) -> str:
-        """Text with the vocabulary size and the number of relations."""
+        """Vocabulary size and number of relations as text."""
         return f"words of a treebank, V = {self.vocabulary:,}, {len(self.relations)} relations"
 
     def __repr__(self) -> str:
         return f"<Lexicon: {self.description}>"
 
     def encode(self, words: Sequence[str]) -> Int64[np.ndarray, "words columns"]:
-        """Return a row for each word: its id, then the ids of its pieces."""
+        """Return a row for each word: its id, then those of its pieces (prefixes, suffixes, spelling and shape)."""
         return np.array([self._encode_word(word) for word in words], np.int64).reshape(len(words), 1 + NUM_PIECES)
 
     def relation_id(self, relation: str) -> int:
@@ -260,7 +254,7 @@ class Lexicon:
         return self._relation_ids.get(relation, -1)
 
     def _encode_word(self, word: str) -> list[int]:
-        """Return a word's id and the ids of its pieces, cached."""
+        """Return the row of one word as `encode` does, cached."""
         ids = self._encoded.get(word)
         if ids is None:
             pieces = [zlib.crc32(piece.encode("utf-8", "surrogatepass")) % self.buckets for piece in word_pieces(word)]
@@ -390,9 +384,9 @@ def split_words(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Trees:
-    """Sentences with trees, and the same as numbers: sentence i owns the rows bounds[i] to bounds[i + 1].
+    """Sentences with dependency trees, and their words as rows of ids: bounds[i] to bounds[i + 1] are sentence i's.
 
-    Without a lexicon there are no numbers: such trees are only compared with.
+    Without a lexicon there are no ids: such trees are only compared with.
     """
 
     sentences: tuple[Sentence, ...]
@@ -400,7 +394,7 @@ class Trees:
 
     @cached_property
     def rows(self) -> Int64[np.ndarray, "words columns"]:
-        """Ids of all sentences' words: one row per word with its id and those of its pieces."""
+        """Rows of ids of all sentences' words, as `Lexicon.encode` returns them."""
         return np.concatenate([self._lexicon.encode(sentence.words) for sentence in self.sentences])
 
     @cached_property
@@ -425,7 +419,7 @@ class Trees:
 
     @property
     def _lexicon(self) -> Lexicon:
-        """The lexicon, which must exist; a treebank without sentences is an error."""
+        """The lexicon, which must be set; raise a DataError if there are no sentences."""
         if not self.sentences:
             raise DataError("no sentences to train or evaluate on. Give a treebank that holds some.")
         assert self.lexicon is not None
@@ -438,8 +432,7 @@ class Trees:
     def batch(
         self, indices: Sequence[int] | np.ndarray
     ) -> tuple[Int64[np.ndarray, "batch positions columns"], Int64[np.ndarray, "batch words two"]]:
-        """Return the inputs and targets of the sentences with these indices: ids of the root and the words; heads and
-        relations.
+        """Return the inputs (ids of the root and the words) and the targets (heads and relations) of some sentences.
 
         Shorter sentences are padded with 0, and their targets with −1.
         """
@@ -465,13 +458,8 @@ def prepare_treebank(
 ) -> Splits[Trees]:
     """Read and split a treebank for training.
 
-    The splits are those provided by the user, else the treebank's, or else evenly spaced sentences are held out.
-
-    Args:
-        spec: the treebank and how it is split.
-        minimum_count: occurrences from which a word is in the lexicon.
-        buckets: number of rows that pieces of words are hashed to.
-        lexicon: of a trained model; by default one is built from the training sentences.
+    The splits are those provided by the user, else the treebank's, or else evenly spaced sentences are held out. The
+    lexicon is built from the training sentences (`Lexicon.from_sentences`), unless that of a trained model is passed.
     """
     files = _find_files(spec.treebank, progress)
     provided = {split: [_resolve_user_file(file)] for split, file in split_files(spec).items()}
@@ -489,7 +477,7 @@ def prepare_treebank(
         kind="treebank",
         items={split: Trees(split_sentences, lexicon) for split, split_sentences in sentences.items()},
         tokenizer=lexicon,
-        hash=_hash_files(files),
+        hash=files_hash(chain.from_iterable(files.values())),
         description=spec.treebank,
         model_sizes={"vocabulary": lexicon.vocabulary, "relations": len(lexicon.relations)},
         notes=(*notes, *replaced),
@@ -501,24 +489,22 @@ def prepare_treebank(
 def read_trees(name: str, progress: Progress | None = None, split: str | None = None) -> Splits[Trees]:
     """Read dependency trees to compare with, as one split: a file as a whole, or one split of a treebank or folder.
 
-    Args:
-        name: built-in treebank, or path of a CoNLL-U file or of a folder of such files.
-        split: by default `test`, or else the first of `validation` and `train` that exists.
+    `name` is a built-in treebank or a path; `split` is by default the first of test, validation and train that exists.
     """
     files = _find_files(name, progress)
     split = split or next(part for part in ("test", "validation", "train") if part in files)
     if split not in files:
         raise DataError(describe_unknown("split", split, files))
     description = f"{name} ({split})" if len(files) > 1 or name in TREEBANKS else name
-    files = {split: files[split]}
-    sentences, notes = _read_files(files)
-    return Splits("treebank", {split: Trees(sentences[split])}, None, _hash_files(files), description, {}, tuple(notes))
+    sentences, notes = _read_files({split: files[split]})
+    trees = {split: Trees(sentences[split])}
+    return Splits("treebank", trees, None, files_hash(files[split]), description, {}, tuple(notes))
 
 
 def hold_out_sentences(
     sentences: tuple[Sentence, ...], fraction: float
 ) -> tuple[tuple[Sentence, ...], tuple[Sentence, ...]]:
-    """Split sentences into training and validation; the fraction for validation is evenly spaced.
+    """Split sentences into training and validation; every 1/`fraction`-th sentence is for validation.
 
     >>> train, validation = hold_out_sentences(tuple("abcdefghij"), 0.2)
     >>> "".join(train), "".join(validation)
@@ -538,21 +524,16 @@ def _read_files(files: Mapping[str, Sequence[Path]]) -> tuple[dict[str, tuple[Se
     splits: dict[str, tuple[Sentence, ...]] = {}
     notes: list[str] = []
     for split, paths in files.items():
-        contents = [read_conllu(path) for path in paths]
-        splits[split] = tuple(sentence for sentences, _ in contents for sentence in sentences)
-        notes += [note for _, file_notes in contents for note in file_notes]
+        contents, file_notes = zip(*map(read_conllu, paths), strict=True)
+        splits[split] = tuple(chain.from_iterable(contents))
+        notes += chain.from_iterable(file_notes)
     return splits, notes
 
 
-def _hash_files(files: Mapping[str, Sequence[Path]]) -> str:
-    """Return the joined SHA-256 of the files of all splits."""
-    return files_hash(path for paths in files.values() for path in paths)
-
-
 def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
-    """Return the paths of a treebank by split, as the file names say; all are `train` if no name tells a split.
+    """Return the files of a built-in treebank, a folder or a single file by split, as their names indicate.
 
-    `name` is a built-in treebank, or the path of a file or folder.
+    All files are `train` if no name indicates a training split.
     """
     if name in TREEBANKS:
         paths = fetch_corpus(TREEBANKS[name], progress)
@@ -572,7 +553,7 @@ def _find_files(name: str, progress: Progress | None) -> dict[str, list[Path]]:
 
 def _resolve_user_file(name: str) -> Path:
     """Return the path of a user's CoNLL-U file; a folder or an unknown name is an error."""
-    path = resolve_user_path("treebank", name, "a CoNLL-U file")
+    path = resolve_user_path("treebank", name, TREEBANKS, "a CoNLL-U file")
     if exists(path) and path.is_dir():
         raise DataError(f"{path}: this is a folder; a CoNLL-U file is expected here.")
     return path

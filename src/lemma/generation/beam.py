@@ -62,7 +62,7 @@ class Translation:
 
 
 class BeamSearch:
-    """Beam search for the sources of one batch; those that are done leave it.
+    """Beam search for one batch of sources; finished sources leave the batch.
 
     Of all ways to extend the hypotheses of a source by one token, the most likely fill its open beams; one that ends
     with <end> closes its beam, so that the search grows narrower, and a beam of 1 always takes the most likely token.
@@ -99,7 +99,7 @@ class BeamSearch:
         return [self.best[source] for source in sorted(self.best)]
 
     def _extend(self) -> tuple[BeamScores, BeamIndices, BeamIndices]:
-        """Return the most likely extensions: their scores, the indices of the beams they extend, their new tokens."""
+        """Return each source's most likely extensions by a token: scores, indices of the extended beams, new tokens."""
         logits, self.state = self.step(self.tokens[:, :, -1].reshape(-1, 1), self.state)
         dtype = torch.promote_types(logits.dtype, torch.float32)
         logprobs = logits[:, -1].log_softmax(-1, dtype=dtype).index_fill(-1, self.forbidden, -torch.inf)
@@ -111,7 +111,11 @@ class BeamSearch:
         return sums.gather(1, best), best // self.vocabulary, best % self.vocabulary
 
     def _select(self, scores: BeamScores, parents: BeamIndices, new_tokens: BeamIndices, length: int) -> None:
-        """Continue the open beams with the best extensions; record complete ones, and drop sources that are done."""
+        """Continue the open beams with extensions from `_extend`; record complete ones, and drop finished sources.
+
+        Args:
+            length: tokens written so far, the new one included.
+        """
         ranks = torch.arange(scores.shape[1], device=scores.device)
         open_beams = torch.tensor(self.open_beams, device=scores.device)
         scores = scores.masked_fill(ranks >= open_beams[:, None], -torch.inf)
@@ -127,9 +131,10 @@ class BeamSearch:
         self._keep_sources(rows, scores, parents, tokens)
 
     def _record_complete(self, mask: Tensor, scores: BeamScores, tokens: BeamTokens, finished: bool) -> None:
-        """Store the best complete hypothesis of each source.
+        """Close a beam for each hypothesis where `mask` is True, and store it if it is the best of its source so far.
 
-        Each one, marked by `mask`, closes a beam of its source.
+        Args:
+            finished: True if they end with <end>, False if they are cut off at the maximal length.
         """
         rows = mask.nonzero()[:, 0].tolist()
         for row, score, ids in zip(rows, scores[mask].tolist(), tokens[mask].tolist(), strict=True):
@@ -139,7 +144,7 @@ class BeamSearch:
             self.best[source] = _better(self.best.get(source, complete), complete)
 
     def _can_improve(self, row: int, best_open: float) -> bool:
-        """Return whether the most likely open hypothesis of a source may still beat its best translation.
+        """Return whether an open hypothesis of score `best_open` may still beat the best translation of the row.
 
         No token makes a score higher, and no translation is longer than `max_tokens`.
         """
@@ -147,7 +152,7 @@ class BeamSearch:
         return best_open > -torch.inf and (best is None or best_open / self.max_tokens**self.penalty > best.normalised)
 
     def _keep_sources(self, rows: list[int], scores: BeamScores, parents: BeamIndices, tokens: BeamTokens) -> None:
-        """Continue with the sources at `rows` only; each beam gets the decoding state of the beam it extends."""
+        """Continue with the sources at `rows` only; each new beam gets the decoding state of the beam it extends."""
         index, beams = torch.tensor(rows, dtype=torch.long, device=scores.device), self.scores.shape[1]
         state_rows = (index[:, None] * beams + parents[index]).flatten()
         if len(rows) < len(scores) or parents.shape[1] != beams:
@@ -168,7 +173,7 @@ def _better(first: Translation, second: Translation) -> Translation:
 def translate(
     model: EncoderDecoderModel, sources: Sequence[Sequence[int] | np.ndarray], settings: Beam | None = None
 ) -> list[Translation]:
-    """Return the translation of each source, given as token ids without special tokens, independent of the others.
+    """Return the translation of each source (token ids without special tokens), whatever the other sources are.
 
     A beam may lose the greedy translation on its way and end with a worse one. So that it never does, the greedy one
     competes too: the normalised score of a wider beam is at least that of a beam of 1.
@@ -188,7 +193,7 @@ def max_source_length(model: EncoderDecoderModel) -> int:
 
 
 def _check_source(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray, index: int) -> list[int]:
-    """Return a source as a list of ints; raise InputError with its index if it is too long or has unknown tokens."""
+    """Return a source as a list of ints; if it is too long or has unknown tokens, raise InputError with its `index`."""
     num_added = 0 if model.spec.special_tokens else len(SPECIAL_TOKENS)  # they come after the tokenizer's own tokens
     ids, num_tokens = [int(token) for token in source], model.spec.vocabulary - num_added
     unknown = next((token for token in ids if not 0 <= token < num_tokens), None)
@@ -206,7 +211,7 @@ def _check_source(model: EncoderDecoderModel, source: Sequence[int] | np.ndarray
 
 
 def _search(model: EncoderDecoderModel, rows: Sequence[list[int]], settings: Beam, beam: int) -> list[Translation]:
-    """Return the best translation of every source with `beam` beams; sources of similar length share a batch."""
+    """Return the best translation of every source (row of token ids), in their order, by a search with `beam` beams."""
     max_tokens = min(settings.tokens or model.spec.context, model.spec.context)
     order = sorted(range(len(rows)), key=lambda index: len(rows[index]))
     size = max(1, min(MAX_SCORES // (beam * model.spec.vocabulary), MAX_BEAMS // beam))
@@ -235,6 +240,7 @@ class TranslatedText(Result):
 
     @property
     def title(self) -> str:
+        """Heading of the result."""
         return "translation"
 
     @property
@@ -254,11 +260,13 @@ class TranslatedText(Result):
         return "; ".join(notes)
 
     def blocks(self) -> Iterable[Block]:
+        """Yield the source with its translation, then the note if there is one."""
         yield Pre([(f"{self.source}\n", "prompt"), (self.text, "")])
         if self.note:
             yield Text(self.note, "note")
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name for JSON, and the note as "remark"."""
         return super().to_dict() | {"remark": self.note}
 
     def __str__(self) -> str:  # the text as it is, never wrapped
@@ -268,10 +276,7 @@ class TranslatedText(Result):
 def translate_texts(
     model: EncoderDecoderModel, tokenizer: Tokenizer, texts: Sequence[str], settings: Beam | None = None
 ) -> list[TranslatedText]:
-    """Return the translation of each text.
-
-    Characters that the tokenizer lacks and tokens past the context are left out.
-    """
+    """Return the translation of each text, without characters that the tokenizer lacks and tokens past the context."""
     if not model.spec.special_tokens and tokenizer.vocabulary + len(SPECIAL_TOKENS) != model.spec.vocabulary:
         raise InputError(
             f"the tokenizer has {tokenizer.vocabulary} tokens and the model {model.spec.vocabulary}, of which "

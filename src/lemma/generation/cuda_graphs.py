@@ -58,7 +58,7 @@ class FusedDecoder:
 
     @staticmethod
     def supports(model: DecoderModel, rows: int) -> bool:
-        """Return whether the kernels can run a model on so many rows: bfloat16, plain layers, known activations."""
+        """Return whether the kernels can run a model on `rows` sequences: bfloat16, plain layers, known activations."""
         parameter = next(model.parameters())
         return (
             rows <= MAX_ROWS
@@ -78,9 +78,9 @@ class FusedDecoder:
     def step(
         self, tokens: Int[Tensor, "batch 1"], slots: DecoderSlotCache, take_most_likely: bool = False
     ) -> Float[Tensor, "batch 1 vocabulary"]:
-        """Append the next token of each sequence to its slot, which must have room; return the logits of the next.
+        """Append `tokens`, one per sequence, to slots that have room; return the logits of the tokens after them.
 
-        With `take_most_likely`, the most likely tokens are written into `tokens` and into the slots.
+        With `take_most_likely`, the most likely next tokens are written into `tokens` and into the slots.
         """
         model = self.model
         scale = model.scale or 1.0
@@ -129,7 +129,11 @@ def supports_attention(attention: Attention) -> bool:
 
 
 def build_rotary_tables(rotary: RotaryEmbedding, capacity: int, width: int) -> RotaryTables:
-    """Return signed sines and cosines of each position, and the partner of each coordinate; the rest is not rotated."""
+    """Return the signed sines and cosines of `capacity` positions, and each coordinate's partner in the rotation.
+
+    Args:
+        width: of a head; coordinates past the rotated ones have themselves as partner.
+    """
     size, columns = rotary.rotary_dim, torch.arange(width, device=rotary.table.device)
     rows, table = rotary.table[:capacity].float(), torch.zeros(capacity, 2, width, device=rotary.table.device)
     table[:, 1] = 1.0
@@ -145,7 +149,7 @@ def build_rotary_tables(rotary: RotaryEmbedding, capacity: int, width: int) -> R
 
 
 class CudaGraphStep:
-    """A decoder's step, replayed from a CUDA graph until its slots are full; then the model itself reads on.
+    """A decoder's step, replayed from a CUDA graph until its slots are full; then computed by the model itself.
 
     Where the next token depends on nothing but the logits, the graph samples it and continues with it: `pop_tokens`
     returns those tokens, and a call with them computes nothing, since they have been read. While the host looks at some
@@ -171,9 +175,10 @@ class CudaGraphStep:
         self._capture(slots)
 
     def try_reuse(self, cache: DecoderCache, max_length: int, fallback: Step, settings: Sampling) -> bool:
-        """Load other sequences (`cache`) if the graph is idle and has room for `max_length` tokens.
+        """Load the sequences of `cache` if the graph is idle and of the same settings and size; return whether it did.
 
-        Return whether it did.
+        Args:
+            fallback: the model's own step, for full slots.
         """
         is_same = all(getattr(self.settings, name) == getattr(settings, name) for name in GRAPH_SETTINGS)
         is_same = is_same and self.slots.max_length == max_length and len(self.slots.tokens) == len(cache.tokens)
@@ -209,10 +214,7 @@ class CudaGraphStep:
         return self.logits, state
 
     def pop_tokens(self) -> Int[Tensor, " batch"] | None:
-        """Return the next tokens, if the graph has sampled them (`NO_TOKEN` for NaN logits).
-
-        None if the caller samples.
-        """
+        """Return the tokens that the graph has sampled next (`NO_TOKEN` for NaN logits); None if the caller samples."""
         return torch.tensor(self.ready_tokens.popleft()) if self.ready_tokens else None
 
     @property
@@ -221,7 +223,7 @@ class CudaGraphStep:
         return bool(self.ready_tokens) or self.in_flight is not None
 
     def _reset(self, fallback: Step, settings: Sampling) -> None:
-        """Set the step for full slots and the sampling settings; drop tokens sampled for earlier sequences."""
+        """Set the step for full slots (`fallback`) and the sampling settings; drop tokens of earlier sequences."""
         self.fallback, self.settings = fallback, settings
         self.samples_on_gpu = not (settings.depends_on_history or settings.logit_bias or settings.logprobs is not None)
         self.ready_tokens: deque[list[int]] = deque()
@@ -267,9 +269,9 @@ class CudaGraphStep:
         self.draw_index.zero_()
 
     def _launch(self, sequences: list[TokenSequence]) -> tuple[Tensor, torch.cuda.Event] | None:
-        """Start sampling the next tokens of all sequences.
+        """Start sampling the next tokens of all sequences; return None if no more are needed.
 
-        Return their tensor and its CUDA event, None if no tokens are needed.
+        Otherwise return their tensor on the host, (sequence, token), and the CUDA event after which it is filled.
         """
         unread = self.num_launched - self.slots.length
         needed = max(self.settings.tokens - len(sequence.tokens) for sequence in sequences) - unread
@@ -319,7 +321,9 @@ def make_graph_step(
 ) -> tuple[CudaGraphStep | None, State]:
     """Return a step that replays a CUDA graph, and the state as slots; (None, state) where a graph would not be faster.
 
-    `fallback` is the model's own step. In bfloat16 the model's weights are copied, and the cache is converted.
+    Args:
+        fallback: the model's own step, for full slots.
+        dtype: bfloat16 to copy float32 weights and convert the cache; None to leave them.
     """
     if has_hooks(model) or not isinstance(model, DecoderModel) or not model.supports_slots():
         return None, state

@@ -72,7 +72,7 @@ StepLogits = list[tuple[list[TokenSequence], Logits]]
 
 @dataclass(eq=False)
 class PromptPrefill:
-    """A prompt that is being read, chunk by chunk."""
+    """A prompt that is being read chunk by chunk, and its sequences that start afterwards."""
 
     request: TextRequest
     sequences: list[TokenSequence]
@@ -97,11 +97,11 @@ class SequenceGroup:
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Key that is equal for groups whose states can be joined into one."""
+        """(Name, shape without the batch) of each state tensor; groups for which it is equal can be merged."""
         return tuple((name, *tensor.shape[1:]) for name, tensor in self.state.tensors().items())
 
     def drop_finished(self) -> "SequenceGroup":
-        """Return the group without the sequences that have stopped."""
+        """Return the group without the sequences that have stopped; unchanged if a CUDA graph needs its rows."""
         rows = [row for row, sequence in enumerate(self.sequences) if not sequence.stop_reason]
         if len(rows) == len(self.sequences):
             return self
@@ -116,7 +116,7 @@ class SequenceGroup:
 
     @staticmethod
     def merge(groups: Sequence["SequenceGroup"]) -> "list[SequenceGroup]":
-        """Return groups in which those of equal `shape` are joined."""
+        """Return one group for each distinct `shape`, with the sequences of all groups of that shape."""
         by_shape: dict[tuple[Any, ...], list[SequenceGroup]] = {}
         for group in groups:
             by_shape.setdefault(group.shape, []).append(group)
@@ -132,7 +132,7 @@ class SequenceGroup:
 class BatchEngine:
     """A decoding engine for many requests, with at most `rows` sequences at once.
 
-    `step` returns the events since the last one. Not thread-safe: one thread does everything.
+    `step` returns the new events. Not thread-safe: one thread does everything.
 
     >>> engine = BatchEngine(model, tokenizer)  # doctest: +SKIP
     >>> engine.add(TextRequest((5, 8), Sampling(tokens=20)))  # doctest: +SKIP
@@ -173,6 +173,7 @@ class BatchEngine:
         self.waiting: OrderedDict[Hashable, deque[PromptPrefill]] = OrderedDict()
         self.prefilling: deque[PromptPrefill] = deque()
         self.groups: list[SequenceGroup] = []
+        self.events: list[TextEvent] = []  # of the step that runs
         self.step_model = fast_copy(model)
         self.slots: SlotBatch | None = None
         uses_slots = not same_length and self.step_model is not model
@@ -193,7 +194,7 @@ class BatchEngine:
 
     @cached_property
     def step_single(self) -> Callable[[Tensor, State], tuple[Tensor, State]]:
-        """The fastest function (token, state) → (logits, state) for a single sequence."""
+        """Function (token, state) → (logits, state) that is fastest for a single sequence."""
         if supports_numpy(self.model) and not has_hooks(self.model):
             return partial(step_in_numpy, self.model, self.step_model)
         return self.step_model
@@ -210,7 +211,7 @@ class BatchEngine:
         return bool(self.waiting or self.groups or self.prefilling or (self.slots and self.slots.num_active))
 
     def add(self, request: TextRequest) -> list[TokenSequence]:
-        """Queue a request and return its sequences; refuse tokens that the model does not have."""
+        """Queue a request and return its `settings.samples` sequences; raise an error for tokens the model lacks."""
         for name in ("stop_tokens", "logit_bias"):
             check_tokens(name, getattr(request.settings, name), self.model.spec.vocabulary)
         check_tokens("prompt", request.prompt, self.model.spec.vocabulary)
@@ -227,7 +228,7 @@ class BatchEngine:
         return sequences
 
     def cancel(self, owner: Hashable) -> None:
-        """Drop all requests of an owner; their rows are free at the next step."""
+        """Drop all requests whose `owner` is this one; their rows are free at the next step."""
         self.waiting.pop(owner, None)
         self.prefilling = deque(prompt for prompt in self.prefilling if prompt.request.owner != owner)
         in_slots = self.slots.sequences if self.slots else []
@@ -236,7 +237,7 @@ class BatchEngine:
                 sequence.stop("told")
 
     def close(self) -> None:
-        """Release CUDA graphs for reuse."""
+        """Mark CUDA graphs as free for reuse by another engine."""
         for group in self.groups:
             if group.graph_step:
                 group.graph_step.is_idle = True
@@ -251,23 +252,23 @@ class BatchEngine:
 
     def step(self) -> list[TextEvent]:
         """Extend every sequence by a token and read a chunk of waiting prompts; return the events of this step."""
-        events: list[TextEvent] = []
+        self.events = []
         inference = nullcontext() if torch.is_inference_mode_enabled() else torch.inference_mode()
         with self._step_context(), inference:
-            outputs = self._decode(events)
+            outputs = self._decode()
             if self.waiting or self.prefilling:
                 self._admit_requests()
                 for chunks in self._take_chunks():
-                    outputs += self._prefill(chunks, events)
+                    outputs += self._prefill(chunks)
             if len(outputs) == 1:
-                self._sample(*outputs[0], events)
+                self._sample(*outputs[0])
             elif outputs:
                 sequences = [sequence for batch, _ in outputs for sequence in batch]
-                self._sample(sequences, torch.cat([logits for _, logits in outputs]), events)
-        return events
+                self._sample(sequences, torch.cat([logits for _, logits in outputs]))
+        return self.events
 
-    def _decode(self, events: list[TextEvent]) -> StepLogits:
-        """Read the last token of every running sequence; return the sequences with their logits."""
+    def _decode(self) -> StepLogits:
+        """Read the last token of every running sequence; return (sequences, logits of their next tokens) by batch."""
         if self.same_length and (self.waiting or self.prefilling):
             return []  # sequences that stay together start together
         groups = [group for group in map(SequenceGroup.drop_finished, self.groups) if group.sequences]
@@ -285,14 +286,14 @@ class BatchEngine:
         for group in SequenceGroup.merge(groups) if len(groups) > 1 else groups:
             logits = self._step_group(group)
             stepped.append(group)
-            self._check_loops(group.sequences, group.state, events)
+            self._check_loops(group.sequences, group.state)
             outputs.append((group.sequences, logits))
         if slots and slots.num_active:
             sequences, logits, windows = slots.step()
             assert slots.slots
             for sequence in sequences:
                 if sequence.is_greedy:
-                    self._check_loops([sequence], windows.get(sequence, slots.slots), events)
+                    self._check_loops([sequence], windows.get(sequence, slots.slots))
             outputs.append((sequences, logits))
             stepped += [SequenceGroup([sequence], window) for sequence, window in windows.items()]
         self.groups = stepped
@@ -319,7 +320,7 @@ class BatchEngine:
         return logits.select(1, -1)
 
     def _admit_requests(self) -> None:
-        """Start reading prompts of queued requests as rows become free, in turn for each owner."""
+        """Move queued prompts to those being read as rows become free, one owner after the other."""
         running = self.num_running
         while self.waiting:
             owner, queue = next(iter(self.waiting.items()))
@@ -333,7 +334,7 @@ class BatchEngine:
             self.waiting.move_to_end(owner) if queue else self.waiting.pop(owner)
 
     def _take_chunks(self) -> list[list[PromptChunk]]:
-        """Return the prompt tokens to read in this step, in lists that can each be read in one call."""
+        """Return (prompt, its tokens to read in this step) pairs, in lists that can each be read in one model call."""
         groups: dict[Hashable, list[PromptChunk]] = {}
         widths: dict[int, int] = {}  # of groups with padding, by length bucket
         budget = self.chunk
@@ -354,8 +355,11 @@ class BatchEngine:
             groups.setdefault(key, []).append((prompt, prompt.tokens[prompt.position : prompt.position + size]))
         return list(groups.values())
 
-    def _prefill(self, chunks: list[PromptChunk], events: list[TextEvent]) -> StepLogits:
-        """Read chunks of prompts, equal ones once; start the sequences of complete prompts and return their logits."""
+    def _prefill(self, chunks: list[PromptChunk]) -> StepLogits:
+        """Read chunks in one model call, equal ones once; start and return the sequences of prompts that are now read.
+
+        They come with the logits of their first tokens.
+        """
         row_of = {tokens: row for row, tokens in enumerate(dict.fromkeys(tokens for _, tokens in chunks))}
         longest = max(map(len, row_of))  # padding after a shorter one changes nothing before it
         rows = [(*tokens, *[0] * (longest - len(tokens))) for tokens in row_of]
@@ -374,7 +378,7 @@ class BatchEngine:
                 continue
             if request.score_prompt and prompt.sequences[0].index == 0:
                 logprobs = tuple(prompt.logprobs) if request.prompt else ()  # not of the token that starts every text
-                events.append(TextEvent(request, 0, prompt_logprobs=logprobs))
+                self.events.append(TextEvent(request, 0, prompt_logprobs=logprobs))
             if request.generates:
                 count = len(prompt.sequences)
                 sequences += prompt.sequences
@@ -382,14 +386,18 @@ class BatchEngine:
                 padding += [longest - len(tokens)] * count
             else:
                 empty = GeneratedTokens(request.prompt, (), None, "length", 0.0)
-                events += [TextEvent(request, sequence.index, result=empty) for sequence in prompt.sequences]
+                self.events += [TextEvent(request, sequence.index, result=empty) for sequence in prompt.sequences]
         if not sequences:
             return []
-        self._start_sequences(sequences, state, state_rows, padding, events)
+        self._start_sequences(sequences, state, state_rows, padding)
         return [(sequences, logits[state_rows, [-1 - padded for padded in padding]])]
 
     def _score_prompt(self, prompt: PromptPrefill, logits: Float[Tensor, "time vocabulary"], size: int) -> None:
-        """Append to a prompt's log-probabilities those of the tokens after each of the `size` tokens just read."""
+        """Append to a prompt's log-probabilities those of the tokens that follow each of the `size` tokens just read.
+
+        Args:
+            logits: after each of these tokens.
+        """
         following = prompt.tokens[prompt.position + 1 : prompt.position + size + 1]
         targets = torch.tensor(following, dtype=torch.long, device=self.device)
         logprobs = token_logprobs(logits[: len(following)], targets, prompt.request.settings.logprobs or 0)
@@ -399,20 +407,11 @@ class BatchEngine:
         prompt.logprobs += logprobs
 
     def _start_sequences(
-        self,
-        sequences: list[TokenSequence],
-        state: State,
-        state_rows: list[int],
-        padding: list[int],
-        events: list[TextEvent],
+        self, sequences: list[TokenSequence], state: State, state_rows: list[int], padding: list[int]
     ) -> None:
-        """Give each sequence, whose prompt has been read, a row of the batch.
+        """Add sequences to the running batch, after their prompts have been read.
 
-        Args:
-            state: state after the prompts.
-            state_rows: row of each sequence in it.
-            padding: number of padding tokens at the end of each row.
-            events: list to which the sequences' events are appended.
+        Sequence i is row `state_rows[i]` of the state, which ends with `padding[i]` tokens of padding.
         """
         count = len(next(iter(state.tensors().values())))
         is_single = len(sequences) == count == 1 and self.num_running == 0 and not self.waiting
@@ -421,20 +420,22 @@ class BatchEngine:
             state = state if state_rows == list(range(count)) else state.select_rows(torch.tensor(state_rows))
             self.groups.append(SequenceGroup(sequences, state))
             state_rows = list(range(len(sequences)))
-        self._check_loops(sequences, state, events, state_rows)
+        self._check_loops(sequences, state, state_rows)
 
-    def _check_loops(
-        self, sequences: list[TokenSequence], state: State, events: list[TextEvent], rows: Sequence[int] = ()
-    ) -> None:
-        """Search for loops of sequences at temperature 0, and finish those that are to stop at a loop."""
+    def _check_loops(self, sequences: list[TokenSequence], state: State, rows: Sequence[int] = ()) -> None:
+        """Search for loops of sequences at temperature 0, and finish those that are to stop at a loop.
+
+        Args:
+            rows: row of each sequence in the state; 0, 1, … if empty.
+        """
         for index, sequence in enumerate(sequences):
             if sequence.is_greedy and not sequence.stop_reason:
                 sequence.check_loop(state, rows[index] if rows else index, self.model)
                 if sequence.stop_reason:
-                    events.append(sequence.finish())
+                    self.events.append(sequence.finish())
 
-    def _sample(self, sequences: list[TokenSequence], logits: Logits, events: list[TextEvent]) -> None:
-        """Sample the next token of every sequence from its logits, and append the resulting events to `events`."""
+    def _sample(self, sequences: list[TokenSequence], logits: Logits) -> None:
+        """Sample the next token of every sequence from its logits, and append it to the sequence."""
         graph_tokens = None
         if self.groups and self.groups[0].graph_step:
             graph_tokens = self.groups[0].graph_step.pop_tokens()
@@ -445,7 +446,7 @@ class BatchEngine:
         by_key: dict[tuple[Any, ...], list[int]] = {}
         for row, sequence in enumerate(sequences):
             if is_nan and is_nan[row] and not sequence.stop_reason:
-                self._fail(sequence, InputError(NAN_LOGITS), events)
+                self._fail(sequence, InputError(NAN_LOGITS))
             if not sequence.stop_reason:  # it may have ended in a loop, or keep its row for a while
                 by_key.setdefault(sequence.sampling_key, []).append(row)
         pending = deque(by_key.values())
@@ -462,7 +463,7 @@ class BatchEngine:
                     if len(batch) > 1:
                         pending.extend([row] for row in rows)
                     else:
-                        self._fail(batch[0], error, events)
+                        self._fail(batch[0], error)
                     continue
             logprobs = [None] * len(batch)
             if settings.logprobs is not None:
@@ -471,21 +472,20 @@ class BatchEngine:
                 self.groups[0].next_tokens = tokens
             for sequence, token, logprob in zip(batch, tokens.tolist(), logprobs, strict=True):
                 if event := sequence.append(token, logprob):
-                    events.append(event)
+                    self.events.append(event)
 
     def _sample_batch(self, batch: list[TokenSequence], settings: Sampling, logits: Logits) -> Int[Tensor, " rows"]:
-        """Return the sampled next token of sequences with equal settings, each by its own random numbers."""
+        """Return the next token of each sequence, sampled from its row of `logits` by its own random numbers."""
         if settings.logit_bias or settings.depends_on_history:
             tokens = torch.stack([sequence.all_tokens(self.device) for sequence in batch])
             logits = adjust_logits(logits, settings, tokens, len(batch[0].tokens))
         uniforms = () if settings.is_greedy else [sequence.random.random() for sequence in batch]
         return sample_tokens(logits, settings, uniforms)
 
-    @staticmethod
-    def _fail(sequence: TokenSequence, error: InputError, events: list[TextEvent]) -> None:
-        """Stop a sequence and append an event with its error to `events`."""
+    def _fail(self, sequence: TokenSequence, error: InputError) -> None:
+        """Stop a sequence and report its error as an event."""
         sequence.stop("told")
-        events.append(TextEvent(sequence.request, sequence.index, error=error))
+        self.events.append(TextEvent(sequence.request, sequence.index, error=error))
 
 
 @torch.inference_mode()
@@ -505,6 +505,11 @@ def generate(
     seeded by seed + row, and does not depend on other rows. Only the rounding of batched matrix products may differ in
     the last bit from that of the row alone: so a choice can differ where tokens are equally likely up to that bit, and
     nowhere else.
+
+    Args:
+        prompts: token ids, at least one each.
+        eos: id of the token that ends a row; None if there is none.
+        on_token: called with (row, token id) for each token at once; the row ends if it returns True.
     """
     if settings.stop:
         raise InputError(f"stop = {settings.stop!r}: stop strings need a tokenizer. Use generate_text, or stop_tokens.")
@@ -533,10 +538,13 @@ def generate_text(
 
     A prompt without tokens starts from `<eos>`; if the tokenizer has none, from a newline; if its alphabet has none,
     from token 0. Of a prompt with more than `max_prompt_tokens` tokens, only the last ones are read.
+
+    Args:
+        on_text: called with (index of the text, its next piece) at once; that text ends if it returns True.
     """
     decodes_pieces = on_text is not None or bool(settings.stop)
     answer: object = None
-    with closing(_stream_pieces(model, tokenizer, prompts, settings, decodes_pieces, max_prompt_tokens)) as pieces:
+    with closing(stream_text(model, tokenizer, prompts, settings, decodes_pieces, max_prompt_tokens)) as pieces:
         while True:
             try:
                 index, piece = pieces.send(answer)
@@ -547,13 +555,6 @@ def generate_text(
 
 @torch.inference_mode()
 def stream_text(
-    model: LanguageModel, tokenizer: Tokenizer, prompts: Sequence[str], settings: Sampling
-) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield (index of a text, its next piece of complete characters); a True sent to the generator ends that text."""
-    return (yield from _stream_pieces(model, tokenizer, prompts, settings))
-
-
-def _stream_pieces(
     model: LanguageModel,
     tokenizer: Tokenizer,
     prompts: Sequence[str],
@@ -561,7 +562,10 @@ def _stream_pieces(
     decodes_pieces: bool = True,
     max_prompt_tokens: int | None = None,
 ) -> Generator[tuple[int, str], object, list[Generation]]:
-    """Yield (index of a text, its next piece); without `decodes_pieces` each text is decoded at its end only."""
+    """Yield (index of a text, its next piece of complete characters); a True sent to the generator ends that text.
+
+    Return all texts at the end. Without `decodes_pieces` each is decoded at its end only, and nothing is yielded.
+    """
     for prompt in prompts:
         check_type("prompt", prompt, str, "a text")
     start = -max_prompt_tokens if max_prompt_tokens else 0
@@ -603,7 +607,13 @@ def _start_engine(
     decode_text: bool = False,
     stream: bool = True,
 ) -> Iterator[tuple[BatchEngine, list[TokenSequence]]]:
-    """Yield a new engine to which all prompts are added, and their sequences; close the engine afterwards."""
+    """Yield a new engine with all prompts (token ids) queued, and their sequences; close the engine afterwards.
+
+    Args:
+        eos: id of the token that ends a sequence, if there is no tokenizer.
+        decode_text: whether sequences decode their text.
+        stream: whether there is an event for each piece, not only for the end.
+    """
     count, same_length = settings.samples, len({len(prompt) or 1 for prompt in prompts}) == 1
     rows, device = max(1, count * len(prompts)), next(model.parameters()).device
     if device.type == "cuda":

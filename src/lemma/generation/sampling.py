@@ -20,22 +20,21 @@ PRECISIONS = ("auto", "float32", "bfloat16")
 NAN_LOGITS = "the model's logits are not numbers (NaN): its weights are damaged. Use an earlier checkpoint."
 Logits = Float[Tensor, "rows vocabulary"]
 
-INTEGERS = ("tokens", "top_k", "no_repeat_ngram", "logprobs", "samples", "seed")
-NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "frequency_penalty", "presence_penalty")
-LIMITS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "tokens": (lambda value: value >= 1, "is less than 1: say how many tokens to generate"),
-    "temperature": (lambda value: 0 <= value < math.inf, "is not a number from 0 (always the most likely) up"),
-    "top_k": (lambda value: value >= 1, "is less than 1; leave it out to keep every token"),
-    "top_p": (lambda value: 0 < value <= 1, "is not above 0 and up to 1; leave it out to keep every token"),
-    "min_p": (lambda value: 0 <= value <= 1, "is not from 0 to 1; leave it out to keep every token"),
-    "repetition_penalty": (lambda value: 0 < value < math.inf, "is not above 0; 1 changes nothing"),
-    "frequency_penalty": (math.isfinite, "is not a finite number; 0 changes nothing"),
-    "presence_penalty": (math.isfinite, "is not a finite number; 0 changes nothing"),
-    "no_repeat_ngram": (lambda value: value >= 1, "is less than 1; leave it out to allow all"),
-    "logprobs": (lambda value: value >= 0, "is less than 0, which records the chosen token alone"),
-    "samples": (lambda value: value >= 1, "is less than 1: say how many texts to write for each prompt"),
+LIMITS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
+    "tokens": (Integral, lambda value: value >= 1, "is less than 1: say how many tokens to generate"),
+    "temperature": (Real, lambda value: 0 <= value < math.inf, "is not a number from 0 (always the most likely) up"),
+    "top_k": (Integral, lambda value: value >= 1, "is less than 1; leave it out to keep every token"),
+    "top_p": (Real, lambda value: 0 < value <= 1, "is not above 0 and up to 1; leave it out to keep every token"),
+    "min_p": (Real, lambda value: 0 <= value <= 1, "is not from 0 to 1; leave it out to keep every token"),
+    "repetition_penalty": (Real, lambda value: 0 < value < math.inf, "is not above 0; 1 changes nothing"),
+    "frequency_penalty": (Real, math.isfinite, "is not a finite number; 0 changes nothing"),
+    "presence_penalty": (Real, math.isfinite, "is not a finite number; 0 changes nothing"),
+    "no_repeat_ngram": (Integral, lambda value: value >= 1, "is less than 1; leave it out to allow all"),
+    "logprobs": (Integral, lambda value: value >= 0, "is less than 0, which records the chosen token alone"),
+    "samples": (Integral, lambda value: value >= 1, "is less than 1: say how many texts to write for each prompt"),
+    "seed": (Integral, lambda value: True, ""),
 }
-"""By setting, which values are allowed, and the end of the message about others."""
+"""By setting: the type of its value, which values are allowed, and the end of the message about others."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Sampling:
 
     def __post_init__(self) -> None:
         self._check_types()
-        for name, (is_allowed, message) in LIMITS.items():
+        for name, (_, is_allowed, message) in LIMITS.items():
             value = getattr(self, name)
             if value is not None and not is_allowed(value):
                 raise InputError(f"{name} = {value} {message}.")
@@ -103,11 +102,10 @@ class Sampling:
             )
 
     def _check_types(self) -> None:
-        """Raise an error for a setting of a wrong type, and turn lists into tuples."""
-        for names, kind, expected in ((INTEGERS, Integral, "a whole number"), (NUMBERS, Real, "a number")):
-            for name in names:
-                if getattr(self, name) is not None:
-                    check_type(name, getattr(self, name), kind, expected)
+        """Raise an error for a setting of a wrong type; convert `stop` and `stop_tokens` to tuples in place."""
+        for name, (kind, _, _) in LIMITS.items():
+            if getattr(self, name) is not None:
+                check_type(name, getattr(self, name), kind, "a whole number" if kind is Integral else "a number")
         stop = (self.stop,) if isinstance(self.stop, str) else self.stop
         check_type("stop", stop, Iterable, "a text or a list of texts")
         check_type("stop_tokens", self.stop_tokens, Iterable, "a list of token ids")
@@ -125,10 +123,7 @@ class Sampling:
             raise SpecError(describe_unknown("precision", str(self.precision), PRECISIONS))
 
     def dtype(self, device: torch.device) -> torch.dtype | None:
-        """Return the dtype of a decoder's computation on a device, by `precision`.
-
-        None for the dtype of its weights.
-        """
+        """Return the dtype in which `precision` makes a decoder compute on a device; None for that of its weights."""
         if self.precision == "bfloat16" and device.type != "cuda":
             raise InputError(
                 "precision = 'bfloat16': only a decoder on a GPU changes its type to generate. Leave it out."
@@ -143,17 +138,21 @@ class Sampling:
 
     @cached_property
     def history_setting(self) -> str:
-        """Name of a setting by which logits depend on all tokens so far, so that no state recurs; "" if none does."""
+        """Name of a setting (n-grams, frequency penalty) by which logits depend on all tokens so far; "" if unset."""
         return "no_repeat_ngram" if self.no_repeat_ngram else "frequency_penalty" if self.frequency_penalty else ""
 
     @cached_property
     def depends_on_history(self) -> bool:
-        """True if the next token depends on earlier ones other than through the model's state."""
+        """True if a penalty or n-gram setting makes the next token depend on earlier ones directly."""
         return bool(self.history_setting or self.repetition_penalty != 1 or self.presence_penalty)
 
 
 def check_type(name: str, value: Any, kind: type, expected: str) -> None:
-    """Raise an error that names the setting unless its value is of type `kind`; True and False are not numbers.
+    """Raise an error unless a setting's value is of type `kind`; True and False are not numbers.
+
+    Args:
+        name: name of the setting, for the message.
+        expected: description of the values it may have, for the message.
 
     >>> check_type("temperature", "hot", float, "a number from 0 up")
     Traceback (most recent call last):
@@ -164,7 +163,7 @@ def check_type(name: str, value: Any, kind: type, expected: str) -> None:
 
 
 def check_tokens(source: str, tokens: Iterable[int], vocabulary: int) -> None:
-    """Raise an error that names the `source` if a token id is not in 0 … vocabulary − 1."""
+    """Raise an error if a token id is not in 0 … vocabulary − 1; its message names `source`, such as "prompt 2"."""
     unknown = next((token for token in tokens if not 0 <= token < vocabulary), None)
     if unknown is not None:
         raise InputError(
@@ -242,14 +241,14 @@ def probabilities(
 
 
 def top_k_mask(logits: Logits, count: int) -> Bool[Tensor, "rows vocabulary"]:
-    """Return True for the `count` highest logits of each row; of equal ones those with the lowest ids."""
+    """Return a mask that is True for the `count` highest logits of each row, of equal ones those of the lowest ids."""
     lowest = logits.topk(count, sorted=True).values[:, -1:]
     higher, tied = logits > lowest, logits == lowest
     return higher | (tied & (tied.cumsum(-1) <= count - higher.sum(-1, keepdim=True)))
 
 
 def top_p_mask(probs: Float[Tensor, "rows vocabulary"], fraction: float) -> Bool[Tensor, "rows vocabulary"]:
-    """Return True for the fewest most likely tokens of each row with a total probability of at least `fraction`."""
+    """Return a mask, True for the fewest most likely tokens of each row that together have at least `fraction`."""
     ordered, order = probs.sort(dim=-1, descending=True, stable=True)
     before = ordered.cumsum(-1) - ordered
     return torch.zeros_like(probs, dtype=torch.bool).scatter_(-1, order, before < fraction)
@@ -288,11 +287,12 @@ class TokenLogprob:
     text: str = ""
 
     def to_dict(self) -> dict[str, Any]:
+        """Return token, text and log-probability for JSON, and the most likely tokens as "top" if there are any."""
         entry = {"token": self.token, "text": self.text, "logprob": self.logprob}
         return entry | ({"top": [other.to_dict() for other in self.top]} if self.top else {})
 
     def with_text(self, tokenizer: Tokenizer, previous: Sequence[int] = ()) -> "TokenLogprob":
-        """Return a copy with the text that each token adds to that of the previous one, maybe a space.
+        """Return a copy in which this token and those in `top` have the text that they add after the `previous` tokens.
 
         Bytes that are not a complete character are decoded alone.
         """
@@ -304,7 +304,9 @@ class TokenLogprob:
 
 
 def token_logprobs(logits: Logits, tokens: Int[Tensor, " rows"], count: int) -> list[TokenLogprob]:
-    """Return each row's token with its log-probability and the `count` most likely ones, of equals the lowest id first.
+    """Return each row's token with its log-probability, and with the `count` most likely tokens of the row as `top`.
+
+    Of equally likely tokens those with the lowest ids come first.
 
     >>> [logprob] = token_logprobs(torch.tensor([[1.0, 3.0]]).log(), torch.tensor([0]), 1)
     >>> round(math.exp(logprob.logprob), 6), logprob.top[0].token, round(math.exp(logprob.top[0].logprob), 6)

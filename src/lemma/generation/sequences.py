@@ -49,6 +49,7 @@ class TextLoop:
     state: str  # description of the model's state
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields by name, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -57,25 +58,6 @@ class TextLoop:
         if self.proved:
             return f"{start} the text repeats {every}, for ever (proved: {self.state} repeated)"
         return f"{start} the text repeats {every} so far (not proved: {self.state} did not repeat)"
-
-
-class StateHistory:
-    """The states of one generation, to find one that recurs.
-
-    A signature of up to 32 bytes is stored as it is, a longer one as its 256-bit BLAKE2 digest.
-    """
-
-    def __init__(self) -> None:
-        self._first_steps: dict[bytes, int] = {}
-
-    def find_earlier(self, signature: bytes, step: int) -> int | None:
-        """Return the step at which an equal state (by its bytes) occurred.
-
-        If there is none, store it and return None.
-        """
-        key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
-        first = self._first_steps.setdefault(key, step)
-        return None if first == step else first
 
 
 def make_proved_loop(tokens: Sequence[int], first: int, step: int, state: str) -> TextLoop:
@@ -101,7 +83,7 @@ def find_observed_loop(tokens: Sequence[int], state: str) -> TextLoop | None:
 
 
 def smallest_period(word: Sequence[int]) -> int:
-    """Return the smallest period of a word repeated indefinitely; it divides the word's length.
+    """Return the length of the shortest sequence of which `word` is one or more repetitions.
 
     >>> smallest_period([1, 2, 1, 2]), smallest_period([1, 2, 1])
     (2, 3)
@@ -112,14 +94,14 @@ def smallest_period(word: Sequence[int]) -> int:
 
 
 def _find_onset(tokens: Sequence[int], start: int, period: int) -> int:
-    """Return the smallest index from which all tokens up to `start` repeat with this period."""
+    """Return the smallest index from which all tokens up to `start` equal those `period` positions later."""
     while start and tokens[start - 1] == tokens[start - 1 + period]:
         start -= 1
     return start
 
 
 class Detokenizer:
-    """Incremental decoding of the tokens that follow a prompt, never half a character.
+    """Incremental decoder of the tokens that follow a prompt; it returns complete characters only.
 
     A token may end inside a character, or need the token before it to know whether a space parts them: so each piece
     is what the text of the latest tokens has gained, and an unfinished end waits for the next token.
@@ -146,21 +128,21 @@ class Detokenizer:
 
     @property
     def pending(self) -> tuple[int, ...]:
-        """Tokens that are not decoded yet, on which the next piece depends."""
+        """Last tokens, decoded or not, on which the next piece depends."""
         return tuple(self._tokens)
 
     def flush(self) -> str:
-        """Return the remaining text at the end, even with an incomplete character."""
+        """Return the text that `add` has held back, at the end of the tokens, even with an incomplete character."""
         return self._strip_start(self._tokenizer.decode(self._tokens)[len(self._emitted) :])
 
     def _strip_start(self, piece: str) -> str:
-        """Return a piece without an incomplete character at the start of the full text."""
+        """Return the piece; the first of the text without the end of a character that began in the prompt."""
         had_started, self._has_started = self._has_started, self._has_started or bool(piece)
         return piece if had_started else strip_partial_character(self._tokenizer, piece)
 
 
 def strip_partial_character(tokenizer: Tokenizer, text: str) -> str:
-    """Return a text without the bytes at its start, three at most, that only end a character."""
+    """Return a text without the bytes at its start, three at most, that are the end of a character cut in two."""
     return PARTIAL_CHARACTER.sub("", text) if tokenizer.kind in ("byte-pairs", PRETRAINED) else text
 
 
@@ -201,7 +183,7 @@ class StopStringFilter:
 
 
 def start_token(tokenizer: Tokenizer) -> int:
-    """Return the token from which a text without a prompt starts: `<eos>`, a newline, or token 0."""
+    """Return the id of the token from which a text without a prompt starts: `<eos>`, else a newline, else 0."""
     if tokenizer.eos is not None:
         return tokenizer.eos
     try:
@@ -252,7 +234,7 @@ class TextEvent:
 
     @property
     def row(self) -> int:
-        """Index of the sequence among the sequences of all prompts."""
+        """Index of the event's sequence among the sequences of all prompts."""
         return self.request.first_row + self.index
 
 
@@ -275,7 +257,7 @@ class TokenSequence:
         self._token_tensor: Tensor | None = None
         self._unsent_logprobs: list[TokenLogprob] = []
         self._used_tokens, self._generated_tokens = set(prompt), set[int]()
-        self._states = StateHistory()
+        self._first_steps: dict[bytes, int] = {}  # of each state, by its signature
         self._loop: TextLoop | None = None
         self._state_description = ""
         self._adjusts_logits = bool(settings.logit_bias or settings.depends_on_history)
@@ -293,7 +275,7 @@ class TokenSequence:
         return (*self._sampling_key, len(self.tokens)) if self._adjusts_logits else self._sampling_key
 
     def all_tokens(self, device: torch.device) -> Int[Tensor, " read"]:
-        """Return prompt and generated tokens, for settings that depend on history."""
+        """Return the ids of prompt and generated tokens on a device, for settings that depend on history."""
         if self._token_tensor is None:
             self._token_tensor = torch.tensor(self.prompt, device=device)
         missing = self.tokens[len(self._token_tensor) - len(self.prompt) :]
@@ -336,10 +318,7 @@ class TokenSequence:
         return self._make_event(piece, token) if self.request.stream and (piece or not self.detokenizer) else None
 
     def _add_logprob(self, logprob: TokenLogprob, is_last: bool) -> None:
-        """Record a token's log-probability for the result and for the next event.
-
-        `is_last` for the token that ends the text.
-        """
+        """Record a token's log-probability for the result and the next event; `is_last` if the token ends the text."""
         if self._tokenizer:
             logprob = logprob.with_text(self._tokenizer, self.tokens[-1:] or self.request.prompt[-1:])
         if not is_last:
@@ -349,7 +328,7 @@ class TokenSequence:
             self._unsent_logprobs.append(logprob)
 
     def finish(self, piece: str = "", token: int | None = None) -> TextEvent:
-        """Return the last event, with the text that was held back and the result."""
+        """Return the last event: `piece` and `token` of this step, the text that was held back, and the result."""
         if self.detokenizer:
             piece += self.stop_filter.add(self.detokenizer.flush()) + self.stop_filter.flush()
             self.stop_reason = "stop" if self.stop_filter.has_stopped else self.stop_reason
@@ -358,7 +337,7 @@ class TokenSequence:
         return event
 
     def _make_event(self, piece: str, token: int | None) -> TextEvent:
-        """Return an event with a piece of text, the last token and the log-probabilities not sent yet."""
+        """Return an event with a piece of text, its last token, and all log-probabilities not sent yet."""
         if not self._unsent_logprobs:
             return TextEvent(self.request, self.index, piece, token)
         is_stop_string = self.stop_filter.has_stopped and not piece  # its tokens are not emitted
@@ -366,7 +345,9 @@ class TokenSequence:
         return TextEvent(self.request, self.index, piece, token, logprobs)
 
     def check_loop(self, state: State, row: int, model: LanguageModel) -> None:
-        """Set the loop if an earlier state equals row `row` of this one, with all else the next token depends on.
+        """Record a loop if all that the next token depends on, in row `row` of `state` and besides, occurred before.
+
+        With `stop_at_loop` a loop, also one only observed three times, stops the sequence.
 
         While a bounded window is not full, and where the state is all that was read, no state recurs.
         """
@@ -375,8 +356,9 @@ class TokenSequence:
             self._state_description = self._describe_state(state)
         can_recur = state.can_recur and not settings.history_setting and len(self.prompt) + step >= field
         if can_recur and self._loop is None:
-            first = self._states.find_earlier(self._extra_signature() + state.signature(row), step)
-            if first is not None:
+            signature = self._extra_signature() + state.signature(row)
+            key = signature if len(signature) <= 32 else blake2b(signature, digest_size=32).digest()
+            if (first := self._first_steps.setdefault(key, step)) < step:
                 self._loop = make_proved_loop(self.tokens, first, step, self._state_description)
         if settings.stop_at_loop:
             if self._loop is None:  # one seen three times, and for longer than the state in which it could be proved
@@ -388,7 +370,7 @@ class TokenSequence:
                 self.stop("loop")
 
     def _describe_state(self, state: State) -> str:
-        """Return the words for all that the next token depends on, for the message about a loop."""
+        """Return a noun phrase for all that the next token depends on, for the message about a loop."""
         settings = self.settings
         if settings.history_setting:
             return f"the text so far, on which {settings.history_setting} depends,"
@@ -397,7 +379,7 @@ class TokenSequence:
         return " and ".join([state.about, *extra])
 
     def _extra_signature(self) -> bytes:
-        """Return as bytes all that the next token depends on besides the model's state, such as tokens used."""
+        """Return bytes that identify what the next token depends on besides the model's state, such as tokens used."""
         extra = ""
         if self.settings.depends_on_history:
             extra = f"{len(self._used_tokens)},{len(self._generated_tokens)};"
@@ -406,7 +388,7 @@ class TokenSequence:
         return extra.encode()
 
     def result(self) -> GeneratedTokens:
-        """Return the generated tokens, and the loop in them."""
+        """Return the generated tokens of a stopped sequence, why it stopped, and the loop in them if there is one."""
         assert self.stop_reason
         loop = self._loop
         if loop is None and self.is_greedy and self.stop_reason == "length":
@@ -431,11 +413,12 @@ class Generation(Result):
 
     @property
     def title(self) -> str:
+        """Heading of the result."""
         return "generated text"
 
     @property
     def note(self) -> str:
-        """A line about the loop, and one about the drawn seed; empty without both."""
+        """Up to two lines, about the loop and about the seed that was drawn; "" without both."""
         lines = [f"loop: {self.loop}" if self.loop else "", "" if self.seed is None else f"seed: {self.seed}"]
         return "\n".join(line for line in lines if line)
 
@@ -446,7 +429,7 @@ class Generation(Result):
         return "\n".join(([wrap_lines(self.note)] if self.note else []) + (["", tables] if tables else []))
 
     def _tables(self) -> list[Block]:
-        """Return a table of the tokens with their log-probabilities; empty if none were requested."""
+        """Return a list of one table, of the tokens with their log-probabilities; [] if these were not requested."""
         if self.logprobs is None:
             return []
         rows: list[tuple[str, ...]] = []
@@ -458,6 +441,7 @@ class Generation(Result):
         return [Table(("token", "log p"), [row[:2] for row in rows], left=(0, 2))]
 
     def blocks(self) -> Iterable[Block]:
+        """Yield prompt and text, then the note and the table of log-probabilities if there are any."""
         yield Pre([(self.prompt, "prompt"), (self.text, "")])
         if self.note:
             yield Text(self.note, "note")

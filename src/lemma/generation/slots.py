@@ -44,19 +44,16 @@ class SlotBatch:
         return len(self.sequences) - self.sequences.count(None)
 
     def admit(
-        self, sequences: Sequence[TokenSequence], cache: State, cache_rows: Sequence[int], padding: Sequence[int] = ()
+        self, sequences: Sequence[TokenSequence], state: State, state_rows: Sequence[int], padding: Sequence[int] = ()
     ) -> bool:
-        """Give each sequence a row with a copy of its KV cache.
+        """Copy the KV caches of sequences into free slots; return False, without copying, if the state has none.
 
         Args:
-            cache: state with the sequences' prompts.
-            cache_rows: row of each sequence in it.
-            padding: number of tokens at the end of each row that are padding, to be overwritten.
-
-        Returns:
-            False if the cache is full or not a decoder's, so that nothing was admitted.
+            state: from which the sequences continue; only a decoder's has a KV cache, until its window is full.
+            state_rows: row of each sequence in the state.
+            padding: number of tokens at the end of each sequence's row that are padding, to be overwritten; default 0.
         """
-        cache = cache.to_cache() if isinstance(cache, DecoderSlotCache) else cache  # of a sequence that was alone
+        cache = state.to_cache() if isinstance(state, DecoderSlotCache) else state  # of a sequence that was alone
         if not isinstance(cache, DecoderCache) or not cache.layers or cache.tokens.shape[1] == cache.window:
             return False
         cache = cache if self.dtype is None else cache.to(self.dtype)
@@ -67,7 +64,7 @@ class SlotBatch:
         rows = [row for row, sequence in enumerate(self.sequences) if sequence is None][: len(sequences)]
         for row, sequence, padded in zip(rows, sequences, padding or [0] * len(sequences), strict=True):
             self.sequences[row], self.lengths[row] = sequence, longest - padded
-        self.slots.write_rows(rows, cache, cache_rows)
+        self.slots.write_rows(rows, cache, state_rows)
         return True
 
     def drop_finished(self) -> None:
@@ -86,8 +83,8 @@ class SlotBatch:
             self._resize()
 
     def step(self) -> tuple[list[TokenSequence], Logits, dict[TokenSequence, DecoderCache]]:
-        """Return the running sequences, the logits after the last token of each, and the caches of those whose
-        window is now full.
+        """Read the last token of each sequence; return the sequences, the logits after these tokens, and the caches of
+        sequences that leave the batch since their window is full now.
         """
         assert self.slots is not None
         if max(self.lengths) >= self.slots.capacity:
@@ -125,12 +122,12 @@ class SlotBatch:
         self.step_model = self._capture_step(self.slots) if self.has_fixed_shape else self._torch_step()
 
     def _torch_step(self) -> Callable[[Tensor, DecoderSlotCache], Logits]:
-        """Return a function (tokens, slots) → logits that runs the model by PyTorch."""
+        """Return a function (tokens, slots) → logits that runs the model by PyTorch, without a CUDA graph."""
         step = fast_copy(self.model).step
         return lambda tokens, slots: step(tokens, slots)[:, -1]
 
     def _capture_step(self, slots: DecoderSlotCache) -> Callable[[Tensor, DecoderSlotCache], Logits]:
-        """Return a function (tokens, slots) → logits that replays a CUDA graph."""
+        """Return a function (tokens, slots) → logits that replays a CUDA graph, captured on these slots."""
         from lemma.generation.cuda_graphs import MIN_TRITON_TOKENS, CudaGraphStep  # needed on a GPU only
 
         logits_only = Sampling(tokens=MIN_TRITON_TOKENS, logprobs=0)  # each sequence has settings of its own

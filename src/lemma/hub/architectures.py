@@ -39,11 +39,11 @@ class Architecture:
 
     model_type: str
     title: str  # in messages
-    family: type[ModelSpec]
     names: NameTable
-    classes: tuple[str, ...]  # of transformers, whose checkpoints are read; the first is what is written
     entries: "Entries"  # keys of config.json that hold settings of a spec
     settings: Settings  # of all its models
+    family: type[ModelSpec] = Decoder
+    class_names: tuple[str, ...] = ()  # of transformers; made from the title if unset
     fixed: Mapping[str, tuple[Any, str]] = field(default_factory=dict)  # options of one value only, with the reason
     constants: Mapping[str, Any] = field(default_factory=dict)  # options that are written and not read
     exact: Collection[str] = ()  # biases that a spec must have, where others are written as zeros
@@ -54,7 +54,7 @@ class Architecture:
     """For any spec of the family: what an architecture cannot express is found by reading it again."""
 
     def read_settings(self, config: Config) -> Settings:
-        """Convert a config.json to the settings of Lemma's spec; None stands for a default."""
+        """Return the settings of Lemma's spec by field name that a config.json describes; None means the default."""
         for option, (expected, reason) in self.fixed.items():
             if (actual := config.get(option)) is not None and actual != expected:
                 raise RunError(f"config.json: {option} = {actual!r} is not supported: {reason}.")
@@ -63,11 +63,17 @@ class Architecture:
         return settings | self.read_more(config)
 
     def write_config(self, spec: ModelSpec) -> dict[str, Any]:
-        """Convert a spec to the config.json of this architecture."""
+        """Return the content of a config.json of this architecture that describes the spec's model."""
         has_next_sentence = getattr(spec, "objective", None) == "both"
         header = {"architectures": [self.classes[1 if has_next_sentence else 0]], "model_type": self.model_type}
         entries = _write_entries(spec, self.entries) | self.write_more(spec)
         return header | entries | {**self.constants, "tie_word_embeddings": getattr(spec, "tied", True)}
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of transformers' classes whose checkpoints can be read; the first is written into config.json."""
+        name = self.title.replace("-", "")
+        return self.class_names or (f"{name}ForCausalLM", f"{name}Model")
 
     @property
     def classifier_class(self) -> str:
@@ -189,7 +195,7 @@ ZERO_FILLED = {"bias", *(f"{part}_bias" for part in BIASED_PARTS), "output_bias"
 def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
     """List the settings that a spec must change to be expressed by an architecture, as "name=value".
 
-    They are what writing a config.json and reading it again changes.
+    They are those that differ after writing the spec to a config.json and reading it again.
     """
     actual = _comparable_settings(spec)
     expected = _comparable_settings(spec_from_config(architecture.write_config(spec)))
@@ -205,7 +211,7 @@ def _needed_settings(spec: ModelSpec, architecture: Architecture) -> list[str]:
 
 
 def _comparable_settings(spec: ModelSpec) -> dict[str, Any]:
-    """Return the settings of a spec that affect the computation, with defaults filled in."""
+    """Return the settings of a spec that affect the computation by name, with defaults filled in."""
     assert isinstance(spec, Decoder | Encoder | EncoderDecoder)
     settings = {name: getattr(spec, name) for name in type(spec).model_fields if name != "special_tokens"}
     positions = spec.positions
@@ -233,9 +239,8 @@ def weights_from_hf(
     A RunError names a tensor that is missing, unexpected, or of another shape than the configuration says.
 
     Args:
-        config: of config.json.
         tensors: of the checkpoint by their names in transformers; each is read once.
-        shapes: of the weights by Lemma's names, if the model is built already.
+        shapes: shape of each weight by Lemma's name, if the model is built already; otherwise they are computed.
     """
     architecture, spec = architecture_of(config), spec_from_config(config)
     shapes = shapes or weight_shapes(spec)
@@ -295,7 +300,7 @@ def weights_to_hf(spec: ModelSpec, weights: Mapping[str, Tensor]) -> Iterator[tu
 
 
 def tensor_maps_of(architecture: Architecture, spec: ModelSpec) -> list[TensorMap]:
-    """List the maps between Lemma's tensors and transformers' for a model of this spec."""
+    """Return a map between each of Lemma's tensors and transformers' of it, for a model of this spec."""
     if not isinstance(spec, Classifier):
         return [*architecture.names.tensor_maps(spec)]
     maps = architecture.names.tensor_maps(spec.body)
@@ -315,9 +320,9 @@ def _format_shape(shape: Collection[int]) -> str:
 
 
 def _match_names(tensors: StoredTensors, expected: Collection[str], architecture: Architecture) -> dict[str, str]:
-    """Return the name in a checkpoint of each tensor that an architecture expects.
+    """Return the name in a checkpoint of each tensor, by the name in `expected`; recognise names of older versions.
 
-    Missing and unexpected tensors are errors; names of older versions are recognised.
+    Missing and unexpected tensors are a RunError.
     """
     expected = dict.fromkeys(expected)
     prefix, output = architecture.names.prefix, architecture.names.output
@@ -350,7 +355,7 @@ def _match_names(tensors: StoredTensors, expected: Collection[str], architecture
 
 
 def _and_more(names: Collection[str]) -> str:
-    """Return " and N more" for the names after the first; "" without any."""
+    """Return " and N more" with the number of names after the first; "" if there is only one."""
     return f" and {len(names) - 1} more" if len(names) > 1 else ""
 
 
@@ -385,7 +390,7 @@ HF_ACTIVATIONS = {"gelu": "gelu_pytorch_tanh", "gelu-exact": "gelu", "relu": "re
 
 
 def _read_entries(config: Config, entries: Entries) -> Settings:
-    """Read settings from config.json; None stands for the default of a spec."""
+    """Return spec settings by name, read from the keys of config.json in `entries`; None means the spec's default."""
     settings: Settings = {}
     for key, (name, default) in entries.items():
         if default is REQUIRED:
@@ -412,7 +417,7 @@ def _read_entries(config: Config, entries: Entries) -> Settings:
 
 
 def _read_activation(name: Any) -> str:
-    """Convert the name of an activation function in config.json to Lemma's."""
+    """Return Lemma's name of an activation function that config.json names; an unknown one is a RunError."""
     if name not in ACTIVATIONS:
         raise RunError(
             f"config.json: the activation {name!r} is not supported. Supported: {', '.join(sorted(ACTIVATIONS))}."
@@ -437,7 +442,7 @@ def _read_flag(config: Config, key: str, default: bool) -> bool:
 
 
 def _write_entries(spec: Any, entries: Entries) -> dict[str, Any]:
-    """Convert a spec to the keys of config.json that are listed in `entries`."""
+    """Return the keys of config.json that are listed in `entries`, with the values of a spec."""
     settings = _comparable_settings(spec) | {
         "head_width": spec.head_width,
         "activation": HF_ACTIVATIONS[spec.activation],
@@ -472,11 +477,11 @@ ROPE_SCALINGS = {
 """By rope type, the entries of `rope_parameters` and the fields of our scalings."""
 
 
-def _read_rotary(config: Config, share: float) -> Settings:
-    """Convert the rotary positions of config.json to settings; `share` is the default of the rotated fraction of a
-    head.
+def _read_rotary(config: Config, default_share: float) -> Settings:
+    """Return the rotary positions of config.json as settings of a spec's `positions`.
 
-    They are in `rope_parameters`, or in `rope_theta` and `rope_scaling` of earlier versions of transformers.
+    They are in `rope_parameters`, or in `rope_theta` and `rope_scaling` of earlier versions of transformers. Without
+    an entry, the rotated fraction of a head is `default_share`.
     """
     parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(parameters, Mapping) or any(isinstance(value, Mapping) for value in parameters.values()):
@@ -491,7 +496,7 @@ def _read_rotary(config: Config, share: float) -> Settings:
         "kind": "rotary",
         "layout": "halves",
         "base": float(parameters.get("rope_theta") or config.get("rotary_emb_base") or 10_000.0),
-        "share": float(parameters.get("partial_rotary_factor") or config.get("rotary_pct") or share),
+        "share": float(parameters.get("partial_rotary_factor") or config.get("rotary_pct") or default_share),
     }
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     if kind in ("default", None):
@@ -520,9 +525,9 @@ def _read_rotary(config: Config, share: float) -> Settings:
 
 
 def _write_rotary(spec: Decoder, default_share: float) -> dict[str, Any]:
-    """Convert a spec's rotary positions to keys of config.json, as transformers 5 has them.
+    """Return a spec's rotary positions as entries of config.json, as transformers 5 has them.
 
-    `default_share` is the architecture's default of the rotated fraction of a head; it is written only if it is not 1.
+    The rotated fraction of a head is written only if the architecture's default of it, `default_share`, is not 1.
     """
     positions = spec.positions if isinstance(spec.positions, Rotary) else Rotary()
     parameters: dict[str, Any] = {"rope_theta": positions.base}
@@ -613,7 +618,7 @@ def _read_qwen_window(config: Config) -> Settings:
 
 
 def _write_qwen_window(spec: Decoder) -> dict[str, Any]:
-    """Convert a spec's sliding window to keys of a Qwen config.json."""
+    """Return a spec's sliding window as entries of a Qwen config.json."""
     config: dict[str, Any] = {"use_sliding_window": spec.window is not None, "sliding_window": spec.window}
     if spec.window is not None:
         config |= {"max_window_layers": 0, "layer_types": ["sliding_attention"] * spec.depth}
@@ -626,16 +631,6 @@ def _read_gemma(config: Config) -> Settings:
     return {"activation": "gelu" if activation == "gelu" else _read_activation(activation)}  # the first release's name
 
 
-def _write_gemma(spec: Decoder) -> dict[str, Any]:
-    """Convert a spec's activation function to keys of a Gemma config.json."""
-    return dict.fromkeys(("hidden_act", "hidden_activation"), HF_ACTIVATIONS[spec.activation])
-
-
-def _write_gpt2(spec: Decoder) -> dict[str, Any]:
-    """Convert a spec's feed-forward width to keys of a GPT-2 config.json; None stands for four times the width."""
-    return {"n_inner": spec.feed_forward}
-
-
 def _read_bert(config: Config) -> Settings:
     """Return the objective and special tokens of a BERT config.json as settings."""
     has_next_sentence = "BertForPreTraining" in (config.get("architectures") or ())
@@ -646,13 +641,8 @@ def _read_bert(config: Config) -> Settings:
     }
 
 
-def _write_bert(spec: Encoder) -> dict[str, Any]:
-    """Convert a spec's number of segments to keys of a BERT config.json, which has at least one."""
-    return {"type_vocab_size": max(1, spec.segments)}
-
-
 def _read_t5(config: Config) -> Settings:
-    """Convert the keys of a T5 config.json that have no direct counterpart to settings."""
+    """Return the settings of a T5 config.json that cannot be read key by key, such as positions and activation."""
     *gate, activation = str(config.get("feed_forward_proj", "relu")).split("-")
     if gate not in ([], ["gated"]):
         raise RunError(f"config.json: feed_forward_proj = {config['feed_forward_proj']!r} is not supported.")
@@ -679,7 +669,7 @@ def _read_t5(config: Config) -> Settings:
 
 
 def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
-    """Convert a spec's positions, activation function and special tokens to keys of a T5 config.json."""
+    """Return a spec's positions, activation function and special tokens as entries of a T5 config.json."""
     positions = spec.positions if isinstance(spec.positions, Relative) else Relative()
     start, end, _ = spec.special_ids
     gated = f"gated-{spec.activation.removesuffix('-exact')}"
@@ -693,26 +683,15 @@ def _write_t5(spec: EncoderDecoder) -> dict[str, Any]:
     }
 
 
-def _decoder_architecture(
-    model_type: str, title: str, names: NameTable, entries: Entries, settings: Settings, **options: Any
-) -> Architecture:
-    """Return the architecture of a decoder; its class names in transformers are made from `title`, the rest is passed
-    on.
-    """
-    class_name = title.replace("-", "")
-    options = {"classes": (f"{class_name}ForCausalLM", f"{class_name}Model"), **options}
-    return Architecture(model_type, title, Decoder, names, entries=entries, settings=settings, **options)
-
-
 QWEN_WINDOW = {"read_more": _read_qwen_window, "write_more": _write_qwen_window}
 _ALL = (
-    _decoder_architecture(
+    Architecture(
         "gpt2",
         "GPT-2",
         GPT2,
         GPT2_ENTRIES,
         {"positions": "learned"},
-        classes=("GPT2LMHeadModel", "GPT2Model"),
+        class_names=("GPT2LMHeadModel", "GPT2Model"),
         fixed={
             "scale_attn_weights": (True, "attention is scaled here"),
             "scale_attn_by_inverse_layer_idx": (False, "attention has one scale in all layers here"),
@@ -720,9 +699,9 @@ _ALL = (
         },
         constants=dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0),
         is_tied=True,
-        write_more=_write_gpt2,
+        write_more=lambda spec: {"n_inner": spec.feed_forward},  # None stands for four times the width
     ),
-    _decoder_architecture(
+    Architecture(
         "llama",
         "Llama",
         LLAMA,
@@ -730,10 +709,8 @@ _ALL = (
         LLAMA_SETTINGS,
         fixed={"rope_interleaved": (False, "Llama's pairs are expected to lie half a head apart")},
     ),
-    _decoder_architecture(
-        "mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS
-    ),
-    _decoder_architecture(
+    Architecture("mistral", "Mistral", LLAMA, {**LLAMA_ENTRIES, "sliding_window": ("window", 4096)}, LLAMA_SETTINGS),
+    Architecture(
         "qwen2",
         "Qwen2",
         LLAMA,
@@ -742,7 +719,7 @@ _ALL = (
         exact=("query_key_value_bias",),
         **QWEN_WINDOW,
     ),
-    _decoder_architecture(
+    Architecture(
         "qwen3",
         "Qwen3",
         LLAMA,
@@ -750,8 +727,8 @@ _ALL = (
         {**LLAMA_SETTINGS, "query_key_norm": True},
         **QWEN_WINDOW,
     ),
-    _decoder_architecture("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
-    _decoder_architecture(
+    Architecture("gpt_neox", "GPT-NeoX", NEOX, NEOX_ENTRIES, {}),
+    Architecture(
         "gemma",
         "Gemma",
         GEMMA,
@@ -760,17 +737,17 @@ _ALL = (
         fixed={"use_bidirectional_attention": (False, "this decoder sees earlier tokens only")},
         is_tied=True,
         read_more=_read_gemma,
-        write_more=_write_gemma,
+        write_more=lambda spec: dict.fromkeys(("hidden_act", "hidden_activation"), HF_ACTIVATIONS[spec.activation]),
     ),
     Architecture(
         "bert",
         "BERT",
-        Encoder,
         BERT,
-        ("BertForMaskedLM", "BertForPreTraining"),
         BERT_ENTRIES,
         {"positions": "learned", "norm_place": "post"}
         | dict.fromkeys(("embedding_norm", "output_transform", "output_bias"), True),
+        Encoder,
+        ("BertForMaskedLM", "BertForPreTraining"),
         fixed={
             "is_decoder": (False, "this encoder sees both sides"),
             "add_cross_attention": (False, "this encoder has no source"),
@@ -780,16 +757,16 @@ _ALL = (
         is_tied=True,
         ignored_prefixes=("bert.pooler.", "cls.seq_relationship."),
         read_more=_read_bert,
-        write_more=_write_bert,
+        write_more=lambda spec: {"type_vocab_size": max(1, spec.segments)},
     ),
     Architecture(
         "t5",
         "T5",
-        EncoderDecoder,
         T5,
-        ("T5ForConditionalGeneration",),
         T5_ENTRIES,
         {"scaled_scores": False, "norm": "rms", "bias": False},
+        EncoderDecoder,
+        ("T5ForConditionalGeneration",),
         constants={"is_encoder_decoder": True, "dropout_rate": 0.0},
         read_more=_read_t5,
         write_more=_write_t5,

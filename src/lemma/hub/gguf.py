@@ -75,7 +75,7 @@ def require_gguf() -> None:
 
 
 def open_gguf(path: Path) -> Pretrained:
-    """Open a GGUF file as a pretrained model: the metadata are read, the tensors later."""
+    """Open a GGUF file as a pretrained model: metadata are read now, tensors when they are asked for."""
     require_gguf()
     metadata, stored = read_header(path)
     config = config_from_metadata(metadata, stored)
@@ -84,7 +84,11 @@ def open_gguf(path: Path) -> Pretrained:
 
 
 def config_from_metadata(metadata: Metadata, tensors: Mapping[str, StoredTensor]) -> dict[str, Any]:
-    """Convert the metadata of a GGUF file to an equivalent config.json; `tensors` decide about biases and tying."""
+    """Return the config.json that is equivalent to the metadata of a GGUF file.
+
+    Args:
+        tensors: by GGUF name; which ones there are tells whether there are biases and a tied output.
+    """
     path, architecture = metadata.path, metadata.get("general.architecture", str)
     if architecture not in ARCHITECTURES.values():
         choices = sorted(set(ARCHITECTURES.values()))
@@ -144,13 +148,12 @@ LLAMA3_CONTEXT, LLAMA3_SLOW, LLAMA3_FAST = 8192, 1.0, 4.0
 
 
 def _read_scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None, base: float) -> dict[str, Any] | None:
-    """Convert the scaling of rotary positions in a GGUF file to `rope_scaling` of config.json; None without scaling.
+    """Return the scaling of rotary positions in a GGUF file as `rope_scaling` of config.json; None without scaling.
 
     Args:
-        metadata: of the file.
-        prefix: of the keys of rotary positions.
-        divisors: location of the tensor that divides the angles, which stores Llama 3's scaling; None without one.
-        base: of the angles.
+        prefix: of the metadata keys, such as "llama.rope.".
+        divisors: location of the tensor that divides the angles, by which Llama 3's scaling is stored.
+        base: base of the rotary angles (`rope_theta`).
     """
     path, kind = metadata.path, metadata.get(f"{prefix}scaling.type", str) or "linear"
     factor = metadata.get(f"{prefix}scaling.factor", float) or metadata.get(f"{prefix}scale_linear", float) or 1.0
@@ -187,7 +190,7 @@ def _read_scaling(metadata: Metadata, prefix: str, divisors: StoredTensor | None
 
 
 def llama3_settings(divisors: Float[np.ndarray, " pairs"], base: float) -> dict[str, Any] | None:
-    """Return `rope_scaling` of the Llama 3 kind that divides angles by these numbers; None if none does.
+    """Return `rope_scaling` of Llama 3's kind that divides rotary angles of this base by `divisors`; None if none does.
 
     A slow angle is divided by the factor, a fast one by 1. Between them 1/divisor is linear in the angle, which gives
     the two bounds where they are not those of Meta's models.
@@ -219,7 +222,7 @@ def llama3_settings(divisors: Float[np.ndarray, " pairs"], base: float) -> dict[
 
 
 class GgufTensors(StoredTensors):
-    """Tensors of a file by Hugging Face's names, each dequantized to float32 when it is asked for."""
+    """Tensors of a GGUF file by Hugging Face's names, each dequantized to float32 when it is asked for."""
 
     def __init__(self, path: Path, stored: Mapping[str, StoredTensor], config: Mapping[str, Any]) -> None:
         self.path, self.stored = path, stored
@@ -277,17 +280,17 @@ def huggingface_name(name: str) -> str:
 
 
 def pairs_to_halves(tensor: Tensor, heads: int) -> Tensor:
-    """Reorder the rows of a query or key matrix, in each head, from adjacent pairs to halves.
-
-    A half holds the first row of each pair, the other half the second.
-    """
+    """Return a query or key matrix with the rows of each head reordered: first those at even indices, then the odd."""
     return tensor.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2).contiguous()
 
 
 def permuted_heads(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of heads of each matrix whose rows GGUF permutes, by its name in GGUF.
+    """Return the number of heads in "attn_q" and "attn_k" if GGUF permutes the rows of these matrices, otherwise {}.
 
     GGUF puts the two coordinates that rotary positions turn together next to each other.
+
+    Args:
+        config: content of config.json.
     """
     is_permuted = config["model_type"] in PERMUTED
     return {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]} if is_permuted else {}
@@ -349,7 +352,7 @@ def write_gguf(
 def _gguf_tensors(
     spec: ModelSpec, weights: Mapping[str, Tensor], config: Mapping[str, Any]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield (GGUF name, tensor in float32) for the weights of a model; `config` is its config.json."""
+    """Yield (GGUF name, float32 tensor in GGUF's order of rows) for the weights of a model with this config.json."""
     model_names = {hf_name: name for name, hf_name in MODEL_TENSORS.items()}
     layer_names = {hf_name: name for name, hf_name in LAYER_TENSORS.items()}
     heads = permuted_heads(config)
@@ -371,7 +374,8 @@ def _gguf_tensors(
 def _write_scaling(writer: Any, spec: ModelSpec, rope: Mapping[str, Any]) -> None:
     """Write the scaling of rotary positions with a GGUFWriter: as settings, or Llama 3's as the divisor of each angle.
 
-    `rope` are the `rope_parameters` of config.json.
+    Args:
+        rope: `rope_parameters` of config.json.
     """
     from gguf import RopeScalingType
 
@@ -396,7 +400,7 @@ def _write_scaling(writer: Any, spec: ModelSpec, rope: Mapping[str, Any]) -> Non
 
 
 class WritableArray(np.ndarray):
-    """An array whose `tofile` raises the error of the disk, which numpy's hides."""
+    """A NumPy array whose `tofile`, which a GGUFWriter calls, raises the disk's error instead of hiding it."""
 
     def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
         """Write the array's bytes to an open file; the other parameters are ignored."""
@@ -404,7 +408,7 @@ class WritableArray(np.ndarray):
 
 
 def is_lemma_gguf(path: Path) -> bool:
-    """Return whether a GGUF file was written by Lemma and not quantized by another program since."""
+    """Return whether a file is a GGUF that Lemma wrote and no other program has quantized since."""
     with path.open("rb") as file:
         head = file.read(4096)  # the first entries of the metadata
     file_type = b"general.file_type" + struct.pack("<II", 4, 0)  # GGUF's type 4, uint32, and its value

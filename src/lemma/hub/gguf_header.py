@@ -25,7 +25,7 @@ Value = TypeVar("Value", int, float, str, bool)
 
 
 class StoredTensor(NamedTuple):
-    """Location of a tensor in a file, and its quantization."""
+    """Location of a tensor in a GGUF file, and its quantization."""
 
     shape: tuple[int, ...]  # as in torch: rows first
     quantization: Any
@@ -104,7 +104,7 @@ def read_header(path: Path) -> tuple[Metadata, dict[str, StoredTensor]]:
 
 
 class HeaderReader:
-    """Reader of consecutive values; past the end of the file or of MAX_HEADER_BYTES is an error."""
+    """Reader of consecutive values in a GGUF header; reading past the file or MAX_HEADER_BYTES is a RunError."""
 
     def __init__(self, data: bytes | mmap, path: Path) -> None:
         self.data, self.path = data, path
@@ -120,11 +120,11 @@ class HeaderReader:
         return self.offset - count
 
     def read_numbers(self, count: int, code: str) -> tuple[Any, ...]:
-        """Read `count` numbers of the type with this code of `struct`."""
+        """Read `count` numbers of a type, given by its format character in the module struct, such as "f"."""
         return struct.unpack_from(f"<{count}{code}", self.data, self.skip(count * struct.calcsize(f"<{code}")))
 
     def read_integer(self, code: str = "Q") -> int:
-        """Read an integer of the type with this code of `struct`."""
+        """Read an integer of a type, given by its format character in the module struct; "Q" is 64 bits unsigned."""
         return self.read_numbers(1, code)[0]
 
     def read_text(self) -> str:
@@ -134,7 +134,7 @@ class HeaderReader:
         return self.data[start : start + length].decode("utf-8", "replace")
 
     def read_value(self, kind: int, depth: int = 0) -> Any:
-        """Read a value of metadata of the GGUF type `kind`; `depth` counts nested lists."""
+        """Read a number, text or list, by GGUF's code of its type (`kind`); `depth` counts the lists around it."""
         if kind == TEXT:
             return self.read_text()
         if kind == LIST and depth < MAX_LIST_DEPTH:
@@ -148,7 +148,11 @@ class HeaderReader:
 
 
 def _read_tensor_entry(reader: HeaderReader, alignment: int) -> tuple[str, StoredTensor]:
-    """Read the name and location of a tensor; the offset counts from the end of the header."""
+    """Read a tensor's name and location from the header; its offset counts from the header's end.
+
+    Args:
+        alignment: bytes of which every offset must be a multiple.
+    """
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     path, name, dimensions = reader.path, reader.read_text(), reader.read_integer("I")

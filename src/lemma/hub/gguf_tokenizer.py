@@ -1,7 +1,7 @@
 """Tokenizers of GGUF files: byte-level byte-pairs ("gpt2") or SentencePiece's pieces with scores ("llama")."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -21,37 +21,23 @@ CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|"
 SIGNS = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
-def _split_words(numbers: str) -> Callable[[], Any]:
-    """Return a factory of the pre-tokenizer of Llama 3 and Qwen.
-
-    `numbers` is the pattern by which they differ: how digits are split.
-    """
-    pattern = f"{CONTRACTIONS}{numbers}|{SIGNS}"
-    return lambda: pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(pattern), "isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
+SPLIT_BYTES = pre_tokenizers.ByteLevel(add_prefix_space=False)
+SPLIT_DIGITS = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), SPLIT_BYTES])
 
 
-def _split_bytes() -> Any:
-    """Build the pre-tokenizer of GPT-2."""
-    return pre_tokenizers.ByteLevel(add_prefix_space=False)
+def _build_splitter(number_pattern: str) -> Any:
+    """Return the pre-tokenizer of Llama 3 and Qwen, which differ in the regular expression of a piece of digits."""
+    split = pre_tokenizers.Split(Regex(f"{CONTRACTIONS}{number_pattern}|{SIGNS}"), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
-def _split_digits() -> Any:
-    """Build the pre-tokenizer of GPT-2 that also splits numbers into digits."""
-    return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), _split_bytes()])
-
-
-PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
-    "default": _split_bytes,
-    "gpt-2": _split_bytes,
-    "smollm": _split_digits,
-    "starcoder": _split_digits,
-    "llama-bpe": _split_words(r"\p{N}{1,3}"),
-    "qwen2": _split_words(r"\p{N}"),
+PRE_TOKENIZERS: dict[str, Any] = {
+    "default": SPLIT_BYTES,
+    "gpt-2": SPLIT_BYTES,
+    "smollm": SPLIT_DIGITS,
+    "starcoder": SPLIT_DIGITS,
+    "llama-bpe": _build_splitter(r"\p{N}{1,3}"),
+    "qwen2": _build_splitter(r"\p{N}"),
 }
 """By the names that llama.cpp gives to the rules."""
 
@@ -81,7 +67,7 @@ def read_tokenizer(metadata: Metadata, vocabulary: int) -> Tokenizer:
         engine = Engine(models.BPE(token_ids, merges, ignore_merges=rule == "llama-bpe"))  # pyright: ignore
         if rule == "qwen2":
             engine.normalizer = normalizers.NFC()
-        engine.pre_tokenizer, engine.decoder = PRE_TOKENIZERS[rule](), decoders.ByteLevel()
+        engine.pre_tokenizer, engine.decoder = PRE_TOKENIZERS[rule], decoders.ByteLevel()
         _add_tokens(engine, special, added, bos)
     elif model == "llama":
         scores = metadata.get_list(f"{prefix}scores", float, len(tokens)) or [0.0] * len(tokens)
@@ -107,14 +93,14 @@ def sentencepiece_pipeline(
     added: Sequence[str] = (),
     has_space: bool = True,
 ) -> Engine:
-    """Build SentencePiece's BPE, which merges the pair with the best score first, as a pipeline.
+    """Return a pipeline of the library tokenizers for SentencePiece's BPE, which merges the best-scored pair first.
 
     A merge is any split of a piece into two others; it comes as early as its piece's score is high. All splits of all
     pieces are tried, so very long pieces, which no real vocabulary has, are refused.
 
     Args:
         tokens: pieces in the order of their ids.
-        scores: of the pieces.
+        scores: score of each piece; a pair that makes a piece of a higher score is merged earlier.
         unknown: token for unknown characters.
         special: tokens that are no text, such as the end of a text.
         bos: special token that begins every text.
@@ -201,18 +187,14 @@ def write_tokenizer(writer: Any, tokenizer: Tokenizer, vocabulary: int) -> None:
 
 
 def _pre_tokenizer_name(pre_tokenizer: Mapping[str, Any]) -> str:
-    """Return the name in GGUF of a pre-tokenizer, which is described by the library's JSON."""
-    for name, make in PRE_TOKENIZERS.items():
-        if name != "default" and _is_same(json.loads(make().__getstate__()), pre_tokenizer):
+    """Return the name in GGUF of a pre-tokenizer (JSON of the library tokenizers); one without a name is a RunError."""
+    expected = _parse_without_offsets(json.dumps(pre_tokenizer))
+    for name, known in PRE_TOKENIZERS.items():
+        if name != "default" and _parse_without_offsets(known.__getstate__()) == expected:
             return name
     raise RunError("the rule by which this tokenizer first cuts a text has no name in GGUF.")
 
 
-def _is_same(left: Any, right: Any) -> bool:
-    """Return whether two pre-tokenizers as JSON are equal except for `trim_offsets`, which only concerns offsets."""
-    if isinstance(left, dict) and isinstance(right, dict):
-        keys = (left.keys() | right.keys()) - {"trim_offsets"}
-        return all(_is_same(left.get(key), right.get(key)) for key in keys)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_is_same, left, right))
-    return left == right
+def _parse_without_offsets(text: str | bytes) -> Any:
+    """Parse a pre-tokenizer's JSON and drop `trim_offsets` from all objects, since it does not change the tokens."""
+    return json.loads(text, object_hook=lambda entries: {k: v for k, v in entries.items() if k != "trim_offsets"})

@@ -36,7 +36,7 @@ BERT_TOKENIZER_CONFIG = {
 
 
 def open_folder(path: Path) -> Pretrained:
-    """Open a Hugging Face folder as a pretrained model; or only its config.json, which has sizes but no weights."""
+    """Open a Hugging Face folder, or the config.json in it, as a pretrained model; weights are read when asked for."""
     folder, config_path = (path.parent, path) if path.is_file() else (path, path / CONFIG)
     config = read_json(config_path)
     if "model_type" not in config:
@@ -84,14 +84,14 @@ def _explain_missing_tokenizer(folder: Path) -> str:
 
 
 def _rewrite_command(class_name: str, folder: Path) -> str:
-    """Return a shell command that loads a folder with a class of transformers and writes it again."""
+    """Return a shell command that loads a folder with a class of transformers and saves it there in today's format."""
     path = repr(str(folder))
     code = f"from transformers import {class_name} as T; T.from_pretrained({path}).save_pretrained({path})"
     return f"python -c {quote(code)}"
 
 
 class FolderTensors(StoredTensors):
-    """Tensors of a folder, each mapped from its file for as long as it is used."""
+    """Tensors of a Hugging Face folder by name, each mapped from its file for as long as it is used."""
 
     def __init__(self, folder: Path, class_name: str = "AutoModelForCausalLM") -> None:
         self.folder, self.class_name = folder, class_name
@@ -105,7 +105,7 @@ class FolderTensors(StoredTensors):
     def entries(self) -> dict[str, Path]:
         """Path of the file that holds each tensor, by the tensor's name."""
         if (self.folder / WEIGHTS).is_file():
-            return dict.fromkeys(self._names(self.folder / WEIGHTS), self.folder / WEIGHTS)
+            return dict.fromkeys(self._read_names(self.folder / WEIGHTS), self.folder / WEIGHTS)
         if not (self.folder / INDEX).is_file():
             raise RunError(self._explain_missing_weights())
         weight_map = read_json(self.folder / INDEX).get("weight_map")
@@ -118,7 +118,7 @@ class FolderTensors(StoredTensors):
                     f"{self.folder / shard} is missing, one of the {len(shards)} shards that {INDEX} names. "
                     "Download it again."
                 )
-        names = {shard: set(self._names(self.folder / shard)) for shard in shards}
+        names = {shard: set(self._read_names(self.folder / shard)) for shard in shards}
         for name, shard in weight_map.items():
             if name not in names[shard]:
                 raise RunError(
@@ -137,17 +137,14 @@ class FolderTensors(StoredTensors):
         command = _rewrite_command(self.class_name, self.folder)
         return f"{message} If you trust it, write it as safetensors with transformers: {command}"
 
-    def _names(self, path: Path) -> list[str]:
+    def _read_names(self, path: Path) -> list[str]:
         """Return the names of the tensors in a safetensors file."""
-        try:
-            with safe_open(path, framework="pt") as file:
-                return list(file.keys())
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
+        with _open_safetensors(path) as file:
+            return list(file.keys())
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a tensor without reading it; one that does not hold floats is a RunError."""
-        with self._open(name) as file:
+        with _open_safetensors(self.entries[name]) as file:
             tensor = file.get_slice(name)
             if (dtype := tensor.get_dtype()) not in FLOATS:
                 raise RunError(
@@ -157,26 +154,26 @@ class FolderTensors(StoredTensors):
             return tuple(tensor.get_shape())
 
     def __getitem__(self, name: str) -> Tensor:
-        with self._open(name) as file:
+        with _open_safetensors(self.entries[name]) as file:
             return file.get_tensor(name)
 
-    @contextmanager
-    def _open(self, name: str) -> Iterator[Any]:
-        """Open the safetensors file that holds the tensor `name`; damage is a RunError."""
-        path = self.entries[name]
-        try:
-            with safe_open(path, framework="pt") as file:
-                yield file
-        except RunError:
-            raise
-        except (SafetensorError, OSError, ValueError) as error:
-            raise RunError(f"{path} is damaged ({error}). Download it again.") from None
+
+@contextmanager
+def _open_safetensors(path: Path) -> Iterator[Any]:
+    """Yield an open safetensors file (`safe_open`); a damaged one is a RunError."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except RunError:
+        raise
+    except (SafetensorError, OSError, ValueError) as error:
+        raise RunError(f"{path} is damaged or cut off ({error}). Download it again.") from None
 
 
 def write_folder(
     folder: Path, spec: ModelSpec, weights: Mapping[str, Tensor], tokenizer: Tokenizer, labels: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """Write a model and its tokenizer into a folder that transformers can load; return the tensors by name there.
+    """Write a model and its tokenizer into a folder for transformers; return the written tensors by their names there.
 
     `labels` are the names of a classifier's classes.
     """
@@ -213,5 +210,5 @@ def write_folder(
 
 
 def _write_json(path: Path, content: Mapping[str, Any], ensure_ascii: bool = True) -> None:
-    """Write a JSON file with indentation."""
+    """Write `content` as an indented JSON file."""
     path.write_text(json.dumps(content, indent=2, ensure_ascii=ensure_ascii) + "\n", encoding="utf-8")

@@ -81,7 +81,11 @@ def open_llama2c(path: Path) -> Pretrained:
 
 
 class Llama2cTensors(StoredTensors):
-    """Matrices of a file by Hugging Face's names, whose entries are their offset, shape, and heads to permute or 0."""
+    """Matrices of a llama2.c file by Hugging Face's names.
+
+    Attributes:
+        entries: (offset in bytes, shape, number of heads whose rows are to be permuted or 0) of each matrix.
+    """
 
     def __init__(self, path: Path, layout: Mapping[str, tuple[int, ...]], permuted_heads: Mapping[str, int]) -> None:
         self.path = path
@@ -107,9 +111,11 @@ class Llama2cTensors(StoredTensors):
 
 
 def _read_tokenizer(path: Path, start: int, vocabulary: int, context: int) -> Tokenizer:
-    """Build a tokenizer from the tokens and scores in a file, from the offset `start` on.
+    """Return the tokenizer whose tokens and scores are in a file, from the byte offset `start` on.
 
-    `vocabulary` is the number of tokens, and `context` the maximum length of a text.
+    Args:
+        vocabulary: number of tokens.
+        context: maximum length of a text in tokens.
     """
     if not path.is_file():
         raise RunError(f"{path} is missing: a model of llama2.c has its tokenizer there. Put it next to the model.")

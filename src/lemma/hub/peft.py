@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
@@ -37,7 +37,6 @@ from lemma.adaptation.lora import (
 from lemma.data.foreign import ForeignFields, reading_foreign_file
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.files import read_json, restore_moved_folder
-from lemma.hub.patterns import matches_to_end
 from lemma.hub.pretrained import export_folder
 from lemma.hub.tensor_maps import TensorMap
 from lemma.models.base import save_tensors
@@ -70,8 +69,6 @@ def write_peft(
     recurrent layers and the joint matrix of torch's attention have no format in peft: they are a SpecError.
 
     Args:
-        model: the adapted model.
-        folder: path of the new folder.
         base: path or name of the base model, as peft records it.
         tensor_maps: maps of the base's matrices, to write the names of transformers' modules instead of Lemma's.
         task: peft's `task_type`, which is the kind of transformers' class.
@@ -79,33 +76,30 @@ def write_peft(
     wrappers = lora_modules(model)
     if not wrappers:
         raise SpecError("this model has no LoRA updates to write. Adapt it with lora first.")
+    own_names = {path: f"{path}.weight" for path, _ in unwrapped_modules(model)}
+    maps = tensor_maps or {path: TensorMap(name, (name,)) for path, name in own_names.items()}
     tensors: dict[str, Tensor] = {}
     updates: dict[str, UpdateOptions] = {}
     for path, wrapper in wrappers:
         _check_exportable(path, wrapper)
         update: LowRankUpdate = wrapper.update
-        parts = [(path, update.B)]
-        if tensor_maps is not None:
-            names = [name.removesuffix(".weight") for name in tensor_maps[path].hf_names]
-            parts = zip(names, _row_map(tensor_maps[path]).to_hf(update.B), strict=True)
-        for hf_path, B in parts:
+        for hf_path, B in zip(maps[path].hf_modules, _row_map(maps[path]).to_hf(update.B), strict=True):
             if update.B.any() and not B.any():  # only other parts of the joint matrix have an update
                 continue
             name = f"{PREFIX}{hf_path}".rstrip(".")
             A, B = drop_zero_ranks(update.A, B)
-            updates[hf_path] = UpdateOptions(len(A), update.scale * len(A), update.dropout, update.transposed)
+            alpha, nearest = update.scale * len(A), round(update.scale * len(A))
+            alpha = nearest if math.isclose(alpha, nearest, rel_tol=1e-12) else alpha  # but for rounding errors
+            updates[hf_path] = UpdateOptions(len(A), alpha, update.dropout, update.transposed)
             if wrapper.is_embedding:  # its rows are the tokens
                 tensors |= {f"{name}.lora_embedding_A": B.mT, f"{name}.lora_embedding_B": A.mT}
             else:
                 tensors |= {f"{name}.lora_A.weight": A, f"{name}.lora_B.weight": B}
-    full_modules = {_hf_module(path, tensor_maps): module for path, module in _trained_modules(model).items()}
+    full_modules = {_hf_module(path, maps): module for path, module in _trained_modules(model).items()}
     for path, module in full_modules.items():
         tensors |= {f"{PREFIX}{path}.{name}": tensor for name, tensor in module.state_dict().items()}
-    if tensor_maps is None:
-        paths = [path for path, _ in unwrapped_modules(model)]
-    else:
-        paths = [name.removesuffix(".weight") for each in tensor_maps.values() for name in each.hf_names]
-    options = _write_options(paths, updates, full_modules, base) | {"task_type": task}
+    paths = [path for each in maps.values() for path in each.hf_modules]
+    options = _build_options(paths, updates, full_modules, base) | {"task_type": task}
     if tensor_maps is not None:
         options["fan_in_fan_out"] = any(each.layout == "transposed" for each in tensor_maps.values())
         last_names = sorted({path.rpartition(".")[2] for path in updates})
@@ -129,29 +123,24 @@ class UpdateOptions(NamedTuple):
 def drop_zero_ranks(A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
     """Return A and B without the columns of B that are zero and their rows of A; unchanged if all of B is zero.
 
-    `read_peft` adds them to give all updates one rank, and where parts of a joint matrix have different A.
+    Such zeros come from `read_peft`, which gives all updates one rank and joins parts of a matrix with different A.
     """
     used = B.detach().any(dim=0)
     return (A[used], B[:, used]) if used.any() else (A, B)
 
 
 def _row_map(tensor_map: TensorMap) -> TensorMap:
-    """Return the map of the rows of LoRA's B: as that of the matrix, but never transposed."""
+    """Return the map of LoRA's B, whose rows are those of the matrix: the matrix's map, but never transposed."""
     return replace(tensor_map, layout="stacked") if tensor_map.layout == "transposed" else tensor_map
 
 
-def _hf_module(path: str, tensor_maps: TensorMaps | None) -> str:
-    """Return the path in transformers of a module of Lemma's; without `tensor_maps` the paths are equal.
-
-    A module that transformers does not have as one is a SpecError.
-    """
-    if tensor_maps is None:
-        return path
+def _hf_module(path: str, tensor_maps: TensorMaps) -> str:
+    """Return the path in transformers of Lemma's module at `path`; one that is not a module there is a SpecError."""
     tensor_map = tensor_maps.get(path)
     is_single = tensor_map is not None and len(tensor_map.hf_names) == 1
     if tensor_map is None or not is_single or tensor_map.layout != "stacked" or tensor_map.rotary_dim:
         raise SpecError(f"{path} is trained as a whole, and is not one module in transformers: leave it out.")
-    return tensor_map.hf_names[0].removesuffix(".weight")
+    return tensor_map.hf_modules[0]
 
 
 def _check_exportable(path: str, wrapper: Any) -> None:
@@ -186,14 +175,14 @@ def _trained_modules(model: nn.Module) -> dict[str, nn.Module]:
     return modules
 
 
-def _write_options(
+def _build_options(
     paths: Collection[str], updates: Mapping[str, UpdateOptions], full_modules: Collection[str], base: str | None
 ) -> dict[str, Any]:
-    """Return the content of adapter_config.json, by which peft finds the modules to update.
+    """Return the content of adapter_config.json; modules that it cannot tell apart are a SpecError.
 
     Args:
-        paths: of all modules of the model.
-        updates: options of each update by its module's path.
+        paths: of all modules that peft may find by name.
+        updates: options of each LoRA update, by the path of its module.
         full_modules: paths of the modules that were trained in full.
         base: path or name of the base model.
     """
@@ -208,17 +197,8 @@ def _write_options(
             )
     ends = tuple(f".{path}" for path in targets)  # peft would take a path that ends with another's for it
     ambiguous = any(path.endswith(ends) and path not in targets for path in paths)
-
-    def alpha_of(update: UpdateOptions) -> float:
-        """Return an update's alpha, rounded if it is an integer but for rounding errors."""
-        nearest = round(update.alpha)
-        return nearest if math.isclose(update.alpha, nearest, rel_tol=1e-12) else update.alpha
-
-    def exactly(path: str) -> str:
-        """Return a regular expression that matches a complete path only."""
-        return f"^{re.escape(path)}"
-
-    rank, alpha = Counter((update.rank, alpha_of(update)) for update in updates.values()).most_common(1)[0][0]
+    rank, alpha = Counter((update.rank, update.alpha) for update in updates.values()).most_common(1)[0][0]
+    patterns = {f"^{re.escape(path)}": update for path, update in updates.items()}  # each matches a complete path only
     return {
         "peft_type": "LORA",
         "task_type": None,
@@ -228,10 +208,8 @@ def _write_options(
         "lora_alpha": alpha,
         "lora_dropout": max(update.dropout for update in updates.values()),
         "target_modules": "|".join(map(re.escape, targets)) if ambiguous else targets,
-        "rank_pattern": {exactly(path): update.rank for path, update in updates.items() if update.rank != rank},
-        "alpha_pattern": {
-            exactly(path): alpha_of(update) for path, update in updates.items() if alpha_of(update) != alpha
-        },
+        "rank_pattern": {pattern: update.rank for pattern, update in patterns.items() if update.rank != rank},
+        "alpha_pattern": {pattern: update.alpha for pattern, update in patterns.items() if update.alpha != alpha},
         "modules_to_save": sorted(full_modules) or None,
         "fan_in_fan_out": any(update.transposed for update in updates.values()),
         "bias": "none",
@@ -247,13 +225,12 @@ def _write_options(
 def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None = None) -> Adaptation[Module]:
     """Add the LoRA updates of a peft folder to a model, and copy its modules that were trained in full.
 
-    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The method that
-    is returned describes all updates: those of a smaller rank are filled up with zeros to the largest, and other scales
-    are multiplied into B. `write_peft` leaves these zeros out again.
+    Anything not supported, such as DoRA or trained biases, is a RunError before the model is changed. The returned
+    `Adaptation` has one LoRA method for all updates: those of a smaller rank are filled up with zeros to the largest,
+    and other scales are multiplied into B. `write_peft` leaves these zeros out again.
 
     Args:
-        folder: the peft folder.
-        model: the base model, which is changed in place once the folder was checked.
+        model: the base, which is changed in place once the folder was checked.
         tensor_maps: maps of the base's matrices, if the folder has the names of transformers' modules.
     """
     folder = Path(folder)
@@ -264,13 +241,13 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
             raise RunError(f"{folder / CONFIG} is missing: this is not a peft folder.")
         options = PeftOptions.read(read_json(folder / CONFIG), folder / CONFIG)
         stored = PeftTensors.sort_tensors(_read_weights(folder), folder / WEIGHTS)
-        stored.updates = {path: options.rescale(path, A, B, folder) for path, (A, B) in stored.updates.items()}
+        stored.updates = {path: options.rescale(path, A, B) for path, (A, B) in stored.updates.items()}
         if tensor_maps is not None:
-            stored = _rename_tensors(stored, tensor_maps, folder)
-        targets = _find_matrices_at(model, stored.updates, folder)
+            stored = _rename_tensors(stored, tensor_maps)
+        targets = _find_matrices_at(model, stored.updates)
         method = options.as_lora(max(len(A) for A, _ in stored.updates.values()))
-        updates = _build_updates(targets, stored, method, folder)
-        full_targets = _pair_full_tensors(model, stored, targets, folder)
+        updates = _build_updates(targets, stored, method)
+        full_targets = _pair_full_tensors(model, stored, targets)
     adapt_model(model, Frozen())
     for target, value in full_targets:
         _copy_into(target, value)
@@ -279,45 +256,39 @@ def read_peft(folder: Path | str, model: Module, tensor_maps: TensorMaps | None 
     return Adaptation(wrap_owners(model, matrices, updates), method.replace(targets=paths), paths)
 
 
-def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps, folder: Path) -> "PeftTensors":
-    """Return the stored tensors with Lemma's module paths for those of transformers; join updates of joint matrices.
+def _rename_tensors(stored: "PeftTensors", tensor_maps: TensorMaps) -> "PeftTensors":
+    """Return the stored tensors by Lemma's module paths instead of transformers'; join the updates of joint matrices.
 
-    `folder` is the peft folder, for errors.
+    Args:
+        stored: tensors by transformers' paths; its `full_tensors` are emptied.
     """
     updates: dict[str, tuple[Tensor, Tensor]] = {}
     remaining = dict(stored.updates)
     full_tensors: dict[str, Tensor] = {}
     for path, tensor_map in tensor_maps.items():
-        names = [name.removesuffix(".weight") for name in tensor_map.hf_names]
+        names = tensor_map.hf_modules
         parts = {name: remaining.pop(name) for name in names if name in remaining}
         if parts:
-            updates[path] = _join_updates(tensor_map, names, parts, folder)
+            updates[path] = _join_updates(tensor_map, parts)
         if len(names) == 1 and tensor_map.layout == "stacked":
             for suffix in ("weight", "bias"):
                 if f"{names[0]}.{suffix}" in stored.full_tensors:
                     full_tensors[f"{path}.{suffix}"] = stored.full_tensors.pop(f"{names[0]}.{suffix}")
     if remaining:
         message = describe_unknown("module", next(iter(remaining)), tensor_maps)
-        raise RunError(f"{folder}: {message} It was trained on another base.")
+        raise RunError(f"{message} It was trained on another base.")
     if stored.full_tensors:
         name = next(iter(stored.full_tensors))
-        raise RunError(f"{folder}: {name} cannot be put into this model. Merge it with peft first.")
+        raise RunError(f"{name} cannot be put into this model. Merge it with peft first.")
     return PeftTensors(updates, {}, full_tensors)
 
 
-def _join_updates(
-    tensor_map: TensorMap, names: Sequence[str], parts: Mapping[str, tuple[Tensor, Tensor]], folder: Path
-) -> tuple[Tensor, Tensor]:
-    """Join the updates of several modules of transformers into (A, B) of the one matrix that Lemma makes of them.
+def _join_updates(tensor_map: TensorMap, parts: Mapping[str, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """Return the update (A, B) of Lemma's joint matrix, from those of the transformers modules that are its parts.
 
     Updates that share their A keep it. Others are put next to each other: the rank is the sum of theirs.
-
-    Args:
-        tensor_map: map of the matrix.
-        names: paths of the modules in transformers, in the order of their rows.
-        parts: (A, B) of those modules that have an update.
-        folder: peft folder, for errors.
     """
+    names = tensor_map.hf_modules
     first_A, first_B = next(iter(parts.values()))
     is_shared = len(parts) == len(names) and all(torch.equal(first_A, A) for A, _ in parts.values())
     rank = len(first_A) if is_shared else sum(len(A) for A, _ in parts.values())
@@ -328,7 +299,7 @@ def _join_updates(
         if name in parts:
             A, B = parts[name]
             if B.shape != (rows, len(A)):
-                raise RunError(f"{folder}: {name}: lora_B is {tuple(B.shape)}. It was trained on another base.")
+                raise RunError(f"{name}: lora_B is {tuple(B.shape)}. It was trained on another base.")
             block[:, column : column + len(A)] = B
             column += 0 if is_shared else len(A)
         blocks.append(block)
@@ -336,35 +307,20 @@ def _join_updates(
     return joint_A, _row_map(tensor_map).from_hf(blocks)
 
 
-READ_OPTIONS = {"r", "lora_alpha", "lora_dropout", "use_rslora", "rank_pattern", "alpha_pattern", "peft_type", "bias"}
-OPTIONS_IN_TENSORS = {
-    "target_modules",
-    "exclude_modules",
-    "layers_to_transform",
-    "layers_pattern",
-    "modules_to_save",
-    "fan_in_fan_out",
-    "init_lora_weights",
-    "eva_config",
-    "ensure_weight_tying",
-}
+OPTIONS_IN_TENSORS = (
+    "target_modules exclude_modules layers_to_transform layers_pattern modules_to_save fan_in_fan_out eva_config "
+    "ensure_weight_tying"
+)
 """Options about the locations and initial values of updates, which the tensors have too."""
-OPTIONS_WITHOUT_EFFECT = {
-    "task_type",
-    "auto_mapping",
-    "peft_version",
-    "base_model_name_or_path",
-    "revision",
-    "inference_mode",
-    "megatron_core",
-    "qalora_group_size",
-    "runtime_config",
-}
+OPTIONS_WITHOUT_EFFECT = (
+    "task_type auto_mapping peft_version base_model_name_or_path revision inference_mode megatron_core "
+    "qalora_group_size runtime_config"
+)
 INITIALISATIONS = (True, False, "gaussian", "eva", "orthogonal")  # those that leave the base unchanged
 
 
 class PeftOptions(ForeignFields):
-    """Options of adapter_config.json that the tensors do not tell."""
+    """Options in a peft folder's adapter_config.json that cannot be read off its tensors."""
 
     r: int = Field(default=8, ge=1)
     lora_alpha: float = Field(default=8.0, gt=0)
@@ -383,7 +339,7 @@ class PeftOptions(ForeignFields):
         """
         if values.get("peft_type") != "LORA":
             raise RunError(f"{source}: peft_type = {values.get('peft_type')!r}; only LORA can be read.")
-        supported = READ_OPTIONS | OPTIONS_IN_TENSORS | OPTIONS_WITHOUT_EFFECT
+        supported = {*cls.model_fields, "peft_type", *OPTIONS_IN_TENSORS.split(), *OPTIONS_WITHOUT_EFFECT.split()}
         for name, value in values.items():
             if name not in supported and value not in (None, False, {}, [], ""):
                 raise RunError(f"{source}: {name} = {value!r} is not supported: only plain LoRA can be read.")
@@ -399,37 +355,64 @@ class PeftOptions(ForeignFields):
 
     @property
     def scale(self) -> float:
-        """Scale of the updates that no pattern changes: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
+        """Common scale, of updates that no pattern changes: alpha / rank, or alpha / √rank (Kalajdzievski 2023)."""
         return self._scale(self.lora_alpha, self.r)
 
     def _scale(self, alpha: float, rank: int) -> float:
         """Return the scale of an update: alpha / rank, or alpha / √rank."""
         return alpha / (math.sqrt(rank) if self.use_rslora else rank)
 
-    def rescale(self, path: str, A: Tensor, B: Tensor, folder: Path) -> tuple[Tensor, Tensor]:
-        """Return (A, B) of the update of the module at `path`, with B multiplied by its scale / the common scale.
+    def rescale(self, path: str, A: Tensor, B: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the update (A, B) of the module at `path` with B multiplied such that the common scale applies to it.
 
-        A rank that is not the one in the options is a RunError about `folder`.
+        A rank that is not the one in the options is a RunError.
         """
         rank = _select_by_pattern(self.rank_pattern, path, self.r)
         if A.dim() != 2 or B.dim() != 2 or not len(A) == B.shape[1] == rank:
             raise RunError(
-                f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the "
-                f"rank {rank}. Its options belong to another adapter."
+                f"{path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where its options need the rank "
+                f"{rank}. Its options belong to another adapter."
             )
         scale = self._scale(_select_by_pattern(self.alpha_pattern, path, self.lora_alpha), rank)
         return A, B if scale == self.scale else B * (scale / self.scale)
 
     def as_lora(self, rank: int) -> Lora:
-        """Return Lemma's adaptation method of this rank with the common scale."""
+        """Return Lemma's spec of LoRA with this rank, the common scale and the folder's dropout."""
         return Lora(rank=rank, alpha=self.scale * rank, lora_dropout=self.lora_dropout)
 
 
 def _select_by_pattern(patterns: Mapping[str, Value] | None, path: str, default: Value) -> Value:
-    """Return the value of the first pattern that matches a path from a dot or its start to its end, or the default."""
-    starts = [0, *(dot.end() for dot in re.finditer(r"\.", path))]
-    matches = (value for pattern, value in (patterns or {}).items() if matches_to_end(pattern, path, starts))
+    """Return the value of the first pattern that `matches_path` accepts for a module path, or `default`."""
+    matches = (value for pattern, value in (patterns or {}).items() if matches_path(pattern, path))
     return next(matches, default)
+
+
+MAX_STEPS = 10**7
+"""Length of a path to the power of the number of repetitions in a pattern that is matched with it."""
+UNSUPPORTED = re.compile(r"\)[*+{]|\(\?|\\[1-9]")
+"""Repeated groups, for which Python's `re` may take exponential time, and groups with extensions."""
+
+
+def matches_path(pattern: str, path: str) -> bool:
+    r"""Return whether a regular expression matches a module path as a whole, or its end after a dot.
+
+    A pattern from a foreign file that is not valid, or may take long to match, is a RunError.
+
+    >>> matches_path(r"layers\.(0|1\d)\..*proj", "model.layers.12.q_proj"), matches_path("proj", "q_proj")
+    (True, False)
+    """
+    syntax = re.sub(r"\\[^1-9]", "x", pattern)
+    if UNSUPPORTED.search(syntax):
+        raise RunError(
+            f"the regular expression {pattern[:100]!r} is not supported: only characters, classes, groups, "
+            "alternatives and repetitions of single characters are. Name the modules one by one."
+        )
+    if (len(path) + 1) ** len(re.findall(r"[*+?{]", syntax)) > MAX_STEPS:
+        raise RunError(f"the regular expression {pattern[:100]!r} takes too much work. Name the modules one by one.")
+    try:
+        return re.match(rf"(.*\.)?({pattern})$", path) is not None
+    except (re.error, OverflowError, RecursionError) as error:
+        raise RunError(f"{pattern[:100]!r} is not a regular expression: {error}.") from None
 
 
 UPDATE = re.compile(r"(?:(?P<path>.+)\.)?lora_(?P<embedding>embedding_)?(?P<side>[AB])(?:\.weight)?")
@@ -441,7 +424,7 @@ OTHER_METHODS = ("lora_", "base_layer.", "token_adapter", "original_module")
 
 @dataclass
 class PeftTensors:
-    """Tensors of a file: updates (A, B) and copies of frozen matrices by the paths of their modules, full tensors."""
+    """Tensors of a peft file: updates (A, B) and copies of frozen matrices by module path, other tensors by name."""
 
     updates: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     copies: dict[str, Tensor] = field(default_factory=dict)
@@ -449,9 +432,9 @@ class PeftTensors:
 
     @classmethod
     def sort_tensors(cls, tensors: Mapping[str, Tensor], path: Path) -> "PeftTensors":
-        """Sort the tensors of a file into updates, copies of frozen matrices and full tensors.
+        """Sort the tensors of the file at `path` into updates, copies of frozen matrices and full tensors.
 
-        A and B are those of the matrix as Lemma stores it: of an embedding, a row is a token.
+        A and B are those of the matrix as Lemma stores it: a row of an embedding is a token.
         """
         stored, factors = cls(), dict[str, dict[str, Tensor]]()
         for key, tensor in tensors.items():
@@ -476,8 +459,8 @@ class PeftTensors:
         return stored
 
 
-def _find_matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Path) -> dict[str, TargetMatrix]:
-    """Return the linear or embedding matrix at each module path of a model; an unknown path is a RunError."""
+def _find_matrices_at(model: nn.Module, paths: Mapping[str, object]) -> dict[str, TargetMatrix]:
+    """Return the linear or embedding matrix at each module path (key of `paths`); an unknown path is a RunError."""
     matrices = {
         location.path: matrix
         for matrix in find_matrices(model)
@@ -486,22 +469,14 @@ def _find_matrices_at(model: nn.Module, paths: Mapping[str, object], folder: Pat
     }
     for path in paths:
         if path not in matrices:
-            raise RunError(f"{folder}: {describe_unknown('module', path, matrices)} It was trained on another base.")
+            raise RunError(f"{describe_unknown('module', path, matrices)} It was trained on another base.")
     return {path: matrices[path] for path in paths}
 
 
-def _build_updates(
-    targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora, folder: Path
-) -> dict[int, LowRankUpdate]:
-    """Build the LoRA updates of a model's matrices; return them by the `id` of their weights.
+def _build_updates(targets: Mapping[str, TargetMatrix], stored: PeftTensors, method: Lora) -> dict[int, LowRankUpdate]:
+    """Return the stored LoRA updates of the matrices in `targets` (by module path), by the `id` of their weights.
 
-    All locations of a tied matrix must have the same update.
-
-    Args:
-        targets: the matrices by module path.
-        stored: tensors of the peft folder.
-        method: with the rank and scale of all updates.
-        folder: the peft folder, for errors.
+    All locations of a tied matrix must have the same update. `method` has the rank and scale of all updates.
     """
     updates: dict[int, LowRankUpdate] = {}
     for path, matrix in targets.items():
@@ -509,7 +484,7 @@ def _build_updates(
         rows, columns = reversed(matrix.weight.shape) if matrix.is_transposed else matrix.weight.shape
         if (B.shape[0], A.shape[1]) != (rows, columns):
             raise RunError(
-                f"{folder}: {path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where this model needs "
+                f"{path}: lora_A is {tuple(A.shape)} and lora_B {tuple(B.shape)}, where this model needs "
                 f"{len(A)} × {columns} and {rows} × {len(A)}. It was trained on another base."
             )
         with torch.random.fork_rng(devices=[]):  # initial values, which are overwritten
@@ -522,18 +497,18 @@ def _build_updates(
         if not is_complete or not torch.allclose(first.delta(), update.delta()):
             paths = " and ".join(location.path for location in matrix.locations)
             raise RunError(
-                f"{folder} has different updates for {paths}, which are one matrix in this model. "
+                f"it has different updates for {paths}, which are one matrix in this model. "
                 "Untie them before reading it."
             )
     return updates
 
 
 def _pair_full_tensors(
-    model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix], folder: Path
+    model: nn.Module, stored: PeftTensors, targets: Mapping[str, TargetMatrix]
 ) -> list[tuple[Tensor, Tensor]]:
-    """Return (parameter of the model, saved value) pairs for what was saved in full; check frozen copies.
+    """Return (tensor of the model, saved value) for each tensor that was saved in full.
 
-    Copies of frozen matrices must equal those of the model.
+    A missing tensor, or a saved copy of a frozen matrix that differs from the model's, is a RunError.
     """
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
     for name, value in stored.full_tensors.items():
@@ -541,14 +516,14 @@ def _pair_full_tensors(
         if tensor is None or tensor.shape != value.shape:
             actual = "missing" if tensor is None else f"{tuple(tensor.shape)}"
             raise RunError(
-                f"{folder}: {name} is {tuple(value.shape)}, in this model it is {actual}. "
+                f"{name} is {tuple(value.shape)}, in this model it is {actual}. "
                 "Load the base model that it was trained on."
             )
     for path, value in stored.copies.items():
         weight = targets[path].weight.detach().cpu() if path in targets else None
         if weight is None or not torch.equal(weight, value.to(weight.dtype)):
             raise RunError(
-                f"{folder} holds its own base matrix of {path}, which differs from this model's. "
+                f"it holds its own base matrix of {path}, which differs from this model's. "
                 "Load the base model that it was trained on."
             )
     return [(tensors[name], value) for name, value in stored.full_tensors.items()]
@@ -563,7 +538,7 @@ def _copy_into(target: Tensor, value: Tensor) -> None:
 
 
 def _read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read the safetensors file of a peft folder; a missing or damaged one is a RunError."""
+    """Return the tensors by name in a peft folder's safetensors file; a missing or damaged one is a RunError."""
     path = folder / WEIGHTS
     if not path.exists() and (folder / PICKLE).exists():
         raise RunError(

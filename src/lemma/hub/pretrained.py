@@ -54,7 +54,7 @@ LLAMA2C_SUFFIXES = (".bin", ".data")
 
 
 def is_pretrained(path: Path) -> bool:
-    """Return whether a path looks like a pretrained model: a folder with config.json, a model file, or a known name."""
+    """Return whether a path may be a pretrained model: a folder with config.json, a model file, or a known name."""
     if not exists(path):
         return str(path) in MODELS
     if path.is_dir():
@@ -75,7 +75,7 @@ class Pretrained:
 
     @cached_property
     def spec(self) -> ModelSpec:
-        """Spec of the model."""
+        """Lemma's spec of the model, converted from its config.json."""
         with reading_foreign_file(self.path):
             spec = spec_from_config(self.config)
             if isinstance(spec, Encoder):  # only its tokenizer knows the special tokens of a BERT
@@ -96,16 +96,16 @@ class Pretrained:
 
     @property
     def tensor_maps(self) -> dict[str, TensorMap]:
-        """Maps of the matrices by module path in Lemma."""
+        """Map between each matrix and the checkpoint's tensors, by the path of Lemma's module."""
         return self.tensor_maps_of(self.spec)
 
     def tensor_maps_of(self, spec: ModelSpec) -> dict[str, TensorMap]:
-        """Return the maps of the matrices by module path, for this model's spec or a classifier made of it."""
+        """Return the same as `tensor_maps`, for the spec of this model or of a classifier made of it."""
         maps = tensor_maps_of(architecture_of(self.config), spec)
         return {each.name.removesuffix(".weight"): each for each in maps if each.name.endswith(".weight")}
 
     def model(self, dropout: float = 0.0, by_columns: bool = False) -> nn.Module:
-        """Build the model and load its weights, block by block to save memory.
+        """Return a new model with the pretrained weights, read block by block to save memory.
 
         Args:
             dropout: rate for later training.
@@ -146,7 +146,7 @@ def open_pretrained(path: Path) -> Pretrained:
 
 
 def verify_pretrained_file(path: Path) -> None:
-    """Compare a file of a pretrained model with its checksum, if one is known.
+    """Raise a RunError if a file of a pretrained model does not have its checksum; pass if none is known.
 
     A folder that Lemma wrote lists its checksums (`lemma.json`); in Hugging Face's cache a file is named by it. The
     SHA-256 of any other file is recorded in the data home when it is first opened. A change from that record is only a
@@ -197,7 +197,7 @@ def forget_opened(path: Path) -> None:
 
 
 def _read_record(real: Path) -> dict[str, Any] | None:
-    """Return the record of a file that was opened before (path, time, hash), by its real path; None without it."""
+    """Return the record (path, time, hash) of a file at this resolved path that was opened before; None if never."""
     try:
         return read_checked_json(_record_path(real))
     except (RunError, StorageError):
@@ -205,7 +205,7 @@ def _read_record(real: Path) -> dict[str, Any] | None:
 
 
 def _record_path(real: Path) -> Path:
-    """Return the path of the record about an opened file, in the data home."""
+    """Return where the data home records the checksum of the file at this resolved path."""
     return data_home() / OPENED_FOLDER / f"{text_hash(str(real))[:32]}.json"
 
 
@@ -221,9 +221,7 @@ def export_folder(path: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def check_export_target(path: Path, overwrite: bool) -> None:
-    """Raise a RunError unless an export can be written to `path`: nothing is there, or an unmodified export and
-    `overwrite`.
-    """
+    """Raise a RunError unless nothing is at `path`, or an unmodified export that `overwrite` allows to replace."""
     restore_moved_folder(path)
     if not exists(path):
         return

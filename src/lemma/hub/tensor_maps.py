@@ -19,7 +19,7 @@ Layout = Literal["stacked", "transposed", "interleaved", "plus one", "reversed"]
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor of Lemma's and the tensors of a Hugging Face checkpoint that hold the same numbers.
+    """Correspondence of a tensor of Lemma's and the tensors of a Hugging Face checkpoint that hold the same numbers.
 
     The layout "stacked" is their rows one after the other; "transposed" one matrix, as GPT-2 stores it; "interleaved"
     queries, keys and values head by head, as in GPT-NeoX; "plus one" Gemma's norms, which multiply by 1 + w; "reversed"
@@ -35,14 +35,19 @@ class TensorMap:
     rotary_rows: int = 0  # those of queries and keys
     head_width: int = 1  # rows of one head
 
+    @property
+    def hf_modules(self) -> list[str]:
+        """Paths of the modules in transformers that have the tensors `hf_names` as weights."""
+        return [name.removesuffix(".weight") for name in self.hf_names]
+
     def hf_shapes(self, shape: Shape) -> list[Shape]:
-        """Return the shapes of the tensors in transformers if Lemma's tensor has this shape."""
+        """Return the shape of each tensor of transformers (`hf_names`) if Lemma's tensor has this shape."""
         if self.layout == "transposed":
             return [shape[::-1]]
         return [(rows, *shape[1:]) for rows in self.row_counts] or [shape]
 
     def from_hf(self, tensors: list[Tensor]) -> Tensor:
-        """Convert the tensors of transformers, in the order of `hf_names`, to Lemma's tensor."""
+        """Return Lemma's tensor, made of those of transformers in the order of `hf_names`."""
         match self.layout:
             case "transposed":
                 return tensors[0].T.contiguous()
@@ -56,7 +61,7 @@ class TensorMap:
                 return torch.cat(tensors) if len(tensors) > 1 else tensors[0]
 
     def to_hf(self, tensor: Tensor) -> list[Tensor]:
-        """Convert Lemma's tensor to those of transformers, in the order of `hf_names`."""
+        """Return the tensors of transformers, in the order of `hf_names`, made of Lemma's tensor."""
         if self.rotary_dim:
             even, odd = torch.arange(0, self.rotary_dim, 2), torch.arange(1, self.rotary_dim, 2)
             order = torch.cat([even, odd, torch.arange(self.rotary_dim, self.head_width)]).to(tensor.device)
@@ -96,7 +101,7 @@ class StoredTensors(Mapping[str, Tensor]):
         """Return the shape of a tensor without reading it."""
 
     def blocks(self, name: str) -> Iterator[Tensor]:
-        """Yield a tensor in blocks of its rows, so that a converted one is never in memory twice."""
+        """Yield a tensor as consecutive blocks of rows, so that a converted one is never in memory twice."""
         yield self[name]
 
 
@@ -105,7 +110,7 @@ class StoredTensors(Mapping[str, Tensor]):
 
 @dataclass(frozen=True)
 class NameTable:
-    """The modules of an architecture of Hugging Face by Lemma's names, in their order.
+    """Table from Lemma's module names to those of an architecture of transformers, in the order of the model.
 
     `*` is the number of a layer, and {q,k,v} stands for three modules that are one of Lemma's.
     """
@@ -118,7 +123,7 @@ class NameTable:
 
     @property
     def output(self) -> str:
-        """Name in transformers of the output matrix, which a checkpoint may hold even if the embedding replaces it."""
+        """Name in transformers of the output layer's weight, which a checkpoint may hold even if it is tied."""
         return f"{self.names.get('output') or self.names['output.map']}.weight"
 
     def modules(self, spec: ModelSpec) -> Iterator[tuple[str, str]]:
@@ -160,7 +165,7 @@ class NameTable:
 
 
 def _expand_braces(name: str) -> tuple[str, ...]:
-    """Expand {a,b} in a module name to one name for each; return a single name without braces."""
+    """Return a module name once for each choice of its braces, "x.{a,b}" as ("x.a", "x.b"); without braces, itself."""
     before, brace, rest = name.partition("{")
     choices, _, after = rest.partition("}")
     return tuple(f"{before}{choice}{after}" for choice in choices.split(",")) if brace else (name,)

@@ -38,16 +38,10 @@ SETTINGS = ("layer", "head", "limit", "seed")
 def evaluate_attention(
     run: Run, data_args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> ParsingScore:
-    """Score dependency trees derived from attention, and find the best head for each dependency relation.
+    """Score the dependency trees that a run's attention gives for a treebank; find the best head for each relation.
 
-    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights.
-
-    Args:
-        run: a trained language model.
-        data_args: the treebank.
-        split: of the treebank; None for the default.
-        settings: `layer` and `head` select one head (default: the mean of all); `limit` sentences; `seed`.
-        observer: receives progress.
+    The baselines are chains, trees of shuffled attention, and a model of the same spec with random weights. `settings`
+    are `layer` and `head` (by default the mean of all), `limit`, a number of sentences, and `seed`.
     """
     for name in settings:
         if name in ("context", "stride"):
@@ -61,7 +55,7 @@ def evaluate_attention(
     split_file = data_args.settings.get("test") or data_args.settings.get("validation")  # then all that is read
     trees = read_trees(split_file or data_args.name, reading_progress(observer), split)
     all_gold = trees.item(trees.split_names[0]).sentences[:limit]
-    lengths = [len(encode_words(sentence.words, run.tokenizer).ids) for sentence in all_gold]
+    lengths = [len(encode_words(sentence.words, run.tokenizer)) for sentence in all_gold]
     gold = [
         sentence
         for sentence, length in zip(all_gold, lengths, strict=True)
@@ -88,12 +82,13 @@ def evaluate_attention(
         replace(trained, weights=shuffle_attention(trained.weights, seed + index))
         for index, trained in enumerate(attention["trained"])
     ]
-    predicted: dict[str, list[Sentence]] = {}
-    for name, sentences in attention.items():
-        predicted[name] = [
+    predicted = {
+        name: [
             Sentence(sentence.words, attention_tree(words.select(layer, head)), ("_",) * len(sentence.words))
             for sentence, words in zip(gold, sentences, strict=True)
         ]
+        for name, sentences in attention.items()
+    }
     attended = {name: [most_attended(words.weights) for words in sentences] for name, sentences in attention.items()}
     protocol = {"decoded": DECODING_NOTE, "attention": CAUSAL_NOTE, **tree_protocol(trees), "left out": too_long}
     score = score_trees(gold, predicted.pop("trained"), protocol)
@@ -122,11 +117,8 @@ def relation_findings(
 ) -> list[RelationFinding]:
     """Find the most accurate head for each relation and direction; the most frequent relations come first.
 
-    Args:
-        names: of the heads.
-        gold: sentences with correct trees.
-        most_attended: for each sentence, each head's most attended word from each word.
-        baselines_attended: the same for other attention, by name of the baseline.
+    `names` are those of the heads, `gold` has the correct trees; `most_attended` holds for each sentence the word that
+    each head attends to most from each word, and `baselines_attended` the same of each baseline.
     """
     accuracies, counts = head_accuracies(most_attended, gold)
     baselines = {name: head_accuracies(other, gold)[0] for name, other in (baselines_attended or {}).items()}
@@ -142,7 +134,10 @@ def relation_findings(
 
 
 def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tuple[Accuracies, Counter[str]]:
-    """Return each head's accuracy by relation and direction, and the number of arcs of each relation."""
+    """Return each head's accuracy in per cent by relation and direction, and the number of arcs of each relation.
+
+    It is the percentage of arcs of `gold` of which the word attended to most from one end is the other end.
+    """
     hits: dict[tuple[str, Direction], np.ndarray] = defaultdict(lambda: np.zeros(most_attended[0].shape[0]))
     counts: Counter[str] = Counter()
     for sentence, attended in zip(gold, most_attended, strict=True):
@@ -156,7 +151,10 @@ def head_accuracies(most_attended: MostAttended, gold: Sequence[Sentence]) -> tu
 
 
 def best_offsets(gold: Sequence[Sentence]) -> dict[tuple[str, Direction], tuple[int, float]]:
-    """Return by relation and direction the distance in words that is right most often, and its accuracy in per cent."""
+    """Return by relation and direction the most frequent signed distance in words, and its frequency in per cent.
+
+    It is that of the baseline in which every word attends at a fixed distance.
+    """
     offset_counts: dict[str, Counter[int]] = defaultdict(Counter)
     for sentence in gold:
         for head_word, dependent, relation in sentence.arcs():

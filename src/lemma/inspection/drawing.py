@@ -40,7 +40,6 @@ PATTERN_LETTERS = {
     "broad": "b",
     "none": "·",
 }
-"""One for each pattern."""
 
 TEMPLATES = Environment(
     loader=PackageLoader("lemma.inspection", "assets"),
@@ -53,7 +52,7 @@ TEMPLATES.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",
 
 
 def colour_index(weight: float) -> int:
-    """Return the palette index of an attention weight, 254·√weight: 1/60 for each of sixty keys should be visible.
+    """Return the palette index of an attention weight from 0 to 1: 254·√weight, so that small weights are visible.
 
     >>> colour_index(0.0), colour_index(0.25), colour_index(1.0)
     (0, 127, 254)
@@ -67,7 +66,7 @@ def text_colour(colour: int) -> str:
 
 
 def encode_png(weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"]) -> bytes:
-    """Draw an attention matrix as PNG bytes, one pixel per weight; masked ones are transparent.
+    """Draw an attention matrix as PNG bytes, one pixel per weight; those that are not `allowed` are transparent.
 
     PNG 1.2: header, palette, transparency of its first entry, rows, end.
     """
@@ -94,7 +93,7 @@ def png_url(head: "Head", max_tokens: int | None = None) -> str:
 
 
 def render_template(template: str, **values: Any) -> str:
-    """Fill the template file of this name in the package with values, which are escaped."""
+    """Return the text of a template file of this package, filled with values, which are escaped."""
     return TEMPLATES.get_template(template).render(values)
 
 
@@ -139,7 +138,7 @@ def draw_layer(layer: int, heads: "list[Head]") -> str:
 
 
 def draw_pattern_letters(heads: "Heads") -> str:
-    """Draw a letter for the pattern of each head: one row of text per layer."""
+    """Draw a grid of letters, one row per layer, with the letter of each head's pattern."""
     layers = heads.heads_by_layer()
     most, side = max(map(len, layers.values())), len(f"layer {max(layers)}")
     rows = [("head", [f"{number % 100:2d}" for number in range(most)])]
@@ -150,7 +149,7 @@ def draw_pattern_letters(heads: "Heads") -> str:
 def shade_matrix(
     weights: Float[np.ndarray, "queries keys"], allowed: Bool[np.ndarray, "queries keys"], rows: int, columns: int
 ) -> list[str]:
-    """Draw an attention matrix as `rows` lines of `columns` characters, blank where all weights are masked.
+    """Draw an attention matrix as `rows` lines of `columns` characters, blank where no weight is `allowed`.
 
     A character is as dark as the mean attention that its queries give to its keys.
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,10 @@ SINKS_NOTE = (
     "This model has attention sinks: each head has one more key, without a value, which takes {:.3f} of its attention "
     "on average. Weights and figures are of the tokens only, so that a row sums to 1 minus its sink's share."
 )
+NO_HEADS = (
+    "{} is a run of the family {}, which has no attention heads. Train one that does: lemma train decoder --text "
+    "shakespeare --out runs/decoder"
+)
 CROSS_ATTENTION_NAMES = ("cross", "encoder_attn", "encdec", "multihead_attn")  # of attention to another text
 NOTEBOOK_FRAME = Markup(
     '<iframe title="Attention heads" sandbox="allow-scripts allow-downloads" '
@@ -47,7 +51,7 @@ NOTEBOOK_FRAME = Markup(
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """Head: its query and key tokens, its weights, and what they were computed from.
+    """One attention head on one text: its tokens, its attention weights, and the scores they were computed from.
 
     α_ij = softmax_j(scale · q_i·k_j + bias_ij) over the allowed keys j; the head's output is Σ_j α_ij v_j. With an
     attention sink the softmax is over the keys and the sink, so that a row sums to less than 1.
@@ -73,50 +77,35 @@ class Head:
 
     @property
     def sink_fraction(self) -> float | None:
-        """Return the mean fraction of attention that goes to the attention sink; None without a sink."""
+        """Mean fraction of attention that goes to the attention sink; None without a sink."""
         return None if self.sink is None else float(1 - self.weights.sum(1).mean())
 
     @property
     def title(self) -> str:
-        """Return the heading "Layer 1, head 0"."""
+        """Heading such as "Layer 1, head 0"."""
         return f"Layer {self.layer}, head {self.head}"
 
     @property
     def nearest(self) -> PatternMatch | None:
-        """Return the pattern with the highest gain over uniform attention, even if it does not match.
-
-        None without patterns.
-        """
-        return patterns.nearest_pattern(self.matches)
+        """Best-scoring pattern, even if the head does not match it; None without patterns."""
+        return patterns.best_pattern(self.matches)
 
     @property
     def pattern(self) -> str:
-        """Return the name of the pattern that this head matches, such as "previous"; else "broad" or "none"."""
+        """Name of the pattern that this head matches, such as "previous"; else "broad" (near uniform) or "none"."""
         return patterns.pattern_name(self.nearest, self.statistics.breadth)
 
     @property
     def matched_pattern(self) -> PatternMatch | None:
-        """Return the score of the pattern that this head matches; None if it matches no pattern."""
+        """Score of the pattern that this head matches; None if it matches no pattern."""
         return self.nearest if self.nearest and self.nearest.pattern == self.pattern else None
 
     def record(self) -> dict[str, Any]:
         """Return the head's statistics and best pattern as a flat dictionary, for CSV."""
-        nearest = self.nearest
-        return {
-            "layer": self.layer,
-            "head": self.head,
-            "name": self.name,
-            "entropy": self.statistics.entropy,
-            "uniform_entropy": self.statistics.uniform_entropy,
-            "distance": self.statistics.distance,
-            "first": self.statistics.first,
-            "sink": self.sink_fraction,
-            "pattern": self.pattern,
-            "nearest": nearest.pattern if nearest else None,
-            "score": nearest.score if nearest else None,
-            "uniform": nearest.uniform if nearest else None,
-            "rows": nearest.rows if nearest else None,
-        }
+        names = {"layer": self.layer, "head": self.head, "name": self.name}
+        nearest = {"nearest": "pattern", "score": "score", "uniform": "uniform", "rows": "rows"}
+        match = {key: getattr(self.nearest, field, None) for key, field in nearest.items()}
+        return {**names, **asdict(self.statistics), "sink": self.sink_fraction, "pattern": self.pattern, **match}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,25 +119,20 @@ class Heads(Result):
     notes: tuple[str, ...] = ()  # on what was left out
 
     def heads_by_layer(self) -> dict[int, list[Head]]:
-        """Return the heads of each layer, by layer number."""
+        """Return the heads grouped by layer number."""
         layers: dict[int, list[Head]] = {}
         for head in self.heads:
             layers.setdefault(head.layer, []).append(head)
         return layers
 
     def heads_by_pattern(self) -> dict[str, list[tuple[Head, PatternMatch]]]:
-        """Return by pattern the heads that match it with their scores, best first.
-
-        A head may match several patterns.
-        """
-        every = [(head, match) for head in self.heads for match in head.matches]
-        matching = [pair for pair in every if pair[1].gain >= patterns.MIN_GAIN and pair[1].rows >= patterns.MIN_ROWS]
-        matching.sort(key=lambda pair: -pair[1].gain)
-        return {
-            name: heads
-            for name in patterns.MEANINGS
-            if (heads := [pair for pair in matching if pair[1].pattern == name])
-        }
+        """Return by pattern the heads that match it with their scores, best first; a head may match several."""
+        matching: dict[str, list[tuple[Head, PatternMatch]]] = {name: [] for name in patterns.MEANINGS}
+        for head in self.heads:
+            for match in head.matches:
+                if match.gain >= patterns.MIN_GAIN and match.rows >= patterns.MIN_ROWS:
+                    matching[match.pattern].append((head, match))
+        return {name: sorted(pairs, key=lambda pair: -pair[1].gain) for name, pairs in matching.items() if pairs}
 
     def clearest_head(self) -> Head:
         """Return the head that matches its pattern best, or the first head if none matches."""
@@ -156,7 +140,7 @@ class Heads(Result):
 
     @property
     def title(self) -> str:
-        """Return the heading "Attention of MODEL"."""
+        """Heading "Attention of MODEL"."""
         return f"Attention of {self.model}"
 
     def blocks(self) -> Iterator[Block]:
@@ -236,7 +220,7 @@ class Heads(Result):
         return drawing.render_template("grid.svg", heads=self, **size, image=drawing.png_url)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format, by suffix; .html is interactive, .svg a drawing."""
+        """Return by file suffix the functions that render the heads as a file's text: .html, .svg and others."""
         return super().writers() | {".html": lambda: render_page(self), ".svg": self.svg}
 
     def _repr_html_(self) -> str:
@@ -255,14 +239,8 @@ def look_at_run(
 ) -> Heads:
     """Analyse the attention heads of a run on the first tokens of a text, as many as the model reads at once.
 
-    Args:
-        run: a trained model.
-        text: the text; a sample of the run's data by default.
-        repeated: instead of a text, read this many random tokens twice, which reveals induction heads (Olsson et al.
-            2022).
-        layer: analyse only the heads of this layer, counted from 0.
-        head: analyse only this head of each layer, counted from 0.
-        unknown_settings: settings that do not exist, for the error message.
+    `repeated` reads, instead of a text, that many random tokens twice, which reveals induction heads (Olsson et al.
+    2022). `layer` and `head` select heads, counted from 0; `unknown_settings` are refused.
     """
     for word in unknown_settings:
         raise SpecError(describe_unknown("look: setting", word, ("text", "repeated", "layer", "head")))
@@ -296,20 +274,12 @@ def look_at_run(
     try:
         return look_at(model, torch.from_numpy(ids), words, name=run.path.name, layer=layer, head=head, notes=notes)
     except NoAttentionError:
-        raise InputError(_explain_no_heads(run)) from None
-
-
-def _explain_no_heads(run: Run) -> str:
-    """Return an error message for a run of a family without attention heads."""
-    return (
-        f"{run.path} is a run of the family {getattr(run.spec, 'family', 'model')}, which has no attention heads. "
-        "Train one that does: lemma train decoder --text shakespeare --out runs/decoder"
-    )
+        raise InputError(NO_HEADS.format(run.path, getattr(run.spec, "family", "model"))) from None
 
 
 @dataclass(frozen=True)
 class HeadMeans(Result):
-    """Entropy and distance of every attention head, over all tokens of a text; both by layer and head.
+    """Mean entropy and attention distance of every head (by layer and head) over all tokens of a text.
 
     Entropy is the mean of that of a row of weights, in nats; distance the root of the mean squared distance to what is
     attended to, in tokens. Uniform attention on the same rows has `uniform_entropy`; a head that sees less has less.
@@ -322,11 +292,17 @@ class HeadMeans(Result):
     entropy: tuple[tuple[float, ...], ...]
     distance: tuple[tuple[float, ...], ...]
     uniform_entropy: float
+    json_names = ("model", "source", "tokens", "length", "uniform_entropy", "heads")
 
     @property
     def title(self) -> str:
-        """Return the heading "Attention of MODEL over a text"."""
+        """Heading "Attention of MODEL over a text"."""
         return f"Attention of {self.model} over a text"
+
+    @property
+    def heads(self) -> list[dict[str, Any]]:
+        """Dictionaries of layer, head, entropy and distance, one per head."""
+        return self.records()
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row of entropy and distance per head for CSV."""
@@ -335,11 +311,6 @@ class HeadMeans(Result):
             for layer, heads in enumerate(self.entropy)
             for head, entropy in enumerate(heads)
         ]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready dictionary of entropy and distance by layer and head."""
-        source_fields = {"model": self.model, "source": self.source, "tokens": self.tokens, "length": self.length}
-        return {**source_fields, "uniform_entropy": self.uniform_entropy, "heads": self.records()}
 
     def blocks(self) -> Iterator[Block]:
         """Yield tables of entropy and distance by layer and head."""
@@ -356,20 +327,15 @@ class HeadMeans(Result):
         )
 
 
-def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], None] | None = None) -> HeadMeans:
+def look_at_corpus(run: Run, corpus: str) -> HeadMeans:
     """Measure entropy and attention distance of every head over all tokens of a text, window by window.
 
     No window's weights are in memory: on a GPU `kernels/row_statistics.py` computes the entropy and the distance of
-    each row along with attention; elsewhere they are computed in blocks of rows.
-
-    Args:
-        run: a trained language model.
-        corpus: a text file, or the name of a corpus.
-        progress: called with a label, the finished and the total steps.
+    each row along with attention; elsewhere they are computed in blocks of rows. `corpus` is a text file or a name.
     """
     hint = "What its heads do on one text: lemma look {} --text '…'"
     model = run.require(LanguageModel, "a language model, whose heads --corpus measures", hint)
-    data = read_tokens([corpus], run.tokenizer, progress=progress)
+    data = read_tokens([corpus], run.tokenizer)
     text = np.asarray(data.item(data.split_names[0]))
     device = next(model.parameters()).device
     spec_context, sliding = getattr(run.spec, "context", None), getattr(run.spec, "window", None)
@@ -389,7 +355,7 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
         for part in parts:
             totals = _row_sums(model, torch.from_numpy(part.astype(np.int64)).to(device), attention if fused else [])
             if not totals:
-                raise InputError(_explain_no_heads(run))
+                raise InputError(NO_HEADS.format(run.path, getattr(run.spec, "family", "model")))
             sums = totals if not sums else [running + other for running, other in zip(sums, totals, strict=True)]
     means = [(running[:2] / running[2].clamp(min=1)).cpu() for running in sums]
     positions = np.arange(len(text))
@@ -403,10 +369,10 @@ def look_at_corpus(run: Run, corpus: str, progress: Callable[[str, int, int], No
 
 
 def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Float[Tensor, "three heads"]]:
-    """Run the model on tokens and add up each head's row statistics, per layer.
+    """Run the model on tokens; return for each layer three sums over rows, by head.
 
-    Returns:
-        For each layer the sums of row entropies and of squared distances, and the number of rows, by head.
+    They are those of entropies, of squared distances and of ones. `fused` are the modules that compute them in a GPU
+    kernel; if empty, attention is recorded instead.
     """
     read = getattr(model, "vectors", model)
     if not fused:
@@ -426,7 +392,7 @@ def _row_sums(model: Any, tokens: Tensor, fused: Sequence[Attention]) -> list[Fl
 
 
 def repeated_tokens(tokenizer: Tokenizer, count: int, max_tokens: int) -> list[int]:
-    """Return the tokenizer's first special tokens, then `count` different random tokens twice.
+    """Return the special tokens that begin a text, then `count` different random tokens twice in the same order.
 
     On such a sequence a model can predict a token only from what followed the same token before. So the score of the
     pattern `induction` on it is that of an induction head (Olsson et al. 2022, "In-context learning and induction
@@ -462,8 +428,7 @@ def look_at(
         words: the tokens as text.
         source_words: for an encoder–decoder, the tokens of its source text.
         name: of the model, for headings.
-        layer: analyse only this call of attention, counted from 0 in the order in which they run.
-        head: analyse only this head, counted from 0.
+        layer: analyse only this call of attention, counted from 0 in the order in which they run; `head` likewise.
         notes: sentences to show next to the result.
     """
     inputs = _check_one_sequence(tokens)
@@ -502,7 +467,7 @@ class NoAttentionError(InputError):
 
 
 def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
-    """Return `tokens` as a tensor or mapping; raise an InputError unless it holds exactly one sequence."""
+    """Return `tokens` as a model input of one sequence; raise an InputError if it holds none or several."""
     if isinstance(tokens, Mapping):
         inputs = tokens
         named_ids = (tensor for name, tensor in tokens.items() if str(name).endswith("ids"))
@@ -528,7 +493,7 @@ def _check_one_sequence(tokens: Any) -> Tensor | Mapping[str, Tensor]:
 
 
 def _record_attention_calls(model: nn.Module, inputs: Tensor | Mapping[str, Tensor]) -> list[AttentionRecord]:
-    """Run the model once on `inputs` and return the queries, keys, … of every call of attention."""
+    """Run the model once on `inputs`; return a record (queries, keys, masks, …) of every call of attention."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model = {repr(model)[:60]}: give a PyTorch module; for a run, use lemma.look(run, text=…).")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
@@ -559,12 +524,7 @@ def _analyse_heads(
 ) -> Iterator[Head]:
     """Yield the heads of one call of attention, in float32 or better, for the last row of the batch.
 
-    Args:
-        layer: the number of the call.
-        record: its queries, keys, values and masks.
-        tokens: of the text.
-        source: tokens of another text that it may attend to.
-        head_index: the only head to yield; None for all.
+    `source` has the tokens of another text that it may attend to; `head_index` selects one head.
     """
     query_tokens, key_tokens, cross = _match_tokens(record, tokens, source)
     precision = torch.promote_types(record.queries.dtype, torch.float32)
@@ -580,7 +540,7 @@ def _analyse_heads(
     shape = (1, *scores.shape)
     added = torch.zeros(shape) if record.bias is None else record.bias.expand(shape)
     if record.position_bias is not None:
-        added = added + record.position_bias_at(record.integer_distances())
+        added = added + record.position_bias_at(record.distances())
     added = added.masked_fill(added <= MASKED, 0.0)
     bias = added[-1].numpy() if added.any() else None
     distances = None if cross else np.abs(patterns.key_distances(query_tokens, key_tokens))

@@ -54,7 +54,7 @@ def render_page(heads: "Heads") -> str:
 
 @dataclass(frozen=True)
 class Payload:
-    """Values for the page's script."""
+    """Tokens and packed attention weights that the page's script reads as JSON."""
 
     values: dict[str, Any]
     num_tokens: int  # shown
@@ -75,21 +75,18 @@ def build_payload(heads: "Heads") -> Payload:
     longest = max(max(head.weights.shape) for head in heads.heads)
     num_shown_tokens = min(MAX_TOKENS, longest)
     while num_shown_tokens > 2:  # as many as fit: scores, with biases and two more numbers per row
-        seen = [
-            int(head.allowed[:num_shown_tokens, :num_shown_tokens].sum()) * (1 if head.bias is None else 2)
-            for head in heads.heads
-        ]
+        shown = slice(num_shown_tokens)
+        seen = [int(head.allowed[shown, shown].sum()) * (1 if head.bias is None else 2) for head in heads.heads]
         if sum(seen, 2 * num_shown_tokens * len(seen)) * 4 * BASE64_RATIO <= MAX_SCORE_CHARACTERS:
             break
         num_shown_tokens -= 1
+    shown = slice(num_shown_tokens)
     texts = list(dict.fromkeys(words for head in heads.heads for words in (head.query_tokens, head.key_tokens)))
     packed: list[dict[str, Any]] = []
     for head in heads.heads:
-        allowed = head.allowed[:num_shown_tokens, :num_shown_tokens]
+        allowed = head.allowed[shown, shown]
         sums = softmax_sums(head.scores, head.sink)  # over all keys, shown or not
-        bias = (
-            None if head.bias is None else store(head.bias[:num_shown_tokens, :num_shown_tokens][allowed].astype("<f4"))
-        )
+        bias = None if head.bias is None else store(head.bias[shown, shown][allowed].astype("<f4"))
         packed.append(
             {
                 "layer": head.layer,
@@ -102,36 +99,30 @@ def build_payload(heads: "Heads") -> Payload:
                 "scale": head.scale,
                 "sink": head.sink,
                 "mask": store(np.packbits(allowed)),
-                "scores": store(head.scores[:num_shown_tokens, :num_shown_tokens][allowed].astype("<f4")),
-                "sums": store(sums[:num_shown_tokens].astype("<f4")),
+                "scores": store(head.scores[shown, shown][allowed].astype("<f4")),
+                "sums": store(sums[shown].astype("<f4")),
                 "bias": bias,
                 "vectors": None,
             }
         )
-    vectors = [
-        [p[:num_shown_tokens] for p in (one.queries, one.keys, one.values) if p is not None] for one in heads.heads
-    ]
+    vectors = [[p[shown] for p in (head.queries, head.keys, head.values) if p is not None] for head in heads.heads]
     sizes = [sum(part.size for part in parts) for parts in vectors]
     fits_unrounded = spent + sum(sizes) * 4 * BASE64_RATIO <= MAX_CHARACTERS
+    width = 4 if fits_unrounded else 2  # bytes of a number
     bare = len(packed)
-    for one, parts, size in zip(packed, vectors, sizes, strict=True):  # as long as there is room
-        if spent + size * (4 if fits_unrounded else 2) * BASE64_RATIO > MAX_CHARACTERS:
+    for entry, parts, size in zip(packed, vectors, sizes, strict=True):  # as long as there is room
+        if spent + size * width * BASE64_RATIO > MAX_CHARACTERS:
             break
-        one["vectors"] = []
+        entry["vectors"] = []
         for part in parts:
             unit = 1 if fits_unrounded else float(np.abs(part).max(initial=0.0)) / 32767 or 1.0
             array = store(part.astype("<f4") if fits_unrounded else np.rint(part / unit).astype("<i2"))
-            one["vectors"].append(
-                {"width": part.shape[1], "unit": unit, "bytes": 4 if fits_unrounded else 2, "array": array}
-            )
+            entry["vectors"].append({"width": part.shape[1], "unit": unit, "bytes": width, "array": array})
         bare -= 1
     values = {
         "colours": COLOURS,
         "first": heads.heads.index(heads.clearest_head()),
-        "texts": [
-            {"start": words[0].index, "words": [word.visible_text for word in words[:num_shown_tokens]]}
-            for words in texts
-        ],
+        "texts": [{"start": words[0].index, "words": [word.visible_text for word in words[shown]]} for words in texts],
         "heads": packed,
         "arrays": list(numbers),
     }

@@ -37,7 +37,7 @@ Mask = Bool[np.ndarray, "queries keys"]
 
 @dataclass(frozen=True)
 class Statistics:
-    """Means over the rows that may see at least one key."""
+    """Entropy, distance and other statistics of a head: means over the rows that may see at least one key."""
 
     entropy: float  # H(α_i) = −Σ_j α_ij ln α_ij, in nats
     uniform_entropy: float  # its maximum: ln of the number of keys the row may see
@@ -46,7 +46,7 @@ class Statistics:
 
     @property
     def breadth(self) -> float:
-        """Return the entropy as a fraction of that of uniform attention; 0 if no row sees two keys."""
+        """Entropy as a fraction of that of uniform attention; 0 if no row sees two keys."""
         return self.entropy / self.uniform_entropy if self.uniform_entropy else 0.0
 
 
@@ -104,7 +104,7 @@ class PatternMatch:
 
     @property
     def gain(self) -> float:
-        """Return (score − uniform) / (1 − uniform), which is at most 1; 0 without rows."""
+        """Gain over uniform attention, (score − uniform) / (1 − uniform): at most 1; 0 without rows."""
         return (self.score - self.uniform) / (1 - self.uniform) if self.rows else 0.0
 
 
@@ -128,17 +128,17 @@ def match_pattern(
     return PatternMatch(pattern, float(score), float((matching.sum(1) / allowed.sum(1)).mean()), len(matching))
 
 
-def nearest_pattern(matches: Sequence[PatternMatch]) -> PatternMatch | None:
-    """Return the pattern with the greatest gain among those with at least `MIN_ROWS` rows, else among all with any row.
+def best_pattern(matches: Sequence[PatternMatch]) -> PatternMatch | None:
+    """Return the match with the highest gain among those with `MIN_ROWS` rows, else among those with any.
 
-    None if no pattern has rows.
+    None if no match has rows.
     """
     candidates = [match for match in matches if match.rows >= MIN_ROWS] or [match for match in matches if match.rows]
     return max(candidates, key=lambda match: match.gain, default=None)
 
 
 def pattern_name(match: PatternMatch | None, breadth: float) -> str:
-    """Return the name of the match if its gain is large enough, else "broad" if the entropy is high, else "none".
+    """Return the pattern of the match if its gain is large enough; else "broad" if `breadth` is large, or "none".
 
     `breadth` is the entropy as a fraction of that of uniform attention.
     """

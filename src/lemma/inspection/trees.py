@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 
+from lemma.data.batches import TokenRows
 from lemma.data.tokenizers import Tokenizer
 from lemma.data.treebanks import Sentence, format_conllu, split_words
 from lemma.errors import InputError, describe_unknown
@@ -30,31 +30,25 @@ MIN_LISTED_WEIGHT = 0.05  # less attention is not listed
 LETTER, SPACE, STEP, BASE = 9.0, 26.0, 30.0, 24.0  # pixels: a letter, between words, from arc to arc, above the arcs
 
 
-@dataclass(frozen=True)
-class Alignment:
-    """The tokens of some words; word i owns the tokens from spans[i][0] up to spans[i][1]."""
+def encode_words(words: Sequence[str], tokenizer: Tokenizer) -> TokenRows:
+    """Encode words one by one as rows of tokens, each word but the first with the space before it.
 
-    ids: Int64[np.ndarray, " tokens"]
-    spans: tuple[tuple[int, int], ...]
-
-
-def encode_words(words: Sequence[str], tokenizer: Tokenizer) -> Alignment:
-    """Encode words one by one, each but the first with the space before it; characters without a token are left out."""
+    Characters without a token are left out.
+    """
     ids = [tokenizer.encode_lossy(f" {word}" if number else word)[0] for number, word in enumerate(words)]
-    ends = np.cumsum([0, *map(len, ids)]).tolist()
-    return Alignment(np.concatenate([np.zeros(0, dtype=np.int64), *ids]), tuple(pairwise(ends)))
+    return TokenRows(np.concatenate([np.zeros(0, dtype=np.int64), *ids]), np.cumsum([0, *map(len, ids)]))
 
 
 @dataclass(frozen=True)
 class WordAttention:
-    """The attention of every head of a model between words."""
+    """Attention of every head of a model between the words of a sentence."""
 
     head_indices: tuple[tuple[int, int], ...]  # layer and head of each
     weights: Float[np.ndarray, "heads words words"]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Return the name of each head: "layer 0 head 3"."""
+        """Name of each head: "layer 0 head 3"."""
         return tuple(f"layer {layer} head {head}" for layer, head in self.head_indices)
 
     def select(self, layer: int | None, head: int | None) -> Float[np.ndarray, "words words"]:
@@ -66,41 +60,41 @@ def measure_word_attention(model: LanguageModel, tokenizer: Tokenizer, words: Se
     """Run a model on a sentence; return the attention of its heads between words."""
     aligned = encode_words(words, tokenizer)
     reach = model.receptive_field
-    if not len(aligned.ids) or (reach is not None and len(aligned.ids) > reach):
+    if not len(aligned) or (reach is not None and len(aligned) > reach):
         raise InputError(
-            f"the sentence has {len(aligned.ids)} tokens; the model reads 1 to {reach} at once. Give another sentence."
+            f"the sentence has {len(aligned)} tokens; the model reads 1 to {reach} at once. Give another sentence."
         )
-    records = _square_attention(model, torch.from_numpy(aligned.ids))
+    records = _record_self_attention(model, torch.from_numpy(aligned.tokens))
     weights = torch.cat([record.weights()[0] for record in records]).double().cpu().numpy()
-    return WordAttention(_head_indices(records), merge_token_attention(weights, aligned.spans))
+    return WordAttention(_head_indices(records), merge_token_attention(weights, aligned.bounds))
 
 
 def check_heads(model: LanguageModel, layer: int | None, head: int | None) -> None:
-    """Raise an InputError if the model has no attention, or lacks this layer or head; it runs on three tokens."""
+    """Raise an InputError if the model has no attention or lacks this layer or head, by running it on a few tokens."""
     size = PROBE_TOKENS if model.receptive_field is None else min(PROBE_TOKENS, model.receptive_field)
-    _select_heads(_head_indices(_square_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
+    _select_heads(_head_indices(_record_self_attention(model, torch.zeros(size, dtype=torch.long))), layer, head)
 
 
 def merge_token_attention(
-    weights: Float[np.ndarray, "heads tokens tokens"], spans: Sequence[tuple[int, int]]
+    weights: Float[np.ndarray, "heads tokens tokens"], bounds: Int64[np.ndarray, " words_and_one"]
 ) -> Float[np.ndarray, "heads words words"]:
-    """Convert attention between tokens to attention between words; `spans` are each word's first and last+1 token.
+    """Convert attention between tokens to attention between words; word i has the tokens bounds[i] to bounds[i + 1].
 
     Attention to a word is the sum over its tokens, attention from a word the mean over them (Clark et al. 2019). A word
     without tokens has no attention.
 
-    >>> merge_token_attention(np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]]), [(0, 2), (2, 3)]).tolist()
+    >>> weights = np.array([[[1.0, 0, 0], [0.5, 0.5, 0], [0.2, 0.2, 0.6]]])
+    >>> merge_token_attention(weights, np.array([0, 2, 3])).tolist()
     [[[1.0, 0.0], [0.4, 0.6]]]
     """
-    owners = np.zeros((len(spans), weights.shape[-1]))
-    for word, (start, stop) in enumerate(spans):
-        owners[word, start:stop] = 1.0
+    tokens = np.arange(weights.shape[-1])
+    owners = ((tokens >= bounds[:-1, None]) & (tokens < bounds[1:, None])).astype(np.float64)
     means = owners / np.maximum(owners.sum(1, keepdims=True), 1)
     return means @ weights @ owners.T
 
 
-def _square_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
-    """Run a model; return the records of the attention calls in which queries and keys are all tokens of `ids`."""
+def _record_self_attention(model: LanguageModel, ids: Int64[torch.Tensor, " tokens"]) -> list[AttentionRecord]:
+    """Run a model on `ids`; return the records of the attention calls in which all tokens are queries and keys."""
     tokens, size = ids[None].to(next(model.parameters()).device), len(ids)
     with evaluating(model), torch.no_grad(), record_attention(model) as records:
         model(tokens)
@@ -180,18 +174,24 @@ Arc = tuple[int, int]
 
 
 def tree_arcs(heads: Sequence[int]) -> list[Arc]:
-    """Return (head, dependent) of each word but the root; words are counted from 1, a head of 0 is the root's."""
+    """Return the arcs (head, dependent) of a tree but the root's; `heads` and arcs count words from 1 (0: root)."""
     return [(head, dependent) for dependent, head in enumerate(heads, start=1) if head]
 
 
 def arc_levels(arcs: Sequence[Arc]) -> dict[Arc, int]:
-    """Return the height, from 1 up, at which each arc must be drawn to clear the shorter arcs that it overlaps."""
+    """Return the height (1, 2, …) at which to draw each arc, above the shorter arcs that it overlaps."""
     levels: dict[Arc, int] = {}
     for arc in sorted(arcs, key=lambda arc: (abs(arc[0] - arc[1]), arc)):
         low, high = sorted(arc)
         lower = [level for other, level in levels.items() if min(other) <= high and max(other) >= low]
         levels[arc] = max(lower, default=0) + 1
     return levels
+
+
+def pad_column(cells: Sequence[str]) -> list[str]:
+    """Return the cells of a column with spaces at their ends, so that all are displayed equally wide."""
+    widest = max(map(display_width, cells), default=0)
+    return [cell + " " * (widest - display_width(cell)) for cell in cells]
 
 
 def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) -> str:
@@ -206,9 +206,8 @@ def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) 
     levels = arc_levels(tree_arcs(heads))
     outermost_first = range(max(levels.values(), default=0), 0, -1)
     per_column = [[arc for arc in levels if levels[arc] == level] for level in outermost_first]
-    widest = max((display_width(word) for word in words), default=0)
     lines = []
-    for row, (word, note) in enumerate(zip(words, notes, strict=True), start=1):
+    for row, (word, note) in enumerate(zip(pad_column(words), notes, strict=True), start=1):
         line, running, arrives = "", False, False
         for column in per_column:
             arc = next((arc for arc in column if min(arc) <= row <= max(arc)), None)
@@ -221,7 +220,7 @@ def draw_arcs(words: Sequence[str], heads: Sequence[int], notes: Sequence[str]) 
                 line += "┼" if running else "│"
             line += "─" if running else " "
         line += ("►" if arrives else "─" if running else " ") if per_column else ""
-        lines.append(f"{line} {word}{' ' * (widest - display_width(word))}  {note}".rstrip())
+        lines.append(f"{line} {word}  {note}".rstrip())
     return "\n".join(lines)
 
 
@@ -259,7 +258,7 @@ def draw_svg_arcs(words: Sequence[str], heads: Sequence[int], labels: Sequence[s
 
 @dataclass(frozen=True)
 class RelationHead:
-    """The attention of a parser's head for one relation: each word attends to its dependents."""
+    """Attention weights of the parser's head for one relation: each word attends to its dependents."""
 
     relation: str
     words: tuple[str, ...]
@@ -267,12 +266,12 @@ class RelationHead:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Return the headers of the columns: the null position, then the words."""
+        """Headers of the columns: the null position, then the words."""
         return (NOTHING, *self.words)
 
     @property
     def rows(self) -> Iterator[tuple[str, list[float]]]:
-        """Return (word, attention weights) for the root position and every word."""
+        """Rows (word, its attention weights by column) of the root position and of every word."""
         return zip((TOP, *self.words), self.weights.tolist(), strict=True)
 
     def lines(self) -> list[str]:
@@ -294,7 +293,7 @@ class RelationHead:
 
 @dataclass(frozen=True)
 class ParsedSentence:
-    """A tree, the parser's probability of each arc (None for a tree of attention), and attention of relations."""
+    """Dependency tree of a sentence, with arc probabilities of a parser (None without) and attention of relations."""
 
     sentence: Sentence
     probabilities: tuple[float, ...] | None = None
@@ -306,21 +305,15 @@ class ParsedSentence:
         relations = ["" if relation == "_" else relation for relation in self.sentence.relations]
         notes = [relation or ("" if head else "root") for relation, head in zip(relations, heads, strict=True)]
         if self.probabilities:
-            pairs = zip(notes, self.probabilities, strict=True)
-            notes = [f"{note:<12} {probability:.2f}" for note, probability in pairs]
+            notes = [f"{note:<12} {p:.2f}" for note, p in zip(notes, self.probabilities, strict=True)]
         drawing = draw_arcs(words, heads, notes)
         if max_width is not None and (
             len(words) > MAX_DRAWN_WORDS or max(map(display_width, drawing.splitlines())) > max_width
         ):
-            head_labels = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
-            rows = [("word", "head", "relation"), *zip(words, head_labels, notes, strict=True)]
-            widths = [max(display_width(row[part]) for row in rows) for part in (0, 1)]
-            lines = []
-            for number, (*cells, note) in enumerate(rows):
-                word, head = (
-                    cell + " " * (width - display_width(cell)) for cell, width in zip(cells, widths, strict=True)
-                )
-                lines.append(f"{number or '':>4} {word}  {head}  {note}".rstrip())
+            labels = [f"{head:>4} {words[head - 1] if head else TOP}" for head in heads]
+            columns = [pad_column(["word", *words]), pad_column(["head", *labels]), ["relation", *notes]]
+            rows = enumerate(zip(*columns, strict=True))
+            lines = [f"{number or '':>4} {'  '.join(cells)}".rstrip() for number, cells in rows]
             drawing = "\n".join([*lines, TOO_WIDE])
         return "\n".join([drawing, *("\n".join(["", *head.lines()]) for head in self.relation_heads)])
 
@@ -344,7 +337,7 @@ class ParsedSentence:
 
 @dataclass(frozen=True)
 class ParsedText(Result):
-    """The trees of a text, one per line, and where they come from."""
+    """Dependency trees of a text, one per line, and which model they come from."""
 
     json_names = ("about", "sentences")
 
@@ -353,7 +346,7 @@ class ParsedText(Result):
     title = "Dependency trees"
 
     def blocks(self) -> Iterator[Block]:
-        """Yield the trees in box characters, for the terminal."""
+        """Yield the trees in box characters."""
         yield from (Text(sentence.draw(text_width()), blank_before=True) for sentence in self.sentences)
         yield Text(self.about, blank_before=True)
 
@@ -381,7 +374,7 @@ class ParsedText(Result):
         )
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format; drawings are as wide as their trees."""
+        """Return by file suffix the functions that render the trees as a file's text; lines are not wrapped."""
         return super().writers() | {
             ".svg": self.svg,
             ".html": self.html,
@@ -399,14 +392,8 @@ def parse_text(
 ) -> ParsedText:
     """Parse a text of one sentence per line.
 
-    A parser predicts trees. For a language model the tree is the maximum spanning tree over its attention.
-
-    Args:
-        run: a parser or a language model.
-        text: one sentence per line.
-        layer: of a language model's heads; None averages over layers.
-        head: of a language model; None averages over heads.
-        relation: of a parser, shows the attention of this relation's head; "all" for every relation in the tree.
+    A parser predicts trees; `relation` shows the attention of that relation's head, "all" of every one in the tree. A
+    language model's tree is the maximum spanning tree over the attention of a layer and head, by default their mean.
     """
     sentences = [words for line in text.splitlines() if (words := split_words(line))]
     if not sentences:

@@ -12,17 +12,14 @@ CAPTURE_LOCK = threading.Lock()  # PyTorch captures on one stream of the process
 
 @contextmanager
 def capture(graph: torch.cuda.CUDAGraph) -> Iterator[None]:
-    """Record the CUDA kernels that are launched inside the context into `graph`.
-
-    Other threads do not break the recording.
-    """
+    """Record the CUDA kernels that are launched inside the context into `graph`; other threads do not disturb it."""
     with CAPTURE_LOCK, torch.cuda.graph(graph, capture_error_mode="thread_local"):
         yield
 
 
 @contextmanager
 def warmup_stream() -> Iterator[None]:
-    """Launch kernels on a side stream, as PyTorch asks for before a capture; the current stream waits for them.
+    """Launch the kernels of the context on a side stream, as PyTorch demands before a capture, then wait for them.
 
     All warm-ups share one stream per device, since cuBLAS keeps 32 MiB for every stream that it has seen.
     """
@@ -35,5 +32,5 @@ def warmup_stream() -> Iterator[None]:
 
 @cache
 def _side_stream(device: int) -> torch.cuda.Stream:
-    """Return the stream of warm-ups on a device."""
+    """Return the CUDA stream of all warm-ups on the device of this index."""
     return torch.cuda.Stream(device)

@@ -35,7 +35,11 @@ def embed_tokens(
     positions: Float[Tensor, "context width"] | None,
     scale: float,
 ) -> Float[Tensor, "batch width"]:
-    """Return the scaled embedding of each next token at position `lengths`, and write the token into `history`."""
+    """Return each sequence's next token as scale · table[token] + positions[length]; write it to history[length].
+
+    Args:
+        lengths: tokens of each sequence so far, the index of the next one.
+    """
     batch, width = len(tokens), table.shape[1]
     out = torch.empty(batch, width, dtype=table.dtype, device=table.device)
     _embed_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
@@ -51,7 +55,10 @@ def take_argmax(
     lengths: Int[Tensor, " batch"],
     history: Int[Tensor, "batch capacity_and_one"],
 ) -> None:
-    """Write each sequence's most likely token, of equals the first, to `tokens` and to the end of `history`."""
+    """Write each sequence's most likely token to `tokens` and `history`, after adding one to `lengths`.
+
+    Of equally likely tokens it is the first.
+    """
     batch, classes = logits.shape
     _argmax_kernel[(batch,)](  # pyright: ignore[reportIndexIssue]
         logits, tokens, lengths, history, classes, history.shape[1], N=8192, num_warps=16
@@ -73,7 +80,7 @@ def fused_linear(
         linear: W and b.
         norm: norm of the inputs, if any.
         activation: name of the activation, if any.
-        gated: return act(first half) ⊙ second half of the outputs.
+        gated: the outputs are act(first half) ⊙ second half.
         dtype: dtype of the result.
     """
     rows, inputs = vectors.shape
@@ -122,12 +129,16 @@ def attend_slot_cache(
     rotary_tables: RotaryTables | None = None,
     slopes: Float[Tensor, " heads"] | None = None,
 ) -> Float[Tensor, "batch heads_width"]:
-    """Attend from the next token of each sequence to its cached tokens and itself; store its key and value.
+    """Return the attention of each sequence's next token to its cached tokens and itself; cache its key and value.
 
     Args:
-        qkv: queries, keys and values of the new tokens, as the projection gives them.
-        keys: cache, as `values`; the new ones are written at `lengths`.
-        slopes: ALiBi's.
+        qkv: joint projection of the new tokens: queries, keys and values side by side.
+        keys: cached keys; like `values`, they get the new token's at index `lengths`.
+        lengths: tokens of each sequence in the cache.
+        scale: factor of q·k.
+        window: most tokens attended to, the new one included; None for all.
+        rotary_tables: as `build_rotary_tables` returns them.
+        slopes: of ALiBi's biases.
     """
     batch, kv_heads, capacity, width = keys.shape
     heads = qkv.shape[1] // width - 2 * kv_heads

@@ -22,7 +22,7 @@ COLUMN_ALIGNMENT = 64  # columns: matrix products are slow where rows are not al
 def output_loss(
     vectors: Float[Tensor, "rows width"], weight: Float[Tensor, "classes width"], targets: Int[Tensor, " rows"]
 ) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy of logits W x against `targets`, without storing logits.
+    """Return the mean cross-entropy in nats of the logits `weight`·x for vectors x, without storing all logits.
 
     For bfloat16, differentiable once.
     """
@@ -58,7 +58,7 @@ if TYPE_CHECKING or TRITON:
 
 @torch.library.custom_op("lemma::output_loss", mutates_args=())
 def _output_loss(vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss and the gradients of the vectors and of the weight."""
+    """Return the mean cross-entropy, and its gradients with respect to the vectors and to the weight."""
     classes, width = weight.shape
     rows, padded = len(vectors), -(-classes // COLUMN_ALIGNMENT) * COLUMN_ALIGNMENT
     matrix = torch.zeros(padded, width, dtype=vectors.dtype, device=weight.device)
@@ -81,12 +81,13 @@ def _output_loss(vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tens
 
 @_output_loss.register_fake
 def _(vectors, weight, targets):
+    """Return uninitialised outputs of the operator's shapes and dtypes, for tracing."""
     loss = vectors.new_empty((), dtype=torch.float32)
     return loss, torch.empty_like(vectors), torch.empty_like(weight)
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keep the gradients that the forward pass computed."""
+    """Save in `ctx` the gradients that the forward pass has computed."""
     ctx.save_for_backward(output[1], output[2])
 
 
@@ -100,7 +101,7 @@ _output_loss.register_autograd(_compute_gradients, setup_context=_save_for_backw
 
 
 class _CostOnly(torch.autograd.Function):
-    """The operator's memory, FLOPs and bytes without its numbers, while a CPU simulates a GPU."""
+    """Stand-in for `_output_loss` while a CPU simulates a GPU: its memory, FLOPs and bytes, without its numbers."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -129,5 +130,5 @@ class _CostOnly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradients of vectors and weight."""
+        """Return the gradients of vectors and weight, scaled by the incoming gradient of the loss."""
         return _compute_gradients(ctx, gradient)

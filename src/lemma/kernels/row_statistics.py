@@ -278,7 +278,7 @@ TILES = {
 """Rows, columns, warps and stages of each kernel, by the largest width of a head; 0 is float32. Measured on an H200."""
 
 
-def _tiles(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
+def _launch_settings(kernel: str, queries: Tensor) -> tuple[int, int, int, int]:
     """Return block sizes (queries, keys), warps and pipeline stages of a kernel, by dtype and width of the queries."""
     return TILES[kernel][0 if queries.dtype == torch.float32 else 64 if queries.shape[-1] <= 64 else 128]
 
@@ -297,13 +297,13 @@ def _kernel_options(queries: Tensor, causal: bool, slopes: Tensor | None, length
 
 
 def _make_readable(tensor: Tensor) -> Tensor:
-    """Copy a tensor unless the kernels can read it: contiguous heads, and offsets within a sequence of 32 bits."""
+    """Return the tensor if the kernels can read it (contiguous last axis, 32-bit offsets), else a contiguous copy."""
     fits = tensor.stride(-1) == 1 and tensor.shape[2] * tensor.stride(2) < 2**31
     return tensor if fits else tensor.contiguous()
 
 
 def _empty_output(queries: Tensor) -> Tensor:
-    """Return an uninitialised attention output, in the memory order in which the next layer reads it where possible."""
+    """Return an uninitialised attention output; in memory it is (batch, time, heads, width) if offsets fit 32 bits."""
     batch, heads, time, width = queries.shape
     if heads * time * width < 2**31:
         return queries.new_empty(batch, time, heads, width).transpose(1, 2)
@@ -330,7 +330,7 @@ def _forward(
     batch, heads, time, _ = queries.shape
     mixed = _empty_output(queries)
     lse, entropy, distance = (queries.new_empty(batch, heads, time, dtype=torch.float32) for _ in range(3))
-    M, N, warps, stages = _tiles("forward", queries)
+    M, N, warps, stages = _launch_settings("forward", queries)
     _forward_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, mixed, lse, entropy, distance, slopes, lengths,
         *_strides(queries, keys, values, mixed), scale / math.log(2), heads, heads // keys.shape[1], time,
@@ -342,6 +342,7 @@ def _forward(
 
 @_forward.register_fake
 def _(queries, keys, values, scale, causal, slopes, lengths):
+    """Return uninitialised outputs of the operator's shapes and dtypes, for tracing."""
     return _empty_output(queries), *(queries.new_empty(queries.shape[:3], dtype=torch.float32) for _ in range(3))
 
 
@@ -362,7 +363,7 @@ def _backward(
     slopes: Tensor | None,
     lengths: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of queries, keys and values, from those of output, entropy and distance (`d_…`)."""
+    """Return the gradients of queries, keys and values, from `d_…`, those of the output (`mixed`) and statistics."""
     queries, keys, values, d_mixed = map(_make_readable, (queries, keys, values, d_mixed))
     batch, heads, time, width = queries.shape
     groups, options = keys.shape[1], _kernel_options(queries, causal, slopes, lengths)
@@ -377,12 +378,12 @@ def _backward(
     d_keys, d_values = torch.empty_like(d_queries), torch.empty_like(d_queries)
     shared = (*_strides(queries, keys, values, d_mixed), scale, scale / math.log(2), heads, heads // groups, time)
     rows = (lse, sums, d_entropy, d_distance, slopes, lengths)
-    M, N, warps, stages = _tiles("keys", queries)
+    M, N, warps, stages = _launch_settings("keys", queries)
     _keys_kernel[(triton.cdiv(time, N) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, d_mixed, d_keys, d_values, *rows, *shared, M=M, N=N, **options,
         num_warps=warps, num_stages=stages,
     )  # fmt: skip
-    M, N, warps, stages = _tiles("queries", queries)
+    M, N, warps, stages = _launch_settings("queries", queries)
     _queries_kernel[(triton.cdiv(time, M) * batch * heads,)](  # pyright: ignore[reportIndexIssue]
         queries, keys, values, d_mixed, d_queries, *rows, *shared, M=M, N=N, **options,
         num_warps=warps, num_stages=stages,
@@ -394,11 +395,12 @@ def _backward(
 
 @_backward.register_fake
 def _(queries, keys, values, *others):
+    """Return uninitialised gradients of the operator's shapes and dtypes, for tracing."""
     return tuple(torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (queries, keys, values))
 
 
 def _save_for_backward(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-    """Keep the inputs and outputs of the forward pass for its gradient."""
+    """Save in `ctx` the inputs and outputs of the forward pass."""
     queries, keys, values, ctx.scale, ctx.causal, slopes, lengths = inputs
     ctx.save_for_backward(queries, keys, values, *output, slopes, lengths)
 

@@ -16,15 +16,7 @@ def is_available(device: torch.device) -> bool:
     return TRITON and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
 
 
-def runs_on_gpu(tensor: Tensor) -> bool:
-    """Return whether a tensor is on a GPU, or on a CPU that simulates one."""
-    return tensor.is_cuda or COST_RECORDER is not None
-
-
 def autocast_dtype(tensor: Tensor) -> torch.dtype:
-    """Return the dtype of matrix products under autocast on a tensor's device.
-
-    The tensor's own where autocast is off.
-    """
+    """Return autocast's dtype of matrix products on a tensor's device, or the tensor's own dtype if autocast is off."""
     kind = "cuda" if tensor.is_cuda else "cpu"
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else tensor.dtype

@@ -44,34 +44,17 @@ def attend(
 
     Fewer key or value heads than query heads are shared by groups of query heads.
     """
-    on_cpu = not support.runs_on_gpu(queries)
+    on_cpu = not (queries.is_cuda or support.COST_RECORDER)
     if on_cpu and queries.requires_grad and queries.dtype == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):  # in bfloat16 the backward pass takes ten times as long on a CPU
             queries, keys, values = queries.float(), keys.float(), values.float()
             return attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
-    if not LISTENERS.active:
-        return _attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
-    heads, bias = queries.shape[1], mask_to_bias(mask, queries)
-    all_keys, all_values = expand_kv_heads(keys, heads), expand_kv_heads(values, heads)
-    with notify_listeners(AttentionRecord(queries, all_keys, all_values, scale, bias, causal, position_bias)):
-        return _attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
-
-
-def _attend(
-    queries: Queries,
-    keys: Keys,
-    values: Values,
-    scale: float,
-    causal: bool,
-    mask: Tensor | None,
-    position_bias: PositionBias | None,
-    dropout: float,
-) -> AttentionOutput:
-    """Return the attention output from PyTorch's kernel.
-
-    Arguments are those of `attend`, with one width and as many key as value heads.
-    """
     (heads, new), (kv_heads, num_keys), width = queries.shape[1:3], keys.shape[1:3], values.shape[-1]
+    if LISTENERS.active and not LISTENERS.active[0].is_announced:
+        all_keys, all_values = expand_kv_heads(keys, heads), expand_kv_heads(values, heads)
+        bias = mask_to_bias(mask, queries)
+        with notify_listeners(AttentionRecord(queries, all_keys, all_values, scale, bias, causal, position_bias)):
+            return attend(queries, keys, values, scale, causal, mask, position_bias, dropout)
     bias = mask
     if position_bias is not None:
         keys, values = keys.flip(-2), values.flip(-2)
@@ -104,10 +87,10 @@ def expand_position_bias(
     mask: Tensor | None,
     dtype: torch.dtype,
 ) -> Float[Tensor, "batch heads new known"]:
-    """Return the bias of every query and key, for reversed keys, as a view of new + known − 1 numbers per head.
+    """Return the bias of each score, with the keys in reversed order, from `position_bias`, that of each distance.
 
-    With the keys reversed, query i and key j are i + j + 1 − new apart: the bias depends on i + j alone, so the matrix
-    needs no memory. (CUDA's kernel copies it.)
+    It is −∞ where `mask` is False. With the keys reversed, query i and key j are i + j + 1 − new apart: the bias
+    depends on i + j alone, so the matrix is a view of new + known − 1 numbers per head. (CUDA's kernel copies it.)
 
     >>> position_bias = -0.5 * torch.tensor([[1.0, 0.0, 1.0]])  # ALiBi's, at the distances −1, 0 and 1
     >>> expand_position_bias(position_bias, 2, 2, True, None, torch.float32).tolist()  # keys 1, 0
@@ -123,7 +106,7 @@ def expand_position_bias(
 
 
 def relative_distances(num_queries: int, num_keys: int, device: torch.device) -> Int[Tensor, " distances"]:
-    """Return the possible distances query position − key position, in order: 1 − num_queries … num_keys − 1."""
+    """Return all values that query position − key position can have, in order: 1 − num_queries … num_keys − 1."""
     return torch.arange(1 - num_queries, num_keys, device=device)
 
 
@@ -153,10 +136,7 @@ class SlotCache:
     lengths: Int[Tensor, " batch"]  # tokens cached so far: the index of the next one
 
     def append(self, entries: KVCache) -> KVCache:
-        """Write keys and values of the next token of each sequence into the cache.
-
-        Return the full cache of all tokens.
-        """
+        """Write the keys and values of one new token per sequence into the cache; return all of its tensors."""
         for cache, token in zip(self.tensors, entries, strict=True):
             cache.movedim(-2, 1)[self.rows, self.lengths] = token.squeeze(-2)
         return self.tensors
@@ -164,14 +144,18 @@ class SlotCache:
     def position_bias(
         self, biases: nn.Module, mask: Float[Tensor, "batch 1 1 capacity"]
     ) -> Float[Tensor, "batch heads 1 capacity"]:
-        """Return the position bias of the next token of each sequence, added to a mask of 0 and −∞."""
+        """Return the mask (0 or −∞) plus the position bias of each sequence's next token.
+
+        Args:
+            biases: module from distances to biases of each head.
+        """
         distances = self.lengths[:, None] - torch.arange(mask.shape[-1], device=mask.device)
         return biases(distances.flatten()).unflatten(-1, distances.shape).movedim(0, 1)[:, :, None] + mask
 
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Settings of an attention module.
+    """Settings of an attention module, with the widths that follow from them.
 
     With merged matrices, the key–query map of each head is one matrix W^QK = W_Qᵀ W_K (problem B6) that is applied to
     the inputs, and the value–output map one matrix W_V W_O (problem C8); the cache holds inputs instead.
@@ -297,17 +281,16 @@ class Attention(nn.Module):
         start: StartPosition | None = None,
         position_bias: PositionBias | None = None,
     ) -> tuple[HiddenStates, KVCache]:
-        """Attend from every vector to the cache and to all vectors up to it, or to the source.
+        """Return the attention output of every vector, and the cache for the next call.
+
+        A vector attends to the cache and to all vectors (if causal, those up to it), or to the source.
 
         Args:
             hidden: the new vectors; with a `SlotCache` one per sequence.
             cache: of earlier calls. Cross-attention caches its source: give it once, then only the cache.
             mask: true where a key is visible, broadcast to (batch, heads, new, known); with a `SlotCache` a bias.
             start: position of the first vector, where a sliding window has dropped some of the cache.
-            position_bias: bias that all layers share.
-
-        Returns:
-            The output, and the cache for the next call.
+            position_bias: bias of the scores by head and distance, if all layers share it.
         """
         if self.is_cross:
             queries, tensors = self._project_cross(hidden, cache, source)
@@ -317,18 +300,29 @@ class Attention(nn.Module):
             queries, entry = self._project(hidden, start)
             tensors = _extend_cache(cache, entry)
         keys, values = tensors[0], tensors[-1]
+        new, known, causal = queries.shape[2], keys.shape[2], self.causal
         if isinstance(cache, SlotCache):
             assert mask is not None
-            bias = mask if self.biases is None else cache.position_bias(self.biases, mask).to(queries.dtype)
-            mixed = attend(queries, keys, values, self.scale, False, bias)
+            causal = False  # the mask says how far each sequence has come
+            mask = mask if self.biases is None else cache.position_bias(self.biases, mask).to(queries.dtype)
         else:
-            mixed = self._attend(queries, keys, values, mask, position_bias, is_first=cache is None)
+            if self.biases is not None:
+                position_bias = self.biases(relative_distances(new, known, keys.device))
+            if self.window is not None and new > 1 and known >= self.window:  # one query sees all that is cached
+                mask = sliding_window_mask(new, known, self.window, keys.device, mask)
             tensors = self._trim_cache(tensors)
+        if self.row_statistics is not None and cache is None:
+            slopes = self.biases.slopes if isinstance(self.biases, AlibiBias) else None
+            mixed, entropy, distance = attend_with_row_statistics(queries, keys, values, self.scale, causal, slopes)
+            self.row_statistics.append((entropy, distance))
+        else:
+            dropout = self.dropout if self.training else 0.0
+            mixed = attend(queries, keys, values, self.scale, causal, mask, position_bias, dropout)
         joined = mixed.transpose(1, 2).flatten(2)
         return self.output(joined) if self.has_output else joined, tensors
 
     def supports_row_statistics(self) -> bool:
-        """Return whether `kernels.row_statistics` covers this attention: plain self-attention without dropout."""
+        """Return whether `kernels.row_statistics` can compute this module: plain self-attention without dropout."""
         shape, biased = self.shape, self.biases is not None or self.shape.positions.shared
         return (
             not self.is_cross
@@ -362,7 +356,7 @@ class Attention(nn.Module):
     def _project_cross(
         self, hidden: HiddenStates, cache: KVCache | SlotCache | None, source: Tensor | None
     ) -> tuple[Queries, KVCache]:
-        """Return the queries, and the keys and values of `source`, which later calls take from the cache."""
+        """Return the queries of `hidden`, and the keys and values of `source`, or the cached ones without a source."""
         if source is not None:
             cache = _cache_entry(self._project_parts(self.source_projection, source), source)
         if not isinstance(cache, tuple):
@@ -370,7 +364,7 @@ class Attention(nn.Module):
         return self._project_parts(self.projection, hidden)["query"], cache
 
     def _project_parts(self, name: str, vectors: Tensor) -> dict[str, Float[Tensor, "batch heads time head_width"]]:
-        """Return the heads of each part of a joint projection; the name "key_value" has the parts "key" and "value"."""
+        """Apply the projection `name`, such as "key_value"; return the heads of each part, here "key" and "value"."""
         if not name:
             return {}
         kinds, widths = name.split("_"), self.shape.projection_widths
@@ -381,36 +375,8 @@ class Attention(nn.Module):
             for kind, part, count in zip(kinds, parts, heads, strict=True)
         }
 
-    def _attend(
-        self,
-        queries: Queries,
-        keys: Keys,
-        values: Values,
-        mask: Tensor | None,
-        position_bias: PositionBias | None,
-        is_first: bool,
-    ) -> AttentionOutput:
-        """Return the attention output of new queries over all keys, with position bias and sliding window."""
-        new, known = queries.shape[2], keys.shape[2]
-        if self.biases is not None:
-            position_bias = self.biases(relative_distances(new, known, keys.device))
-        if self.window is not None and new > 1 and known >= self.window:  # one query sees all that is cached
-            mask = sliding_window_mask(new, known, self.window, keys.device, mask)
-        if self.row_statistics is not None and is_first:
-            slopes = self.biases.slopes if isinstance(self.biases, AlibiBias) else None
-            mixed, entropy, distance = attend_with_row_statistics(
-                queries, keys, values, self.scale, self.causal, slopes
-            )
-            self.row_statistics.append((entropy, distance))
-            return mixed
-        dropout = self.dropout if self.training else 0.0
-        return attend(queries, keys, values, self.scale, self.causal, mask, position_bias, dropout)
-
     def _trim_cache(self, tensors: KVCache) -> KVCache:
-        """Return a cache without the tokens that no later query sees.
-
-        The next token is part of its own sliding window.
-        """
+        """Return cached keys and values without those of tokens outside the sliding window of all later queries."""
         if self.window is not None and (length := tensors[0].shape[-2]) >= self.window:
             tensors = tuple(tensor.narrow(-2, length - self.window + 1, self.window - 1) for tensor in tensors)
         if torch.compiler.is_compiling() and self.training:  # or the cache would get gradients of zeros
@@ -419,7 +385,11 @@ class Attention(nn.Module):
 
 
 def _cache_entry(parts: dict[str, Tensor], inputs: Tensor) -> KVCache:
-    """Return the keys and values to cache; the layer's inputs stand in for a merged one, once if both are merged."""
+    """Return the keys and values to cache; the layer's `inputs` replace merged ones, as one tensor if both are merged.
+
+    Args:
+        parts: heads of the layer's projections, "key" and "value" if they are not merged.
+    """
     keys, values = parts.get("key"), parts.get("value")
     if keys is None and values is None:
         return (inputs[:, None],)

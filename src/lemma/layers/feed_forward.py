@@ -79,7 +79,7 @@ class FeedForwardLayer(nn.Module):
         self.activation = ACTIVATIONS[activation]
 
     def forward(self, hidden: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        """Return the feed-forward output of every vector."""
+        """Return the output of the feed-forward layer for every vector."""
         if self.gated:
             gate, widened = self.gate_widen(hidden).chunk(2, -1)
             return self.narrow(self.activation(gate) * widened)

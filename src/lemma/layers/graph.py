@@ -1,7 +1,7 @@
 """Graph convolution (problem D4; Kipf & Welling 2017), and the sparse matrices that it multiplies by."""
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import torch
@@ -72,10 +72,6 @@ class SparseMatrix:
         offsets, columns, transposed_offsets, transposed_columns = (tensor.to(device) for tensor in indices)
         return type(self)(self.shape, offsets, columns, values, transposed_offsets, transposed_columns, order)
 
-    def with_values(self, values: Float[Tensor, " entries"]) -> Self:
-        """Return a matrix with the same row and column indices but other values; symmetric if this matrix is."""
-        return replace(self, values=values)
-
     @classmethod
     def from_entries(
         cls,
@@ -84,7 +80,9 @@ class SparseMatrix:
         shape: tuple[int, int],
         symmetric: bool = False,
     ) -> Self:
-        """Build a matrix from (row, column) indices, sorted by row, and the value of each entry.
+        """Return a matrix from (row, column) indices, sorted by row, and the value of each entry.
+
+        With `symmetric` the entries are trusted to be symmetric, and no transpose is stored.
 
         >>> indices, values = torch.tensor([[0, 1], [1, 0]]), torch.tensor([2.0, 3.0])
         >>> SparseMatrix.from_entries(indices, values, (2, 2)).to_dense().tolist()
@@ -100,7 +98,11 @@ class SparseMatrix:
 
 
 def _row_offsets(rows: Int[Tensor, " entries"], count: int, dtype: torch.dtype) -> Int[Tensor, " rows_and_one"]:
-    """Return where the entries of each of `count` rows begin in compressed sparse rows, and where the last one ends."""
+    """Return the offset of the first entry of each of `count` rows in compressed sparse rows, and the last one's end.
+
+    Args:
+        rows: row of each entry, sorted.
+    """
     offsets = torch.zeros(count + 1, dtype=torch.int64, device=rows.device)
     offsets[1:] = torch.bincount(rows, minlength=count).cumsum(0)
     return offsets.to(dtype)
@@ -117,7 +119,7 @@ Normalisation = Literal["symmetric", "rows", "none", "alone"]
 
 
 class Adjacency(SparseMatrix):
-    """A sparse matrix of nodes × nodes, of which only the edges are stored.
+    """Adjacency matrix of a graph, nodes × nodes, as a sparse matrix of its edges.
 
     Ã = A + I; Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã. All of its rows sum to one exactly if every connected
     component of the graph is regular, but its spectral norm is always 1, so that repeated layers do not blow features
@@ -148,7 +150,7 @@ def build_adjacency(
 def add_self_loops(
     edges: Int[Tensor, "two edges"], nodes: int, weights: Float[Tensor, " edges"] | None = None
 ) -> tuple[Int[Tensor, "two entries"], Float[Tensor, " entries"]]:
-    """Return (row, column) indices and values of the entries of Ã = A + I, sorted by row."""
+    """Return (row, column) indices and values of Ã = A + I, sorted by row, where A has each edge in both directions."""
     values = torch.ones(edges.shape[1], device=edges.device) if weights is None else weights
     is_edge = edges[0] != edges[1]
     edges, values = edges[:, is_edge], values[is_edge]
@@ -164,7 +166,7 @@ def add_self_loops(
 def normalise_entries(
     indices: Int[Tensor, "two entries"], values: Float[Tensor, " entries"], nodes: int, normalisation: Normalisation
 ) -> Float[Tensor, " entries"]:
-    """Return the entries of Ã divided by √(degree of row · degree of column), by the row's degree, or by 1."""
+    """Return the entries of Ã over √(degree of row · degree of column), the row's degree ("rows"), or 1 otherwise."""
     if normalisation not in ("symmetric", "rows"):
         return values
     doubles = values.double()  # in 32 bits the product of two degrees past 10¹⁹ would be infinite

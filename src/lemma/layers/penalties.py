@@ -31,29 +31,30 @@ class RowMeans:
     distance: Float[Tensor, ""]  # of min(L_max, Σ α (t₁−t₂)²), over all layers but the last
 
 
-def row_statistics(
-    records: Sequence[AttentionRecord],
-    distance_max: float,
-    num_layers: int | None = None,
-    row_mask: Bool[Tensor, "batch time"] | None = None,
-) -> RowMeans:
+def row_statistics(records: Sequence[AttentionRecord], distance_max: float, num_layers: int | None = None) -> RowMeans:
     """Return the mean entropy (B2) and mean squared distance (B3) of all attention rows, differentiably.
 
     L_focus = 1/(K·T·L) Σ H(α[ℓ,k,t₁,·]) and L_near = 1/(K·T·(L−1)) Σ_{ℓ<L−1} min(L_max, Σ_{t₂} α (t₁−t₂)²), averaged
-    over the batch too. Rows without visible keys do not count, nor those that `row_mask` leaves out.
+    over the batch too. Rows without visible keys do not count, nor those of padding.
 
     Args:
+        records: calls of attention, layer by layer.
+        distance_max: L_max, at which a row's squared distance is cut off.
         num_layers: how many layers the records belong to, each with equally many calls; one call per layer if unset.
     """
     calls, remainder = divmod(len(records), num_layers or len(records) or 1)
     if not calls or remainder:
         raise ValueError(f"{len(records)} calls of attention do not make {num_layers or 'any'} layers of equally many.")
-    sums = [row_sums(AttentionRows(record, distance_max, row_mask)) for record in records]
+    sums = [row_sums(AttentionRows(record, distance_max)) for record in records]
     return RowMeans(_mean(sums, 0), _mean(sums[:-calls], 1))
 
 
 def _mean(sums: Sequence[tuple[Tensor, Tensor, Tensor]], index: int) -> Float[Tensor, ""]:
-    """Return the `index`-th sum (entropy or distance) over the number of rows, over all layers; 0 without rows."""
+    """Return the mean over all rows of all calls, from `row_sums` of each; 0 without rows.
+
+    Args:
+        index: of the sum, 0 for entropy, 1 for distance.
+    """
     if not sums:
         return torch.zeros(())
     rows = torch.cat([counts for _, _, counts in sums]).sum()
@@ -62,11 +63,10 @@ def _mean(sums: Sequence[tuple[Tensor, Tensor, Tensor]], index: int) -> Float[Te
 
 @dataclass(frozen=True)
 class AttentionRows:
-    """A record of attention whose rows are summed."""
+    """The rows (queries) of a recorded attention call, whose scores are computed block by block."""
 
     record: AttentionRecord
     max_distance: float  # cut-off of a row's squared distance
-    row_mask: Bool[Tensor, "batch time"] | None = None  # the rows that count; all with visible keys if unset
 
     def blocks(self) -> Iterator[slice]:
         """Yield slices of query positions that together cover all rows; the scores of each fit in memory."""
@@ -75,7 +75,7 @@ class AttentionRows:
         return (slice(start, min(start + step, new)) for start in range(0, new, step))
 
     def scores(self, queries: Tensor, keys: Tensor, rows: slice) -> tuple[Scores, Float[Tensor, "rows keys"]]:
-        """Return the scores of the query positions `rows` over the keys up to the last of them, and the distances."""
+        """Return the scores of the query positions `rows` over the visible keys, and query − key position of each."""
         record = self.record
         new, known = record.queries.shape[-2], record.keys.shape[-2]
         num_visible = known - new + rows.stop if record.causal else known
@@ -92,14 +92,13 @@ class AttentionRows:
         return scores.clamp_(min=MASKED_SCORE), distances
 
     def counted_rows(self, scores: Scores, rows: slice) -> Bool[Tensor, "batch heads rows"]:
-        """Return True for the rows of a block that count: with visible keys, and not excluded by `row_mask`."""
+        """Return a mask of the query positions `rows`, True where a row has visible keys and is not padding."""
         is_counted, unmasked = scores.amax(-1) > MASKED_SCORE, self.record.unmasked_rows()
-        is_counted = is_counted if unmasked is None else is_counted & unmasked[..., rows]
-        return is_counted if self.row_mask is None else is_counted & self.row_mask[:, None, rows]
+        return is_counted if unmasked is None else is_counted & unmasked[..., rows]
 
 
 def row_sums(rows: AttentionRows) -> tuple[HeadSums, HeadSums, HeadSums]:
-    """Return each head's sum of row entropies, sum of cut-off squared distances, and number of rows."""
+    """Return for each head the sums over all rows of entropy and of cut-off squared distance, and the row count."""
     record = rows.record
     if record.position_bias is not None and record.position_bias.requires_grad:
         raise SpecError(
@@ -112,7 +111,7 @@ def row_sums(rows: AttentionRows) -> tuple[HeadSums, HeadSums, HeadSums]:
 
 
 class _RowSums(torch.autograd.Function):
-    """Sums over the rows of each head; the backward pass computes every block of rows again."""
+    """Autograd function of `row_sums`, whose backward pass computes the scores of every block of rows again."""
 
     @staticmethod
     def forward(ctx: Any, queries: Tensor, keys: Tensor, rows: AttentionRows) -> tuple[Tensor, Tensor, Tensor]:
@@ -159,7 +158,7 @@ class _RowSums(torch.autograd.Function):
 
 
 def _moments(scores: Scores, squares: Tensor) -> tuple[Tensor, Tensor, Tensor, Scores]:
-    """Return each row's lse(s), E[s] and E[δ²], and its attention weights, for scores s and distances δ."""
+    """Return each row's lse(s), E[s] and E[δ²], and its attention weights, for scores s and squared distances δ²."""
     lse = scores.logsumexp(-1)
     weights = (scores - lse[..., None]).exp_()
     return lse, torch.linalg.vecdot(weights, scores), torch.einsum("bhrk,rk->bhr", weights, squares), weights

@@ -37,6 +37,7 @@ from lemma.spec.positions import (
 )
 
 Hook = Literal["adds", "rotates", "biases"]
+Vectors = Float[Tensor, "*batch time width"]
 StartPosition = int | Int[Tensor, " batch"]
 """The position of the first vector, or of the only vector of each row."""
 INITIAL_ROWS = 1024  # of a table of rotations at first; a context may be much longer than what is ever read
@@ -49,11 +50,9 @@ def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, ti
 
 
 class NoEmbedding(nn.Module):
-    """No position embedding."""
+    """The identity, in place of a position embedding."""
 
-    def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return the vectors unchanged."""
         return vectors
 
@@ -65,9 +64,7 @@ class LearnedEmbedding(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(context, width))
 
-    def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return vectors plus the trained vectors of positions start, start + 1, …."""
         return vectors + _select_rows(self.weight, start, vectors.shape[1])
 
@@ -81,9 +78,7 @@ class SinusoidalEmbedding(nn.Module):
         super().__init__()
         self.register_buffer("table", sinusoids(context, width, base, first), persistent=False)
 
-    def forward(
-        self, vectors: Float[Tensor, "batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return vectors plus the sines and cosines of positions start, start + 1, …."""
         return vectors + _select_rows(self.table, start, vectors.shape[1])
 
@@ -112,13 +107,11 @@ class RotaryEmbedding(nn.Module):
         self.halves, self.scaling = layout == "halves", scaling or NoScaling()
         self.register_buffer("table", self._compute_rows(0, min(context, INITIAL_ROWS)), persistent=False)
 
-    def forward(
-        self, vectors: Float[Tensor, "*batch time width"], start: StartPosition = 0
-    ) -> Float[Tensor, "*batch time width"]:
+    def forward(self, vectors: Vectors, start: StartPosition = 0) -> Vectors:
         """Return queries or keys rotated by the angles of positions start, start + 1, …, or of a position per row.
 
-        The table grows as needed, except in compiled code, which computes what it lacks. Positions by row must be in
-        it: `ensure_length` makes it long enough.
+        The table grows as needed, except in compiled code, which computes missing rows each time. A tensor `start` must
+        be within the table: `ensure_length` makes it long enough.
         """
         if isinstance(start, Tensor):
             rows = self.table[start][:, None, None]
@@ -164,7 +157,7 @@ class RotaryEmbedding(nn.Module):
 def rotary_frequencies(
     width: int, base: float, scaling: Scaling, device: torch.device | None = None
 ) -> tuple[Float[Tensor, " pairs"], float]:
-    """Return the angle per position of each pair, scaled (θ_i = base^(−2(i−1)/width) before), and a factor for vectors.
+    """Return the angle per position of each pair, θ_i = base^(−2(i−1)/width) with scaling, and a factor for vectors.
 
     >>> from lemma.spec.positions import LinearScaling
     >>> rotary_frequencies(4, 10_000.0, LinearScaling(factor=2))[0].tolist()
@@ -195,9 +188,7 @@ def rotary_frequencies(
     return frequencies, 1.0
 
 
-def rotate(
-    vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time pairs two"]
-) -> Float[Tensor, "*batch time width"]:
+def rotate(vectors: Vectors, table: Float[Tensor, "time pairs two"]) -> Vectors:
     """Return vectors with each adjacent pair (a, b) rotated to (a cos − b sin, a sin + b cos).
 
     The table has (sine, cosine).
@@ -211,9 +202,7 @@ def rotate(
     return torch.stack([first * cosine - second * sine, first * sine + second * cosine], dim=-1).flatten(-2)
 
 
-def rotate_halves(
-    vectors: Float[Tensor, "*batch time width"], table: Float[Tensor, "time two width"]
-) -> Float[Tensor, "*batch time width"]:
+def rotate_halves(vectors: Vectors, table: Float[Tensor, "time two width"]) -> Vectors:
     """Rotate each pair (a, b), where b comes half the width after a; the table has (−sine, sine) and (cosine, cosine).
 
     >>> quarter = torch.tensor([[[-1.0, 1.0], [0.0, 0.0]]])  # sines and cosines of 90°
@@ -235,7 +224,7 @@ class AlibiBias(nn.Module):
         self.register_buffer("slopes", alibi_slopes(heads), persistent=False)
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return −m·|distance| for every head, with its slope m."""
+        """Return −m·|distance| for every head and distance, with the head's slope m."""
         return -self.slopes[:, None] * distances.abs()
 
 
@@ -258,7 +247,7 @@ class RelativeBias(nn.Module):
         self.weight = nn.Parameter(torch.zeros(buckets, heads))
 
     def forward(self, distances: Int[Tensor, " distances"]) -> Float[Tensor, "heads distances"]:
-        """Return every head's trained bias at these distances."""
+        """Return every head's trained bias of the bucket of each distance."""
         return self.weight[relative_buckets(distances, self.buckets, self.max_distance, self.causal)].T
 
 
@@ -266,6 +255,11 @@ def relative_buckets(
     distances: Int[Tensor, " distances"], buckets: int, max_distance: int, causal: bool
 ) -> Int[Tensor, " distances"]:
     """Return the bucket index of each distance: one bucket per small distance, then logarithmic (Raffel et al. 2020).
+
+    Args:
+        distances: query position − key position.
+        buckets: number of buckets; half are for negative distances unless `causal`.
+        max_distance: distance from which all are in the last bucket.
 
     >>> relative_buckets(torch.tensor([-1, 0, 1, 2, 3, 5, 7, 100]), 8, 16, causal=True).tolist()
     [0, 0, 1, 2, 3, 4, 5, 7]
@@ -283,9 +277,7 @@ def relative_buckets(
     return offset + torch.where(distances < exact, distances, large)
 
 
-def sinusoids(
-    context: int, width: int, base: float, first: int = 0, device: torch.device | None = None
-) -> Float[Tensor, "context width"]:
+def sinusoids(context: int, width: int, base: float, first: int = 0) -> Float[Tensor, "context width"]:
     """Return the table (sin pθ₁, cos pθ₁, sin pθ₂, cos pθ₂, …) with θ_i = base^(−2(i−1)/width) (Vaswani et al. 2017).
 
     Its rows are those of positions `first`, `first` + 1, …: 0, 1, … here; sources that count from 1 have first = 1.
@@ -293,14 +285,14 @@ def sinusoids(
     >>> [round(number, 6) for number in sinusoids(2, 2, 10_000.0)[1].tolist()]  # sin 1, cos 1
     [0.841471, 0.540302]
     """
-    positions = torch.arange(first, first + context, dtype=torch.float64, device=device)[:, None]
-    angles = positions * base ** (-torch.arange(0, width, 2, dtype=torch.float64, device=device) / width)
+    positions = torch.arange(first, first + context, dtype=torch.float64)[:, None]
+    angles = positions * base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
     pairs = torch.stack([angles.sin(), angles.cos()], dim=-1)
     return pairs.flatten(1)[:, :width].to(torch.get_default_dtype())
 
 
 def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: bool = True) -> nn.Module | None:
-    """Return the module with which a kind of positions acts at one point of the model; None if it does not act there.
+    """Return a new module with which positions of this spec act at one point of a model; None if they do not act there.
 
     Args:
         hook: the point: "adds" (to embeddings), "rotates" (queries and keys) or "biases" (attention scores).
@@ -331,5 +323,5 @@ def build_hook(spec: Positions, hook: Hook, context: int, size: int, causal: boo
 
 
 def build_positions(spec: Positions, context: int, width: int) -> nn.Module:
-    """Return the module that adds a spec's position embeddings to token embeddings; the identity without any."""
+    """Return a new module that adds a spec's position embeddings to token embeddings; the identity if it has none."""
     return build_hook(spec, "adds", context, width) or NoEmbedding()

@@ -39,9 +39,9 @@ class AttentionRecord:
     def scores(self) -> Float[Tensor, "batch heads new known"]:
         """Return the scaled scores q·k plus bias; −∞ where a key is not visible."""
         scores = self.queries @ self.keys.mT * self.scale
-        scores = scores if self.position_bias is None else scores + self.position_bias_at(self.integer_distances())
+        scores = scores if self.position_bias is None else scores + self.position_bias_at(self.distances())
         scores = scores if self.bias is None else scores + self.bias
-        return scores.masked_fill(~self.causal_mask(), -torch.inf) if self.causal else scores
+        return scores.masked_fill(self.distances() < 0, -torch.inf) if self.causal else scores
 
     def weights(self) -> Float[Tensor, "batch heads new known"]:
         """Return the attention weights, the softmax of the scores; a row without visible keys is zero."""
@@ -50,17 +50,13 @@ class AttentionRecord:
         return weights if self.sinks is None else weights * self.non_sink_fraction()
 
     def non_sink_fraction(self) -> Float[Tensor, "batch heads new 1"]:
-        """Return the total weight of the keys beside the sink: Σ exp(score) / (Σ exp(score) + exp(sink))."""
+        """Return the fraction of each row's weight that the sink leaves to keys: Σ exp(score) / (Σ + exp(sink))."""
         assert self.sinks is not None
         sums = self.scores().logsumexp(-1, keepdim=True)
         return torch.sigmoid(sums - self.sinks.to(sums)[:, None, None])
 
-    def distances(self) -> Float[Tensor, "new known"]:
-        """Return query position − key position for all pairs, in the dtype of the queries."""
-        return self.integer_distances().to(self.queries.dtype)
-
-    def integer_distances(self) -> Int[Tensor, "new known"]:
-        """Return query position − key position for all pairs as integers; half precision rounds them from 257 on."""
+    def distances(self) -> Int[Tensor, "new known"]:
+        """Return query position − key position for all pairs."""
         new, known = self.queries.shape[-2], self.keys.shape[-2]
         rows = torch.arange(known - new, known, device=self.keys.device)
         return rows[:, None] - torch.arange(known, device=self.keys.device)
@@ -70,12 +66,8 @@ class AttentionRecord:
         assert self.position_bias is not None
         return self.position_bias[:, distances.long() + (self.queries.shape[-2] - 1)]
 
-    def causal_mask(self) -> Bool[Tensor, "new known"]:
-        """Return True where a key is not after its query."""
-        return self.distances() >= 0 if self.causal else torch.ones_like(self.distances(), dtype=torch.bool)
-
     def unmasked_rows(self) -> Bool[Tensor, "batch heads new"] | None:
-        """Return False for queries at positions of padding, True for others; None if no padding is known.
+        """Return a mask of the queries, False at padding; None if it is not known where padding is.
 
         Padding is known only from a mask of keys that is the same for every row, with as many rows as keys.
         """
@@ -102,10 +94,7 @@ class AttentionListener(TorchFunctionMode):
         raise NotImplementedError
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `attend(*args, **kwargs)`, PyTorch's fused attention, and return its output.
-
-        Subclasses record the call.
-        """
+        """Return `attend(*args, **kwargs)`, the output of PyTorch's fused attention; subclasses record the call."""
         raise NotImplementedError
 
     def __enter__(self) -> Self:
@@ -126,7 +115,7 @@ class AttentionListener(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def dispatch(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call `on_sdpa`, or `attend` itself while `on_sdpa` is running already."""
+        """Return the output of `on_sdpa`, or of `attend` itself for a call from inside `on_sdpa`."""
         if self._inside:
             return attend(*args, **kwargs)
         self._inside = True
@@ -137,7 +126,7 @@ class AttentionListener(TorchFunctionMode):
 
 
 class ListenerRegistry(threading.local):
-    """Listeners by thread; while any thread has one, PyTorch's function is replaced by one that dispatches to them."""
+    """Attention listeners by thread; while there is any, PyTorch's fused attention is replaced to call them."""
 
     lock, count = threading.Lock(), 0
     original_sdpa: Callable[..., Tensor] = SDPA
@@ -167,12 +156,12 @@ LISTENERS = ListenerRegistry()
 
 
 def _patched_sdpa(*args: Any, **kwargs: Any) -> Tensor:
-    """Compute `scaled_dot_product_attention` through this thread's listeners; the arguments are PyTorch's."""
+    """Return `scaled_dot_product_attention(*args, **kwargs)`, computed through this thread's listeners."""
     return _dispatch_sdpa(LISTENERS.active, *args, **kwargs)
 
 
 def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs: Any) -> Tensor:
-    """Call `scaled_dot_product_attention` through the last listener, which calls the one before it, and so on."""
+    """Return `scaled_dot_product_attention`, called through the last listener, which calls the one before it, etc."""
     if not listeners or torch.compiler.is_compiling():
         return ListenerRegistry.original_sdpa(*args, **kwargs)
     *outer, inner = listeners
@@ -181,7 +170,7 @@ def _dispatch_sdpa(listeners: Sequence[AttentionListener], *args: Any, **kwargs:
 
 @contextmanager
 def notify_listeners(record: AttentionRecord) -> Iterator[None]:
-    """Call `on_attention` of this thread's listeners; inside, their `on_sdpa` does not record the kernel call again."""
+    """Pass the record to this thread's listeners (`on_attention`); inside, they do not record the kernel call again."""
     for listener in LISTENERS.active:
         listener.on_attention(record)
         listener.is_announced = True
@@ -201,14 +190,11 @@ class AttentionRecorder(AttentionListener):
         self.path: list[tuple[str, nn.Module]] = []  # modules being called, the innermost last
 
     def on_attention(self, record: AttentionRecord) -> None:
-        """Append a record of a call of Lemma's own attention."""
+        """Append a record of a call of attention, with the path of the module that is being called."""
         self.records.append(replace(record, name=self.path[-1][0] if self.path else ""))
 
     def on_sdpa(self, attend: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-        """Call PyTorch's fused attention and record it.
-
-        If the module has attention sinks, scale the output for them.
-        """
+        """Call PyTorch's fused attention, record it and return its output, scaled for the module's sinks if any."""
         outputs = attend(*args, **kwargs)
         if self.is_announced:
             return outputs
@@ -231,7 +217,7 @@ class AttentionRecorder(AttentionListener):
 
 @contextmanager
 def record_attention(model: nn.Module | None = None) -> Iterator[list[AttentionRecord]]:
-    """Collect a record of every call of attention in this thread, in order.
+    """Yield a list to which every call of attention in this thread is appended as a record, in order.
 
     With a model, each record has the path of the module that attended, and the model's attention is kept from
     skipping the fused kernel: by torch.nn's shortcut, and by other implementations of Hugging Face's.
@@ -309,10 +295,7 @@ def record_from_sdpa(
 
 
 def mask_to_bias(mask: Tensor | None, like: Tensor) -> Tensor | None:
-    """Return a boolean mask as a bias of the scores in the dtype of `like`: −∞ where it is False.
-
-    A float mask as it is.
-    """
+    """Return a boolean mask as a bias in the dtype of `like`, −∞ where it is False; a float mask or None unchanged."""
     if mask is None or mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(~mask, -torch.inf)

@@ -20,20 +20,20 @@ class State(ABC):
     @property
     @abstractmethod
     def about(self) -> str:
-        """Description in words: "the last 2 tokens"."""
+        """Description in words of what the state holds, for messages, such as "the last 2 tokens"."""
 
     @property
     def can_recur(self) -> bool:
-        """True if a text that continues may reach a state again that equals an earlier one."""
+        """True if reading more tokens may lead to a state that equals an earlier one, so that a loop can be proved."""
         return True
 
     @abstractmethod
     def tensors(self) -> dict[str, Tensor]:
-        """Return the state's tensors by name, with the batch as first dimension."""
+        """Return all tensors of the state by name, with the batch as first dimension."""
 
     @abstractmethod
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> Self:
-        """Return a state of the same class that holds these tensors, named as in `tensors`."""
+        """Return a state of the same class that holds these tensors, named as by `tensors()`."""
 
     def detach(self) -> Self:
         """Return the state with tensors detached from the autograd graph."""
@@ -61,19 +61,17 @@ class TokenWindow(State):
     tokens: Int[Tensor, "batch cached"]
     span: int
 
-    @classmethod
-    def empty(cls, tokens: Int[Tensor, "batch time"], span: int) -> "TokenWindow":
-        """Return a window of no tokens yet, for as many rows and on the same device as `tokens`."""
-        return cls(tokens[:, :0], span)
-
     @property
     def about(self) -> str:
+        """The state in words, such as "the last 2 tokens"."""
         return "the last token" if self.span == 1 else f"the last {self.span} tokens"
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the window's tokens as "seen"."""
         return {"seen": self.tokens}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "TokenWindow":
+        """Return a window of the same span that holds the tokens "seen"."""
         return replace(self, tokens=tensors["seen"])
 
     def append(self, tokens: Int[Tensor, "batch time"]) -> "TokenWindow":
@@ -81,7 +79,7 @@ class TokenWindow(State):
         return replace(self, tokens=self.with_context(tokens)[:, -self.span :])
 
     def with_context(self, tokens: Int[Tensor, "batch time"]) -> Int[Tensor, "batch joined"]:
-        """Return the window's tokens followed by `tokens`."""
+        """Return the last span − 1 tokens of the window, or all if there are fewer, followed by `tokens`."""
         earlier = self.tokens[:, max(0, self.tokens.shape[1] - self.span + 1) :]
         return torch.cat([earlier, tokens], dim=1) if earlier.shape[1] else tokens
 
@@ -102,7 +100,11 @@ def sliding_windows(
 
 
 def window_mask(num_tokens: int, time: int, span: int, device: torch.device) -> Bool[Tensor, "time span"] | None:
-    """Return True where a position of a window holds a token, not the zeros before the text; None if all do."""
+    """Return a mask of the windows of `sliding_windows`, False at zeros before the text; None if there are no zeros.
+
+    Args:
+        num_tokens: number of vectors of which the windows are made.
+    """
     missing = time + span - 1 - num_tokens
     if not missing:
         return None

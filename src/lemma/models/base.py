@@ -90,7 +90,7 @@ class LanguageModel(Backbone, ABC):
         """Return the logits of the token after each of `tokens`, and the state after all of them."""
 
     def logits_of(self, vectors: Float[Tensor, "batch time vector_width"]) -> Float[Tensor, "batch time vocabulary"]:
-        """Return the logits of vectors that `vectors` returned: the output layer, then a cap if the model has one."""
+        """Return the next-token logits of what `vectors` returned: the output layer, then a logit cap if any."""
         return self.get_submodule("output")(vectors)
 
 
@@ -187,7 +187,7 @@ def pad_to_length(vectors: Float[Tensor, "batch trimmed width"], length: int) ->
 
 
 def tokens_per_batch(device: torch.device, logits_per_token: int = 1) -> int:
-    """Return how many tokens to read at once so that the logits, so many per token, fit in a device's memory."""
+    """Return the number of tokens in a batch for which `logits_per_token` logits each fit in a device's memory."""
     kind = "cpu" if device.type == "cpu" else "cuda"
     return max(1, min(MAX_TOKENS[kind], MAX_LOGITS[kind] // logits_per_token))
 
@@ -202,7 +202,8 @@ TORCH_ATTRIBUTES = frozenset(vars(nn.Module())) - {"training"}  # what every mod
 def named_weights(model: nn.Module, include_frozen: bool = False) -> dict[str, Tensor]:
     """Return the trainable tensors and buffers of a model by name, not copied; a tied tensor under its first name only.
 
-    Frozen parameters are those of a base, and only included if asked for.
+    Args:
+        include_frozen: also return parameters that do not require gradients, such as an adapted model's base.
     """
     first_names: dict[int, str] = {}
     tensors = model.state_dict(keep_vars=True)
@@ -264,7 +265,7 @@ def threaded_linear(
 ) -> Float[Tensor, "*batch rows"]:
     """Return vectors · weightᵀ + bias, computed by all threads; for a single vector MKL would use one thread.
 
-    Each thread multiplies its part of the inputs, and the results are added; row-major, each has its part of outputs.
+    A column-major weight is split by inputs, and the threads' sums are added; a row-major one is split by outputs.
     """
     rows, columns = weight.shape
     is_column_major = weight.stride(0) == 1
@@ -307,10 +308,7 @@ def fast_copy(module: nn.Module) -> Any:
 
 
 def _as_function(module: nn.Module) -> Callable[[Tensor], Tensor] | None:
-    """Return a plain function that computes what a simple torch module does (linear, activation …).
-
-    None for other modules.
-    """
+    """Return a plain function that computes what a linear, layer norm or embedding module does; None for others."""
     if isinstance(module, nn.Linear):
         weight, bias = module.weight, module.bias
         if benefits_from_threads(weight):
@@ -339,7 +337,7 @@ def _calls_super(kind: type[nn.Module]) -> bool:
 
 
 def _members(kind: type[nn.Module]) -> dict[str, Any]:
-    """Return the members by name that a module class and its parents below `nn.Module` define, without dunders."""
+    """Return name → member of what a module class and its parents below `nn.Module` define, without dunders."""
     parents = [parent for parent in reversed(kind.__mro__) if parent not in nn.Module.__mro__]
     members = {name: value for parent in parents for name, value in vars(parent).items()}
     return {name: value for name, value in members.items() if not name.startswith(("__", "_abc_"))}

@@ -89,7 +89,7 @@ class SkipInitialization(TorchFunctionMode):
 
 
 def construct(spec: ModelSpec, dropout: float) -> Model:
-    """Return the modules of a spec's model, with the weights that torch's constructors draw."""
+    """Return a new model of a spec with weights as torch's constructors draw them, before any `init_weights`."""
     if isinstance(spec, NewFamily):
         with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
             model = PLUGIN_FAMILIES.load_part(spec.family, spec.model)(spec, dropout)

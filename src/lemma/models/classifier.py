@@ -22,10 +22,7 @@ class ClassifierModel(Model):
         self.head = nn.Linear(self.body.vector_width, spec.classes, bias=spec.head_bias)
 
     def init_weights(self) -> None:
-        """Draw a small initial output layer, so that all classes are about equally likely.
-
-        The backbone draws its own.
-        """
+        """Draw a small initial output layer, so that all classes are about equally likely; leave the backbone."""
         nn.init.normal_(self.head.weight, std=0.02)
         if self.spec.head_bias:
             nn.init.zeros_(self.head.bias)

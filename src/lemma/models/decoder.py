@@ -1,7 +1,7 @@
 """The decoder-only Transformer, pre-norm (Radford et al. 2019), with any kind of positions."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -53,9 +53,7 @@ class DecoderModel(LanguageModel):
         self.logit_cap = spec.logit_cap
 
     def init_weights(self) -> None:
-        """Draw initial weights as GPT-2's: standard deviation 0.02, less with depth for matrices that add to the
-        residual.
-        """
+        """Draw GPT-2's initial weights: standard deviation 0.02, over √(2L) for matrices that add to the residual."""
         for name, parameter in self.named_parameters():
             if parameter.dim() < 2:
                 continue
@@ -81,7 +79,7 @@ class DecoderModel(LanguageModel):
         return self.embedding.embedding_dim
 
     def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Logits, "DecoderCache"]:
-        """Predict the token after each of `tokens`, from the last T tokens up to it or from all of them.
+        """Return the logits of the token after each of `tokens` (vocabulary last), and the cache to continue from.
 
         While the window is not full, keys and values are appended. Once it is full, every further token moves all
         absolute positions, so its whole window is read again. With rotary or ALiBi positions it is never full.
@@ -109,8 +107,7 @@ class DecoderModel(LanguageModel):
                 module.ensure_length(length)
 
     def step(self, tokens: Int[Tensor, "batch 1"], slots: "DecoderSlotCache") -> Logits:
-        """Append the next token of each sequence to its slot, which must have room, and return the logits of the
-        token after it.
+        """Append the next token of each sequence to its slot, which must have room; return the logits after it.
 
         All shapes are those of the full capacity, whatever the lengths: nothing here depends on numbers that the device
         holds, so a step can be captured in a CUDA graph.
@@ -128,10 +125,7 @@ class DecoderModel(LanguageModel):
         return self.logits_of(self.norm(hidden))
 
     def vectors(self, tokens: Tokens) -> HiddenStates:
-        """Return the hidden states of token ids, at most as many per row as the context.
-
-        No token sees the padding after it.
-        """
+        """Return the hidden states of token ids, at most as many per row as the context; padding (−1) at the end."""
         trimmed = trim_padding(tokens, self.window, "decoder.context").clamp(min=0)
         return pad_to_length(self._read(trimmed, DecoderCache(trimmed[:, :0], self.window))[0], tokens.shape[1])
 
@@ -152,13 +146,10 @@ class DecoderModel(LanguageModel):
         return self.positions(embedded, start=start)
 
     def _read(self, tokens: Tokens, cache: "DecoderCache") -> tuple[HiddenStates, tuple[KVCache, ...]]:
-        """Read new tokens after those of a cache.
-
-        Return their hidden states and the extended KV cache of each layer.
-        """
+        """Read new tokens after those of a cache; return their hidden states and each layer's extended KV cache."""
         start, new = cache.tokens.shape[1], tokens.shape[1]
         hidden = self._embed(tokens, start)
-        if self.training and support.runs_on_gpu(hidden):
+        if self.training and (hidden.is_cuda or support.COST_RECORDER):
             hidden = hidden.to(support.autocast_dtype(hidden))  # the residual is as exact as what layers add to it
         hidden = self.dropout(hidden) if self.training else hidden
         position_bias = None
@@ -173,17 +164,10 @@ class DecoderModel(LanguageModel):
         return self.norm(hidden), tuple(caches)
 
 
-@dataclass(frozen=True)
-class DecoderCache(State):
-    """The tokens that count, and the KV cache of every layer while the window is not full.
+class WindowedState(State):
+    """Base class of the states of a decoder, which depend on its tokens only."""
 
-    With a sliding window in every layer, caches hold no more than what later tokens see; all tokens are there, since
-    their number is the position of the next.
-    """
-
-    tokens: Int[Tensor, "batch cached"]
     window: int | None  # the most tokens that count; None for all
-    layers: tuple[KVCache, ...] = ()
 
     @property
     def can_recur(self) -> bool:
@@ -192,32 +176,46 @@ class DecoderCache(State):
 
     @property
     def about(self) -> str:
-        return describe_tokens(self.window)
+        """The state in words, such as "the window of the last 8 tokens"."""
+        return f"the window of the last {self.window} tokens" if self.window else "all tokens so far"
+
+
+@dataclass(frozen=True)
+class DecoderCache(WindowedState):
+    """State of a decoder: the tokens on which it depends, and every layer's KV cache until the window is full.
+
+    With a sliding window in every layer, caches hold no more than what later tokens see; all tokens are there, since
+    their number is the position of the next.
+    """
+
+    tokens: Int[Tensor, "batch cached"]
+    window: int | None
+    layers: tuple[KVCache, ...] = ()
 
     def tensors(self) -> dict[str, Tensor]:
-        caches = {f"layers.{index}.{part}": layer[part] for index, part, layer in self._parts()}
+        """Return the tokens as "seen", and the cached tensors of layer i as "layers.i.0", "layers.i.1"."""
+        layers = enumerate(self.layers)
+        caches = {f"layers.{index}.{part}": tensor for index, layer in layers for part, tensor in enumerate(layer)}
         return {"seen": self.tokens} | caches
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderCache":
-        layers: list[list[Tensor]] = [[] for _ in self.layers]
-        for index, part, _ in self._parts():
-            layers[index].append(tensors[f"layers.{index}.{part}"])
-        return replace(self, tokens=tensors["seen"], layers=tuple(map(tuple, layers)))
+        """Return a cache of the same window and number of layers that holds these tensors, named as by `tensors()`."""
+        layers = tuple(
+            tuple(tensors[f"layers.{index}.{part}"] for part in range(len(layer)))
+            for index, layer in enumerate(self.layers)
+        )
+        return replace(self, tokens=tensors["seen"], layers=layers)
 
     def to(self, dtype: torch.dtype) -> "DecoderCache":
         """Return a copy of the cache with keys and values in another dtype."""
         return replace(self, layers=tuple(tuple(tensor.to(dtype) for tensor in layer) for layer in self.layers))
 
-    def _parts(self) -> Iterator[tuple[int, int, KVCache]]:
-        """Yield (layer index, index of the tensor in the layer's cache, the layer's cache) for each cached tensor."""
-        return ((index, part, layer) for index, layer in enumerate(self.layers) for part in range(len(layer)))
-
     def signature(self, row: int = 0) -> bytes:
-        """Return the tokens, which determine the state: while the window fills, none recurs; then it is read again."""
+        """Return a row's tokens as bytes; equal tokens mean equal states, since keys and values follow from them."""
         return tensor_bytes(self.tokens[row])
 
 
-class DecoderSlotCache(State):
+class DecoderSlotCache(WindowedState):
     """Preallocated caches of a decoder for a batch of sequences: `DecoderModel.step` reads and extends them in place.
 
     Attributes:
@@ -240,36 +238,21 @@ class DecoderSlotCache(State):
         self.refill(cache)
 
     def _allocate(self, template: KVCache, batch: int) -> SlotCache:
-        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of the cache
-        `template`.
-        """
+        """Return an empty cache of one layer for `batch` sequences, with the heads and widths of `template`."""
         tensors = tuple(
             tensor.new_zeros(batch, *tensor.shape[1:-2], self.capacity, tensor.shape[-1]) for tensor in template
         )
         return SlotCache(tensors, self.row_index, self.lengths)
 
     def refill(self, cache: DecoderCache) -> None:
-        """Overwrite all slots by the sequences of a cache, which has as many rows, all of one length."""
+        """Overwrite all slots by the sequences of a cache of as many rows, all of one length."""
         self.length, self.window = cache.tokens.shape[1], cache.window
-        self.tokens[:, : self.length] = cache.tokens
-        self.lengths.fill_(self.length)
-        for slots, layer in zip(self.layers, cache.layers, strict=True):
-            for slot, entry in zip(slots.tensors, layer, strict=True):
-                slot[..., self.length - entry.shape[-2] : self.length, :] = entry  # a sliding window drops the oldest
-
-    @property
-    def can_recur(self) -> bool:
-        """True if only a window of tokens counts, so that a later state may equal an earlier one."""
-        return self.window is not None
+        self.write_rows(self.row_index, cache, self.row_index)
 
     @property
     def is_full(self) -> bool:
         """True if the longest sequence has as many tokens as the slots may hold."""
         return self.length == self.max_length
-
-    @property
-    def about(self) -> str:
-        return describe_tokens(self.window)
 
     def tokens_only(self) -> DecoderCache:
         """Return a cache with the token ids but no keys and values, as of a decoder whose window is full."""
@@ -281,34 +264,32 @@ class DecoderSlotCache(State):
         return replace(self.tokens_only(), layers=layers)
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the tokens read so far as "seen", without keys and values."""
         return {"seen": self.tokens[:, : self.length]}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderSlotCache":
-        """Raise an error: slots are made from a `DecoderCache`."""
+        """Raise NotImplementedError: slots can only be made from a `DecoderCache`, not from tensors."""
         raise NotImplementedError("make slots from a cache.")
 
     def select_rows(self, index: Tensor) -> "DecoderSlotCache":
-        """Return new slots with the sequences of these row indices, of the same capacity."""
-        selected = DecoderSlotCache(DecoderCache(self.tokens[index, : self.length], self.window), self.max_length)
-        for layer in self.layers:
-            tensors = tuple(tensor[index] for tensor in layer.tensors)
-            selected.layers.append(SlotCache(tensors, selected.row_index, selected.lengths))
+        """Return new slots of the same capacity with copies of the sequences at the rows `index`."""
+        selected = self.resize(index, len(index), self.max_length)
+        selected.lengths.fill_(self.length)
         return selected
 
-    def write_rows(self, rows: Sequence[int], cache: DecoderCache, cache_rows: Sequence[int]) -> None:
+    def write_rows(self, rows: Sequence[int] | Tensor, cache: DecoderCache, cache_rows: Sequence[int] | Tensor) -> None:
         """Copy the sequences in the rows `cache_rows` of a cache into the slots `rows`."""
         length = cache.tokens.shape[1]
-        into, source = (torch.tensor(list(index), device=self.tokens.device) for index in (rows, cache_rows))
+        into, source = (torch.as_tensor(index, device=self.tokens.device) for index in (rows, cache_rows))
         self.tokens[into, :length] = cache.tokens[source]
         self.lengths[into] = length
         for slots, layer in zip(self.layers, cache.layers, strict=True):
             for slot, entry in zip(slots.tensors, layer, strict=True):
-                slot[into, ..., length - entry.shape[-2] : length, :] = entry[source]
+                start = length - entry.shape[-2]  # a sliding window drops the oldest
+                slot[into, ..., start:length, :] = entry[source]
 
     def narrow(self, length: int) -> "DecoderSlotCache":
-        """Return a view of the slots with the smallest capacity that holds `length` tokens: a step costs as much as
-        its capacity.
-        """
+        """Return a view of the slots with the least capacity for `length` tokens, since a step costs as much as it."""
         view = copy(self)
         view.capacity = min(self.capacity, _round_up(length, NARROW_ALIGNMENT))
         view.layers = [
@@ -320,7 +301,7 @@ class DecoderSlotCache(State):
     def resize(self, rows: Tensor, batch: int, max_length: int) -> "DecoderSlotCache":
         """Return new slots for `batch` sequences of up to `max_length` tokens.
 
-        The first ones hold a copy of these rows.
+        The first len(rows) slots are copies of the sequences at the indices `rows`; the others are empty.
         """
         resized = DecoderSlotCache(DecoderCache(self.tokens.new_zeros(batch, 0), self.window), max_length)
         resized.length = self.length
@@ -335,12 +316,8 @@ class DecoderSlotCache(State):
         return resized
 
     def signature(self, row: int = 0) -> bytes:
+        """Return a row's tokens as bytes; equal tokens mean equal states."""
         return tensor_bytes(self.tokens[row, : self.length])
-
-
-def describe_tokens(window: int | None) -> str:
-    """Return the words for the tokens that a state depends on: the last `window` ones, or all if it is None."""
-    return f"the window of the last {window} tokens" if window else "all tokens so far"
 
 
 def _round_up(number: int, multiple: int) -> int:

@@ -61,7 +61,8 @@ def step_in_numpy(
     """Read one token of one sequence; return the logits after it and the new state.
 
     Args:
-        fallback: the model's own step, for sequences whose window is full, and while attention is recorded or autocast.
+        fallback: the model's own step (tokens, state) → (logits, state), called instead once the window is full, and
+            while attention is recorded or autocast is on.
         state: slots, or a cache before the first step and once the window is full.
     """
     needs_torch = LISTENERS.active or torch.is_autocast_enabled("cpu")
@@ -107,7 +108,7 @@ class NumpyDecoder:
             self.position_bias = bias.reshape(self.kv_heads, -1, slots.capacity)
 
     def step(self, token: int, position: int) -> Float[np.ndarray, " vocabulary"]:
-        """Append a token at its position; return the logits after it."""
+        """Append a token id to the sequence, at index `position`; return the logits after it."""
         kv_heads, width, length = self.kv_heads, self.width, position + 1
         query_width, rotated_width = self.heads * width, (self.heads + kv_heads) * width
         product = np.matmul if query_width * length < LARGE_MATRIX * kv_heads else matmul
@@ -141,7 +142,7 @@ class NumpyDecoder:
 
 @dataclass(frozen=True, slots=True)
 class NumpyLayer:
-    """The norms and maps of a layer as functions of arrays."""
+    """The norms, attention projections and feed-forward part of a layer, each a function of a NumPy vector."""
 
     attention_norm: VectorMap
     project: VectorMap  # to queries, keys and values
@@ -152,7 +153,7 @@ class NumpyLayer:
 
 
 def compile_layer(layer: Any) -> NumpyLayer:
-    """Return the norms and linear maps of a `TransformerLayer` as functions of NumPy arrays."""
+    """Return the parts of a `TransformerLayer` as functions of NumPy vectors that share its weights."""
     part: FeedForwardLayer = layer.feed_forward
     activation, narrow = part.activation, compile_linear(part.narrow)
 
@@ -182,7 +183,7 @@ def compile_layer(layer: Any) -> NumpyLayer:
 
 
 def compile_linear(layer: nn.Linear) -> VectorMap:
-    """Return a function that applies a linear layer to a NumPy array; large products are computed by PyTorch."""
+    """Return a function that applies a linear layer to a NumPy vector; large products are computed by PyTorch."""
     if layer.weight.numel() >= LARGE_MATRIX:
         threaded = benefits_from_threads(layer.weight)
         product = partial(threaded_linear, layer.weight, layer.bias) if threaded else layer.forward
@@ -201,7 +202,7 @@ def compile_linear(layer: nn.Linear) -> VectorMap:
 
 
 def compile_norm(norm: Any) -> VectorMap:
-    """Return a function that applies a layer norm or an RMS norm to a NumPy array."""
+    """Return a function that applies a layer norm or an RMS norm (`norm`) to a NumPy vector."""
     weight, size, epsilon = to_array(norm.weight), norm.weight.numel(), float(norm.eps)
     if isinstance(norm, nn.RMSNorm):
 

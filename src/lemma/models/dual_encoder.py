@@ -38,9 +38,7 @@ class ImageTower(nn.Module):
         self.encoder = Stack(LayerShape(attention, 4 * width), spec.image_depth, dropout)
 
     def init_weights(self) -> None:
-        """Draw initial weights; those of the patch projection so that standardised pixels give entries of about size
-        1.
-        """
+        """Draw initial weights in place; standardised pixels are projected to entries of about size 1."""
         init_transformer(self)
         nn.init.normal_(self.enter.weight, std=1 / math.sqrt(self.enter.in_features))
 
@@ -74,7 +72,7 @@ Vectors = Float[Tensor, "batch shared"]
 
 
 class UpperBound(torch.autograd.Function):
-    """An upper bound on a number; at the bound, gradients that lead back pass, and those that lead further do not."""
+    """min(value, bound), whose gradient is zero only where a step would push the value further beyond the bound."""
 
     @staticmethod
     def forward(value: Tensor, largest: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -114,15 +112,15 @@ class DualEncoderModel(Model):
 
     @property
     def scale(self) -> Float[Tensor, ""]:
-        """The factor of the cosine similarities in the logits: one over the learned temperature."""
+        """Factor by which cosine similarities become logits: 1 / the learned temperature."""
         return UpperBound.apply(self.log_scale.exp(), MAX_SCALE)  # pyright: ignore[reportReturnType]
 
     def patches(self, images: Images) -> Float[Tensor, "batch patches image_width"]:
-        """Return the image tower's vector of every patch of every image."""
+        """Return the image tower's last hidden vector of every patch of every image."""
         return self.image(images)
 
     def words(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
-        """Return the text backbone's vector of every token; vectors of padding (token −1) are to be ignored."""
+        """Return the text backbone's vector of every token id; vectors of padding (id −1) mean nothing."""
         return self.body.vectors(tokens)
 
     def image_vectors(self, images: Images) -> Vectors:
@@ -139,18 +137,18 @@ class DualEncoderModel(Model):
         return functional.normalize(self.image_projection(joined), dim=-1)
 
     def queries(self, patches: Float[Tensor, "batch patches image_width"]) -> Float[Tensor, "batch patches shared"]:
-        """Project each patch to the shared space by the matrix of its position; their sum is the image."""
+        """Return each patch projected to the shared space by the matrix of its position; their sum is the image."""
         if self.spec.num_projections == 1:
             return self.image_projection(patches)
         maps = self.image_projection.weight.unflatten(1, (self.spec.num_projections, -1))
         return torch.einsum("bpw,spw->bps", patches, maps)
 
     def keys(self, words: Float[Tensor, "batch time vector_width"]) -> Float[Tensor, "batch time shared"]:
-        """Project each word to the shared space; pooled, they are the text."""
+        """Return each word's vector projected to the shared space; pooled, they are the text."""
         return self.text_projection(words)
 
     def project_text(self, words: Float[Tensor, "batch time vector_width"], mask: Tensor) -> Vectors:
-        """Return each text's vector of length 1 in the shared space, from its words where `mask` is True, pooled."""
+        """Return each text's vector of length 1 in the shared space, pooled over words (`mask` is False at padding)."""
         return functional.normalize(self.text_projection(pool(words, mask, self.spec.pooling)), dim=-1)
 
     def forward(self, images: Images, tokens: Tokens) -> Float[Tensor, "images texts"]:
@@ -169,6 +167,11 @@ class ImageTextPairs(NamedTuple):
 
     images: Int[Tensor, " pairs"]
     texts: Int[Tensor, " pairs"]
+
+
+Pairs = ImageTextPairs | None
+"""None pairs image i with text i."""
+PairLogits = Float[Tensor, " pairs"]
 
 
 class CrossAttentionModel(Model):
@@ -203,13 +206,8 @@ class CrossAttentionModel(Model):
                 nn.init.zeros_(linear.bias)
         nn.init.zeros_(self.score.weight)
 
-    def attend_to_words(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> HiddenPatches:
-        """Return each pair's image patches after attention to the words of its text.
-
-        Without pairs, of image i to text i.
-        """
+    def attend_to_words(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> HiddenPatches:
+        """Return each pair's image patches after attention to the words of its text; arguments as in `forward`."""
         images, texts = pairs or (None, None)
         queries = _select(self.towers.queries(patches), images)[:, None]
         keys = _select(self.towers.keys(words), texts)[:, None]
@@ -218,30 +216,25 @@ class CrossAttentionModel(Model):
         attended = attend(queries, keys, values, scale, causal=False, mask=_select(mask, texts)[:, None, None, :])[:, 0]
         return _select(patches, images) + self.dropout(attended)
 
-    def forward(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, " pairs"]:
-        """Return for each pair what the re-ranker adds to the dual encoder's logit.
+    def forward(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> PairLogits:
+        """Return for each pair of an image and a text the score to be added to the dual encoder's logit.
 
-        Without pairs, for image i with text i.
+        Args:
+            patches: hidden vectors of image patches, as `DualEncoderModel.patches` returns them.
+            words: hidden vectors of words, as `DualEncoderModel.words` returns them.
+            mask: True at words, False at padding.
+            pairs: index of the image and of the text of each pair; None pairs image i with text i.
         """
         hidden = self.attend_to_words(patches, words, mask, pairs)
         hidden = hidden + self.dropout(self.feed_forward(self.norm(hidden)))
         return self.score(self.score_norm(hidden).mean(1))[:, 0]
 
-    def logits(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, " pairs"]:
-        """Return the re-ranker's logit of each pair, the dual encoder's plus `forward`.
-
-        Without pairs, of image i with text i.
-        """
+    def logits(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> PairLogits:
+        """Return the re-ranker's logit of each pair: the dual encoder's plus the score of `forward`, same arguments."""
         return self.dual_logits(patches, words, mask, pairs) + self(patches, words, mask, pairs)
 
-    def dual_logits(
-        self, patches: Patches, words: Words, mask: WordMask, pairs: ImageTextPairs | None = None
-    ) -> Float[Tensor, " pairs"]:
-        """Return the dual encoder's logit of each pair, before re-ranking; without pairs, of image i with text i."""
+    def dual_logits(self, patches: Patches, words: Words, mask: WordMask, pairs: Pairs = None) -> PairLogits:
+        """Return the dual encoder's logit of each pair, before re-ranking; arguments as in `forward`."""
         images, texts = pairs or (None, None)
         image = _select(self.towers.project_image(patches), images)
         text = _select(self.towers.project_text(words, mask), texts)
@@ -249,7 +242,7 @@ class CrossAttentionModel(Model):
 
 
 def _select(rows: Tensor, index: Tensor | None) -> Tensor:
-    """Return rows by index (all if None); unlike with rows[index], gradients on a CPU are summed in a fixed order."""
+    """Return rows[index], or all rows if `index` is None; gradients on a CPU are summed in a fixed order."""
     return rows if index is None else rows.index_select(0, index)
 
 

@@ -68,7 +68,7 @@ class EncoderDecoderModel(TransformerModel):
 
 @dataclass(frozen=True)
 class DecoderState(State):
-    """The tokens written so far, and the caches of them and of the source in each layer.
+    """State of decoding: the target tokens written so far, and each layer's KV caches of them and of the source.
 
     Attributes:
         source_mask: false at padding of the source; None without padding.
@@ -82,9 +82,11 @@ class DecoderState(State):
 
     @property
     def about(self) -> str:
+        """Description in words of what the state holds."""
         return "the source and all tokens written so far"
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return target tokens ("written"), source mask ("seen"), source vectors and caches by name, if not None."""
         tensors = {"written": self.tokens, "seen": self.source_mask, "source": self.source}
         for index, caches in enumerate(self.layers):
             for side, cache in zip(CACHE_NAMES, caches, strict=True):
@@ -92,6 +94,8 @@ class DecoderState(State):
         return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "DecoderState":
+        """Return a state with as many layers that holds these tensors, named as by `tensors()`."""
+
         def read_cache(index: int, side: str, cache: KVCache | None) -> KVCache:
             return tuple(tensors[f"layers.{index}.{side}.{part}"] for part in range(len(cache or ())))
 
@@ -102,7 +106,10 @@ class DecoderState(State):
         return DecoderState(tensors["written"], tensors.get("seen"), tensors.get("source"), layers)
 
     def reorder(self, index: Int[Tensor, " rows"]) -> "DecoderState":
-        """Return a state of the rows at `index`, for beams of the same source: the source's cache is not reordered."""
+        """Return a state whose target tokens and caches are the rows at `index`, as beams of one source change places.
+
+        The source's caches keep their rows.
+        """
         layers = tuple((tuple(tensor[index] for tensor in target or ()), source) for target, source in self.layers)
         return replace(self, tokens=self.tokens[index], layers=layers)
 

@@ -34,20 +34,15 @@ class WindowModel(LanguageModel):
 
     @abstractmethod
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time vector_width"]:
-        """Return the output layer's input after each of the last `time` tokens of rows that include their context."""
+        """Return the output layer's input after each of the last `time` tokens; those before are only their context."""
 
     def forward(self, tokens: Tokens, state: State | None = None) -> tuple[Float[Tensor, "batch time V"], TokenWindow]:
-        """Return the logits of the token after each of `tokens`, from its window, and the last window as the new
-        state.
-        """
-        window = state if isinstance(state, TokenWindow) else TokenWindow.empty(tokens, self.span)
+        """Return the logits of the token after each of `tokens`, and the last N−1 tokens as the new state."""
+        window = state if isinstance(state, TokenWindow) else TokenWindow(tokens[:, :0], self.span)
         return self.output(self.read(window.with_context(tokens), tokens.shape[1])), window.append(tokens)
 
     def vectors(self, tokens: Tokens) -> Float[Tensor, "batch time vector_width"]:
-        """Return the output layer's input after each token.
-
-        Its window holds no tokens to its right, where padding is.
-        """
+        """Return the output layer's input after each token; padding (−1), at the right, changes none before it."""
         return self.read(tokens.clamp(min=0), tokens.shape[1])
 
 
@@ -76,7 +71,7 @@ class FeedForwardModel(WindowModel):
         return self.hidden.out_features
 
     def read(self, tokens: Int[Tensor, "batch joined"], time: int) -> Float[Tensor, "batch time hidden"]:
-        """Return the hidden layer after each of the last `time` tokens: each token is embedded once for all windows."""
+        """Return the hidden layer's output after each of the last `time` tokens; those before are only context."""
         embedded = self.dropout(self.embedding(tokens))
         if self.head is None:  # drawings show these variables, so that each has a name of its own
             windows = sliding_windows(embedded, time, self.span).flatten(2)
@@ -102,7 +97,7 @@ class WindowHead(nn.Module):
     def forward(
         self, embedded: Float[Tensor, "batch joined width"], time: int, span: int
     ) -> Float[Tensor, "batch time value_width"]:
-        """Return the attention output at the last `time` words, each over the `span` words that end with it."""
+        """Return the attention output after each of the last `time` words, over the `span` words that end with it."""
         queries, keys, values = self.query(embedded[:, -time:]), self.key(embedded), self.value(embedded)
         if LISTENERS.active:  # as one head over all words, in which each word sees its window
             ends = torch.arange(keys.shape[1] - time, keys.shape[1], device=keys.device)[:, None]

@@ -1,5 +1,7 @@
 """The graph model: layers of graph convolution that classify every node (problem D4; Kipf & Welling 2017)."""
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from jaxtyping import Float
@@ -12,7 +14,7 @@ from lemma.spec.models import Graph
 
 
 class GraphModel(Model):
-    """H ← relu(Â H W + b) layer after layer, the last one to the classes."""
+    """Graph convolutional network: H ← relu(Â H W + b) in each layer; the last gives class logits, without relu."""
 
     def __init__(self, spec: Graph, dropout: float = 0.0) -> None:
         super().__init__()
@@ -42,7 +44,7 @@ class GraphModel(Model):
     def _apply_dropout(self, features: Tensor | SparseMatrix) -> Tensor | SparseMatrix:
         """Return features with dropout; of a sparse matrix only the stored entries are dropped."""
         if isinstance(features, SparseMatrix):
-            return features.with_values(self.dropout(features.values)) if self.training else features
+            return replace(features, values=self.dropout(features.values)) if self.training else features
         return self.dropout(features)
 
 

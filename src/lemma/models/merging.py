@@ -32,9 +32,11 @@ class MergeReport(Result):
 
     @property
     def title(self) -> str:
+        """Line that names the merged pairs of matrices."""
         return f"merged: {', '.join(pair.replace('_', '–') for pair in self.pairs)}; the outputs are the same"
 
     def blocks(self) -> Iterable[Block]:
+        """Yield the report as one text: the sizes before and after, and a sentence for each merged pair."""
         lines = [
             self.title,
             f"parameters  {_format_change(*self.parameters)}",
@@ -44,7 +46,7 @@ class MergeReport(Result):
         yield Text("\n".join(lines))
 
     def _compare_head(self, pair: Pair) -> str:
-        """Return a sentence with the numbers of weights of one head before and after merging, as in problem B7."""
+        """Return a sentence that compares one head's number of weights before and after merging (problem B7)."""
         spec, width, heads = self.spec, self.spec.width, self.spec.heads
         groups = spec.key_value_heads or heads
         inner = (spec.query_width if pair == "key_query" else spec.value_width or spec.query_width) // heads
@@ -96,10 +98,7 @@ def merge(model: LanguageModel, pairs: Pair | Collection[Pair] = PAIRS) -> Merge
 
 
 def _check_mergeable(model: LanguageModel, pairs: Collection[str]) -> Decoder:
-    """Return the spec of a decoder whose `pairs` of matrices can be merged.
-
-    Raise an error with the reason otherwise.
-    """
+    """Return the spec of a decoder if its `pairs` of matrices can be merged; otherwise raise a SpecError."""
     spec = getattr(model, "spec", None)
     if spec is None:
         raise SpecError(f"merge: expected a model of Lemma's, got a {type(model).__name__}.")
@@ -131,7 +130,9 @@ def _merge_weights(
 ) -> dict[str, Float[Tensor, "..."]]:
     """Return the merged weights of the attention module at `path`, by their names in the model.
 
-    All is done in float64, head by head, each map with its bias as a last column.
+    Args:
+        weights: state dict of the model.
+        pairs: which of "key_query" and "value_output" to merge.
     """
     heads, kv_heads = attention.heads, attention.kv_heads
     kinds, widths = attention.projection.split("_"), attention.shape.projection_widths
@@ -157,7 +158,7 @@ def _merge_weights(
 
 
 def _append_bias(weights: dict[str, Tensor], name: str) -> Float[Tensor, "rows columns"]:
-    """Return the matrix `name`.weight in float64 with its bias, or zeros, as an additional last column."""
+    """Return the matrix `name`.weight of a state dict in float64, with its bias (or zeros) as a last column."""
     table = weights[f"{name}.weight"].double()
     bias = weights.get(f"{name}.bias")
     return torch.cat([table, table.new_zeros(len(table), 1) if bias is None else bias.double()[:, None]], dim=1)

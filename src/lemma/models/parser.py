@@ -26,6 +26,7 @@ PaddingMask = Bool[Tensor, "batch positions"]
 WordFeatures = Int[Tensor, "batch positions columns"]
 """The root and the words of each sentence: the word's index, then those of its spelling features."""
 RelationScores = Float[Tensor, "batch relations head_words dependents"]
+RelationAttention = Float[Tensor, "batch relations head_words null_and_dependents"]
 LogArcs = Float[np.ndarray, "relations head_words dependents"]
 """Log p(head word, relation | dependent) of one sentence; head word 0 is the root."""
 LogAttention = Float[np.ndarray, "relations head_words null_and_dependents"]
@@ -76,10 +77,10 @@ class ParserModel(Model):
         has_spelling = (rows[..., :1] == UNKNOWN_WORD) | (rows[..., :1] >= NUM_RESERVED)  # neither padding nor the root
         return self.dropout(torch.cat([self.words(words), spelling.unflatten(0, words.shape) * has_spelling], dim=-1))
 
-    def parse(
-        self, rows: WordFeatures
-    ) -> tuple[RelationScores, Float[Tensor, "batch relations head_words null_and_dependents"]]:
-        """Return log p(head word, relation | dependent), and each relation's log attention over the dependents."""
+    def parse(self, rows: WordFeatures) -> tuple[RelationScores, RelationAttention]:
+        """Return log p(head word, relation | dependent), and each relation's log attention from every head word to a
+        null position and the dependents.
+        """
         mask = rows[:, 1:, 0] != NO_WORD
         scores = self(rows).float()
         return log_arc_probabilities(scores, mask), log_attention(scores, self.heads.null.float(), mask)
@@ -122,15 +123,20 @@ class RelationHeads(nn.Module):
         return self.dropout(nn.functional.leaky_relu(layer(hidden), 0.1))
 
     def _split_heads(self, vectors: Tensor) -> Float[Tensor, "batch relations positions relation_width"]:
-        """Return the leading part of the vectors as one vector per relation and position."""
+        """Split queries or keys, without the coordinates that relations share, into one vector per relation."""
         by_relation = vectors[..., : self.relations * self.relation_width]
         return by_relation.unflatten(-1, (self.relations, self.relation_width)).transpose(1, 2)
 
 
 def log_attention(
     scores: RelationScores, null: Float[Tensor, " relations"], mask: Bool[Tensor, "batch dependents"]
-) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
-    """Return each relation's log attention from every head word to a null position (score `null`) and dependents."""
+) -> RelationAttention:
+    """Return each relation's log attention from every head word to a null position and to the dependents.
+
+    Args:
+        null: score of the null position in each relation.
+        mask: True at words, False at padding.
+    """
     masked = scores.masked_fill(~mask[:, None, None], float("-inf"))
     batch, relations, head_words, _ = scores.shape
     null_scores = null[None, :, None, None].expand(batch, relations, head_words, 1).to(scores.dtype)
@@ -138,7 +144,12 @@ def log_attention(
 
 
 def log_arc_probabilities(scores: RelationScores, mask: Bool[Tensor, "batch dependents"]) -> RelationScores:
-    """Return log p(head word, relation | dependent); −∞ for a word as its own head, and for padding as a head."""
+    """Return log p(head word, relation | dependent); −∞ for a word as its own head and for padding as a head.
+
+    Args:
+        scores: as `ParserModel` returns them.
+        mask: True at words, False at padding.
+    """
     can_govern = torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)
     is_itself = torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
     forbidden = ~can_govern[:, :, None] | torch.cat([torch.zeros_like(is_itself[:1]), is_itself])
@@ -254,14 +265,14 @@ def score_sentences(
 def relation_attention(
     model: ParserModel, lexicon: Lexicon, words: Sequence[str]
 ) -> Float[np.ndarray, "relations head_words null_and_dependents"]:
-    """Return the attention of each relation from each head word (0 is the root): null position first, then words."""
+    """Return each relation's attention weights from each head word (0 is the root): null position first, then words."""
     return np.exp(_score_batch(model, lexicon, [words])[1][0])
 
 
 def _score_batch(
     model: ParserModel, lexicon: Lexicon, sentences: Sequence[Sequence[str]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return arrays of arc log-probabilities and log attention of sentences, padded to the longest."""
+    """Return (arc log-probabilities, log attention) of all sentences, arrays with one row per sentence, padded."""
     unlabelled = [Sentence(tuple(words), (0,) * len(words), ("",) * len(words)) for words in sentences]
     rows, _ = Trees(tuple(unlabelled), lexicon).batch(range(len(sentences)))
     device = next(model.parameters()).device
@@ -271,7 +282,12 @@ def _score_batch(
 
 
 def _batches(lengths: Sequence[int], relations: int) -> Iterator[list[int]]:
-    """Yield batches of sentence indices, sorted by length, whose scores for so many relations fit in memory."""
+    """Yield batches of sentence indices, shortest sentences first, whose scores for all relations fit in memory.
+
+    Args:
+        lengths: number of words of each sentence.
+        relations: number of relations.
+    """
     batch: list[int] = []
     for index in sorted(range(len(lengths)), key=lambda index: lengths[index]):
         fitting = MAX_SCORES // (relations * (lengths[index] + 1) ** 2)

@@ -23,12 +23,15 @@ class RecurrentState(State):
 
     @property
     def about(self) -> str:
+        """The state in words: "the hidden vectors", and cells if it has them."""
         return "the hidden vectors" if len(self.vectors) == 1 else "the hidden vectors and cells"
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return "hidden", and "cell" of an LSTM, each (batch, depth, hidden)."""
         return {name: vector.transpose(0, 1) for name, vector in zip(("hidden", "cell"), self.vectors, strict=False)}
 
     def with_tensors(self, tensors: Mapping[str, Tensor]) -> "RecurrentState":
+        """Return a state that holds these tensors, in the order and shapes of `tensors()`."""
         return RecurrentState(tuple(tensor.transpose(0, 1).contiguous() for tensor in tensors.values()))
 
 

@@ -14,7 +14,10 @@ Scores = Float[np.ndarray, "heads dependents"]
 
 
 def best_tree(scores: Scores) -> Int64[np.ndarray, " words"]:
-    """Return the heads of words 1 to n in the tree of the largest sum, of which exactly one is 0.
+    """Return the head of each word 1 … n in the tree with the largest sum of scores; exactly one word has head 0.
+
+    Args:
+        scores: score of each (head, dependent), where 0 is the root; −∞ forbids an arc.
 
     >>> best_tree(np.array([[0.0, 9, 8], [0, 0, 7], [0, 6, 0]]))
     array([0, 1])
@@ -42,7 +45,7 @@ def _replace_infinities(scores: Scores) -> Scores:
 
 
 class CycleContraction:
-    """A table of scores whose cycles are contracted in turn, each into the slot of one of its nodes.
+    """Score table of Chu–Liu/Edmonds: each cycle of best heads is contracted to a node in the slot of a member.
 
     Attributes:
         table: scores by slot; a slot holds a node: a word or a contracted cycle.
@@ -66,7 +69,7 @@ class CycleContraction:
     def contract(self, cycle: np.ndarray) -> None:
         """Replace the nodes of a cycle by a single node, in the score table's slot of one of them.
 
-        Entering the cycle at a member gives up the cycle's arc to it.
+        The new score of an arc into the cycle is its gain over the cycle's own arc to the same member.
 
         Args:
             cycle: slots of the cycle's nodes.
@@ -92,7 +95,10 @@ class CycleContraction:
         self.heads[slot] = self.table[:, slot].argmax()
 
     def expand(self) -> Int64[np.ndarray, " nodes"]:
-        """Return the head of every node: each contracted cycle keeps all its arcs but the one to its entered member."""
+        """Return the head of every word, 0 for the root, after undoing all contractions.
+
+        Each cycle keeps its arcs except that to the member by which the tree enters it.
+        """
         slots = np.flatnonzero(self.alive)[1:]
         chosen = {self.nodes[slot]: self.arcs[self.heads[slot], slot] for slot in slots}
         for node, members in reversed(self.contracted):
@@ -108,7 +114,7 @@ class CycleContraction:
 
 
 def _find_cycle(heads: np.ndarray, alive: np.ndarray) -> np.ndarray | None:
-    """Return the slots of a cycle, or None if there is none; slot 0, the root, ends every path.
+    """Return the slots of a cycle of heads, or None if there is none; slot 0 is the root, which has no head.
 
     Args:
         heads: slot of each slot's head.

@@ -32,7 +32,7 @@ INITIAL_STD = 0.02  # of embeddings and outputs
 
 @dataclass(frozen=True)
 class LayerShape:
-    """Settings of a layer; its attention says how wide it is, and whether it has biases if others are unset."""
+    """Settings of a Transformer layer; the width, and biases where unset, are those of its `attention`."""
 
     attention: AttentionShape
     inner: int  # units of the feed-forward layer
@@ -47,14 +47,9 @@ class LayerShape:
     norm_epsilon: float = 1e-5
 
     def build_norm(self) -> nn.Module:
-        """Return a new norm module for the layer, as the settings say."""
+        """Return a new layer norm or RMS norm with the width, bias and epsilon of these settings."""
         bias = self.attention.bias if self.norm_bias is None else self.norm_bias
         return build_norm(self.norm, self.attention.width, bias, self.norm_epsilon)
-
-    @property
-    def cross_attention(self) -> AttentionShape:
-        """Settings of the attention to the source: as self-attention, without order or positions."""
-        return replace(self.attention, causal=False, source_width=self.attention.width, positions=NO_POSITIONS)
 
 
 class TransformerLayer(nn.Module):
@@ -70,7 +65,10 @@ class TransformerLayer(nn.Module):
         self.attention = Attention(shape.attention, attention_dropout)
         if shape.source:
             self.source_norm = shape.build_norm()
-            self.source_attention = Attention(shape.cross_attention, attention_dropout)
+            source_shape = replace(
+                shape.attention, causal=False, source_width=shape.attention.width, positions=NO_POSITIONS
+            )
+            self.source_attention = Attention(source_shape, attention_dropout)
         self.feed_forward_norm = shape.build_norm()
         bias = shape.attention.bias if shape.feed_forward_bias is None else shape.feed_forward_bias
         self.feed_forward = FeedForwardLayer(shape.attention.width, shape.inner, shape.activation, bias, shape.gated)
@@ -158,11 +156,7 @@ class Stack(nn.Module):
     ) -> tuple[HiddenStates, tuple[LayerCache, ...]]:
         """Return the hidden states after all layers, and the extended cache of each layer.
 
-        Args:
-            caches: cache of each layer; empty at the start of a sequence.
-            mask: visible keys of self-attention.
-            source: vectors that cross-attention reads, with `source_mask` for the visible ones.
-            start: position of the first vector.
+        The arguments are those of `TransformerLayer`; `caches` is empty at the start of a sequence.
         """
         new_caches: list[LayerCache] = []
         position_bias = None
@@ -320,7 +314,7 @@ class EncoderModel(TransformerModel):
                 self.follow = nn.Linear(width, 2, bias=spec.bias)
 
     def embed(self, tokens: Tokens, start: int = 0) -> HiddenStates:
-        """Return token embeddings with those of positions and segments added, normalised if the spec has that norm."""
+        """Return token embeddings plus those of positions `start`, … and of segments; then the norm if there is one."""
         hidden = self.add_positions(self.embedding(tokens.clamp(min=0)), start)
         if self.segments is not None:
             ends = (tokens == self.spec.special_ids[1]).long()
@@ -338,7 +332,7 @@ class EncoderModel(TransformerModel):
         return self.output(self.vectors(tokens))
 
     def follows(self, tokens: Tokens) -> Float[Tensor, "batch two"]:
-        """Return two logits for each row: its second segment does not follow the first (0), or does (1)."""
+        """Return two logits per row: that its second segment does not follow its first, and that it does."""
         if self.follow is None:
             raise SpecError(
                 "encoder.objective = 'masked': this encoder has not learned what follows what. Use forward(tokens), or "

@@ -12,13 +12,16 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7
 FONT = "Arial, Helvetica, Liberation Sans, sans-serif"
 NO_PLOT = "The plot was left out, since altair and vl-convert are not installed: pip install 'lemma-lm[plots]'."
 WIDTH, HEIGHT = 460, 280
+DASHES = ([1, 0], [5, 4], [2, 2], [8, 3, 2, 3])  # the next ones are for titles beyond the colours
+LARGE = 1e5  # numbers on the x axis that are written as 100k
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Line of a plot; `low` and `high` make a band around it, `dots` mark what was measured.
+    """A line of a plot through the points (x, y); `low` and `high` bound a band around it, `dots` mark the points.
 
-    Bands that reach far past all lines are cut off there.
+    Bands that reach far past all lines are cut off there. Curves with one title have one colour: `thin` ones are single
+    measurements, of which another curve is the mean.
     """
 
     title: str
@@ -28,11 +31,12 @@ class Curve:
     high: tuple[float, ...] = ()
     dashed: bool = False
     dots: bool = False
+    thin: bool = False
 
 
 @dataclass(frozen=True)
 class Plot:
-    """Curves over one axis, what the axes are, and a vertical line where something happens (the trained length)."""
+    """A plot of curves, with titles `x` and `y` of its axes and a vertical line at `rule`, as at a trained length."""
 
     x: str
     y: str
@@ -63,7 +67,9 @@ class Plot:
             """Return a logarithmic or linear axis scale."""
             return altair.Scale(type="log", nice=False, padding=12) if log else altair.Scale(zero=False, nice=True)
 
-        x_scale, x_axis = scale(self.log_x), altair.Axis(tickCount=6, grid=False)
+        largest = max((x for curve in self.curves for x in curve.x), default=0.0)
+        x_scale = scale(self.log_x)
+        x_axis = altair.Axis(tickCount=6, grid=False, format="~s" if largest >= LARGE else altair.Undefined)
         if self.ticks:
             names = f"{json.dumps(list(self.ticks))}[datum.value]"
             x_axis = altair.Axis(values=list(range(len(self.ticks))), labelExpr=names, labelOverlap=True, grid=False)
@@ -72,7 +78,7 @@ class Plot:
             x_axis = altair.Axis(values=sorted({x for curve in self.curves for x in curve.x}), format=",~r")
         x = altair.X("x:Q", title=self.x, scale=x_scale, axis=x_axis)
         y = altair.Y("y:Q", title=self.y, scale=scale(self.log_y), axis=altair.Axis(tickCount=6, grid=True))
-        titles = [curve.title for curve in self.curves]
+        titles = list(dict.fromkeys(curve.title for curve in self.curves))
         legend = altair.Legend(
             title=None,
             orient="top",
@@ -100,24 +106,29 @@ class Plot:
         layers: list[Any] = [chart.encode(x=x, y=low, y2="high:Q", color=colour)]
 
         points = [
-            {"x": at, "y": height, "curve": curve.title, "dash": curve.dashed, "dot": curve.dots}
-            for curve in self.curves
+            {"x": at, "y": height, "curve": curve.title, "line": line, "dot": curve.dots, "thin": curve.thin}
+            for line, curve in enumerate(self.curves)
             for at, height in zip(curve.x, curve.y, strict=True)
         ]
         chart = altair.Chart(altair.InlineData(values=points)).encode(x=x, y=y, color=colour)
-        dots = chart.mark_circle(size=45, opacity=1).transform_filter("datum.dot")
-        dash = altair.condition("datum.dash", altair.value([5, 4]), altair.value([1, 0]))
-        lines = chart.mark_line(strokeWidth=2.5).encode(strokeDash=dash, detail="curve:N")
+        size = altair.condition("datum.thin", altair.value(14), altair.value(45))
+        dots = chart.mark_circle(opacity=1).encode(size=size).transform_filter("datum.dot")
+        dashed = {curve.title for curve in self.curves if curve.dashed}
+        patterns = [DASHES[((title in dashed) + at // len(COLOURS)) % len(DASHES)] for at, title in enumerate(titles)]
+        dash = altair.StrokeDash("curve:N", scale=altair.Scale(domain=titles, range=patterns), legend=legend)
+        lines = chart.encode(strokeDash=dash, detail="line:N")
+        thin = lines.mark_line(strokeWidth=1, opacity=0.35).transform_filter("datum.thin")
+        lines = thin + lines.mark_line(strokeWidth=2.5).transform_filter("!datum.thin")
         layers.append(lines + dots if self.joined else dots)
         if self.rule is not None:
             chart = altair.Chart(altair.InlineData(values=[{"x": self.rule}]))
             layers.append(chart.mark_rule(color="#7F7F7F", strokeDash=[2, 3]).encode(x=x))
         chart = altair.layer(*layers).properties(width=WIDTH, height=HEIGHT)
-        return to_svg(chart.resolve_scale(strokeDash="independent"))
+        return to_svg(chart)
 
 
 def can_draw() -> bool:
-    """Return whether the libraries altair and vl-convert are installed."""
+    """Return whether plots can be drawn: altair and vl-convert are installed."""
     try:
         import altair  # noqa: F401
         import vl_convert  # noqa: F401
@@ -135,7 +146,7 @@ def to_svg(chart: Any) -> str:
 
 
 def band_limits(plot: Plot) -> tuple[float, float]:
-    """Return the lowest and highest y that bands are drawn to: half the height of the curves beyond them.
+    """Return (lowest, highest) y that bands are drawn to: half the curves' height beyond them; no limit on a log axis.
 
     >>> band_limits(Plot("x", "y", (Curve("a", (0.0, 1.0), (1.0, 3.0)),)))
     (0.0, 4.0)

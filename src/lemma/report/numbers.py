@@ -153,7 +153,7 @@ HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 @dataclass(frozen=True)
 class VisibleToken:
-    """Token of a text."""
+    """A numbered token of a text, which can be shown with symbols for its invisible characters."""
 
     index: int  # from 0
     text: str
@@ -165,12 +165,12 @@ class VisibleToken:
         return make_visible(self.text)
 
     def label(self, max_length: int = 12) -> str:
-        """Return the visible text, cut to `max_length` characters."""
+        """Return the visible text, cut to `max_length` characters with an ellipsis."""
         return shorten(self.visible_text, max_length)
 
 
 def number_tokens(texts: Sequence[str], identities: Sequence[Hashable] | None = None) -> tuple[VisibleToken, ...]:
-    """Return tokens with their texts, numbered from 0.
+    """Return a token for each text, numbered from 0.
 
     `identities` are equal for equal tokens; by default, those with equal texts are equal.
     """
@@ -262,7 +262,7 @@ class WrittenNumber:
         return error <= self.unit / 2 and (self.is_percent or error <= MAX_RELATIVE_ERROR * abs(exact))
 
     def is_right(self, exact: Fraction | int) -> bool:
-        """Return whether this number matches `exact`; an ambiguous comma or point is an InputError if it decides."""
+        """Return whether this number matches `exact`; raise InputError if an ambiguous comma decides it."""
         if self.matches(exact):
             return True
         if self.alternative is not None and (self.alternative == exact or self.matches(exact, self.alternative)):
@@ -336,12 +336,12 @@ def read_entry(text: str) -> WrittenNumber | None:
 
 
 def _normalize_minus(text: str) -> str:
-    """Return a text with hyphens for minus signs and dashes."""
+    """Return a text whose minus signs and dashes are replaced by hyphens."""
     return text.replace("−", "-").replace("–", "-")
 
 
 def _read_percent(text: str, match: re.Match[str]) -> WrittenNumber:
-    """Convert the match of a percentage, or of a change in per cent between two sizes; `text` is as written."""
+    """Return the number that `text` states, from its match as a percentage or as a change in per cent between sizes."""
     between, scale = _BETWEEN.fullmatch(match["rest"]), Fraction(1)
     if between is None:
         if match["rest"].strip(" .\t\n"):
@@ -357,7 +357,7 @@ def _read_percent(text: str, match: re.Match[str]) -> WrittenNumber:
 
 
 def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> WrittenNumber:
-    """Convert the match of a number's digits, multiplied by `scale`; `text` is as written.
+    """Return the number that `text` states: the digits of its match times `scale`, such as 10⁶ for millions.
 
     Whole numbers written in full are exact unless a word such as "about" comes first.
     """

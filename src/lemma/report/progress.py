@@ -16,16 +16,16 @@ REFRESH_SECONDS = 0.2  # seconds between two drawings of the bar
 
 
 class Observer:
-    """Follows phases with a known amount of work, rows of metrics and messages. This one shows nothing."""
+    """Receiver of progress: phases with a known amount of work, rows of metrics, messages. This base shows nothing."""
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Start a phase of `total` units of work, such as "training" of "steps"; `done` of them are done already."""
 
     def advance(self, done: int) -> None:
-        """Report that `done` units of the phase are done in all; called very often."""
+        """Report that `done` units of the phase are done in total, not since the last call; called very often."""
 
     def report(self, row: Mapping[str, float]) -> None:
-        """Report a row of metrics by name; "step" is the number of steps done."""
+        """Report a row of metrics: values by name, such as "loss"; "step" is the number of steps done."""
 
     def log(self, message: str) -> None:
         """Show a message to the user."""
@@ -39,14 +39,14 @@ class SilentObserver(Observer):
 
 
 class LineObserver(Observer):
-    """Plain line at each validation and for each message: fit for a log file."""
+    """An observer that prints a line at each phase, validation and message: fit for a log file."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
         self.total = 0
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
-        """Print a line with the name of the phase and its `total` units of work."""
+        """Print a line with the name of the phase, its `total` units of work and how many of them are done already."""
         self.total = total
         noun = unit.removesuffix("s") if total == 1 else unit
         self.log(f"{phase}: {total:,} {noun}" + (f", from {done:,} on" if done else ""))
@@ -62,7 +62,7 @@ class LineObserver(Observer):
 
 
 class NotebookObserver(LineObserver):
-    """The same lines in the output of a notebook's cell, with a bar that moves in its place."""
+    """An observer for a notebook: a bar in the cell's output, redrawn in place, and lines for messages."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr)
@@ -75,7 +75,7 @@ class NotebookObserver(LineObserver):
         self._draw(done)
 
     def advance(self, done: int) -> None:
-        """Redraw the bar with `done` units, if the last drawing is old enough."""
+        """Redraw the bar with `done` units in total, at most every REFRESH_SECONDS."""
         if time.monotonic() - self.last_drawn > REFRESH_SECONDS or done >= self.total:
             self._draw(done)
 
@@ -102,7 +102,7 @@ class NotebookObserver(LineObserver):
 
 
 class BarAndFigures(Progress):
-    """A bar, and below it the figures, so that both have room in a narrow terminal."""
+    """A rich progress bar with the metrics on a line below it, so that both fit a narrow terminal."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         """Return the line of the bar and, if there are any, the lines of the metrics."""
@@ -111,7 +111,7 @@ class BarAndFigures(Progress):
 
 
 class BarObserver(Observer):
-    """A bar that is drawn a few times a second, however often it advances."""
+    """An observer for a terminal: a bar that is drawn a few times a second, however often it advances."""
 
     def __init__(self, stream: TextIO) -> None:
         self.console = Console(file=stream)
@@ -131,7 +131,7 @@ class BarObserver(Observer):
         self.progress.start()
 
     def advance(self, done: int) -> None:
-        """Redraw the bar with `done` units, if the last drawing is old enough."""
+        """Redraw the bar with `done` units in total, at most every REFRESH_SECONDS."""
         self.done, now = done, time.monotonic()
         if self.progress and now - self.last_drawn > REFRESH_SECONDS:
             self.last_drawn = now
@@ -149,7 +149,7 @@ class BarObserver(Observer):
         self.console.print(message, markup=False, highlight=False)
 
     def finish(self) -> None:
-        """Draw the bar a last time, and remove it from the terminal's control."""
+        """Draw the bar a last time, leave it in the terminal and stop updating it."""
         if self.progress:
             self.progress.update(self.task, completed=self.done, refresh=True)
             self.progress.stop()
@@ -157,7 +157,7 @@ class BarObserver(Observer):
 
 
 def describe_metrics(row: Mapping[str, float]) -> str:
-    """Return the metrics of a row as a line of text.
+    """Return a row of metrics as a line of text; metrics with unknown names are left out.
 
     >>> describe_metrics({"loss": 1.5, "perplexity": 4.25, "tokens_per_second": 21000.0})
     'loss 1.500 · validation perplexity 4.25 · 21,000 tokens/s'
@@ -204,7 +204,7 @@ def make_observer(stream: TextIO | None = None) -> Observer:
 
 
 def reading_progress(observer: Observer, units: Mapping[str, str] | None = None) -> Callable[[str, int, int], None]:
-    """Return a callback (label, done, total) that reports the progress of reading files to an observer.
+    """Return a callback (label, done, total) that shows reading to an observer: `done` of `total` bytes.
 
     `units` maps labels to units other than "bytes".
     """

@@ -1,7 +1,7 @@
 """Results of computations, made of blocks, printed and saved in every form.
 
 A result is a frozen dataclass that derives from `Result` and returns what it shows as blocks (headings, text, tables,
-matrices, figures). From these come the terminal text, the notebook cell and the files: .html, .md, .txt, .tex and .svg;
+matrices, figures). From these come the terminal text, the notebook cell and the files: .html, .md, .txt and .svg;
 `to_dict()` gives .json and `records()` gives .csv.
 """
 
@@ -45,7 +45,7 @@ class Text:
     """A paragraph, or several lines.
 
     In print, a text directly follows a heading or another text, unless `blank_before` is set. Prose
-    (notes, findings, questions) is broken flush left; other lines hang, or go on below what follows their label.
+    (notes, findings, questions) is broken flush left; continuations of other lines are indented, or below their value.
     """
 
     text: str
@@ -55,7 +55,7 @@ class Text:
 
 @dataclass(frozen=True)
 class Items:
-    """A list of short texts; in print a line each, as written."""
+    """A list of short texts, each on a line of its own in print."""
 
     items: Sequence[str]
     kind: Literal["", "note"] = ""
@@ -87,7 +87,7 @@ class Table:
         return self.is_text or column in self.left
 
     def row_kind(self, row: int) -> str:
-        """Return the kind of the row with this index, without the header; "" for an ordinary one."""
+        """Return the kind of a row, such as "best"; "" for an ordinary one. Index 0 is the row after the header."""
         return self.row_kinds[row] if row < len(self.row_kinds) else ""
 
 
@@ -104,7 +104,7 @@ class Matrix:
     decimals: int = 3
 
     def cells(self) -> tuple[tuple[str, ...], ...]:
-        """Return all values as text, with equally many decimals."""
+        """Return the rows of values as text, with equally many decimals."""
         needed = needed_decimals(self.values[np.isfinite(self.values)].tolist(), self.decimals)
         return tuple(tuple(format_number(value, needed) for value in row) for row in self.values)
 
@@ -123,7 +123,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing with its caption. The SVG must come from our own plot functions: it goes into the page as it is."""
+    """An SVG drawing with its caption. It must come from our own plot functions: it goes into the page as it is."""
 
     svg: str
     caption: str = ""
@@ -134,15 +134,8 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class Legend:
-    """The colour, dashes and name of each line of the figures."""
-
-    entries: Sequence[tuple[str, Sequence[int], str]]
-
-
-@dataclass(frozen=True)
 class Image:
-    """An image as PNG, embedded in the page; without one, `text` says so."""
+    """A PNG image, embedded in the page, with its caption `text`, which says so if there is none."""
 
     png: bytes | None
     text: str
@@ -162,13 +155,13 @@ class Facts:
 
 @dataclass(frozen=True)
 class Pre:
-    """Text as it is, such as a sample: parts, each with a kind. "loop" and "again" are marked, "prompt" is grey."""
+    """Preformatted text as (text, kind) parts: a "prompt" is grey; "loop" and "again", its repetition, are marked."""
 
     parts: Sequence[tuple[str, Literal["", "prompt", "loop", "again"]]]
 
     @property
     def text(self) -> str:
-        """The complete text."""
+        """The text of all parts."""
         return "".join(text for text, _ in self.parts)
 
 
@@ -211,12 +204,12 @@ class Fold:
         return [Heading(self.title, 3), *self.blocks]
 
 
-Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Legend | Image | Facts | Pre | Card | Cards | Fold
+Block: TypeAlias = Heading | Text | Items | Table | Matrix | Figure | Image | Facts | Pre | Card | Cards | Fold
 Blocks: TypeAlias = Iterable[Block]
 
 
 def plot_blocks(plots_to_draw: Iterable[Plot], kind: Literal["", "narrow"] = "") -> list[Block]:
-    """Return each plot as a figure with its caption, or a note on what to install if plots cannot be drawn."""
+    """Return each plot as a figure of this kind with its caption, or else a note on what to install to draw plots."""
     plots = list(plots_to_draw)
     if plots and not can_draw():
         return [Text(NO_PLOT, "note")]
@@ -238,7 +231,7 @@ class Result(ABC):
 
     @abstractmethod
     def blocks(self) -> Blocks:
-        """Return the blocks that are printed."""
+        """Return the blocks that `print` shows in a terminal."""
 
     def details(self) -> Blocks:
         """Return the blocks for files and notebooks, which may be more than those that are printed."""
@@ -250,7 +243,7 @@ class Result(ABC):
         return {name: to_plain(getattr(self, name)) for name in names}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return the rows of a .csv file by column name; empty if the result has no such rows."""
+        """Return the rows of a .csv file, each with its cells by column name; empty if the result has none."""
         return []
 
     def __str__(self) -> str:
@@ -261,14 +254,13 @@ class Result(ABC):
         return as_html(self.details(), self.title, full_page=False)
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return for each suffix of a file name the function that returns the content of such a file."""
+        """Return for each file suffix, such as ".html", a function that returns the content of such a file."""
         from lemma.report.svg import as_svg
 
         writers: dict[str, Callable[[], str]] = {
             ".svg": lambda: as_svg(self.details(), self.title),
             ".html": lambda: as_html(self.details(), self.title),
             ".md": lambda: as_markdown(self.details()),
-            ".tex": lambda: as_latex(self.details()),
             ".txt": lambda: as_text(self.details(), self.indent) + "\n",
             ".json": lambda: as_json(self.to_dict()),
         }
@@ -284,7 +276,7 @@ class Result(ABC):
 
 
 def check_target(path: Path | str, suffixes: Iterable[str]) -> None:
-    """Raise an InputError if a file cannot be written: unknown suffix, or no such folder."""
+    """Raise an InputError if a path's suffix is not among `suffixes`, or its folder does not exist."""
     target, suffixes = Path(path), list(suffixes)
     if target.suffix.lower() not in suffixes:
         raise InputError(describe_unknown(f"{target}: ending of the name", target.suffix, suffixes))
@@ -364,7 +356,7 @@ def as_text(blocks: Blocks, indent: str = "") -> str:
 
 
 def _text_lines(block: Block, indent: str) -> list[str]:
-    """Return the lines of text of one block."""
+    """Return the lines of one block in a terminal, each after `indent`; none for a drawing."""
     match block:
         case Heading(text, _, underlined):
             lines = wrap(text)
@@ -384,7 +376,7 @@ def _text_lines(block: Block, indent: str) -> list[str]:
         case Card() | Cards() | Fold():
             within = block.content()
             return as_text(within, indent).split("\n") if within else []
-        case Figure() | Legend() | Image():
+        case Figure() | Image():
             return []
 
 
@@ -445,8 +437,6 @@ def _format_markdown(block: Block) -> str:
             return f"{fence}\n{block.text}\n{fence}"
         case Figure(_, caption) | Image(_, caption):
             return f"*{_escape_markdown(caption)}*" if caption else ""
-        case Legend():
-            return ""
         case Card() | Cards() | Fold():
             return as_markdown(block.content()).rstrip("\n")
 
@@ -468,79 +458,6 @@ def _format_markdown_table(block: Table) -> str:
 def _escape_markdown(text: str) -> str:
     """Return a text on one line with Markdown's special characters escaped."""
     return re.sub(r"([\\`*_{}\[\]<>#|$~&])", r"\\\1", " ".join(text.split()))
-
-
-# LaTeX
-
-
-_LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi o pi rho varsigma sigma tau "
-_LETTERS += "upsilon phi chi psi omega"
-GREEK = {chr(ord("α") + index): "o" if name == "o" else rf"\{name}" for index, name in enumerate(_LETTERS.split())}
-GREEK |= {sign.upper(): "\\" + GREEK[sign][1:].title() for sign in "γδθλξπσυφψω"} | {"µ": r"\mu"}
-GREEK |= dict(zip("ΑΒΕΖΗΙΚΜΝΟΡΤΧ", "ABEZHIKMNOPTX", strict=True))  # LaTeX has no capitals like Latin ones
-LATEX = {sign: f"\\{sign}" for sign in "#$%&_{}"}
-LATEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "−": "$-$", "·": r"$\cdot$"}
-LATEX |= {"×": r"$\times$", "≤": r"$\le$", "≥": r"$\ge$", "≠": r"$\ne$", "≈": r"$\approx$", "∞": r"$\infty$"}
-LATEX |= {sign: f"${letter}$" for sign, letter in GREEK.items()}
-LATEX |= {"→": r"$\to$", "√": r"$\surd$", "∗": r"$\ast$", "±": r"$\pm$"}
-
-
-def as_latex(blocks: Blocks) -> str:
-    """Return blocks as LaTeX to include in a document that loads booktabs."""
-    return "% needs \\usepackage{booktabs}\n" + "\n\n".join(filter(None, map(_format_latex, blocks))) + "\n"
-
-
-def _format_latex(block: Block) -> str:
-    """Return one block as LaTeX; "" if it has no text."""
-    match block:
-        case Heading(text, level):
-            return rf"\{'sub' * (level - 1)}section*{{{escape_latex(text)}}}"
-        case Text(text):
-            return " \\\\\n".join(escape_latex(line) for line in text.splitlines())
-        case Items(items):
-            return "\n".join(
-                [r"\begin{itemize}", *(rf"\item {escape_latex(item)}" for item in items), r"\end{itemize}"]
-            )
-        case Table():
-            return _format_latex_table(block)
-        case Matrix():
-            return _format_latex_table(block.table(shade_fractions=False))
-        case Facts(pairs):
-            return _format_latex_table(Table(("", ""), list(pairs.items()), is_text=True))
-        case Pre():
-            lines = " \\\\\n".join(escape_latex(line) for line in block.text.splitlines())
-            return f"\\begin{{quote}}\\ttfamily\n{lines}\n\\end{{quote}}"
-        case Figure(_, caption) | Image(_, caption):
-            return rf"\emph{{{escape_latex(caption)}}}" if caption else ""
-        case Legend():
-            return ""
-        case Card() | Cards() | Fold():
-            return "\n\n".join(map(_format_latex, block.content()))
-
-
-def _format_latex_table(block: Table) -> str:
-    """Return a table as LaTeX."""
-
-    def row(cells: Sequence[str]) -> str:
-        """Return the LaTeX of a row of cells."""
-        return " & ".join(map(escape_latex, cells)) + r" \\"
-
-    shape = "".join("l" if block.is_left_aligned(column) else "r" for column in range(len(block.header)))
-    head = [row(block.header), r"\midrule"] if any(block.header) else []
-    total = [r"\midrule", row(block.total)] if block.total else []
-    lines = [rf"\begin{{tabular}}{{{shape}}}", r"\toprule", *head, *map(row, block.rows), *total, r"\bottomrule"]
-    title = [rf"\paragraph{{{escape_latex(block.title)}}}"] if block.title else []
-    caption = ["", escape_latex(block.caption)] if block.caption else []
-    return "\n".join([*title, *lines, r"\end{tabular}", *caption])
-
-
-def escape_latex(text: str) -> str:
-    r"""Return a text as LaTeX: special characters escaped, mathematical signs and Greek letters in math mode.
-
-    >>> escape_latex("5 % of x_1"), escape_latex("α → −1")
-    ('5 \\% of x\\_1', '$\\alpha$ $\\to$ $-$1')
-    """
-    return "".join(LATEX.get(sign, sign) for sign in text)
 
 
 # HTML: one template and one stylesheet, nothing fetched, no script, every text escaped.

@@ -29,7 +29,7 @@ class Estimate:
 
     @classmethod
     def from_resamples(cls, value: float, resampled: Float[np.ndarray, " samples"]) -> "Estimate":
-        """Return an estimate with the 2.5th and 97.5th percentiles of values that resampled data gave.
+        """Return an estimate whose interval spans the 2.5th to 97.5th percentile of the values of resampled data.
 
         `value` is that of the original data.
         """
@@ -101,7 +101,7 @@ def estimate(values: Sequence[float]) -> Estimate:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """Condition against another, seed by seed: how large the difference is, and whether chance explains it.
+    """Paired test of a condition against a baseline, seed by seed: the mean difference, and whether chance explains it.
 
     Student's t-test of paired differences (Student 1908). On the log scale a difference is a ratio: what a seed does
     to both conditions cancels, and 73 against 55 weighs as much as 7.3 against 5.5. Fewer than three seeds are not
@@ -121,7 +121,7 @@ class PairedTest:
 
     @property
     def standard_error(self) -> float | None:
-        """Standard error of the mean difference; None if there are fewer than three seeds."""
+        """Standard error of the mean difference, at least `min_error`; None if there are fewer than three seeds."""
         count = len(self.differences)
         return max(stdev(self.differences) / math.sqrt(count), self.min_error) if count >= MIN_SEEDS else None
 
@@ -161,13 +161,13 @@ class PairedTest:
 
     @property
     def verdict(self) -> str:
-        """Result of the test as text."""
+        """Result of the test: "significant", "not significant" or "too few seeds for a test"."""
         if self.p is None:
             return "too few seeds for a test"
         return "significant" if self.is_significant else "not significant"
 
     def format_difference(self, difference: float, decimals: int = 1) -> str:
-        """Return a difference as text with its sign: a ratio as a change in per cent, a fraction in points."""
+        """Return a difference as signed text without unit: per cent for logarithms, else percentage points."""
         value = 100 * (math.expm1(difference) if self.log else difference)
         return f"{value:+,.{decimals}f}".replace("-", "−")
 
@@ -205,13 +205,9 @@ class PairedTest:
 def paired_test(
     values: Sequence[float], baseline: Sequence[float], log: bool = True, min_error: float = 0.0
 ) -> PairedTest:
-    """Test the differences between a condition and a baseline, seed by seed.
+    """Return the test of a condition's values against a baseline's, one of each per seed.
 
-    Args:
-        values: of the condition, one per seed.
-        baseline: of the baseline, for the same seeds in the same order.
-        log: whether to compare logarithms, so that differences are ratios.
-        min_error: least standard error of the mean difference.
+    With `log`, logarithms are compared, so that differences are ratios; the standard error is at least `min_error`.
     """
     pairs = zip(values, baseline, strict=True)
     differences = tuple(math.log(value / base) if log else value - base for value, base in pairs)
@@ -278,11 +274,11 @@ def _count_decimals(value: float, digits: int) -> int:
 
 
 def protocol_values(protocol: Mapping[str, Any]) -> NamedValues:
-    """Return the settings of a measurement as (name, value) pairs of text, without empty values."""
+    """Return the settings of a measurement as (name, text) pairs, without those that are None or empty."""
     return [(name, str(value)) for name, value in protocol.items() if value not in (None, (), [])]
 
 
 def format_named_values(values: NamedValues) -> str:
-    """Return (name, value) pairs as text in two columns."""
+    """Return (name, value) pairs as lines of text in two columns."""
     width = max(len(name) for name, _ in values) + 1
     return "\n".join(label_line(name, value, width) for name, value in values)

@@ -1,4 +1,4 @@
-"""Results as SVG: matrices as heat maps with their numbers, side by side; tables and text below each other."""
+"""Results as SVG: matrices as heat maps with their numbers, side by side; all else as lines of text."""
 
 import re
 import textwrap
@@ -10,37 +10,24 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 
 from lemma.report.numbers import format_number
-from lemma.report.result import (
-    Block,
-    Blocks,
-    Card,
-    Cards,
-    Facts,
-    Figure,
-    Fold,
-    Heading,
-    Items,
-    Matrix,
-    Pre,
-    Table,
-    Text,
-)
+from lemma.report.result import Block, Blocks, Card, Cards, Figure, Fold, Heading, Matrix, as_text
 from lemma.report.text import display_width
 
 # People with any kind of colour vision can tell these apart: blue is above zero, orange below.
 POSITIVE, NEGATIVE, WHITE = (0, 93, 160), (200, 85, 0), (255, 255, 255)
 NOT_A_NUMBER = "#e4e4e4"  # the cell of NaN, and of what a mask hides
-INK, PALE, PAPER, SOFT, LINE, BLUE = "#1b1f24", "#ffffff", "#fdfdfc", "#59606b", "#c9ced6", "#005da0"
+INK, PALE, PAPER, SOFT = "#1b1f24", "#ffffff", "#fdfdfc", "#59606b"
 FONTS = "system-ui, 'Segoe UI', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+MONOSPACE, MONOSPACE_WIDTH = "Consolas, 'Liberation Mono', 'DejaVu Sans Mono', monospace", 7.9  # at 13 pixels
 CHARACTER_WIDTH = 6.9  # pixels of an average character at 12 pixels; labels are cut to fit
 WIDTH, MARGIN, GAP = 1120, 24, 28
-CELL, ROW, BAR = 26, 21, 120
+CELL = 26
 MAX_LABEL = 14
 
 
 @dataclass(frozen=True)
 class SvgPart:
-    """SVG elements with their size in pixels."""
+    """A drawing as text of SVG elements, with its size in pixels."""
 
     body: str
     width: float
@@ -48,7 +35,7 @@ class SvgPart:
 
 
 def as_svg(blocks: Blocks, title: str) -> str:
-    """Return blocks as an SVG document, one below the other; neighbouring matrices are side by side."""
+    """Return blocks as an SVG document, one below the other, neighbouring matrices side by side."""
     parts: list[str] = []
     widest, y = 0.0, float(MARGIN)
     for drawing in _draw_rows(blocks):
@@ -80,7 +67,7 @@ def _translate(body: str, x: float, y: float) -> str:
 
 
 def _draw_rows(blocks: Blocks) -> Iterator[SvgPart]:
-    """Yield the drawings of blocks from top to bottom; neighbouring matrices share one as far as they fit."""
+    """Yield the drawings of blocks from top to bottom; neighbouring matrices are joined to rows that fit the width."""
     for is_matrix, group in groupby(blocks, key=lambda block: isinstance(block, Matrix)):
         if is_matrix:
             yield from _join_side_by_side([heat_map(block) for block in group if isinstance(block, Matrix)])
@@ -90,7 +77,7 @@ def _draw_rows(blocks: Blocks) -> Iterator[SvgPart]:
 
 
 def _join_side_by_side(maps: Sequence[SvgPart]) -> Iterator[SvgPart]:
-    """Join heat maps into rows of as many as fit the width."""
+    """Yield rows of heat maps side by side, each of as many as fit the width."""
     parts: list[str] = []
     x = height = 0.0
     for heat in maps:
@@ -113,18 +100,6 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
             )
             width = max(map(display_width, lines)) * size * 0.62
             yield SvgPart(f'<g font-size="{size}">{body}</g>', width, (size + 6) * len(lines) + 6)
-        case Text(text):
-            yield _draw_paragraph(text)
-        case Items(items):
-            yield _draw_paragraph("\n".join(f"• {item}" for item in items))
-        case Pre():
-            yield _draw_paragraph(block.text)
-        case Table():
-            yield _draw_table(block)
-            if block.caption:
-                yield _draw_paragraph(block.caption)
-        case Facts(pairs):
-            yield _draw_table(Table(("", ""), list(pairs.items()), is_text=True))
         case Card() | Cards() | Fold():
             yield from _draw_rows(block.content())
         case Figure(svg, caption):
@@ -132,47 +107,22 @@ def _draw_block(block: Block) -> Iterator[SvgPart]:
             width, height = (float(match[1]) if match else 400.0 for match in size.values())
             yield SvgPart(svg, width, height)
             if caption:
-                yield _draw_paragraph(caption)
+                yield _draw_lines(caption)
+        case _:
+            if text := as_text([block]):
+                yield _draw_lines(text)
 
 
-def _draw_paragraph(text: str) -> SvgPart:
-    """Draw text, with long lines broken."""
-    lines = [part for line in text.splitlines() or [""] for part in textwrap.wrap(line, 120) or [""]]
+def _draw_lines(text: str) -> SvgPart:
+    """Draw lines of text, such as those of a table, in a font whose characters are equally wide."""
+    lines = text.split("\n")
     body = "".join(_text_element(0, 14 + 17 * index, line) for index, line in enumerate(lines))
-    return SvgPart(f'<g font-size="13">{body}</g>', max(map(display_width, lines)) * CHARACTER_WIDTH, 17 * len(lines))
-
-
-def _draw_table(block: Table) -> SvgPart:
-    """Draw a table, with a bar next to each row if it has bars."""
-    rows = block.all_rows()
-    widths = [
-        CHARACTER_WIDTH * max(display_width(row[column]) for row in rows) + 18 for column in range(len(block.header))
-    ]
-    parts = [_text_element(0, 14, block.title, bold=True)] if block.title else []
-    top, width = ROW if block.title else 0, sum(widths)
-    for row_index, row in enumerate(rows):
-        bold = row_index == 0 or (bool(block.total) and row_index == len(rows) - 1)
-        x = 0.0
-        for column, (cell, column_width) in enumerate(zip(row, widths, strict=True)):
-            left = block.is_left_aligned(column)
-            at, anchor, colour = (
-                x if left else x + column_width - 10,
-                "start" if left else "end",
-                INK if row_index else SOFT,
-            )
-            parts.append(_text_element(at, top + row_index * ROW + 14, cell, anchor, colour, bold))
-            x += column_width
-    parts.append(f'<path d="M0 {top + ROW - 3}H{width:.1f}" stroke="{LINE}"/>')
-    parts += [
-        f'<rect x="{width + 4:.1f}" y="{top + ROW * (row_index + 1) + 4}" width="{fraction * BAR:.1f}" height="11" '
-        f'fill="{BLUE}"/>'
-        for row_index, fraction in enumerate(block.bars)
-    ]
-    return SvgPart("\n".join(parts), width + (BAR + 4 if block.bars else 0), top + ROW * len(rows) + 6)
+    width = max(map(display_width, lines)) * MONOSPACE_WIDTH
+    return SvgPart(f'<g font-size="13" font-family="{MONOSPACE}">{body}</g>', width, 17 * len(lines))
 
 
 def heat_map(matrix: Matrix) -> SvgPart:
-    """Draw a matrix as coloured cells with their numbers: darker is larger in size, orange is negative."""
+    """Draw a matrix as cells with numbers: blue is positive, orange negative, darker larger in absolute value."""
     cells, sums = matrix.cells(), [format_number(value, matrix.decimals) for value in matrix.sums]
     labels = [*(cell for row in cells for cell in row), *map(_shorten_label, matrix.columns), *sums]
     cell_width = max(34.0, CHARACTER_WIDTH * max(map(display_width, labels)) + 12)
@@ -202,7 +152,7 @@ def heat_map(matrix: Matrix) -> SvgPart:
 
 
 def cell_colours(value: float, largest: float) -> tuple[str, str]:
-    """Return the colour of a cell by its value relative to the largest, and a legible colour for its number.
+    """Return the colour of a cell, the darker the nearer |value| is to `largest`, and a legible colour for its number.
 
     >>> cell_colours(0.0, 1.0), cell_colours(1.0, 1.0), cell_colours(float("nan"), 1.0)
     (('#ffffff', '#1b1f24'), ('#005da0', '#ffffff'), ('#e4e4e4', '#1b1f24'))

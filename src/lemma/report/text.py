@@ -23,14 +23,14 @@ def text_width() -> int:
 
 
 @contextmanager
-def set_text_width(number: int) -> Iterator[None]:
-    """Set the width of text to a number of columns within the block.
+def set_text_width(columns: int) -> Iterator[None]:
+    """Set `text_width()` to a number of columns within the `with` block.
 
     >>> with set_text_width(60):
     ...     text_width()
     60
     """
-    before = _columns.set(number)
+    before = _columns.set(columns)
     try:
         yield
     finally:
@@ -79,7 +79,7 @@ def iter_graphemes(text: str) -> Iterator[tuple[str, int]]:
 
 
 def keep_together(text: str) -> str:
-    """Return a text with no-break spaces, so that `wrap` does not break it."""
+    """Return a text with its spaces replaced by no-break spaces, at which `wrap` does not break it."""
     return text.replace(" ", NO_BREAK_SPACE)
 
 
@@ -129,7 +129,7 @@ def wrap(
 
 
 def _split_word(word: str, width: int, break_anywhere: bool) -> list[str]:
-    """Split a formula or module path that is wider than `width` after its dots; a file path stays whole."""
+    """Split a formula or module path wider than `width` after its dots (or anywhere); else a file path stays whole."""
     if display_width(word) <= width or ("/" in word and not break_anywhere):
         return [word]
     dotted = ((factor, display_width(factor)) for factor in _DOTTED.findall(word))
@@ -163,7 +163,7 @@ def wrap_paragraph(text: str, width: int | None = None) -> str:
 def wrap_lines(text: str, width: int | None = None) -> str:
     """Break the lines of a text that are wider than `width` columns, and indent their continuations.
 
-    Where a line begins with a name and two spaces, it goes on below what comes after them.
+    Where a line begins with a name and two spaces, its continuations begin below the text after them.
 
     >>> print(wrap_lines("loss    1.5 nats/token, lower is better", 24))
     loss    1.5 nats/token,
@@ -174,9 +174,7 @@ def wrap_lines(text: str, width: int | None = None) -> str:
 
 
 def _wrap_line(line: str, width: int, hanging: str | None) -> list[str]:
-    """Break one line; continuations are prefixed by `hanging` or, if None, aligned with the text after a bullet or
-    label.
-    """
+    """Break one line; its continuations begin with `hanging` or, if None, below the text after its bullet or label."""
     if display_width(line) <= width:
         return [line.replace(NO_BREAK_SPACE, " ")]
     indent = line[: len(line) - len(line.lstrip(" "))]
@@ -289,7 +287,7 @@ def format_table(
 
 
 def _wrap_cell(text: str, width: int) -> list[str]:
-    """Return the lines of a cell that is broken to fit `width` columns, each with the indentation of the first."""
+    """Return the lines of a cell broken to `width` columns, each indented like the first."""
     if display_width(text) <= width:
         return [text]
     indent = text[: len(text) - len(text.lstrip(" "))]

@@ -32,7 +32,7 @@ Vectors = Float32[np.ndarray, "batch shared"]
 
 @dataclass(frozen=True)
 class TokenizedTexts:
-    """Texts as rows of tokens."""
+    """Texts as rows of tokens, with a note on each and whether it holds a known token."""
 
     rows: TokenRows
     is_known: Bool[np.ndarray, " texts"]  # has any token that the tokenizer knows, besides white space
@@ -41,29 +41,29 @@ class TokenizedTexts:
 
 @dataclass(frozen=True)
 class Embedder:
-    """The two towers of a run, which may be a dual encoder or a re-ranker around one."""
+    """Embedding of images and texts by a run's dual encoder, or by the one inside its re-ranker."""
 
     run: Run
 
     @cached_property
     def towers(self) -> DualEncoderModel:
-        """Return the dual encoder: the run's model, or the one inside its re-ranker."""
+        """The dual encoder: the run's model, or the one inside its re-ranker."""
         hint = "To train one: lemma train dual-encoder --images emoji --out RUN"
         return self.run.require(DualEncoderModel, "a dual encoder", hint)
 
     @property
     def image_side(self) -> int:
-        """Return the height and width in pixels of the images that the model reads."""
+        """Height and width in pixels of the images that the model reads."""
         return self.towers.spec.image_side
 
     @property
     def width(self) -> int:
-        """Return the number of dimensions of the embeddings."""
+        """Number of dimensions of the embeddings."""
         return self.towers.spec.shared
 
     @cached_property
     def hash(self) -> str:
-        """Return a hash of everything that image vectors depend on: image tower, projection, and image decoding."""
+        """Hash of everything that image vectors depend on: image tower, projection, and image decoding."""
         fields = {name: value for name, value in self.towers.spec.to_dict().items() if name not in TEXT_FIELDS}
         digest = hashlib.sha256(json.dumps([READING_VERSION, fields], sort_keys=True).encode())
         for part in (self.towers.image, self.towers.image_projection):
@@ -73,7 +73,7 @@ class Embedder:
         return digest.hexdigest()
 
     def fingerprint(self, crop_margins: bool) -> str:
-        """Return the identifier of this model and of its image cropping that an index stores."""
+        """Return the text that identifies, in an index, this model and whether it crops the margins of images."""
         return f"{self.hash} framed" if crop_margins else self.hash
 
     def image_vectors(self, pixels: UInt8[np.ndarray, "batch 3 side side"]) -> Vectors:
@@ -81,7 +81,7 @@ class Embedder:
         return self._check_finite(embed_images(self.towers, pixels))
 
     def text_vectors(self, texts: Sequence[str]) -> tuple[Vectors, TokenizedTexts]:
-        """Return the embeddings of texts, and their tokens with notes on what was truncated or unknown.
+        """Return the embeddings of texts, one per row, and their tokens with notes on what was truncated or unknown.
 
         Texts are lower-cased as in training and cut to the length that the text tower reads.
         """
@@ -157,14 +157,9 @@ def embed_inputs(run: Run, inputs: Sequence[str | Sequence[int]]) -> tuple[list[
 def _input_ids(
     tokenizer: Tokenizer, text: str | Sequence[int], number: int, max_tokens: int, normalise: bool
 ) -> Sequence[int]:
-    """Encode a text, or validate token ids that were passed instead of a text.
+    """Return the 1 to `max_tokens` ids of a text (in lower case if `normalise`), or validate ids passed instead.
 
-    Args:
-        tokenizer: of the run.
-        text: the text or its ids.
-        number: of the input, for errors.
-        max_tokens: that the model reads.
-        normalise: lower-case a text first.
+    `number` is the number of the input in errors.
     """
     if isinstance(text, str):
         text = normalise_caption(text) if normalise else text

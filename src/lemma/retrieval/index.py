@@ -14,8 +14,8 @@ therefore always sees a complete index, even if it is an older one.
 import json
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -40,8 +40,9 @@ from lemma.files import (
     write_checked_json,
 )
 from lemma.retrieval.embedding import Embedder
+from lemma.retrieval.result import IndexCounts
 from lemma.runs.folder import write_lock
-from lemma.runs.verify import Verification, check_files
+from lemma.runs.verify import Verification, check_files, make_verification
 from lemma.spec.base import exists
 
 HEADER_FILE = "index.json"
@@ -58,7 +59,7 @@ Matrix = Float32[np.ndarray, "images width"]
 
 
 class IndexEntry(NamedTuple):
-    """An image as it was when it was read: enough to notice that it has changed, moved or is damaged."""
+    """Record of an image file when it was last read: name, size, time, checksum, and the error if it had one."""
 
     name: str  # its path within the folder, with / between folders
     size: int
@@ -66,18 +67,10 @@ class IndexEntry(NamedTuple):
     sha256: str = ""  # of the file; empty before it is read
     error: str = ""  # why it could not be read; such an image has no vector
 
-    def to_json_line(self) -> str:
-        """Return the entry as a line of JSON.
-
-        >>> IndexEntry("a.png", 3, 5, "ab").to_json_line()
-        '["a.png", 3, 5, "ab", ""]\\n'
-        """
-        return json.dumps(list(self)) + "\n"
-
 
 @checked_dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class IndexHeader:
-    """Content of index.json; the fields are its keys."""
+    """Content of index.json in an index folder; the fields are its keys."""
 
     run: str  # hash of what made the vectors
     width: PositiveInt
@@ -92,12 +85,12 @@ class IndexHeader:
 
     @property
     def vectors(self) -> str:
-        """Return the name of the file with the vectors."""
+        """Name of the file with the vectors."""
         return f"vectors-{self.generation}.bin"
 
     @property
     def entries(self) -> str:
-        """Return the name of the file with the entries."""
+        """Name of the file with the entries."""
         return f"entries-{self.generation}.jsonl"
 
     @classmethod
@@ -111,11 +104,8 @@ class IndexHeader:
             )
         if (version := read_json(path).get("format")) != INDEX_FORMAT:
             raise RunError(f"{path}: format {version!r}, expected {INDEX_FORMAT}. Remove {folder}.")
-        fields: dict[str, Any] = read_checked_json(path)
-        if "pictures" in fields:  # the name of `images` in earlier versions
-            fields["images"] = fields.pop("pictures")
         try:
-            return cls(**fields)
+            return cls(**read_checked_json(path))
         except ValidationError:
             raise RunError(f"{path} is damaged: it has unexpected fields or values. Remove {folder}.") from None
 
@@ -151,15 +141,11 @@ class Index:
         entries, vectors = folder / header.entries, folder / header.vectors
         with entries.open("rb") as file:
             content = file.read(header.size)
-        if zlib.crc32(content) != header.entries_sum:
+        lines: dict[bool, list[bytes]] = {True: [], False: []}
+        for line in content.splitlines():
+            lines[line.endswith(READABLE_END)].append(line)
+        if zlib.crc32(content) != header.entries_sum or len(lines[True]) != header.rows:
             raise RunError(f"{entries} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {folder}.")
-        lines = content.splitlines()
-        readable = [line for line in lines if line.endswith(READABLE_END)]
-        if len(lines) != header.lines or len(readable) != header.rows:
-            raise RunError(
-                f"{entries} is damaged: it does not have the entries that {HEADER_FILE} counts. Remove {folder}."
-            )
-        unreadable = [line for line in lines if not line.endswith(READABLE_END)] if len(readable) < len(lines) else []
         size = header.rows * header.width * FLOAT_BYTES
         if vectors.stat().st_size < size:
             raise RunError(f"{vectors} is damaged: shorter than {HEADER_FILE} says. Remove {folder}.")
@@ -172,49 +158,37 @@ class Index:
             raise RunError(f"{vectors} is damaged: it does not have the checksum in {HEADER_FILE}. Remove {folder}.")
         shape = (header.rows, header.width)
         mapped = np.memmap(vectors, "<f4", "r", shape=shape) if header.rows else np.zeros(shape, dtype=np.float32)
-        return cls(folder, header, readable, unreadable, mapped)
+        return cls(folder, header, lines[True], lines[False], mapped)
 
     def __len__(self) -> int:
         return self.header.rows
 
     @cached_property
     def entries(self) -> tuple[IndexEntry, ...]:
-        """Return the entries of images that have a vector, in the order of the vectors."""
+        """Entries of images that have a vector, in the order of the vectors."""
         return self._parse(self.lines)
 
     @cached_property
     def unreadable(self) -> tuple[IndexEntry, ...]:
-        """Return the entries of images that could not be read."""
+        """Entries of images that could not be read."""
         return self._parse(self.unreadable_lines)
-
-    def read(self) -> Self:
-        """Parse all entries, so that damage raises a RunError now; return self."""
-        assert len(self.entries) + len(self.unreadable) == self.header.lines
-        return self
 
     def entry(self, row: int) -> IndexEntry:
         """Return the entry of the image whose vector has index `row`."""
         return self._parse(self.lines[row : row + 1])[0]
 
     def _parse(self, lines: Sequence[bytes]) -> tuple[IndexEntry, ...]:
-        """Parse lines of JSON to entries; raise RunError if they are damaged."""
-        path = self.folder / self.header.entries
+        """Parse lines of JSON to entries, one each; raise RunError if a line is damaged."""
         try:
-            entries = tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
+            return tuple(IndexEntry(*fields) for fields in json.loads(b"[" + b",".join(lines) + b"]"))
         except (ValueError, TypeError):
-            raise RunError(f"{path} is damaged. Remove its folder, and the index is made again.") from None
-        has_types = all(type(entry.name) is str and type(entry.size) is int for entry in entries)
-        if len(entries) != len(lines) or not has_types:
-            raise RunError(
-                f"{path} is damaged: it has an invalid entry. Remove its folder, and the index is made again."
-            )
-        return entries
+            raise RunError(f"{self.folder / self.header.entries} is damaged: it has an invalid entry.") from None
 
 
 def verify_index(folder: Path) -> Verification:
-    """Compare the files of the index in a folder with their checksums."""
+    """Compare the files of the index in a folder with their checksums; return the result of the check."""
     paths = [folder / HEADER_FILE, *_data_files(folder)]
-    return Verification(folder, tuple(check_files(paths, folder, lambda: Index.open(folder).read())))
+    return make_verification(folder, check_files(paths, lambda: Index.open(folder)))
 
 
 # Sources of images
@@ -230,8 +204,8 @@ class ImageSource:
 
     @property
     def crop_margins(self) -> bool:
-        """Return whether transparent margins are cropped before embedding: for built-in sets only."""
-        return self.folder is None  # sets are drawings with transparent margins
+        """True if transparent margins are cropped before embedding: of built-in sets, which are drawings."""
+        return self.folder is None
 
     def entries(self) -> list[IndexEntry]:
         """List all images with name, size and modification time, without reading them; built-in images have time 0."""
@@ -257,18 +231,17 @@ class ImageSource:
         return self.images[name].captions[0] if name in self.images else ""
 
     def checksum(self, name: str) -> str | None:
-        """Return the SHA-256 of the file of image `name`; None if it cannot be read."""
-        try:
+        """Return the SHA-256 of the file of the image called `name`; None if it cannot be read."""
+        with suppress(OSError):
             return file_hash(self.path(name))
-        except OSError:
-            return None
+        return None
 
 
 def open_images(name: str | Path, progress: Progress | None = None) -> ImageSource:
     """Open the images of a folder, or of a built-in set by name."""
     if str(name) in IMAGES:
         listing = list_images(str(name), progress=progress)
-        return ImageSource(str(name), images={file.name: file for file in sorted(listing.images)})
+        return ImageSource(str(name), images={file.name: file for file in sorted(listing.examples)})
     folder = Path(name)
     if not exists(folder) and folder.name == str(name):
         raise DataError(
@@ -284,11 +257,9 @@ def open_images(name: str | Path, progress: Progress | None = None) -> ImageSour
 def read_entries(
     images: ImageSource, entries: Sequence[IndexEntry], side: int
 ) -> tuple[list[IndexEntry], UInt8[np.ndarray, "read 3 side side"], list[IndexEntry]]:
-    """Read the images of some entries and resize them to `side` × `side` pixels.
+    """Decode images to `side` × `side` pixels; return entries of readable images, their pixels, unreadable entries.
 
-    Returns:
-        Entries of images that were decoded, their pixels, and entries of broken images with the error. A file that is
-            missing or cannot be opened is in neither list: the next update tries it again.
+    A file that is missing or cannot be opened is in neither list: the next update tries it again.
     """
     checksums = ((entry, images.checksum(entry.name)) for entry in entries)
     existing = [entry._replace(sha256=checksum) for entry, checksum in checksums if checksum is not None]
@@ -307,33 +278,35 @@ def read_entries(
 # Writing, so that a reader, even after a power failure, never sees half of an index
 
 
-def create_index(folder: Path, run: str, width: int, images: str) -> Index:
+def create_index(folder: Path, fingerprint: str, width: int, images: str) -> Index:
     """Create an empty index in a folder and remove the files of an earlier index there.
 
-    Args:
-        folder: of the index.
-        run: identifier of the model that makes the vectors.
-        width: dimensions of a vector.
-        images: folder or name of the image set.
+    `fingerprint` identifies the model that makes the vectors, of `width` numbers; `images` names their folder or set.
     """
     generation = 1 + max((int(file.stem.rpartition("-")[2]) for file in _data_files(folder)), default=-1)
-    header = IndexHeader(run, width, images, generation)
+    header = IndexHeader(fingerprint, width, images, generation)
     (folder / header.vectors).touch()
     (folder / header.entries).touch()
-    return _switch_to(folder, header)
+    header.write(folder)
+    return _remove_unused_files(folder, header)
 
 
-def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEntry], vectors: Matrix) -> IndexHeader:
+def append_entries(
+    folder: Path, header: IndexHeader, entries: Sequence[IndexEntry], vectors: Matrix, rows: Any = None
+) -> IndexHeader:
     """Append entries and vectors to the files of the index in `folder`; write and return the new header.
 
-    `entries` has the images of the vectors first, then unreadable images.
+    `entries` are first those of the vectors to append, then those of unreadable images. `rows` are the indices of the
+    vectors to append, by default all.
     """
-    lines = "".join(entry.to_json_line() for entry in entries).encode()
-    content = [np.ascontiguousarray(vectors, dtype="<f4").tobytes()]
+    lines = "".join(json.dumps(list(entry)) + "\n" for entry in entries).encode()
+    rows = np.arange(len(vectors)) if rows is None else np.asarray(rows, dtype=np.int64)
+    blocks = (vectors[rows[first : first + COPY_ROWS]] for first in range(0, len(rows), COPY_ROWS))
+    content = (np.ascontiguousarray(block, dtype="<f4").tobytes() for block in blocks)
     end = header.rows * header.width * FLOAT_BYTES
     grown = replace(
         header,
-        rows=header.rows + len(vectors),
+        rows=header.rows + len(rows),
         lines=header.lines + len(entries),
         size=header.size + len(lines),
         vectors_sum=_write_at(folder / header.vectors, end, content, header.vectors_sum),
@@ -346,29 +319,19 @@ def append_entries(folder: Path, header: IndexHeader, entries: Sequence[IndexEnt
 def rewrite_index(
     index: Index, rows: Sequence[tuple[int, IndexEntry]], unreadable: Sequence[IndexEntry], images: str
 ) -> Index:
-    """Write an index anew with a subset of its vectors, and return it.
+    """Write a new version of an index with a subset of its vectors, and return it.
 
-    Args:
-        index: the current index.
-        rows: index of each vector that stays, with its new entry.
-        unreadable: entries of images without a vector.
-        images: folder or name of the image set.
+    `rows` has the index of each vector that stays and its new entry, `unreadable` the entries of images without one.
     """
-    old, folder = index.header, index.folder
+    old = index.header
     entries = [entry for _, entry in rows] + list(unreadable)
-    lines = "".join(entry.to_json_line() for entry in entries).encode()
-    header = IndexHeader(old.run, old.width, images, old.generation + 1, len(rows), len(entries), len(lines))
-    numbers = np.array([row for row, _ in rows], dtype=np.int64)
-    blocks = (numbers[first : first + COPY_ROWS] for first in range(0, len(numbers), COPY_ROWS))
-    content = (np.ascontiguousarray(index.vectors[block]).tobytes() for block in blocks)
-    vectors_sum = _write_at(folder / header.vectors, 0, content)
-    entries_sum = _write_at(folder / header.entries, 0, [lines])
-    return _switch_to(folder, replace(header, vectors_sum=vectors_sum, entries_sum=entries_sum))
+    header = IndexHeader(old.run, old.width, images, old.generation + 1)
+    header = append_entries(index.folder, header, entries, index.vectors, [row for row, _ in rows])
+    return _remove_unused_files(index.folder, header)
 
 
-def _switch_to(folder: Path, header: IndexHeader) -> Index:
-    """Write a header to `folder`, remove the data files that it does not name, and open the index."""
-    header.write(folder)
+def _remove_unused_files(folder: Path, header: IndexHeader) -> Index:
+    """Remove the data files in `folder` that `header` does not name; return the opened index."""
     for file in _data_files(folder):
         if file.name not in (header.vectors, header.entries):
             file.unlink(missing_ok=True)
@@ -382,7 +345,7 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int = 0) -> int:
-    """Write to a file from byte `offset` on, cut off the bytes after it, and sync; return the CRC-32 of the file.
+    """Overwrite a file from byte `offset` on with `content` and flush it to disk; return the CRC-32 of the file.
 
     `checksum` is the CRC-32 of the bytes before the offset.
     """
@@ -398,43 +361,34 @@ def _write_at(path: Path, offset: int, content: Iterable[bytes], checksum: int =
 
 
 def _sync(descriptor: int) -> None:
-    """Write a file's buffered bytes to disk."""
+    """Flush the open file with this descriptor to disk."""
     os.fsync(descriptor)
-
-
-@contextmanager
-def lock_index(folder: Path) -> Iterator[None]:
-    """Lock an index folder while it is updated; raise RunError if another process updates it."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(write_lock(folder))
-        except RunError:
-            raise RunError(
-                f"{folder} is being updated by another process. Wait for it; or search it as it is, "
-                f"without --images: lemma search RUN --index {folder} --query …"
-            ) from None
-        yield
 
 
 # Updating: only images that are new or changed are read
 
 
 @dataclass(frozen=True)
-class UpdatedIndex:
-    """An index that is up to date, and what was changed."""
+class OpenedIndex:
+    """An index with its images, if they still exist, and what was changed to update it."""
 
     index: Index
-    new: int
-    removed: int
+    images: ImageSource | None
+    counts: IndexCounts
     note: str = ""  # why it was made again, if it was
+
+
+def count_index(index: Index, new: int = 0, removed: int = 0) -> IndexCounts:
+    """Count the images and unreadable files of an index; `new` and `removed` are counts of its last update."""
+    return IndexCounts(len(index), new, removed, tuple((entry.name, entry.error) for entry in index.unreadable))
 
 
 def update_index(
     folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None = None
-) -> UpdatedIndex:
+) -> OpenedIndex:
     """Update the index in a folder to hold the vectors of exactly these images, and return it with the changes.
 
-    An index of another model or a damaged one is made anew.
+    An index of another model or a damaged one is rebuilt.
     """
     if folder.exists() and not folder.is_dir():
         raise RunError(f"{folder} is a file; an index is a folder. Choose another place.")
@@ -443,7 +397,14 @@ def update_index(
         raise RunError(f"{folder} is not empty and not an index ({HEADER_FILE} is missing). Choose another place.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with lock_index(folder):
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(write_lock(folder))
+            except RunError:
+                raise RunError(
+                    f"{folder} is being updated by another process. Wait for it; or search it as it is, "
+                    f"without --images: lemma search RUN --index {folder} --query …"
+                ) from None
             return _update(folder, embedder, images, progress)
     except StorageError:
         raise
@@ -451,11 +412,8 @@ def update_index(
         raise RunError(f"{folder}: the index cannot be written: {error}. Choose another place with --index.") from None
 
 
-def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> UpdatedIndex:
-    """Remove, move and add entries of the index in `folder` such that it matches `images`.
-
-    The caller holds the lock.
-    """
+def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Progress | None) -> OpenedIndex:
+    """Remove, move and add entries of the index in `folder` to match `images`; the caller holds the lock."""
     index, note = _open_or_create(folder, embedder, images)
     rows, unreadable_now, new = _find_changes(index, images)
     removed = len(index) - len(rows)
@@ -463,29 +421,28 @@ def _update(folder: Path, embedder: Embedder, images: ImageSource, progress: Pro
     if not same_rows or set(unreadable_now) != set(index.unreadable):
         index = rewrite_index(index, rows, unreadable_now, images.name)
     elif index.header.images != images.name:  # the folder was moved
-        index = _switch_to(folder, replace(index.header, images=images.name))
+        index = replace(index, header=replace(index.header, images=images.name))
+        index.header.write(folder)
     before, header = len(index), index.header
-    advance = progress_counter(progress, "embedding images", len(new)) if new else None
+    advance = progress_counter(progress if new else None, "embedding images", len(new))
     for first in range(0, len(new), BLOCK):
         block = new[first : first + BLOCK]
         readable, pixels, unreadable = read_entries(images, block, embedder.image_side)
         header = append_entries(folder, header, [*readable, *unreadable], embedder.image_vectors(pixels))
-        if advance:
-            advance(len(block))
+        advance(len(block))
     index = Index.open(folder)
-    return UpdatedIndex(index, len(index) - before, removed, note)
+    return OpenedIndex(index, images, count_index(index, len(index) - before, removed), note)
 
 
 def _open_or_create(folder: Path, embedder: Embedder, images: ImageSource) -> tuple[Index, str]:
-    """Open the index in a folder; if it is missing, damaged or of another model, create an empty one for `images`.
+    """Open the index in a folder, or create an empty one if it is missing, damaged or of another model.
 
-    Returns:
-        The index, and a note on why it was replaced or "".
+    The second value is a note on why it was replaced, or "".
     """
     fingerprint, note = embedder.fingerprint(images.crop_margins), ""
     if (folder / HEADER_FILE).is_file():
         try:
-            index = Index.open(folder).read()
+            index = Index.open(folder)
             if (index.header.run, index.header.width) == (fingerprint, embedder.width):
                 return index, ""
             note = "the index was made again: it was another run's"
@@ -499,9 +456,7 @@ def _find_changes(
 ) -> tuple[list[tuple[int, IndexEntry]], list[IndexEntry], list[IndexEntry]]:
     """Compare an index with the current images; unchanged, moved and touched images keep their vectors.
 
-    Returns:
-        Indices of vectors that remain valid with their current entries; entries of images known to be unreadable;
-            entries of images to read.
+    Returns the indices of valid vectors with their current entries, entries of unreadable images, and those to read.
     """
     current = {entry.name: entry for entry in images.entries()}
     valid: list[tuple[int | None, IndexEntry]] = []  # an unreadable image has no row

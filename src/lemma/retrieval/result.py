@@ -32,13 +32,7 @@ class Hit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON-ready dictionary of rank, name, scores, caption and path."""
-        optional = {
-            "caption": self.caption,
-            "reranked_score": self.reranked_score,
-            "path": self.path and str(self.path),
-        }
-        values = {"rank": self.rank, "name": self.name, "score": self.score}
-        return values | {name: value for name, value in optional.items() if value not in ("", None)}
+        return {name: value for name, value in to_plain(vars(self)).items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
@@ -57,7 +51,7 @@ class QueryHits:
 
 @dataclass(frozen=True)
 class IndexCounts:
-    """Number of images or texts that were searched, and changes of the index before."""
+    """Number of images or texts that were searched, and what updating the index changed before."""
 
     indexed: int
     new: int = 0
@@ -91,7 +85,7 @@ class SearchResult(Result):
 
     @property
     def title(self) -> str:
-        """Return the queries, separated by commas."""
+        """Queries of the search, separated by commas."""
         return ", ".join(answer.query for answer in self.answers)
 
     def blocks(self) -> Iterator[Block]:
@@ -165,7 +159,7 @@ class SearchResult(Result):
         ]
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that write each file format, by suffix."""
+        """Return by file suffix the functions that render the result as a file's text."""
         writers = super().writers() | {".csv": lambda: as_csv(self.records())}
         return {suffix: writers[suffix] for suffix in FILE_SUFFIXES}
 

@@ -20,7 +20,7 @@ from lemma.files import Progress, atomic_replace, data_home, real_path, text_has
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.report.numbers import pluralize
 from lemma.retrieval.embedding import Embedder
-from lemma.retrieval.index import ImageSource, Index, open_images, update_index
+from lemma.retrieval.index import Index, OpenedIndex, count_index, open_images, update_index
 from lemma.retrieval.result import Hit, IndexCounts, QueryHits, SearchResult
 from lemma.runs.load import Run
 
@@ -99,15 +99,12 @@ def search_run(run: Run, request: SearchRequest, progress: Progress | None = Non
 def _read_request_texts(
     texts: str | Path | Sequence[str], column: str | None, progress: Progress | None
 ) -> tuple[list[str], str]:
-    """Return the texts to search in and a description of their source.
-
-    `texts` are texts, a file (`column` of a table), or the name of a built-in set, whose captions are used.
-    """
+    """Return the texts to search in (of a file, a list or a built-in set), and a description of their source."""
     if not isinstance(texts, str | Path):
         return validate_texts(list(texts), "text"), "the given texts"
     if str(texts) in IMAGES:
         listing = list_images(str(texts), progress=progress)
-        return [caption for image in listing.images for caption in image.captions], str(texts)
+        return [caption for image in listing.examples for caption in image.captions], str(texts)
     return read_texts(Path(texts), column), str(texts)
 
 
@@ -143,7 +140,7 @@ def read_texts(path: Path, column: str | None = None) -> list[str]:
 
 @dataclass(frozen=True)
 class SearchQuery:
-    """A text or an image to search for, as a vector."""
+    """A text or an image to search for, with its vector."""
 
     name: str
     vector: Float32[np.ndarray, " shared"]
@@ -173,39 +170,24 @@ def image_query(embedder: Embedder, path: Path, crop_margins: bool = False) -> S
     return SearchQuery(path.name, embedder.image_vectors(pixels[None])[0], image=path)
 
 
-@dataclass(frozen=True)
-class OpenedIndex:
-    """An index with its images, if they still exist, and what was changed to update it."""
-
-    index: Index
-    images: ImageSource | None
-    counts: IndexCounts
-    notes: tuple[str, ...] = ()
-
-
 def open_index(
     embedder: Embedder, images: str | Path | None, folder: Path | None, progress: Progress | None = None
 ) -> OpenedIndex:
-    """Update and open the index of some images; without images, open the index in `folder` unchanged.
+    """Update and open the index of a folder or built-in set of images; without images, open the one in `folder`.
 
-    Args:
-        embedder: of the run.
-        images: a folder, the name of a built-in set, or None.
-        folder: of the index; by default one in the data folder.
-        progress: receives progress.
+    By default the index is in the data folder.
     """
     if images is None:
         assert folder is not None
         return _open_existing(embedder, folder)
     source = open_images(images, progress)
     key = text_hash(f"{embedder.fingerprint(source.crop_margins)} {source.name}")[:32]
-    updated = update_index(folder or data_home() / "indexes" / key, embedder, source, progress)
-    counts = _count_index(updated.index, updated.new, updated.removed)
-    if not counts.indexed:
-        unreadable = counts.unreadable
+    opened = update_index(folder or data_home() / "indexes" / key, embedder, source, progress)
+    if not opened.counts.indexed:
+        unreadable = opened.counts.unreadable
         example = f": {unreadable[0][0]}: {unreadable[0][1]}" if unreadable else ""
         raise DataError(f"{source.name}: it has no image that can be searched ({len(unreadable)} broken{example}).")
-    return OpenedIndex(updated.index, source, counts, (updated.note,) if updated.note else ())
+    return opened
 
 
 def _open_existing(embedder: Embedder, folder: Path) -> OpenedIndex:
@@ -222,12 +204,7 @@ def _open_existing(embedder: Embedder, folder: Path) -> OpenedIndex:
         source = open_images(index.header.images)
     except (DataError, OSError):  # it can be searched without them
         source = None
-    return OpenedIndex(index, source, _count_index(index))
-
-
-def _count_index(index: Index, new: int = 0, removed: int = 0) -> IndexCounts:
-    """Return the counts of an index: indexed, new and removed images, and unreadable files."""
-    return IndexCounts(len(index), new, removed, tuple((entry.name, entry.error) for entry in index.unreadable))
+    return OpenedIndex(index, source, count_index(index))
 
 
 # The nearest vectors
@@ -264,10 +241,6 @@ def find_nearest(
             candidates = np.arange(len(new))
             if len(scores[query]) == k:  # only those above the least score so far
                 candidates = np.flatnonzero(new > scores[query][-1])
-            if len(candidates) > k:
-                bound = np.partition(new[candidates], -k)[-k]
-                larger, equal = candidates[new[candidates] > bound], candidates[new[candidates] == bound]
-                candidates = np.sort(np.concatenate([larger, equal[: k - len(larger)]]))
             merged = np.concatenate([scores[query], new[candidates]])
             order = np.argsort(-merged, kind="stable")[:k]  # earlier rows come first among equals
             rows[query] = np.concatenate([rows[query], candidates + first])[order]
@@ -279,7 +252,7 @@ def find_nearest(
 def find_nearest_faiss(
     index: Index, queries: Float32[np.ndarray, "queries width"], k: int, num_probes: int | None = None
 ) -> NearestRows:
-    """Find the k nearest vectors in the `num_probes` cells nearest to each query, by default one cell in sixteen.
+    """Find the k nearest vectors with faiss, in the `num_probes` cells nearest to each query, by default 1 of 16.
 
     Vectors are divided among √n cells by k-means (Jégou et al. 2011, an inverted file without compression); if all
     cells are searched, the result is exact. The cells are stored in the index folder, and made again when the index
@@ -341,7 +314,7 @@ def search_images(
                 tokens = np.tile(query.tokens, (len(pixels), 1))
                 hits = rerank(hits, score_pairs(reranker, np.stack(pixels), tokens))
         answers.append(QueryHits(query.name, _number_hits(hits[:k]), query.note, query.image))
-    notes = list(opened.notes)
+    notes = [opened.note] if opened.note else []
     if reranker and any(hit.reranked_score is None for answer in answers for hit in answer.hits[:1]):
         notes.append("not re-ranked: that needs a text query, and the image files")
     elif reranker:
@@ -425,6 +398,6 @@ def rerank(hits: Sequence[Hit], scores: Float32[np.ndarray, " candidates"]) -> l
 
 
 def _rerank_note(model: CrossAttentionModel) -> str:
-    """Return a note on how many candidates were re-ranked."""
+    """Return a note on how many hits of each query the model re-ranks."""
     first = model.spec.candidates
     return f"the first {first} were re-ranked by attention between patches and words; the second score is its logit"

@@ -58,7 +58,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """Read the metadata of a safetensors file without its tensors."""
+    """Return the metadata of a safetensors file without reading its tensors."""
     with _explain_damage(path), safe_open(path, framework="pt") as file:
         metadata = parse_json((file.metadata() or {}).get(METADATA_KEY, "{}"))
         if not isinstance(metadata, dict):
@@ -67,7 +67,7 @@ def read_header(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read the tensors of a safetensors file, sorted by name, and its metadata; damage is a RunError.
+    """Return the tensors of a safetensors file, sorted by name, and its metadata; raise RunError if it is damaged.
 
     Each is copied: where safetensors puts one in memory depends on the file's header, and kernels round misaligned
     numbers differently.
@@ -79,7 +79,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 @contextmanager
 def _explain_damage(path: Path) -> Iterator[None]:
-    """Turn the errors of reading a file in this block into RunErrors that name it."""
+    """Turn errors of reading a file in the block into RunErrors that name the file."""
     try:
         path.open("rb").close()  # safetensors takes a file that it may not read for a missing one
         yield
@@ -95,13 +95,9 @@ def _explain_damage(path: Path) -> Iterator[None]:
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path, frozen: bool = False) -> None:
-    """Copy weights into a model's parameters; an unexpected name or shape is a RunError.
+    """Copy weights (name → tensor) into a model; raise RunError, which names `path`, unless names and shapes agree.
 
-    Args:
-        model: changed in place.
-        weights: by parameter name.
-        path: file that they are from, for errors.
-        frozen: whether the weights include those of frozen parameters.
+    `frozen` tells whether the weights include those of frozen parameters.
     """
     targets = named_weights(model, frozen)
     expected, actual = ({name: tuple(tensor.shape) for name, tensor in each.items()} for each in (targets, weights))
@@ -125,7 +121,7 @@ def write_weights(path: Path, weights: Mapping[str, Tensor], spec: ModelSpec, me
 
 
 def read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read weights and the settings of their spec from a file; a wrong checksum is a RunError."""
+    """Return the weights in a file by name, and their model's settings; raise RunError for a wrong checksum."""
     weights, metadata = read_tensors(path)
     if metadata.get("sha256") != _hash_weights(weights):
         raise RunError(f"{path} is damaged: its numbers do not have the SHA-256 written in its header.")
@@ -141,13 +137,9 @@ def weights_settings(spec: ModelSpec, method: Method | None = None) -> dict[str,
 
 
 def check_weights_spec(path: Path, trained: Mapping[str, Any], spec: ModelSpec, method: Method | None = None) -> None:
-    """Raise a RunError unless the settings in a weights file are those of the spec and the method.
+    """Raise RunError unless `trained`, the settings in the weights file `path`, are those of the spec and the method.
 
     Equal shapes would not tell, for instance, the number of heads. A setting newer than the file has its default there.
-
-    Args:
-        path: of the weights, for errors.
-        trained: settings that the file records.
     """
     expected = weights_settings(spec, method)
     with suppress(SpecError):
@@ -163,7 +155,7 @@ def check_weights_spec(path: Path, trained: Mapping[str, Any], spec: ModelSpec, 
 
 
 def _header_checksum(metadata: Mapping[str, Any]) -> str:
-    """Return a checksum of the metadata in a weights file's header."""
+    """Return the SHA-256 of the metadata in a weights file's header."""
     return text_hash(json.dumps(metadata, sort_keys=True))
 
 
@@ -181,7 +173,7 @@ def _hash_weights(weights: Mapping[str, Tensor]) -> str:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State of a run after a step: tensors in named groups, and plain values."""
+    """State of a run after a step: tensors by group and name, and JSON values."""
 
     step: int
     tensors: Mapping[str, Mapping[str, Tensor]]
@@ -189,7 +181,7 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write a checkpoint to `folder/step-N` and return its path; remove all but the last two."""
+    """Write a checkpoint to `folder/step-N`; return its path; remove all but the newest two."""
     folder.mkdir(exist_ok=True)
     path = folder / f"step-{checkpoint.step}"
     with atomic_replace(path) as temporary:
@@ -207,7 +199,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> Path:
 def list_checkpoints(folder: Path) -> list[Path]:
     """Return the paths of the checkpoints in a folder, oldest first, damaged ones included."""
     paths = [path for path in folder.glob("step-*") if path.name.removeprefix("step-").isdigit()]
-    return sorted(paths, key=_step)
+    return sorted(paths, key=_parse_step)
 
 
 def read_latest_checkpoint(folder: Path, warn: Callable[[str], None] = warnings.warn) -> Checkpoint | None:
@@ -240,7 +232,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def read_checksums(folder: Path) -> dict[str, Any]:
-    """Return the checksum and size of each file in a folder, by name, from the folder's manifest."""
+    """Return checksum and size of each file of a folder, by the file's name, from the folder's manifest."""
     checksums = read_json(folder / MANIFEST)
     if "sha256" in checksums:
         checksums = read_checked_json(folder / MANIFEST).get("files")
@@ -253,10 +245,10 @@ def remove_checkpoints_after(folder: Path, step: int) -> None:
     """Remove the checkpoints in a folder that are later than a step, from which the run resumes."""
     remove_stale_temp_files(folder)
     for path in list_checkpoints(folder):
-        if _step(path) > step:
+        if _parse_step(path) > step:
             remove_atomically(path)
 
 
-def _step(path: Path) -> int:
-    """Return the training step of a checkpoint from its path."""
+def _parse_step(path: Path) -> int:
+    """Return the step N of a checkpoint from its path `…/step-N`."""
     return int(path.name.removeprefix("step-"))

@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from tokenizers import Tokenizer as Engine
 from torch import Tensor, nn
@@ -57,14 +57,15 @@ class ExportResult(Result):
 
 
 def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> ExportResult:
-    """Export the run at `path` to a file or folder `out` of a format: merged, huggingface, gguf or peft."""
+    """Export the run at `path` to a file or folder `out` in the format `to`: merged, huggingface, gguf or peft."""
     if to not in FORMATS:
         raise SpecError(describe_unknown("export: format", to, FORMATS))
     folder = RunFolder.open(path)
     check_finished(folder)
     if to in ("merged", "peft") and folder.adaptation is None:
+        form = "merged" if to == "merged" else "written for peft"
         raise RunError(
-            f"{path} is not an adapted run: it has no base, and need not be {FORMATS[to].participle}. "
+            f"{path} is not an adapted run: it has no base, and need not be {form}. "
             f"To write it for transformers: lemma export {path} --to huggingface --out FOLDER"
         )
     check_not_base(folder, out)
@@ -73,11 +74,11 @@ def export_run(path: Path, to: str, out: Path, overwrite: bool = False) -> Expor
         check_run_target(out, overwrite)
     elif to != "gguf":
         check_export_target(out, overwrite)
-    return FORMATS[to].export(folder, out, overwrite)
+    return FORMATS[to](folder, out, overwrite)
 
 
 def load_merged_model(folder: RunFolder) -> nn.Module:
-    """Load the model of a finished run, with LoRA updates merged into its matrices."""
+    """Return the model of a finished run, with LoRA updates merged into its matrices."""
     model = load_model(folder)
     return merge_lora(model) if folder.adaptation else model
 
@@ -88,7 +89,7 @@ def _export_merged(folder: RunFolder, out: Path, overwrite: bool) -> ExportResul
 
 
 def _load_text_model(folder: RunFolder) -> tuple[dict[str, Tensor], Tokenizer]:
-    """Return the merged weights of a run by name, and its tokenizer; a run without a tokenizer is a RunError."""
+    """Return the merged weights of a run by name, and its tokenizer; raise RunError without a tokenizer."""
     model, tokenizer = load_merged_model(folder), folder.vocabulary()
     if not isinstance(tokenizer, Tokenizer):
         raise RunError(f"{folder.path} is of the family {folder.spec.family}, which other libraries have no form for.")
@@ -136,18 +137,11 @@ def _export_peft(folder: RunFolder, out: Path, overwrite: bool) -> ExportResult:
     return _make_result(out, "a folder for peft", named_weights(model))
 
 
-class Format(NamedTuple):
-    """A format of exports: what is said of a run in it, and the function that writes it."""
-
-    participle: str
-    export: Callable[[RunFolder, Path, bool], ExportResult]
-
-
-FORMATS = {
-    "merged": Format("merged", _export_merged),
-    "huggingface": Format("written for transformers", _export_huggingface),
-    "gguf": Format("written as GGUF", _export_gguf),
-    "peft": Format("written for peft", _export_peft),
+FORMATS: dict[str, Callable[[RunFolder, Path, bool], ExportResult]] = {
+    "merged": _export_merged,
+    "huggingface": _export_huggingface,
+    "gguf": _export_gguf,
+    "peft": _export_peft,
 }
 
 
@@ -236,7 +230,7 @@ def import_run(path: Path, peft_folder: Path, out: Path, overwrite: bool = False
 
 
 def _can_be_reloaded(folder: RunFolder, model: nn.Module) -> bool:
-    """Return whether the adapted run in `folder`, built from its method, has this model's weights and scales."""
+    """Return whether a model built from the spec and method of `folder` has the shapes and LoRA scales of `model`."""
 
     def scales(model: nn.Module) -> list[float]:
         """Return the scale of each LoRA update."""
@@ -247,9 +241,9 @@ def _can_be_reloaded(folder: RunFolder, model: nn.Module) -> bool:
 
 
 def _write_merged_run(folder: RunFolder, model: nn.Module, out: Path, overwrite: bool, origin: str) -> ExportResult:
-    """Write a model as a run in `out` without a base; other data come from the run `folder`.
+    """Write a model as a run in `out` without a base; spec, recipe, data and tokenizer are those of `folder`.
 
-    `origin` is the sentence part of its summary that says how it was made.
+    `origin` is the part of a sentence in its summary that says how it was made.
     """
     merged = RunFolder(out, folder.spec, folder.recipe, folder.data, folder.data_hash)
     weights = named_weights(model, include_frozen=True)
@@ -260,12 +254,12 @@ def _write_merged_run(folder: RunFolder, model: nn.Module, out: Path, overwrite:
 
 
 def _build_summary(folder: RunFolder, out: Path, origin: str) -> dict[str, Any]:
-    """Return the summary of a run made from another: with the path `out`, and `origin` as how it was made."""
+    """Return the summary of `folder`, changed for a run made from it: path `out`, and `origin` as how it was made."""
     return {**(folder.summary() or {}), "path": str(out), "made": origin}
 
 
 def _make_result(out: Path, description: str, weights: Mapping[str, Tensor]) -> ExportResult:
-    """Return the result of an export: its path and description, the number of weights, the bytes of its files."""
+    """Return the result of an export to `out`, with the number of weights and the bytes of its files."""
     files = [out] if out.is_file() else [file for file in out.rglob("*") if file.is_file()]
     parameters = sum(tensor.numel() for tensor in weights.values())
     return ExportResult(out, description, parameters, sum(file.stat().st_size for file in files))

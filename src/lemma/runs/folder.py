@@ -71,7 +71,7 @@ TRAINING = "training"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run on disk, with its spec, recipe, data and adaptation; its other files are read by methods."""
+    """A run on disk: spec, recipe, data and adaptation as attributes, other files read by methods."""
 
     path: Path
     spec: ModelSpec
@@ -88,7 +88,7 @@ class RunFolder:
         has_lock: bool = False,
         result: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None,
     ) -> Self:
-        """Write a new run atomically; what is already at its path is an error, unless it is a run to `overwrite`.
+        """Write a new run atomically; raise RunError if its path is taken, unless by a run and `overwrite`.
 
         Args:
             has_lock: Whether the caller holds the `write_lock`.
@@ -136,7 +136,8 @@ class RunFolder:
             recipe_settings, spec_settings = read_toml(path / RECIPE), read_toml(path / SPEC)
             data_settings = recipe_settings.pop("data", {})
             data_hash = str(data_settings.pop("hash", ""))
-            check_unchanged(path, overrides)
+            for _, message in find_changed_files(path, overrides):
+                raise RunError(message)
             check_plugins_installed(spec_settings, path)
             spec = read_model(spec_settings, str(path / SPEC))
             recipe = Recipe.read(recipe_settings, f"{path / RECIPE}: recipe")
@@ -155,7 +156,7 @@ class RunFolder:
 
     @property
     def metrics(self) -> "Metrics":
-        """The file metrics.jsonl."""
+        """The rows of metrics.jsonl."""
         return Metrics(self.path / METRICS)
 
     @property
@@ -170,7 +171,7 @@ class RunFolder:
 
     @property
     def is_resumable(self) -> bool:
-        """True if training can continue: from a checkpoint, or from the start if it was killed before the first one.
+        """True if training can continue: from a checkpoint, or from the start if there is none yet.
 
         A folder that has neither was cut off while an earlier version wrote an export, or has lost files.
         """
@@ -192,7 +193,7 @@ class RunFolder:
             raise RunError(self.incomplete_message())
 
     def incomplete_message(self) -> str:
-        """Return the error message for a run that is neither finished nor resumable."""
+        """Return the error message about a run that is neither finished nor resumable."""
         return (
             f"{self.path} is incomplete: it has no {SUMMARY} and no checkpoint to resume from. "
             "Write it again with --overwrite, or remove it."
@@ -202,12 +203,8 @@ class RunFolder:
         """Read the summary of a finished run; None if the run is not finished."""
         if not self.is_finished:
             return None
-        manifest = read_manifest(self.path)
-        if SUMMARY in manifest.get("sealed", ()):
-            return read_checked_json(self.path / SUMMARY)
-        if expected := manifest["files"].get(SUMMARY):  # of an earlier version
-            verify_file(self.path / SUMMARY, expected, MANIFEST)
-        return read_json(self.path / SUMMARY)
+        has_checksums = (self.path / MANIFEST).exists()  # not in version 0.1
+        return (read_checked_json if has_checksums else read_json)(self.path / SUMMARY)
 
     def base(self) -> "RunFolder":
         """Open the run or pretrained model that this run was adapted from."""
@@ -275,14 +272,14 @@ class RunFolder:
     def finish(self, weights: Mapping[str, Tensor], summary: Mapping[str, Any]) -> None:
         """Write the final weights, by name, and then the summary, which marks the run as finished.
 
-        The summary has its checksum in itself, so that the one of an earlier end stays valid until it is replaced.
+        The summary holds its own checksum, so that the one of an earlier end stays valid until it is replaced.
         """
         write_weights(self.path / WEIGHTS, weights, self.spec, self.method)
         self._write_manifest(self.path, {METRICS: self.metrics.sync()})
         write_checked_json(self.path / SUMMARY, summary)
 
     def _write_manifest(self, folder: Path, final_files: Mapping[str, Any] | None = None) -> None:
-        """Write the manifest with the content of the TOML files and checksums of other files in `folder`.
+        """Write the manifest: content of the TOML files, and checksums of other files in `folder`.
 
         `final_files` are checksums of files that only a finished run has; None while training goes on.
         """
@@ -292,7 +289,6 @@ class RunFolder:
         manifest = {
             "files": {**files, **(final_files or {})},
             "tables": tables,
-            "sealed": [SUMMARY],
             TRAINING: final_files is None,
         }
         write_checked_json(folder / MANIFEST, manifest)
@@ -372,11 +368,9 @@ class Metrics:
         return file_checksum(self.path)
 
     def check(self, expected: Mapping[str, Any] | None, manifest_name: str) -> None:
-        """Raise a RunError if the beginning of the file does not have a checksum.
+        """Raise RunError unless the file begins with the bytes of which `expected` has number and SHA-256, if any.
 
-        Args:
-            expected: checksum and number of bytes; None for no check.
-            manifest_name: file that the checksum is from, for errors.
+        `manifest_name` is the file that `expected` is from, for the message.
         """
         if not expected:
             return
@@ -404,18 +398,18 @@ def write_lock(folder: Path) -> Iterator[None]:
 
 
 def is_run(path: Path) -> bool:
-    """Return whether a path is a run: a run folder, or a pretrained model in a folder, in a file or by name."""
+    """Return whether a path is a run folder, or a pretrained model in a folder, in a file or by name."""
     restore_moved_folder(path)
     return exists(path / SPEC) or is_pretrained(path)
 
 
 def _read_table(folder: Path, name: str) -> dict[str, Any]:
-    """Read the TOML file `name` of a run folder, without the path of the base, which may change."""
+    """Return the content of the TOML file `name` of a run folder, without the path of the base, which may change."""
     return {key: value for key, value in read_toml(folder / name).items() if (name, key) != (ADAPTATION, "base")}
 
 
 def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
-    """Read a run's manifest: checksums of files under "files", content of TOML files under "tables"."""
+    """Return a run's manifest: checksums of files under "files", content of TOML files under "tables"."""
     if not (path / MANIFEST).exists():
         return {"files": {}, "tables": {}}
     manifest = read_checked_json(path / MANIFEST)
@@ -424,16 +418,10 @@ def read_manifest(path: Path) -> dict[str, dict[str, Any]]:
     return manifest
 
 
-def check_unchanged(path: Path, overrides: Collection[str] = ()) -> None:
-    """Raise a RunError if a file of a run was changed; settings of the recipe in `overrides` may differ."""
-    for _, message in find_changed_files(path, overrides):
-        raise RunError(message)
-
-
 def find_changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield (file name, message) for each file of a run that was changed or removed since it was written.
+    """Yield (file name, message) for each described file of a run that was changed or removed since it was written.
 
-    Settings of the recipe in `overrides` may differ.
+    Settings of the recipe named in `overrides` may differ.
     """
     manifest = read_manifest(path)
     for name, expected in manifest["tables"].items():
@@ -465,10 +453,7 @@ def find_changed_files(path: Path, overrides: Collection[str] = ()) -> Iterator[
 
 
 def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
-    """Raise a RunError if a spec uses a family or positions of a plugin that is not installed.
-
-    `path` is the run, for errors.
-    """
+    """Raise RunError if the settings `spec` of the run at `path` name a family or positions of a missing plugin."""
     for noun, name in plugin_names(spec):
         group = PLUGIN_FAMILIES if noun == "family" else PLUGIN_POSITIONS
         if name not in group.reserved_names() and not group.provides(name):
@@ -479,7 +464,7 @@ def check_plugins_installed(spec: Mapping[str, Any], path: Path) -> None:
 
 
 def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield ("family" or "positions", name) for each that the settings of a spec use, nested ones included.
+    """Yield ("family" or "positions", its name) for each that the settings of a spec use, nested ones included.
 
     >>> list(plugin_names({"family": "classifier", "body": {"family": "bag", "positions": {"kind": "fading"}}}))
     [('family', 'classifier'), ('family', 'bag'), ('positions', 'fading')]
@@ -494,7 +479,7 @@ def plugin_names(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def is_started(path: Path) -> bool:
-    """Return whether a path holds more than the files that a killed process leaves while it creates a run folder.
+    """Return whether a path holds more than what a process leaves that is killed while creating a run folder.
 
     Such a process leaves nothing, an empty folder, temporary files, or the files that are written before the recipe.
     """

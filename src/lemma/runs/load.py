@@ -42,7 +42,7 @@ TOWERS = "towers."
 
 
 def build_run_uninitialized(folder: RunFolder) -> nn.Module:
-    """Build the model of a run for `load_weights`: initial weights are not drawn, those of a base are loaded.
+    """Return the model of a run for `load_weights`: initial weights are not drawn, those of a base are loaded.
 
     The random state of the caller stays as it is, whatever an adaptation or the family of a plugin draws.
     """
@@ -53,12 +53,9 @@ def build_run_uninitialized(folder: RunFolder) -> nn.Module:
 def build_initial_model(
     folder: RunFolder, dropout: float = 0.0, builder: Callable[..., nn.Module] = build
 ) -> nn.Module:
-    """Build the model of a run before training: with new weights, or with those of its base and its adaptation.
+    """Return the model of a run before training: with new weights, or adapted, with the weights of its base.
 
-    Args:
-        folder: the run.
-        dropout: rate for training.
-        builder: function of a spec and the dropout that builds the model.
+    `builder` builds a model from a spec and a dropout.
     """
     if folder.adaptation is None:
         return builder(folder.spec, dropout)
@@ -74,7 +71,7 @@ def build_initial_model(
 
 
 def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
-    """Return name patterns of the parameters that are trained with any adaptation method.
+    """Return patterns of the names of the parameters that are trained with any adaptation method.
 
     They are a classifier's head and the new layers of a re-ranker; with the method `frozen` also a language model's
     output layer, or a dual encoder's projections to the shared space.
@@ -89,7 +86,7 @@ def always_trainable(spec: ModelSpec, method: Method) -> tuple[str, ...]:
 
 
 def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Path) -> None:
-    """Copy the weights of a base into a model, or into the part of a classifier or re-ranker that the base is.
+    """Copy the weights of a base into a model, or into the part that a classifier or re-ranker has from the base.
 
     Weights that the part does not have are ignored; `path` is the base, for errors.
     """
@@ -103,12 +100,12 @@ def load_base_weights(model: nn.Module, weights: Mapping[str, Tensor], path: Pat
 
 
 def _weights_under(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Return the weights whose name starts with a prefix, by the rest of the name."""
+    """Return the weights whose names start with a prefix, with the prefix removed from the names."""
     return {name.removeprefix(prefix): tensor for name, tensor in weights.items() if name.startswith(prefix)}
 
 
 def read_merged_weights(folder: RunFolder) -> dict[str, Tensor]:
-    """Read all weights of a finished run by name, with LoRA updates merged into their matrices."""
+    """Return all weights of a finished run by name, with LoRA updates merged into their matrices."""
     check_finished(folder)
     if isinstance(folder, PretrainedRun):
         return named_weights(folder.source.model(), include_frozen=True)
@@ -120,7 +117,7 @@ def read_merged_weights(folder: RunFolder) -> dict[str, Tensor]:
 
 
 def load_model(folder: RunFolder) -> nn.Module:
-    """Load the model of a finished run; LoRA updates and adapters stay separate modules."""
+    """Return the model of a finished run; LoRA updates and adapters stay separate modules."""
     if isinstance(folder, PretrainedRun):
         return folder.source.model()
     model = build_run_uninitialized(folder)
@@ -201,7 +198,7 @@ Kind = TypeVar("Kind", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model with its spec, recipe, data and vocabulary."""
+    """A trained model in memory, with its spec, recipe, data and vocabulary."""
 
     path: Path
     spec: ModelSpec
@@ -217,17 +214,17 @@ class Run:
 
     @property
     def model(self) -> LanguageModel:
-        """The language model; a run of another kind is an error that says how to use it."""
+        """The language model; for a run of another kind, raises a RunError that says how to use it."""
         return self.require(LanguageModel, "a language model")
 
     def require(self, model_class: type[Kind], expected: str, hint: str = "") -> Kind:
-        """Return the model if it is of a class; otherwise raise a RunError that says how to use the run.
+        """Return the model if it is of `model_class`, else raise a RunError that says how to use the run.
 
-        Of a re-ranker, the dual encoder inside it counts too.
+        For a re-ranker, the dual encoder inside it counts too.
 
         Args:
-            expected: The expected model in words.
-            hint: How to get it; "{}" stands for the path of the run.
+            expected: The expected kind of model in words, for the message.
+            hint: How to get one; "{}" stands for the path of the run.
         """
         if isinstance(self.module, model_class):
             return self.module
@@ -238,7 +235,7 @@ class Run:
         raise RunError(f"{message} It is {self.spec.usage.format(path)} {hint.format(path)}".rstrip())
 
     def merge_lora(self) -> "Run":
-        """Return a copy of the run with LoRA updates merged into the matrices, which is as fast as the base.
+        """Return a copy of the run with LoRA updates merged into the matrices, which runs as fast as the base.
 
         A model with hooks or patched forwards is used as it is, since a copy would not call them.
         """
@@ -247,7 +244,7 @@ class Run:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer; a run without one, such as a parser's, is an error."""
+        """The tokenizer; raises a RunError for a run without one, such as a parser's."""
         if self.vocabulary is None:
             raise RunError(f"{self.path} holds {self.spec.usage.format(quote(str(self.path)))}")
         if not isinstance(self.vocabulary, Tokenizer):
@@ -266,7 +263,7 @@ class Run:
 
     @property
     def lexicon(self) -> Lexicon:
-        """Words and relations of a parser; a run of another kind is an error."""
+        """Words and relations of a parser; raises a RunError for a run of another kind."""
         if not isinstance(self.vocabulary, Lexicon):
             raise RunError(f"{self.path} holds a model of the family {self.spec.family}, which has no lexicon.")
         return self.vocabulary
@@ -307,7 +304,7 @@ def load(path: Path | str, device: str = "cpu") -> Run:
 
 
 def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]:
-    """Return the weights of a run by name, and None, or a note if they are those of a checkpoint."""
+    """Return the weights of a run by name, and None; if unfinished, those of a checkpoint, and a note about that."""
     folder.check_complete()
     if not folder.is_finished:
         command = f"lemma train --resume {quote(str(folder.path))}"
@@ -321,7 +318,7 @@ def _read_run_weights(folder: RunFolder) -> tuple[dict[str, Tensor], str | None]
 
 
 def _checkpoint_weights(folder: RunFolder, reason: str) -> tuple[dict[str, Tensor], str]:
-    """Return the weights of the last good checkpoint by name, and a note that begins with `reason`."""
+    """Return the weights of the last good checkpoint by name, and a note about that, which begins with `reason`."""
     checkpoint = read_latest_checkpoint(folder.checkpoints)
     if checkpoint is None:
         raise RunError(f"{reason} There is no checkpoint to take weights from either.")

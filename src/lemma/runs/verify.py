@@ -1,9 +1,10 @@
 """Comparison of files with their checksums: of a run, of a study and its runs, of the caches."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +13,7 @@ from lemma.data.store import TOKENS_FILE, TokenStore
 from lemma.errors import LemmaError, MemoryLimitError, RunError
 from lemma.files import PARTIAL_SUFFIX, read_checked_json, read_json, unreadable_error, verify_file
 from lemma.hub.pretrained import CHECKSUMS, change_since_opened, verify_pretrained_file
-from lemma.report.result import Block, Result, Table, Text
+from lemma.report.result import Block, Result, Table, Text, to_plain
 from lemma.runs.checkpoint import MANIFEST, list_checkpoints, read_checkpoint, read_checksums, read_weights
 from lemma.runs.folder import (
     ADAPTATION,
@@ -50,7 +51,7 @@ class CheckedFile:
 
 @dataclass(frozen=True)
 class Verification(Result):
-    """Files of a run or a cache compared with their checksums."""
+    """The files of a folder compared with their checksums."""
 
     title = "Files compared with their checksums"
     json_names = ("path", "right", "files")
@@ -65,10 +66,10 @@ class Verification(Result):
 
     def records(self) -> list[dict[str, Any]]:
         """Return one dictionary per file: path, bytes, state and, if it is damaged, the reason."""
-        return [asdict(file) for file in self.files]
+        return [to_plain(file) for file in self.files]
 
     def blocks(self) -> Iterator[Block]:
-        """Yield a table of files with their state, and the reasons of damages."""
+        """Yield a table of the files, the reasons for damage, and the number of damaged files."""
         rows = [(file.path, f"{file.bytes:,}", file.state) for file in self.files]
         yield Table(("file", "bytes", ""), rows, left=(0, 2), breakable=(0,))
         for file in self.files:
@@ -79,12 +80,12 @@ class Verification(Result):
 
 
 def verify_folder(path: Path) -> Verification:
-    """Compare every file of a run, a study, an export, or all runs below a folder with its checksum."""
+    """Compare the files of a run, a study, an export, or all runs below a folder with their checksums."""
     check_utf8_path(path)
     if is_run(path):
-        return Verification(path, tuple(_run_files(path, path)))
+        return make_verification(path, _check_run(path))
     if exists(path / CHECKSUMS):  # of peft
-        return Verification(path, tuple(_export_files(path, (), path)))
+        return make_verification(path, _check_export(path, ()))
     if not exists(path) or not path.is_dir():
         raise RunError(f"{path}: there is no such folder. Give a run, a study's folder or an index.")
     try:
@@ -96,85 +97,90 @@ def verify_folder(path: Path) -> Verification:
     studies = sorted(folder for folder in folders if not any(folder.is_relative_to(run) for run in runs))
     if not runs and not studies:
         raise RunError(f"{path} holds no run, no study and no index, and so has no checksums.")
-    study_files = [file for study in studies for file in _study_files(study, runs, path)]
-    return Verification(path, (*study_files, *(file for run in runs for file in _run_files(run, path))))
+    study_files = (file for study in studies for file in _check_study(study, runs))
+    return make_verification(path, chain(study_files, (file for run in runs for file in _check_run(run))))
 
 
 def verify_home(home: Path) -> Verification:
     """Compare the cached files in the data home with their checksums; damaged ones are replaced at their next use."""
-    files: list[CheckedFile] = []
+    checks: list[Iterable[CheckedFile]] = []
     patterns = (f"stores/*/{STORE}", "tokenizers/*.json", "counts/*.json")
     for path in sorted(path for pattern in patterns for path in home.glob(pattern)):
         if b'"sha256"' not in path.read_bytes():  # of an earlier version of Lemma, and not used any more
-            files.append(_checked_file(path, home, "no checksum"))
+            checks.append([_checked_file(path, "no checksum")])
         elif path.name == STORE:
-            files += check_files([path, path.with_name(TOKENS_FILE)], home, lambda path=path: TokenStore(path.parent))
+            checks.append(check_files([path, path.with_name(TOKENS_FILE)], partial(TokenStore, path.parent)))
         else:
-            files += check_files([path], home, lambda path=path: read_checked_json(path))
-    return Verification(home, tuple(files))
+            checks.append(check_files([path], partial(read_checked_json, path)))
+    return make_verification(home, chain.from_iterable(checks))
 
 
-def _study_files(study: Path, runs: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a study except its runs: those in its manifest, and measurements with checksums.
+def make_verification(root: Path, files: Iterable[CheckedFile]) -> Verification:
+    """Return the verification of `root` from its checked files; paths in it become relative to it."""
 
-    Args:
-        study: folder of the study.
-        runs: folders of all runs, whose results are next to them.
-        root: folder that reported paths are relative to.
+    def shorten(path: Path) -> str:
+        if path == root:  # a model may be a single file
+            return path.name
+        return str(path.relative_to(root) if path.is_relative_to(root) else path)
+
+    return Verification(root, tuple(replace(file, path=shorten(Path(file.path))) for file in files))
+
+
+def _check_study(study: Path, runs: Sequence[Path]) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a study except its runs: those in its manifest, and measurements.
+
+    Results of the runs are files next to their folders, `runs`.
     """
     has_manifest = (study / MANIFEST).exists()  # it is written last, and not by version 0.1
     if has_manifest:
-        yield from check_files([study / MANIFEST], root, lambda: read_checksums(study))
+        yield from check_files([study / MANIFEST], lambda: read_checksums(study))
         with suppress(RunError):
             for name, expected in read_checksums(study).items():
-                yield from check_files([study / name], root, partial(verify_file, study / name, expected, MANIFEST))
+                yield from check_files([study / name], partial(verify_file, study / name, expected, MANIFEST))
     run_results = [run.with_name(f"{run.name}.json") for run in runs if run.is_relative_to(study)]
     measurements = {path for pattern in MEASUREMENT_FILES for path in study.glob(pattern)}
     for path in sorted({*filter(exists, run_results), *measurements}):
         if has_manifest or b'"sha256"' in path.read_bytes():
-            yield from check_files([path], root, partial(read_checked_json, path))
+            yield from check_files([path], partial(read_checked_json, path))
         else:
-            yield _checked_file(path, root, "no checksum")
+            yield _checked_file(path, "no checksum")
 
 
-def _run_files(run: Path, root: Path) -> Iterator[CheckedFile]:
-    """Yield the check of each file of a run, and of whether it can be opened; reported paths are relative to `root`."""
+def _check_run(run: Path) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a run or pretrained model; a run that cannot be opened has a damaged file."""
     try:
         folder, message = RunFolder.open(run), ""
     except LemmaError as error:
         folder, message = None, str(error)
     if isinstance(folder, PretrainedRun):
-        files = list(_pretrained_files(folder, root))
+        files = list(_check_pretrained(folder))
     else:
-        files = list(_run_folder_files(run, folder, root))
+        files = list(_check_run_folder(run, folder))
     yield from files
     if message and all(file.state != "damaged" for file in files):
         path = next((run / name for name in sorted(RUN_FILES) if name in message), run)
-        yield _checked_file(path, root, "damaged", message)
+        yield _checked_file(path, "damaged", message)
 
 
-def _pretrained_files(folder: PretrainedRun, root: Path) -> Iterator[CheckedFile]:
-    """Yield the check of each file of a pretrained model, as far as checksums are known; paths relative to `root`."""
+def _check_pretrained(folder: PretrainedRun) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a pretrained model, as far as checksums are known."""
     files = [*folder.source.files, *folder.source.extra_files]
     if (files[0].parent / CHECKSUMS).exists():
-        yield from _export_files(files[0].parent, files, root)
+        yield from _check_export(files[0].parent, files)
         return
     changes = {file: change for file in files if (change := change_since_opened(file))}
     if changes:
         for file in files:
-            yield _checked_file(file, root, "damaged" if file in changes else "no checksum", changes.get(file, ""))
+            yield _checked_file(file, "damaged" if file in changes else "no checksum", changes.get(file, ""))
         return
     note = "Lemma did not write this model, and has no checksums of it. The SHA-256 over its files is now "
-    yield from check_files(files, root, lambda: folder.source.model(), f"{note}{folder.source.hash}.")
+    yield from check_files(files, lambda: folder.source.model(), f"{note}{folder.source.hash}.")
 
 
-def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a run folder by its manifest and their own checksums, and report temporary files.
+def _check_run_folder(run: Path, folder: RunFolder | None) -> Iterator[CheckedFile]:
+    """Yield the check of each file of a run folder, by its manifest and own checksums, and each temporary file.
 
-    Args:
-        run: path of the folder.
-        folder: the opened run; None if it cannot be opened.
-        root: folder that reported paths are relative to.
+    `folder` is the opened run, None if it cannot be opened.
     """
     try:
         manifest, changes = read_manifest(run), dict(find_changed_files(run))
@@ -182,10 +188,10 @@ def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterat
         manifest, changes = {"files": {}, "tables": {}}, {MANIFEST: str(error)}
     names = [*manifest["tables"], *(name for name in manifest["files"] if name not in (METRICS, SUMMARY)), MANIFEST]
     for name in dict.fromkeys(name for name in names if (run / name).exists() or name in changes):
-        yield _checked_file(run / name, root, "damaged" if name in changes else "good", changes.get(name, ""))
+        yield _checked_file(run / name, "damaged" if name in changes else "good", changes.get(name, ""))
     if not (run / MANIFEST).exists():
         note = f"{run} was written by an earlier version of Lemma, which kept no checksums of descriptions."
-        yield _checked_file(run / SPEC, root, "no checksum", note)
+        yield _checked_file(run / SPEC, "no checksum", note)
     checks: dict[str, Callable[[], object]] = {
         WEIGHTS: lambda: read_weights(run / WEIGHTS),
         METRICS: Metrics(run / METRICS).rows,
@@ -193,46 +199,39 @@ def _run_folder_files(run: Path, folder: RunFolder | None, root: Path) -> Iterat
     }
     for name, check in checks.items():
         if (run / name).exists() or (name == WEIGHTS and folder is not None and folder.is_finished):
-            yield from check_files([run / name], root, check)
+            yield from check_files([run / name], check)
     if folder is not None and not folder.is_finished and not folder.is_resumable:
-        yield _checked_file(run / SUMMARY, root, "damaged", folder.incomplete_message())
+        yield _checked_file(run / SUMMARY, "damaged", folder.incomplete_message())
     if folder is not None and folder.adaptation is not None:
-        yield from check_files([run / ADAPTATION], root, lambda: check_base_hash(folder, folder.base()))
+        yield from check_files([run / ADAPTATION], lambda: check_base_hash(folder, folder.base()))
     for checkpoint in list_checkpoints(run / "checkpoints"):
         files = [checkpoint / MANIFEST]
         with suppress(RunError):
             files += [checkpoint / name for name in read_checksums(checkpoint)]
-        yield from check_files(files, root, partial(read_checkpoint, checkpoint))
+        yield from check_files(files, partial(read_checkpoint, checkpoint))
     for path in sorted(run.rglob(f".*{PARTIAL_SUFFIX}")):
         note = f"{path} was left by a process that was killed, or is being written."
-        yield _checked_file(path, root, "left over", note)
+        yield _checked_file(path, "left over", note)
 
 
-def _export_files(folder: Path, files: Sequence[Path], root: Path) -> Iterator[CheckedFile]:
-    """Check the files of a folder that Lemma wrote for another library.
-
-    Args:
-        folder: with a list of checksums.
-        files: to check in addition to those in the list.
-        root: folder that reported paths are relative to.
-    """
+def _check_export(folder: Path, files: Sequence[Path]) -> Iterator[CheckedFile]:
+    """Yield the check of each file in an export's list of checksums, and of `files`."""
     manifest = folder / CHECKSUMS
-    yield from check_files([manifest], root, partial(read_checked_json, manifest))
+    yield from check_files([manifest], partial(read_checked_json, manifest))
     paths = dict.fromkeys(files)
     with suppress(RunError):
         paths |= dict.fromkeys(folder / str(name) for name in read_checked_json(manifest).get("files", {}))
     for path in paths:
-        yield from check_files([path], root, partial(verify_pretrained_file, path))
+        yield from check_files([path], partial(verify_pretrained_file, path))
 
 
-def check_files(paths: list[Path], root: Path, check: Callable[[], object], note: str = "") -> Iterator[CheckedFile]:
-    """Run a check of several files and yield a result for each: good, damaged, or without a checksum.
+def check_files(paths: list[Path], check: Callable[[], object], note: str = "") -> Iterator[CheckedFile]:
+    """Call `check`, which checks several files, and yield a result for each: good, damaged, or without a checksum.
 
     Args:
-        paths: of the files; the one that the error names is damaged, or all if it names none.
-        root: folder that reported paths are relative to.
-        check: raises a LemmaError for damage.
-        note: reason why the files have no checksum; "" if they have.
+        paths: Paths of the files; the one that the error names is damaged, or all if it names none.
+        check: Raises a LemmaError for damage.
+        note: Reason why the files have no checksum; "" if they have.
     """
     try:
         check()
@@ -243,17 +242,12 @@ def check_files(paths: list[Path], root: Path, check: Callable[[], object], note
         damaged = [path for path in paths if str(path) in message] or paths
         for path in paths:
             state = "damaged" if path in damaged else "good"
-            yield _checked_file(path, root, state, message if path == damaged[0] else "")
+            yield _checked_file(path, state, message if path == damaged[0] else "")
         return
     for path in paths:
-        yield _checked_file(path, root, "no checksum" if note else "good", note if path == paths[0] else "")
+        yield _checked_file(path, "no checksum" if note else "good", note if path == paths[0] else "")
 
 
-def _checked_file(path: Path, root: Path, state: State, note: str = "") -> CheckedFile:
-    """Return the result `state` of a file, with its path relative to `root`, its size and the reason `note`."""
-    name = str(path)
-    if path == root:  # a model may be a single file
-        name = path.name
-    elif path.is_relative_to(root):
-        name = str(path.relative_to(root))
-    return CheckedFile(name, path.stat().st_size if path.exists() else 0, state, note)
+def _checked_file(path: Path, state: State, note: str = "") -> CheckedFile:
+    """Return the `CheckedFile` of a path: its size, `state`, and the reason for that, `note`."""
+    return CheckedFile(str(path), path.stat().st_size if path.exists() else 0, state, note)

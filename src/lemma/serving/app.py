@@ -1,12 +1,14 @@
 """The ASGI application: an API compatible with OpenAI's, and the workbench page."""
 
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import PlainTextResponse
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
 
 from lemma.errors import LemmaError
@@ -14,19 +16,20 @@ from lemma.runs.load import Run
 from lemma.serving.formats import error_response, json_response
 from lemma.serving.guard import RequestGuard
 from lemma.serving.jobs import embed_texts
-from lemma.serving.pages import ERRORS, add_description, add_pages, body_schema
+from lemma.serving.pages import DESCRIPTION, ERRORS, add_description, add_pages
 from lemma.serving.requests import (
     ApiError,
     ChatRequest,
     CompletionRequest,
     EmbeddingRequest,
+    JsonRequest,
     Limits,
-    RequestType,
     check_api_key,
     to_api_error,
+    to_field_error,
 )
 from lemma.serving.runs import Precision, RunSource, find_run
-from lemma.serving.service import INTERNAL_ERROR, Service, await_with_client, complete, read_body
+from lemma.serving.service import INTERNAL_ERROR, Service, await_with_client, complete
 
 
 def application(
@@ -40,9 +43,9 @@ def application(
     """Return the ASGI application that serves runs.
 
     Args:
-        load: loads a run from its folder; returns a loaded one as it is.
-        hosts: host names it answers to; all by default.
-        api_key: key that every route needs.
+        load: Loads a run from its folder; returns a loaded one as it is.
+        hosts: Host names it answers to; by default all.
+        api_key: Key that every request needs.
     """
     check_api_key(api_key)
     service = Service(runs, load, precision, limits or Limits())
@@ -52,26 +55,46 @@ def application(
         yield
         service.close()
 
-    # FastAPI's documentation pages would need the network
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan, responses=ERRORS)
-    app.state.service, app.state.served = service, service.served
+    app = FastAPI(
+        title="Lemma",
+        description=DESCRIPTION,
+        version="1",
+        docs_url=None,  # FastAPI's own pages would need the network
+        redoc_url=None,
+        lifespan=lifespan,
+        responses=ERRORS,
+        dependencies=[Depends(HTTPBearer(auto_error=False))]
+        if api_key
+        else [],  # for the document; the guard checks it
+    )
+    app.state.service = service
+    app.router.route_class = JsonRoute
     _add_error_handlers(app)
     _add_api(app, service)
     add_pages(app, service)
-    add_description(app, list(service.served), bool(api_key))
+    add_description(app, list(service.served))
     app.add_middleware(RequestGuard, hosts=hosts, api_key=api_key, metrics=service.metrics)
     return app
+
+
+class JsonRoute(APIRoute):
+    """A route that reads the body of a request as a `JsonRequest`, unless the server is stopping."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the function that answers a request of this route."""
+        answer = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            if self.body_field:
+                request.app.state.service.check_running()
+            return await answer(JsonRequest(request.scope, request.receive))
+
+        return handle
 
 
 def _add_api(app: FastAPI, service: Service) -> None:
     """Add the routes of the OpenAI-compatible API (/v1/…) to the application."""
     served = service.served
-
-    def body_of(request_type: type[RequestType]) -> Any:
-        async def read(request: Request) -> RequestType:
-            return await read_body(request, request_type, service)
-
-        return Depends(read)
 
     @app.get("/v1/models", summary="The runs that are served")
     async def models() -> Response:
@@ -81,16 +104,16 @@ def _add_api(app: FastAPI, service: Service) -> None:
     async def model(name: str) -> Response:
         return json_response(find_run(served, name).to_dict())
 
-    @app.post("/v1/completions", summary="Continue texts", openapi_extra=body_schema(CompletionRequest))
-    async def completions(request: Request, body: Annotated[CompletionRequest, body_of(CompletionRequest)]) -> Response:
+    @app.post("/v1/completions", summary="Continue texts")
+    async def completions(request: Request, body: CompletionRequest) -> Response:
         return await complete(request, body, service)
 
-    @app.post("/v1/chat/completions", summary="Continue a conversation", openapi_extra=body_schema(ChatRequest))
-    async def chat(request: Request, body: Annotated[ChatRequest, body_of(ChatRequest)]) -> Response:
+    @app.post("/v1/chat/completions", summary="Continue a conversation")
+    async def chat(request: Request, body: ChatRequest) -> Response:
         return await complete(request, body, service)
 
-    @app.post("/v1/embeddings", summary="The vectors of texts", openapi_extra=body_schema(EmbeddingRequest))
-    async def embeddings(request: Request, body: Annotated[EmbeddingRequest, body_of(EmbeddingRequest)]) -> Response:
+    @app.post("/v1/embeddings", summary="The vectors of texts")
+    async def embeddings(request: Request, body: EmbeddingRequest) -> Response:
         answer = embed_texts(find_run(served, body.model), body)
         return json_response(await await_with_client(request, answer, service.limits.seconds))
 
@@ -109,26 +132,15 @@ def _add_api(app: FastAPI, service: Service) -> None:
 def _add_error_handlers(app: FastAPI) -> None:
     """Make the application answer every error with JSON in the format of OpenAI's API."""
 
-    async def handle_lemma_error(_: Request, error: Exception) -> Response:
-        return error_response(to_api_error(error) or ApiError(500, str(error)))
+    async def handle(request: Request, error: Exception) -> Response:
+        if isinstance(error, RequestValidationError):
+            return error_response(to_field_error(error))
+        if isinstance(error, HTTPException) and not isinstance(error, ApiError):
+            headers = error.headers or {}
+            reason = f"this route takes {headers['Allow']}" if "Allow" in headers else "there is no such route"
+            message = f"{request.method} {request.url.path[:200]}: {reason}. The API is under /v1; see /docs."
+            return error_response(ApiError(error.status_code, message, headers=headers))
+        return error_response(to_api_error(error) or INTERNAL_ERROR)
 
-    async def handle_http_error(request: Request, error: Exception) -> Response:
-        status = error.status_code if isinstance(error, HTTPException) else 500
-        headers = error.headers if isinstance(error, HTTPException) else None
-        reason = f"this route takes {headers['Allow']}" if headers and "Allow" in headers else "there is no such route"
-        message = f"{request.method} {request.url.path[:200]}: {reason}. The API is under /v1; see /docs."
-        return error_response(ApiError(status, message, headers=headers))
-
-    async def handle_query_error(_: Request, error: Exception) -> Response:
-        details = error.errors()[0] if isinstance(error, RequestValidationError) else {}
-        name = str(details.get("loc", ("", ""))[-1])
-        return error_response(ApiError(400, f"{name}: {details.get('msg', error)}.", name))
-
-    async def handle_internal_error(_: Request, error: Exception) -> Response:
-        return error_response(INTERNAL_ERROR)
-
-    app.add_exception_handler(RequestValidationError, handle_query_error)
-    app.add_exception_handler(ApiError, handle_lemma_error)
-    app.add_exception_handler(LemmaError, handle_lemma_error)
-    app.add_exception_handler(HTTPException, handle_http_error)
-    app.add_exception_handler(Exception, handle_internal_error)
+    for kind in (RequestValidationError, HTTPException, LemmaError, Exception):
+        app.add_exception_handler(kind, handle)

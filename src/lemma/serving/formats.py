@@ -10,13 +10,12 @@ from uuid import uuid4
 from fastapi import Response
 
 from lemma.generation.sampling import INCOMPLETE, TokenLogprob
-from lemma.serving.requests import ApiError
+from lemma.serving.requests import JSON_TYPE, ApiError
 
 if TYPE_CHECKING:
     from lemma.serving.jobs import GenerationJob
 
 MAX_PARTIAL_TOKENS = 8  # tokens of an incomplete character that are decoded again
-JSON_TYPE = "application/json"
 PieceLogprobs = Sequence[TokenLogprob | None]
 
 
@@ -31,7 +30,7 @@ class TextPiece:
 
 @dataclass(frozen=True)
 class FinishedText:
-    """The end of a text; `extra` holds Lemma's fields: the loop of a text, a remark, probabilities of classes."""
+    """The end of a text; `extra` holds Lemma's own fields: its loop, a remark, probabilities of classes."""
 
     row: int
     reason: str
@@ -39,21 +38,21 @@ class FinishedText:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-Items = Sequence[TextPiece | FinishedText]
+AnswerItems = Sequence[TextPiece | FinishedText]
 
 
 def json_bytes(values: Any) -> bytes:
-    """Return dicts, lists, numbers and strings as JSON in ASCII, which cannot be cut inside a character."""
+    """Return a JSON value as bytes of ASCII, which cannot be cut inside a character."""
     return json.dumps(values, allow_nan=False).encode("ascii")
 
 
 def event_bytes(values: Any) -> bytes:
-    """Return one server-sent event whose data are the values as JSON."""
+    """Return one server-sent event whose data are a value as JSON."""
     return b"data: " + json_bytes(values) + b"\n\n"
 
 
 def json_response(values: Any, status: int = 200, headers: Any = None) -> Response:
-    """Return an HTTP response with the values as JSON."""
+    """Return an HTTP response with a value as JSON."""
     return Response(json_bytes(values), status, headers, JSON_TYPE)
 
 
@@ -63,7 +62,7 @@ def error_response(error: ApiError) -> Response:
 
 
 class CompletionFormat:
-    """The JSON of one request's texts, in one response or in chunks."""
+    """Formatter of the texts of one request as OpenAI's JSON, in one response or in a stream of chunks."""
 
     def __init__(self, job: "GenerationJob") -> None:
         self._job, self._is_chat = job, job.request.object == "chat.completion"
@@ -75,8 +74,8 @@ class CompletionFormat:
             self._head["prompt_tokens_cut"] = job.num_cut_tokens
         self._offsets = [TokenOffsets(job, row) for row in range(job.rows)]
 
-    def full_response(self, items: Items) -> dict[str, Any]:
-        """Return the response body for all texts of a request that is not streamed."""
+    def full_response(self, items: AnswerItems) -> dict[str, Any]:
+        """Return the response body of a request that is not streamed, from all pieces and ends of its texts."""
         choices: list[dict[str, Any]] = []
         for row in range(self._job.rows):
             pieces = [item for item in items if item.row == row and isinstance(item, TextPiece)]
@@ -89,12 +88,12 @@ class CompletionFormat:
         return {**self._head, "object": self._job.request.object, "choices": choices, "usage": self._usage(ends)}
 
     def start_events(self) -> bytes:
-        """Return the events at the start of a stream: for a chat one with the role of each text, otherwise none."""
+        """Return the first events of a stream: for a chat the role of each text's author, otherwise none."""
         delta = {"delta": {"role": "assistant", "content": ""}}
         rows = range(self._job.rows if self._is_chat else 0)
         return b"".join(self._chunk([self._choice(row, delta)]) for row in rows)
 
-    def events(self, items: Items) -> bytes:
+    def events(self, items: AnswerItems) -> bytes:
         """Return a server-sent event for each item: the next piece of a text, or its end with the reason."""
         choices: list[dict[str, Any]] = []
         for item in items:
@@ -107,21 +106,21 @@ class CompletionFormat:
         return b"".join(self._chunk([choice]) for choice in choices)
 
     def end_events(self, ends: Sequence[FinishedText]) -> bytes:
-        """Return the events at the end of a stream: token counts, if the client asked for them, and [DONE]."""
+        """Return the last events of a stream: token counts, if the client asked for them, and [DONE]."""
         usage = self._chunk([], self._usage(ends)) if self._job.request.wants_usage else b""
         return usage + b"data: [DONE]\n\n"
 
     def _choice(
         self, row: int, content: dict[str, Any], pieces: Sequence[PieceLogprobs] = (), reason: str | None = None
     ) -> dict[str, Any]:
-        """Return the entry of text `row` in the field `choices`, with log-probabilities if they were requested."""
+        """Return the entry of text `row` in the field `choices`, with `content` as its text or message."""
         logprobs = None
         if self._job.request.num_top_logprobs is not None and (pieces or reason):
             logprobs = self._chat_logprobs(pieces) if self._is_chat else self._logprobs(row, pieces)
         return {"index": row, **content, "logprobs": logprobs, "finish_reason": reason}
 
     def _chat_logprobs(self, pieces: Sequence[PieceLogprobs]) -> dict[str, Any]:
-        """Return the field `logprobs` of the chat API for the tokens of these pieces."""
+        """Return the field `logprobs` of the chat API: log-probabilities of the tokens in `pieces`."""
 
         def format_token(token: TokenLogprob) -> dict[str, Any]:
             is_complete = INCOMPLETE not in token.text
@@ -160,7 +159,7 @@ class CompletionFormat:
         return event_bytes({**self._head, "object": kind, "choices": choices, **usage_field})
 
     def _usage(self, ends: Sequence[FinishedText]) -> dict[str, int]:
-        """Return the field `usage`: the numbers of prompt and generated tokens of all texts."""
+        """Return the field `usage`: the numbers of prompt and generated tokens of all finished texts, `ends`."""
         num_read, num_generated = self._job.prompt_tokens, sum(end.tokens for end in ends)
         return {
             "prompt_tokens": num_read,
@@ -170,7 +169,7 @@ class CompletionFormat:
 
 
 class TokenOffsets:
-    """The offset of each token in the characters of a text; several tokens may be parts of one character.
+    """Counter of the offset of each token in the characters of a text; several tokens may form one character.
 
     Attributes:
         offset: where the next token begins, if it is not part of a character.
@@ -183,10 +182,7 @@ class TokenOffsets:
         self.partial: list[int] = []
 
     def add(self, token: int, text: str) -> int:
-        """Return the character offset of the next token, whose text is `text`.
-
-        For a part of a character that of the character.
-        """
+        """Return the character offset of the next token, with text `text`; for a part of a character, that of it."""
         decoded = ""
         if self.partial:
             decoded = self._job.decode_partial(self.partial, self.offset == self._prompt_length)

@@ -27,7 +27,7 @@ MAX_UNREAD_BYTES = 2**24
 
 
 class RequestGuard:
-    """Middleware that refuses requests of other hosts and sites, and those without the key; it counts all answers.
+    """Middleware that refuses requests for other hosts, from other sites, or without the key, and counts all answers.
 
     A page elsewhere in the person's browser can send requests to this machine. So a server answers to its own names
     only, another site's page gets the front page at most, and a body must be JSON (`read_body`), which no page may send
@@ -77,10 +77,7 @@ class RequestGuard:
         await self.app(scope, count_bytes, send_with_headers)
 
     def _find_error(self, path: str, headers: dict[bytes, bytes]) -> ApiError | None:
-        """Return the error of a request with a foreign host or origin, or without the API key.
-
-        None if it is allowed.
-        """
+        """Return the error of a request for a foreign host, from a foreign site or without the key; None if allowed."""
         host_header = headers.get(b"host", b"").decode("latin-1").lower()
         host = host_name(host_header)
         if self.hosts is not None and host not in self.hosts and not ("*" in self.hosts and _is_address(host)):

@@ -5,7 +5,7 @@ import secrets
 import struct
 import time
 from base64 import b64encode
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from lemma.errors import InputError
 from lemma.generation.sampling import INCOMPLETE
 from lemma.generation.sequences import TextEvent, TextRequest
-from lemma.serving.formats import FinishedText, Items, TextPiece
+from lemma.serving.formats import AnswerItems, FinishedText, TextPiece
 from lemma.serving.requests import MAX_PROMPT_TOKENS, AnyRequest, ApiError, ChatRequest, EmbeddingRequest
 from lemma.serving.runs import ServedRun
 from lemma.tasks.classification import Classification
@@ -28,7 +28,7 @@ NO_SAMPLING = {"temperature": (0, 0.0), "top_p": (1, 1.0), "n": (1,), "logprobs"
 
 
 class GenerationJob:
-    """A generation request under way.
+    """A completion or chat request that is being answered.
 
     `prepare` reads the prompts in a worker thread, `start` hands them to the run's thread, and `items` yields what
     comes back until every text is finished. `release` must be called at the end.
@@ -42,7 +42,6 @@ class GenerationJob:
         self.rows = self.max_tokens = self.prompt_tokens = self.num_cut_tokens = 0
         self.is_in_engine = False
         self._requests: list[TextRequest] = []
-        self._prepared: asyncio.Future[None] = loop.create_future()
         self._queue: asyncio.Queue[list[TextPiece | FinishedText | Exception]] = asyncio.Queue()
         served.admit(self)
         limit = served.limits.seconds
@@ -57,11 +56,13 @@ class GenerationJob:
     async def prepare(self) -> None:
         """Tokenize the prompts in a worker thread; raise an error for requests that the run cannot answer."""
         served = self.served
-        prepare = self._prepare_texts if served.generates_text else self._prepare_answers
+        prepare = self._build_requests if served.generates_text else self._store_texts
         work = (served.chat_threads if self._uses_chat_template else served.prepare_threads).submit(prepare)
-        self._when_done(work, self._end_preparing)
+        self._queue_result(work)
         try:
-            await self._prepared
+            error = next(iter(await self._queue.get()), None)
+            if isinstance(error, Exception):
+                raise error
         finally:
             work.cancel()
         self.rows = len(self.prompts) * self.request.num_choices
@@ -69,26 +70,23 @@ class GenerationJob:
 
     def start(self) -> None:
         """Schedule the prepared request in the thread of the run's model."""
+        work = self._add_to_engine if self.served.generates_text else self._answer_texts
+        self._queue_result(self.served.thread.submit(work))
 
-        def finish(work: Future[Any]) -> None:
-            error = work.exception()
-            self._queue.put_nowait([error] if isinstance(error, Exception) else work.result())
+    def _queue_result(self, work: "Future[Any]") -> None:
+        """Queue the list that the work returns, or its error, for `items` when it is done and not cancelled."""
 
-        work = self._add_to_engine if self.served.generates_text else self._answer
-        self._when_done(self.served.thread.submit(work), finish)
-
-    def _when_done(self, work: "Future[Any]", callback: Callable[["Future[Any]"], None]) -> None:
-        """Call `callback(work)` in the event loop when the future is done, unless it is cancelled."""
-
-        def schedule(done: "Future[Any]") -> None:
+        def queue(done: "Future[Any]") -> None:
             if not done.cancelled():
+                error = done.exception()
+                items: list[Any] = [error] if isinstance(error, Exception) else done.result() or []
                 with suppress(RuntimeError):  # the loop is closed
-                    self.loop.call_soon_threadsafe(callback, done)
+                    self.loop.call_soon_threadsafe(self._queue.put_nowait, items)
 
-        work.add_done_callback(schedule)
+        work.add_done_callback(queue)
 
     def release(self) -> None:
-        """Free everything the request holds, since all is delivered or the client has left."""
+        """Free what the request holds; called after its last text, or when the client has left."""
         served = self.served
         if self not in served.jobs:
             return
@@ -102,17 +100,11 @@ class GenerationJob:
         served.metrics.observe("lemma_request_seconds", seconds, model=served.name)
 
     def fail(self, error: Exception) -> None:
-        """End the request with an error, which `items` raises."""
-        if self._prepared.done():
-            self._queue.put_nowait([error])
-        else:
-            self._prepared.set_exception(error)
+        """End the request with an error, which `prepare` or `items` raises."""
+        self._queue.put_nowait([error])
 
-    async def items(self) -> AsyncIterator[Items]:
-        """Yield batches of pieces and ends of texts as they arrive, pieces of one text joined.
-
-        Raise the request's error.
-        """
+    async def items(self) -> AsyncIterator[AnswerItems]:
+        """Yield pieces and ends of texts as they arrive, pieces of one text joined; raise the request's error."""
         num_finished, queue = 0, self._queue
         while num_finished < self.rows:
             received = await queue.get()
@@ -120,7 +112,7 @@ class GenerationJob:
                 received += queue.get_nowait()
             if not received:
                 continue
-            items: Items = []
+            items: AnswerItems = []
             pending: dict[int, list[str]] = {}  # text of each row that is not in `items` yet
             for item in received:
                 if isinstance(item, Exception):
@@ -142,14 +134,8 @@ class GenerationJob:
         has_template = self.served.generates_text and self.served.run.tokenizer.has_chat_template
         return isinstance(self.request, ChatRequest) and has_template
 
-    def _end_preparing(self, work: "Future[Any]") -> None:
-        """Pass the end or the error of the preparing future on to the waiting coroutine."""
-        if not self._prepared.done():
-            error = work.exception()
-            self._prepared.set_exception(error) if error else self._prepared.set_result(None)
-
-    def _prepare_texts(self) -> None:
-        """Build the engine's requests from the prompts, or from the chat by its template."""
+    def _build_requests(self) -> None:
+        """Tokenize the prompts, or the chat by its template, and store a request to the engine for each."""
         served, request, tokenizer = self.served, self.request, self.served.run.tokenizer
         self.max_tokens = request.resolve_max_tokens(served.limits.tokens)
         prompts, param = request.prompts, "prompt"
@@ -184,9 +170,9 @@ class GenerationJob:
             )
 
     def _fit_context(self, tokens: list[int], param: str) -> list[int]:
-        """Return a prompt's tokens, the last ones if the client asked for truncation.
+        """Return a prompt's tokens, the last ones if truncation was asked for; refuse more than the context.
 
-        Otherwise refuse a prompt that is too long.
+        `param` is the request's field of the prompt, for the error.
         """
         context, truncate = self.served.context, self.request.truncate_prompt_tokens
         limit = min(context or MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS)
@@ -204,8 +190,8 @@ class GenerationJob:
             raise ApiError(400, message, param, "context_length_exceeded")
         return tokens
 
-    def _prepare_answers(self) -> None:
-        """Store the texts for a translator or a classifier; refuse what these cannot do, such as sampling."""
+    def _store_texts(self) -> None:
+        """Store the prompts for a translator or classifier; refuse options these do not have, such as sampling."""
         served, request = self.served, self.request
         if served.answer_kind == "vectors":
             message = f"{served.name} makes vectors of texts and writes none: POST /v1/embeddings"
@@ -230,7 +216,7 @@ class GenerationJob:
     # In the run's thread.
 
     def _add_to_engine(self) -> list[TextPiece]:
-        """Queue the request in the engine; return the prompts as pieces if the client asked for an echo."""
+        """Queue the prompts in the engine; return them as pieces if the client asked for an echo, otherwise []."""
         engine = self.served.thread.require_engine()
         if self in self.served.jobs:  # its client has not left meanwhile
             self.is_in_engine = True
@@ -240,9 +226,9 @@ class GenerationJob:
             return []
         return [TextPiece(row, self.prompts[row // self.request.num_choices]) for row in range(self.rows)]
 
-    def _answer(self) -> Items:
-        """Return the translation or the class of each prompt as a finished text."""
-        items: Items = []
+    def _answer_texts(self) -> AnswerItems:
+        """Return the translation or class of each prompt: its text in pieces, and its end."""
+        items: AnswerItems = []
         if self not in self.served.jobs:  # its client has left meanwhile
             return items
         for row, result in enumerate(self.served.answer(self.prompts, self.max_tokens)):
@@ -260,7 +246,7 @@ class GenerationJob:
     # In the event loop.
 
     def receive(self, events: Sequence[TextEvent | Exception]) -> None:
-        """Queue events of the engine, or an error, for `items`."""
+        """Queue the engine's events, converted to pieces and ends of texts, or its error, for `items`."""
         served, num_choices = self.served, self.request.num_choices
         if not self.first_event_at:
             self.first_event_at = time.monotonic()
@@ -296,10 +282,7 @@ class GenerationJob:
         return token, self.served.run.tokenizer.decode([token])
 
     def decode_partial(self, tokens: list[int], is_start: bool) -> str:
-        """Return the text of tokens that are parts of characters.
-
-        At the start of a text without an incomplete character.
-        """
+        """Return the text of tokens that are parts of characters; "" for an incomplete one at a text's start."""
         text = self.served.run.tokenizer.decode(tokens)
         return "" if is_start and len(text) <= 3 and not text.strip(INCOMPLETE) else text
 
@@ -321,14 +304,14 @@ def encode_prompt(served: ServedRun, prompt: str | list[int], param: str) -> lis
 
 @dataclass(eq=False)
 class EmbeddingJob:
-    """A request for vectors that waits for its turn; `prompt_tokens` is an upper bound: tokens or characters."""
+    """A request for embeddings that waits for its turn; `prompt_tokens` is an upper bound: tokens or characters."""
 
     prompt_tokens: int
     is_in_engine: ClassVar = False
 
 
 async def embed_texts(served: ServedRun, request: EmbeddingRequest) -> dict[str, Any]:
-    """Return the response body with the vectors of a request's texts, in the format of OpenAI's API."""
+    """Return the response body with the embeddings of a request's texts, in the format of OpenAI's API."""
     if served.answer_kind != "vectors":
         message = f"{served.name} makes no vectors of texts. Serve a run of an encoder or a dual encoder."
         raise ApiError(400, message, "model")

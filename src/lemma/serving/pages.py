@@ -2,27 +2,17 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from functools import cache, partial
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader
 from markupsafe import Markup
-from pydantic.json_schema import models_json_schema
 
-from lemma.serving.formats import JSON_TYPE, json_response
-from lemma.serving.requests import (
-    IGNORED_FIELDS,
-    NOOP_VALUES,
-    ApiError,
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
-    to_api_error,
-)
+from lemma.serving.formats import json_response
+from lemma.serving.requests import REQUESTS, ApiError, StrictModel, to_api_error
 from lemma.serving.runs import ServedRun, find_run
 from lemma.serving.service import Service, await_with_client
 
@@ -100,7 +90,7 @@ def add_pages(app: FastAPI, service: Service) -> None:
 
 
 def _asset(text: str, media_type: str) -> Callable[[], Any]:
-    """Return a route function that answers with a fixed text of this media type."""
+    """Return a route function whose response is a fixed text of this media type."""
 
     async def asset() -> Response:
         return Response(text, media_type=media_type, headers={"cache-control": "no-cache"})
@@ -111,10 +101,7 @@ def _asset(text: str, media_type: str) -> Callable[[], Any]:
 async def _frame_response(
     request: Request, service: Service, run: ServedRun, make_page: Coroutine[Any, Any, str], policy: str
 ) -> Response:
-    """Return the HTML page that `make_page` makes, with a content security policy.
-
-    An error becomes a page with its message.
-    """
+    """Return the HTML page of `make_page`, or one with its error, with `policy` as its content security policy."""
     status, headers = 200, {"content-security-policy": policy}
     try:
         if service.pages_waiting >= MAX_WAITING_PAGES:
@@ -130,57 +117,33 @@ async def _frame_response(
         api_error = to_api_error(run.error_if_gone(error))
         if api_error is None:
             raise
-        status, headers = api_error.status, headers | api_error.headers
+        status, headers = api_error.status, headers | dict(api_error.headers or {})
         page = FRAME_TEMPLATE.render(content=Markup("<p class='trouble'>{}</p>").format(api_error.message))
     return Response(page, status, headers, HTML_TYPE)
 
 
-def body_schema(model: type[Any]) -> dict[str, Any]:
-    """Return the OpenAPI extension of a route whose body is read by `read_body`."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
-    return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": schema}}}}
+def add_description(app: FastAPI, run_names: Sequence[str]) -> None:
+    """Add the route /docs to the application, and the names of the runs to its OpenAPI document."""
 
+    def describe() -> dict[str, Any]:
+        document = app.openapi_schema or FastAPI.openapi(app)
+        for model in REQUESTS:
+            fields = document["components"]["schemas"][model.__name__]["properties"]
+            fields["model"] = {"enum": [*run_names, None], "description": MODEL_FIELD}
+        return document
 
-def add_description(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> None:
-    """Add the routes /openapi.json and /docs to the application."""
-    app.openapi = describe = cache(partial(_make_document, app, run_names, needs_key))
-
-    @app.get("/openapi.json", include_in_schema=False)
-    async def document() -> Response:
-        return json_response(describe())
+    app.openapi = describe
 
     @app.get("/docs", include_in_schema=False)
     async def docs() -> Response:
-        page = TEMPLATES.get_template("docs.html").render(api=describe(), fields=_schema_fields)
-        return Response(page, media_type=HTML_TYPE)
+        tables = {model.__name__: _list_fields(model, describe()) for model in REQUESTS}
+        return Response(TEMPLATES.get_template("docs.html").render(api=describe(), tables=tables), media_type=HTML_TYPE)
 
 
-def _make_document(app: FastAPI, run_names: Sequence[str], needs_key: bool) -> dict[str, Any]:
-    """Return the OpenAPI document of the application, with the served runs as values of the field `model`."""
-    document = get_openapi(title="Lemma", version="1", description=DESCRIPTION, routes=app.routes)
-    models = (CompletionRequest, ChatRequest, EmbeddingRequest)
-    _, schemas = models_json_schema(
-        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
-    )
-    components = document.setdefault("components", {})
-    components["schemas"] = components.get("schemas", {}) | schemas["$defs"]
-    for model in models:
-        model_field = {"enum": [*run_names, None], "description": MODEL_FIELD}
-        schemas["$defs"][model.__name__]["properties"]["model"] = model_field
-    if needs_key:
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
-    return document
-
-
-def _schema_fields(schema: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (name, type with bounds, meaning) of each field that the server reads in a JSON schema."""
-    unread = NOOP_VALUES.keys() | IGNORED_FIELDS
-    return [
-        (name, _describe_type(field), field.get("description", ""))
-        for name, field in schema.get("properties", {}).items()
-        if name not in unread
-    ]
+def _list_fields(model: type[StrictModel], document: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return (name, type with bounds, meaning) of each field of a request that the server reads."""
+    fields = document["components"]["schemas"][model.__name__]["properties"]
+    return [(name, _describe_type(fields[name]), fields[name].get("description", "")) for name in model.used_fields()]
 
 
 def _describe_type(field: dict[str, Any]) -> str:

@@ -1,45 +1,30 @@
 """Requests in the format of OpenAI's API: parsed, checked, and refused with a reason."""
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, NoReturn, TypeVar
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError
+from fastapi import HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, create_model, model_validator
+from pydantic_core import PydanticCustomError
+from starlette.requests import ClientDisconnect
 
 from lemma.errors import InputError, LemmaError, describe_unknown
 
+JSON_TYPE = "application/json"
 MAX_BYTES = 2**20  # of a request
 MAX_NESTING = 16  # objects and lists inside each other
 MAX_PROMPTS, MAX_CHOICES, MAX_STOPS, MAX_LOGPROBS = 64, 16, 4, 20
 MAX_ROWS = 64  # prompts times choices
 MAX_PROMPT_TOKENS = 32_768
 DEFAULT_TOKENS, DEFAULT_CHAT_TOKENS = 16, 256  # to generate; 16 is OpenAI's default
-NOOP_VALUES: dict[str, tuple[Any, ...]] = {  # unsupported fields, with the values that ask for nothing
-    "best_of": (1, None),
-    "suffix": ("", None),
-    "tools": ([], None),
-    "tool_choice": ("none", "auto", None),
-    "parallel_tool_calls": (True, False, None),
-    "functions": ([], None),
-    "function_call": ("none", "auto", None),
-    "response_format": ({"type": "text"}, None),
-    "modalities": (["text"], None),
-    "audio": (None,),
-    "moderation": (None,),
-    "web_search_options": (None,),
-    "dimensions": (None,),
-}
-IGNORED_FIELDS = frozenset(  # fields without effect on the answer
-    {
-        *("user", "metadata", "store", "service_tier", "safety_identifier"),
-        *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
-        *("prediction", "reasoning_effort", "verbosity"),  # hints, not promises about the answer
-    }
-)
+SECONDS_FOR_BODY = 30
 
 
 @dataclass(frozen=True)
@@ -62,7 +47,7 @@ class Limits:
             raise InputError(f"timeout = {self.seconds:g}, grace = {self.grace:g}: give numbers of seconds.")
 
 
-class ApiError(Exception):
+class ApiError(HTTPException):
     """A request that is refused: HTTP status and reason, in the format of OpenAI's API."""
 
     def __init__(
@@ -73,9 +58,8 @@ class ApiError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(status, message, headers)
         self.status, self.message, self.param, self.code = status, message, param, code
-        self.headers = dict(headers or {})
 
     def to_dict(self) -> dict[str, Any]:
         """Return the body of the response.
@@ -88,17 +72,16 @@ class ApiError(Exception):
 
 
 def to_api_error(error: Exception) -> ApiError | None:
-    """Return the API error for an error with a message for the user; None for an unexpected one."""
+    """Return an error with a message for the user as API error; None for an unexpected error."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InputError):
         name = re.split(r"\W", str(error), maxsplit=1)[0]  # messages begin with the setting that is wrong
-        fields = CompletionRequest.model_fields | ChatRequest.model_fields | EmbeddingRequest.model_fields
-        return ApiError(400, str(error), name if name in fields else None)
+        is_field = any(name in request.model_fields for request in REQUESTS)
+        return ApiError(400, str(error), name if is_field else None)
     return ApiError(500, str(error)) if isinstance(error, LemmaError) else None
 
 
-NOT_SUPPORTED = {"description": "Not supported; accepted where it asks for nothing."}
 Name = Annotated[str, Field(max_length=256)]
 Token = Annotated[int, Field(ge=0, lt=2**31)]
 Prompts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
@@ -109,7 +92,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 def check_api_key(key: str | None) -> None:
-    """Raise an error for an API key that a header cannot hold, or that is empty."""
+    """Raise InputError if an API key is empty, or has characters that a header cannot hold; None is no key."""
     if key is None:
         return
     if not isinstance(key, str) or not key or not key.isascii() or not key.isprintable() or " " in key:
@@ -121,29 +104,77 @@ def check_api_key(key: str | None) -> None:
 
 
 class StrictModel(BaseModel):
-    """A JSON object without unknown fields and without conversions.
-
-    Attributes:
-        noop_values: unsupported fields, with the values that ask for nothing.
-        ignored_fields: fields without effect.
-    """
+    """A JSON object without unknown fields and without conversions."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, use_attribute_docstrings=True)
-    noop_values: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    ignored_fields: ClassVar[frozenset[str]] = frozenset()
-
-    def check(self) -> None:
-        """Raise an `ApiError` if fields of the request contradict each other."""
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        """Describe the fields that are accepted without being read, too."""
-        schema = handler.resolve_ref_schema(handler(core_schema))
-        schema["properties"] |= {name: {"enum": [*values], **NOT_SUPPORTED} for name, values in cls.noop_values.items()}
-        schema["properties"] |= {
-            name: {"description": "Accepted without effect."} for name in sorted(cls.ignored_fields)
-        }
-        return schema
+    def used_fields(cls) -> list[str]:
+        """Return the names of the fields that have an effect, without those accepted but ignored."""
+        return [name for name, field in cls.model_fields.items() if UNREAD not in field.metadata]
+
+
+class RequestBody(StrictModel):
+    """The body of a request; an unknown field is reported with the names of all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def check_names(cls, fields: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields; raise an `ApiError` for an unknown one."""
+        if unknown := next((name[:80] for name in fields if name not in cls.model_fields), None):
+            raise ApiError(400, describe_unknown("field", unknown, cls.used_fields()), unknown)
+        return fields
+
+
+UNREAD = "accepted without being read"
+
+
+def _define_unread(base: type[StrictModel], *ignored: str, **noop_values: tuple[Any, ...]) -> type[StrictModel]:
+    """Return a model with fields that are accepted without being read.
+
+    Args:
+        base: Class that the model extends.
+        ignored: Names of fields that may have any value, without effect.
+        noop_values: Unsupported fields with their accepted values, which ask for nothing.
+    """
+
+    def check(accepted: set[str], value: Any) -> None:
+        if json.dumps(value) not in accepted:  # compared as JSON, in which 0 is not false
+            raise PydanticCustomError("not_supported", "this is not supported. Leave it out")
+
+    fields: dict[str, Any] = {}
+    for name, values in noop_values.items():
+        validator = BeforeValidator(partial(check, {json.dumps(value) for value in values}))
+        about = {"enum": [*values], "description": "Not supported; accepted where it asks for nothing."}
+        fields[name] = (Annotated[None, validator, WithJsonSchema(about), UNREAD], None)
+    for name in ignored:
+        about = {"description": "Accepted without effect."}
+        fields[name] = (Annotated[None, BeforeValidator(lambda _: None), WithJsonSchema(about), UNREAD], None)
+    return create_model("UnreadFields", __base__=base, **fields)
+
+
+UnreadFields = _define_unread(
+    RequestBody,
+    *("user", "metadata", "store", "service_tier", "safety_identifier"),
+    *("prompt_cache_key", "prompt_cache_options", "prompt_cache_retention"),
+    *("prediction", "reasoning_effort", "verbosity"),  # hints, not promises about the answer
+    best_of=(1, None),
+    suffix=("", None),
+    tools=([], None),
+    tool_choice=("none", "auto", None),
+    parallel_tool_calls=(True, False, None),
+    functions=([], None),
+    function_call=("none", "auto", None),
+    response_format=({"type": "text"}, None),
+    modalities=(["text"], None),
+    audio=(None,),
+    moderation=(None,),
+    web_search_options=(None,),
+    dimensions=(None,),
+)
+UnreadMessageFields = _define_unread(
+    StrictModel, "annotations", tool_calls=([], None), function_call=(None,), audio=(None,), refusal=(None,)
+)
 
 
 class StreamOptions(BaseModel):
@@ -153,10 +184,9 @@ class StreamOptions(BaseModel):
     include_usage: bool | None = None
 
 
-class GenerationRequest(StrictModel):
+class GenerationRequest(UnreadFields):
     """The fields that completions and chats have in common."""
 
-    noop_values, ignored_fields = NOOP_VALUES, IGNORED_FIELDS
     default_tokens: ClassVar[int]
     token_fields: ClassVar[tuple[str, ...]] = ("max_tokens",)  # those that limit the tokens, the stronger first
 
@@ -184,7 +214,7 @@ class GenerationRequest(StrictModel):
     """Of a longer prompt, read only this many tokens at its end; −1: as many as the model's context."""
 
     def resolve_max_tokens(self, limit: int) -> int:
-        """Return the number of tokens to generate; refuse more than `limit`."""
+        """Return the number of tokens to generate; raise an `ApiError` for more than `limit`."""
         for name in self.token_fields:
             requested = getattr(self, name)
             if requested is None:
@@ -210,7 +240,7 @@ class GenerationRequest(StrictModel):
         return bool(self.stream_options and self.stream_options.include_usage)
 
     def sampling_settings(self) -> dict[str, Any]:
-        """Return the request's settings under their names in `lemma.generate`."""
+        """Return the set sampling options, under their names in `lemma.generate`."""
         names = ("temperature", "top_p", "top_k", "min_p", "frequency_penalty", "presence_penalty")
         settings = {name: getattr(self, name) for name in (*names, "repetition_penalty")}
         settings["logit_bias"] = {int(token): value for token, value in (self.logit_bias or {}).items()} or None
@@ -219,12 +249,14 @@ class GenerationRequest(StrictModel):
             raise ApiError(400, "stop = '': an empty stop string would end the text at once. Leave it out.", "stop")
         return {name: value for name, value in settings.items() if value is not None} | {"stop": stops}
 
-    def check(self) -> None:
-        """Raise an `ApiError` if too many texts are requested at once."""
+    @model_validator(mode="after")
+    def check_rows(self) -> Self:
+        """Return the request; raise an `ApiError` if it asks for too many texts at once."""
         rows = len(self.prompts) * self.num_choices
         if rows > MAX_ROWS:
             message = f"n times the number of prompts is {rows} texts; at most {MAX_ROWS} are generated at once."
             raise ApiError(400, message, "n")
+        return self
 
 
 class CompletionRequest(GenerationRequest):
@@ -241,6 +273,7 @@ class CompletionRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
+        """Prompts to continue, as text or as token ids."""
         if isinstance(self.prompt, list) and not isinstance(self.prompt[0], int):
             return list(self.prompt)  # pyright: ignore[reportReturnType]
         return [self.prompt or ""]  # pyright: ignore[reportReturnType]
@@ -258,13 +291,8 @@ class TextPart(StrictModel):
     text: str
 
 
-class ChatMessage(StrictModel):
+class ChatMessage(UnreadMessageFields):
     """A message of a conversation."""
-
-    noop_values = MappingProxyType(
-        {"tool_calls": ([], None), **dict.fromkeys(("function_call", "audio", "refusal"), (None,))}
-    )
-    ignored_fields = frozenset({"annotations"})
 
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None = None
@@ -273,7 +301,7 @@ class ChatMessage(StrictModel):
 
     @property
     def text(self) -> str:
-        """The message's content, its parts joined."""
+        """Text of the message, its parts joined."""
         content = self.content or ""
         return content if isinstance(content, str) else "".join(part.text for part in content)
 
@@ -297,7 +325,7 @@ class ChatRequest(GenerationRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """The prompt of a model without a chat template: all messages, one per line, without roles."""
+        """The prompt for a model without a chat template: all messages, one per line, without roles."""
         return ["\n".join(message.text for message in self.messages)]
 
     @property
@@ -305,21 +333,20 @@ class ChatRequest(GenerationRequest):
         """Number of most likely tokens at each position; None without log-probabilities."""
         return (self.top_logprobs or 0) if self.logprobs else None
 
-    def check(self) -> None:
-        """Raise an `ApiError` for top_logprobs without logprobs, or a message without text."""
+    @model_validator(mode="after")
+    def check_messages(self) -> Self:
+        """Return the request; raise an `ApiError` for top_logprobs without logprobs, or a message without text."""
         if self.top_logprobs and not self.logprobs:
             raise ApiError(400, f"top_logprobs = {self.top_logprobs} needs logprobs = true.", "top_logprobs")
         for index, message in enumerate(self.messages):
             if message.content is None and message.role != "assistant":
                 reason = f"a message of the role {message.role} needs a text"
                 raise ApiError(400, f"messages.{index}.content: {reason}.", "messages")
-        super().check()
+        return self
 
 
-class EmbeddingRequest(StrictModel):
+class EmbeddingRequest(UnreadFields):
     """A request for the vectors of texts."""
-
-    noop_values, ignored_fields = NOOP_VALUES, IGNORED_FIELDS
 
     model: Name | None = None
     input: str | Prompts | TokenPrompt | TokenPrompts
@@ -335,26 +362,38 @@ class EmbeddingRequest(StrictModel):
 
 
 AnyRequest = CompletionRequest | ChatRequest
-RequestType = TypeVar("RequestType", CompletionRequest, ChatRequest, EmbeddingRequest)
+REQUESTS = (CompletionRequest, ChatRequest, EmbeddingRequest)
 
 
-def read_request(body: bytes, request_type: type[RequestType]) -> RequestType:
-    """Return the parsed JSON body as a request object; raise an `ApiError` with the name of a field that is wrong."""
-    fields = _drop_noops(_parse_json(body), request_type)
-    if unknown := next((name for name in fields if name not in request_type.model_fields), None):
-        message = describe_unknown("field", unknown[:80], request_type.model_fields)
-        raise ApiError(400, message, unknown[:80])
-    if isinstance(messages := fields.get("messages"), list):
-        fields["messages"] = [
-            _drop_noops(message, ChatMessage, f"messages.{index}.") if isinstance(message, dict) else message
-            for index, message in enumerate(messages)
-        ]
-    try:
-        request = request_type.model_validate(fields)
-    except ValidationError as error:
-        raise _to_field_error(error, fields) from None
-    request.check()
-    return request
+class JsonRequest(Request):
+    """An HTTP request whose body must be JSON of bounded size and depth that arrives in bounded time."""
+
+    async def body(self) -> bytes:
+        """Return the body; raise an `ApiError` if it is no JSON, compressed, too large or too slow."""
+        content_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if content_type != JSON_TYPE:
+            raise ApiError(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
+        encoding = self.headers.get("content-encoding", "identity").lower()
+        if encoding != "identity":
+            raise ApiError(415, f"the body is packed ('Content-Encoding: {encoding[:80]}'). Send it as it is.")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(SECONDS_FOR_BODY):
+                async for chunk in self.stream():
+                    body += chunk
+                    if len(body) > MAX_BYTES:
+                        raise ApiError(413, f"the request has more than {MAX_BYTES:,} bytes. Send a shorter one.")
+        except TimeoutError:
+            message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
+            raise ApiError(408, message, headers={"connection": "close"}) from None
+        except ClientDisconnect:
+            raise ApiError(499, "the client has left.") from None
+        self.fields = _parse_json(bytes(body))
+        return bytes(body)
+
+    async def json(self) -> dict[str, Any]:
+        """Return the JSON object that `body` has read."""
+        return self.fields
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
@@ -379,34 +418,23 @@ def _parse_json(body: bytes) -> dict[str, Any]:
     raise ApiError(400, f"the body has more than {MAX_NESTING} JSON objects and lists inside each other.")
 
 
-def _drop_noops(fields: Mapping[str, Any], model: type[StrictModel], path: str = "") -> dict[str, Any]:
-    """Return the fields without those that ask for nothing; raise an `ApiError` for one that is not supported."""
-    supported: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in model.noop_values:
-            text = json.dumps(value)  # compared as JSON, in which 0 is not false
-            if text not in map(json.dumps, model.noop_values[name]):
-                message = f"{path}{name} = {text[:80]}: this is not supported. Leave it out."
-                raise ApiError(400, message, path.partition(".")[0] or name)
-        elif name not in model.ignored_fields:
-            supported[name] = value
-    return supported
+def to_field_error(error: RequestValidationError) -> ApiError:
+    """Return the API error about the first wrong field of a request's query or body.
 
-
-def _to_field_error(error: ValidationError, fields: dict[str, Any]) -> ApiError:
-    """Return a validation error as the API error of one field, for a union of types of the nearest type."""
-    errors = error.errors(include_url=False)
-    same_field = [details for details in errors if details["loc"][0] == errors[0]["loc"][0]]
+    For a union of types, it is the error of the type that fits best.
+    """
+    errors = error.errors()
+    same_field = [details for details in errors if details["loc"][1] == errors[0]["loc"][1]]
     details = max(same_field, key=lambda details: (not details["type"].endswith("_type"), len(details["loc"])))
-    name, is_missing = str(details["loc"][0]), details["type"] == "missing"
+    name, is_missing = str(details["loc"][1]), details["type"] == "missing"
     path: list[str] = []
-    value: Any = fields
-    for step in details["loc"]:  # fields and indices; between them are the names of alternatives
+    value: Any = error.body
+    for step in details["loc"][1:]:  # fields and indices; between them are the names of alternatives
         with suppress(KeyError, IndexError, TypeError):
             value = value[step]
             path.append(str(step))
     if is_missing:
         path.append(str(details["loc"][-1]))
     actual = "" if is_missing else f" = {json.dumps(details['input'], default=str)[:80]}"
-    reason = details["msg"].lower().replace(" after validation", "")
-    return ApiError(400, f"{'.'.join(path) or name}{actual}: {reason}.", name)
+    reason = details["msg"].replace(" after validation", "")
+    return ApiError(400, f"{'.'.join(path) or name}{actual}: {reason[0].lower()}{reason[1:]}.", name)

@@ -43,12 +43,12 @@ class ServedRun:
     """A run behind the server, with the calls into the other packages that serving it needs.
 
     Attributes:
-        answer_kind: what it makes of a text: `prompt` (continues it), `translation`, `class` or `vectors`.
-        generates_text: it continues prompts; otherwise it answers texts.
-        page_verbs: the tabs of the page that it fills.
-        context: the most tokens of a prompt that it was trained to read at once; None without a bound.
-        jobs: requests that wait or are being answered.
-        average_seconds: running mean of how long a request takes.
+        answer_kind: What it makes of a text: `prompt` (continues it), `translation`, `class` or `vectors`.
+        generates_text: True if it continues prompts; otherwise it answers texts.
+        page_verbs: Tabs of the web page that it can fill.
+        context: The most tokens of a prompt that it was trained to read at once; None without a bound.
+        jobs: Requests that wait or are being answered.
+        average_seconds: Running mean of how long a request takes.
     """
 
     def __init__(self, name: str, run: Run, precision: Precision, limits: Limits, metrics: ServerMetrics) -> None:
@@ -83,20 +83,20 @@ class ServedRun:
         return BatchEngine(self.run.merge_lora().model, self.run.tokenizer, self.limits.batch, dtype=dtype)
 
     def make_request(self, prompt: Sequence[int], settings: Mapping[str, Any], **options: Any) -> TextRequest:
-        """Return a request to the engine; unset settings are the model's defaults, or those of OpenAI's API."""
+        """Return an engine request; unset options are the model's defaults, then those of OpenAI's API."""
         names = Sampling.__dataclass_fields__
         defaults = {name: value for name, value in self.run.tokenizer.sampling.items() if name in names}
         return TextRequest(tuple(prompt), Sampling(**{"temperature": 1.0, **defaults, **settings}), **options)
 
     def answer(self, texts: Sequence[str], max_tokens: int) -> list[Classification] | list[TranslatedText]:
-        """Return the class or the translation of each text, of at most `max_tokens` tokens."""
+        """Return the class of each text, or its translation of at most `max_tokens` tokens."""
         if self.answer_kind == "class":
             return classify_texts(self.run, texts)
         model = self.run.merge_lora().require(EncoderDecoderModel, "a translator, which answers a source")
         return translate_texts(model, self.run.tokenizer, texts, Beam(tokens=max_tokens))
 
     def embed(self, inputs: Sequence[str | list[int]]) -> tuple[list[list[float]], int]:
-        """Return the vector of each text or list of token ids, and the total number of tokens."""
+        """Return the embedding of each text or list of token ids, and their total number of tokens."""
         return embed_inputs(self.run, inputs)
 
     def look(self, text: str) -> Callable[[], str]:
@@ -109,7 +109,7 @@ class ServedRun:
         return count(resolve_subject(self.run.path))._repr_html_()
 
     def _has_attention(self) -> bool:
-        """Return whether the run's attention heads can be shown, tried on one token."""
+        """Return whether the run has attention heads to show, tried on one token."""
         try:
             return bool(look_at_run(self.run, self.run.tokenizer.token_strings([0])[0]))
         except InputError:
@@ -133,28 +133,25 @@ class ServedRun:
         }
 
     def admit(self, job: "GenerationJob | EmbeddingJob") -> None:
-        """Register a request; if too many are under way, raise an `ApiError` with the seconds to wait."""
+        """Add a request to `jobs`; if too many are under way, raise an `ApiError` with the seconds to wait."""
         if len(self.jobs) >= self.limits.batch + self.limits.waiting:
             raise self._busy_error(len(self.jobs))
         self.jobs.add(job)
 
     def check_waiting_tokens(self, job: "GenerationJob | EmbeddingJob") -> None:
-        """Refuse a request if the prompts of all waiting requests together have too many tokens."""
+        """Raise an `ApiError` for a request if it and all others under way have too many prompt tokens together."""
         others = [other.prompt_tokens for other in self.jobs if other is not job]
         if others and sum(others) + job.prompt_tokens > MAX_WAITING_TOKENS:
             raise self._busy_error(len(others))
 
     def _busy_error(self, requests: int) -> ApiError:
-        """Return the error (status 429) for a run with so many requests, with the estimated seconds to wait."""
+        """Return the error (status 429) for a run with `requests` requests, with the estimated seconds to wait."""
         seconds = min(60, max(1, math.ceil(self.average_seconds * requests / self.limits.batch)))
         message = f"{self.name} has {requests} requests already. Try again in {seconds} s."
         return ApiError(429, message, code="busy", headers={"retry-after": str(seconds)})
 
     def error_if_gone(self, error: Exception) -> Exception:
-        """Return an error that says so if the run's folder has vanished, which may be its cause.
-
-        Else the error itself.
-        """
+        """Return the error itself, or one (status 410) that the run's folder has vanished, if that may be its cause."""
         if not isinstance(error, InputError | OSError) or not self.had_folder or Path(self.run.path).exists():
             return error
         message = f"{self.name}: its folder {self.run.path} has vanished since the server began."
@@ -168,7 +165,7 @@ def load_runs(
     limits: Limits,
     metrics: ServerMetrics,
 ) -> dict[str, ServedRun]:
-    """Return the loaded runs by the names of their folders; files that are not runs are skipped with a warning."""
+    """Return the runs that `load` loads, by the names of their folders; others than runs are skipped with a warning."""
     if not sources:
         raise RunError("serve: at least one run is expected, as in: lemma serve runs/a")
     runs: dict[str, Run] = {}
@@ -196,7 +193,7 @@ def load_runs(
 
 
 def find_run(served: dict[str, ServedRun], name: str | None) -> ServedRun:
-    """Return the run with the name in a request; the name may be None if only one run is served."""
+    """Return the run called `name`, or the only run if that is None; raise an `ApiError` if there is no such run."""
     if name is None:
         if len(served) > 1:
             raise ApiError(400, f"model is missing: which of {', '.join(served)}?", "model")

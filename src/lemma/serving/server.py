@@ -29,7 +29,7 @@ SECONDS_FOR_END = 0.5  # for clients to read the end of their answers before con
 
 @dataclass(frozen=True)
 class Ready:
-    """The address of a server that is ready to answer."""
+    """Address of a server that is ready to answer."""
 
     address: str
     models: tuple[str, ...]
@@ -62,23 +62,23 @@ class Server(uvicorn.Server):
         service, is_second = self._service, self._service.stopping
         service.stopping = True
         grace = 0.0 if is_second else service.limits.grace
-        self._loop.call_soon_threadsafe(self._loop.call_later, grace, self._end)
+        self._loop.call_soon_threadsafe(self._loop.call_later, grace, self._fail_requests)
         if not is_second:  # uvicorn would kill tasks at a second one, each with a traceback
             super().handle_exit(sig, frame)
 
-    def _end(self) -> None:
-        """Fail the requests under way, and close their connections some seconds later."""
+    def _fail_requests(self) -> None:
+        """Fail the requests under way, and close their connections after `SECONDS_FOR_END`."""
         self._service.fail_requests()
-        self._loop.call_later(SECONDS_FOR_END, self._cut_off)
+        self._loop.call_later(SECONDS_FOR_END, self._close_connections)
 
-    def _cut_off(self) -> None:
+    def _close_connections(self) -> None:
         """Close all connections at once."""
         for connection in list(self.server_state.connections):
             connection.transport.abort()  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class TimeoutProtocol(H11Protocol):
-    """HTTP with time limits for sending the head of a request and for reading what is sent."""
+    """HTTP with time limits for sending a request's head and for reading the response."""
 
     _timer: asyncio.TimerHandle | None = None
     _reader: asyncio.TimerHandle | None = None
@@ -86,30 +86,30 @@ class TimeoutProtocol(H11Protocol):
     def connection_made(self, transport: Any) -> None:
         """Start the time limit for the head of the first request."""
         super().connection_made(transport)
-        self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
+        self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close_if_waiting)
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes; the time limit for a head starts with its first byte."""
+        """Handle received bytes; the first byte of a request starts the time limit for its head."""
         super().data_received(data)
         if not self._is_waiting:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
         elif self._timer is None:
-            self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close)
+            self._timer = self.loop.call_later(SECONDS_FOR_HEAD, self._close_if_waiting)
 
     @property
     def _is_waiting(self) -> bool:
-        """True if the connection waits for a request head, or for the rest of a body that needs no answer any more."""
+        """True if the connection waits for a request's head, or for the rest of a body that is answered already."""
         return self.conn.their_state is h11.IDLE or self.conn.our_state is h11.DONE
 
-    def _close(self) -> None:
-        """Close a connection that still waits when the time limit for a head is over."""
+    def _close_if_waiting(self) -> None:
+        """Close the connection if it still waits at the end of the time limit for a head."""
         if self._is_waiting:
             self.transport.close()
 
     def pause_writing(self) -> None:
-        """Start the time limit in which the client must read what was sent."""
+        """Start the time limit within which the client must read what was sent."""
         super().pause_writing()
         self._reader = self.loop.call_later(SECONDS_FOR_READER, self.transport.abort)
 
@@ -139,7 +139,7 @@ def serve_runs(
     allow_hosts: Sequence[str] = (),
     limits: Limits | None = None,
 ) -> None:
-    """Serve runs on host and port until Ctrl-C, the normal end of a server; the options are those of `application`."""
+    """Serve runs on host and port until Ctrl-C; call `on_ready` with the address as soon as requests are answered."""
     limits = limits or Limits()
     check_api_key(api_key)
     for name, value in (("host", host), *(("allow_hosts", name) for name in allow_hosts)):
@@ -167,7 +167,7 @@ def serve_runs(
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, before any run is loaded; if the port is in use, the error names the next free one."""
+    """Return a listening socket; if the port is in use, raise an error that names the next free one."""
     if not 0 <= port < 2**16:
         raise InputError(f"port = {port}: give a number from 0 (any free port) to 65535.")
     try:

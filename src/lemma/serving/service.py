@@ -1,4 +1,4 @@
-"""What routes share: reading a body, waiting for a client, and answering with one response or a stream of events."""
+"""What routes share: waiting for a client, and answering with one response or a stream of events."""
 
 import asyncio
 import logging
@@ -7,35 +7,32 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request, Response
-from starlette.requests import ClientDisconnect
 
 from lemma.runs.load import Run
 from lemma.serving.formats import (
-    JSON_TYPE,
+    AnswerItems,
     CompletionFormat,
     FinishedText,
-    Items,
     TextPiece,
     event_bytes,
     json_response,
 )
 from lemma.serving.jobs import GenerationJob
 from lemma.serving.metrics import ServerMetrics
-from lemma.serving.requests import MAX_BYTES, AnyRequest, ApiError, Limits, RequestType, read_request, to_api_error
+from lemma.serving.requests import AnyRequest, ApiError, Limits, to_api_error
 from lemma.serving.runs import Precision, RunSource, find_run, load_runs
 from lemma.serving.threads import WorkerThreads
 
 LOG = logging.getLogger("uvicorn.error")
 BYTES_PER_TOKEN = 512  # estimate for an answer with log-probabilities
 INTERNAL_ERROR = ApiError(500, "internal error; see the server's terminal.")
-LARGE_BYTES = 2**15  # of a request or an answer; a larger one is parsed or formatted in a thread
-SECONDS_FOR_BODY = 30
+LARGE_BYTES = 2**15  # of an answer; a larger one is formatted in a thread
 SECONDS_FOR_STEP = 10  # for the current step of a model when the server ends
 Value = TypeVar("Value")
 
 
 class Service:
-    """The runs, the limits, the metrics, and whether the server is stopping."""
+    """State of a server: its runs, limits and metrics, and whether it is stopping."""
 
     def __init__(
         self, sources: Sequence[RunSource], load: Callable[[RunSource], Run], precision: Precision, limits: Limits
@@ -48,7 +45,7 @@ class Service:
         self.count_pages: dict[str, str] = {}
 
     def check_running(self) -> None:
-        """Raise an `ApiError` (refuse new requests) while the server is stopping."""
+        """Raise an `ApiError` while the server is stopping, to refuse a new request."""
         if self.stopping:
             raise ApiError(503, "the server is stopping.", code="stopping", headers={"retry-after": "5"})
 
@@ -72,32 +69,8 @@ class Service:
         self.page_worker.close(SECONDS_FOR_STEP)
 
 
-async def read_body(request: Request, request_type: type[RequestType], service: Service) -> RequestType:
-    """Read and check a request's body, which must be JSON of bounded size that arrives in bounded time."""
-    service.check_running()
-    content_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if content_type != JSON_TYPE:
-        raise ApiError(415, "the body must be JSON: send the header 'Content-Type: application/json'.")
-    encoding = request.headers.get("content-encoding", "identity").lower()
-    if encoding != "identity":
-        raise ApiError(415, f"the body is packed ('Content-Encoding: {encoding[:80]}'). Send it as it is.")
-    body = bytearray()
-    try:
-        async with asyncio.timeout(SECONDS_FOR_BODY):
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BYTES:
-                    raise ApiError(413, f"the request has more than {MAX_BYTES:,} bytes. Send a shorter one.")
-    except TimeoutError:
-        message = f"the request's body did not come within {SECONDS_FOR_BODY} s."
-        raise ApiError(408, message, headers={"connection": "close"}) from None
-    except ClientDisconnect:
-        raise ApiError(499, "the client has left.") from None
-    return await in_thread_if_large(len(body), read_request, bytes(body), request_type)
-
-
-async def in_thread_if_large(size: int, work: Callable[..., Value], *args: Any) -> Value:
-    """Return work(*args), computed in a worker thread if `size` bytes would block the event loop for long."""
+async def call_in_thread_if_large(size: int, work: Callable[..., Value], *args: Any) -> Value:
+    """Call work(*args) and return its result; in a worker thread if its `size` in bytes would block the event loop."""
     return await asyncio.to_thread(work, *args) if size > LARGE_BYTES else work(*args)
 
 
@@ -108,7 +81,7 @@ async def wait_for_disconnect(request: Request) -> None:
 
 
 async def await_with_client(request: Request, work: Awaitable[Value], seconds: float) -> Value:
-    """Return the result of work; cancel it if the client leaves or `seconds` pass."""
+    """Return the result of `work`; cancel it and raise an `ApiError` if the client leaves or `seconds` pass."""
     answer, leaving = asyncio.ensure_future(work), asyncio.create_task(wait_for_disconnect(request))
     done, _ = await asyncio.wait({answer, leaving}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     leaving.cancel()
@@ -121,10 +94,7 @@ async def await_with_client(request: Request, work: Awaitable[Value], seconds: f
 
 
 async def complete(request: Request, body: AnyRequest, service: Service) -> Response:
-    """Return the response to a completion or chat request, streamed or full.
-
-    Errors are raised before the first piece.
-    """
+    """Return the response to a completion or chat request, streamed or full; raise its error before the first piece."""
     job = GenerationJob(find_run(service.served, body.model), body, asyncio.get_running_loop())
     leaving = asyncio.create_task(_release_on_disconnect(request, job))
     try:
@@ -133,7 +103,7 @@ async def complete(request: Request, body: AnyRequest, service: Service) -> Resp
         formatter, batches = CompletionFormat(job), job.items()
         first = await anext(batches)
         if body.stream:
-            return EventStream(_events(first, batches, formatter), job, leaving)
+            return EventStream(_stream_events(first, batches, formatter), job, leaving)
         items = [*first, *[item async for batch in batches for item in batch]]
     except BaseException:
         job.release()
@@ -141,7 +111,7 @@ async def complete(request: Request, body: AnyRequest, service: Service) -> Resp
         raise
     job.release()
     leaving.cancel()
-    return await in_thread_if_large(_estimate_bytes(items), lambda: json_response(formatter.full_response(items)))
+    return await call_in_thread_if_large(_estimate_bytes(items), lambda: json_response(formatter.full_response(items)))
 
 
 async def _release_on_disconnect(request: Request, job: GenerationJob) -> None:
@@ -151,20 +121,22 @@ async def _release_on_disconnect(request: Request, job: GenerationJob) -> None:
     job.fail(ApiError(499, "the client has left."))
 
 
-def _estimate_bytes(items: Items) -> int:
-    """Return about how many bytes of JSON the items take."""
+def _estimate_bytes(items: AnswerItems) -> int:
+    """Return about how many bytes of JSON the pieces and ends of texts take."""
     return BYTES_PER_TOKEN * sum(len(item.logprobs) if isinstance(item, TextPiece) else 1 for item in items)
 
 
-async def _events(first: Items, batches: AsyncIterator[Items], formatter: CompletionFormat) -> AsyncIterator[bytes]:
-    """Yield the bytes of a stream's events; an error in the middle is an event, since the status is already sent."""
+async def _stream_events(
+    first: AnswerItems, batches: AsyncIterator[AnswerItems], formatter: CompletionFormat
+) -> AsyncIterator[bytes]:
+    """Yield a stream's events as bytes, an error on the way as an event, since the status is already sent."""
     ends: list[FinishedText] = []
-    yield formatter.start_events() + await in_thread_if_large(_estimate_bytes(first), formatter.events, first)
+    yield formatter.start_events() + await call_in_thread_if_large(_estimate_bytes(first), formatter.events, first)
     try:
         ends += [item for item in first if isinstance(item, FinishedText)]
         async for items in batches:
             ends += [item for item in items if isinstance(item, FinishedText)]
-            yield await in_thread_if_large(_estimate_bytes(items), formatter.events, items)
+            yield await call_in_thread_if_large(_estimate_bytes(items), formatter.events, items)
         yield formatter.end_events(ends)
     except Exception as error:
         api_error = to_api_error(error)
@@ -174,7 +146,7 @@ async def _events(first: Items, batches: AsyncIterator[Items], formatter: Comple
 
 
 class EventStream(Response):
-    """A stream of events that releases its job when it ends, for whatever reason."""
+    """A streamed response that releases its job when it ends, for whatever reason."""
 
     def __init__(self, chunks: AsyncIterator[bytes], job: GenerationJob, leaving: asyncio.Task[None]) -> None:
         super().__init__(headers={"cache-control": "no-store"}, media_type="text/event-stream")

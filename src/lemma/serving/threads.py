@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 
 
 def run_future(future: "Future[Any]", work: Callable[[], Any]) -> None:
-    """Call `work()` and set its result or error in the future, unless that is cancelled."""
+    """Call `work()` and set its result or error in `future`, unless the future is cancelled."""
     if future.set_running_or_notify_cancel():
         try:
             future.set_result(work())
@@ -42,7 +42,7 @@ class WorkerThreads:
         self._threads: list[Thread] = []
 
     def submit(self, work: Callable[[], Value]) -> "Future[Value]":
-        """Return a future of `work()`, which the next free thread calls."""
+        """Queue `work` for the next free thread; return the future of its result."""
         future: Future[Value] = Future()
         self._queue.put((future, work))
         if len(self._threads) < self._count:
@@ -51,7 +51,7 @@ class WorkerThreads:
         return future
 
     def close(self, seconds: float = 0.0) -> None:
-        """End the threads after their current work; wait at most `seconds` for that."""
+        """End the threads after their current work; wait at most `seconds` for their end."""
         deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._queue.put(None)
@@ -59,13 +59,13 @@ class WorkerThreads:
             thread.join(max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
-        """Run queued work until the pool is closed."""
+        """Run queued work until the pool is closed; the loop of each thread."""
         while item := self._queue.get():
             run_future(*item)
 
 
 class ModelThread:
-    """The only thread that uses a run's model.
+    """The only thread that uses a run's model: it runs decoding steps, and submitted work between them.
 
     It runs one step of the engine after the other while there are sequences, and submitted work between two steps.
     After a failed step the engine is created again; if that fails, `failure` is the reason, and each request tries
@@ -86,7 +86,7 @@ class ModelThread:
         self._thread.start()
 
     def submit(self, work: Callable[[], Value]) -> "Future[Value]":
-        """Return a future of `work()`, which the thread calls between two decoding steps."""
+        """Queue `work` for the time between two decoding steps; return the future of its result."""
         future: Future[Value] = Future()
         self._inbox.append((future, work))
         self._wake.set()
@@ -113,7 +113,7 @@ class ModelThread:
         return self.engine
 
     def _work(self) -> None:
-        """Run turns until the thread is closed; after an error report it to all jobs and create a new engine."""
+        """Run turns until the thread is closed; after an error, report it to all jobs and create a new engine."""
         while not self._is_closed:
             try:
                 self._run_turn()
@@ -131,7 +131,7 @@ class ModelThread:
             self._inbox.popleft()[0].cancel()
 
     def _run_turn(self) -> None:
-        """Run submitted work, then one decoding step; wait if there is nothing to generate."""
+        """Run submitted work, then one decoding step; wait if there is neither."""
         while self._inbox:
             run_future(*self._inbox.popleft())
         if self.engine is None or not self.engine.is_busy:
@@ -153,7 +153,7 @@ class ModelThread:
             self._send({job: unsent.pop(job) for job in urgent})
 
     def _send(self, events: "dict[GenerationJob, list[Any]]") -> None:
-        """Deliver events to each job, in the thread of the job's event loop."""
+        """Hand each job its events, in the event loop of the job."""
         by_loop: dict[Any, list[tuple[GenerationJob, list[Any]]]] = {}
         for job, job_events in events.items():
             by_loop.setdefault(job.loop, []).append((job, job_events))
@@ -163,7 +163,7 @@ class ModelThread:
 
 
 def _deliver(deliveries: "Sequence[tuple[GenerationJob, list[Any]]]") -> None:
-    """Hand each job its events; an error in one job ends that job only."""
+    """Call `receive` of each job with its events; an error in one job ends that job only."""
     for job, events in deliveries:
         try:
             job.receive(events)

@@ -1,1 +1,1 @@
-"""Frozen descriptions of models, data, training and studies. No torch in this room."""
+"""Frozen descriptions of models, data, training and studies. Does not import torch."""

@@ -3,18 +3,21 @@
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args, get_origin
 
 from annotated_types import Le
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.settings import SYNONYMS
+
+if TYPE_CHECKING:
+    from lemma.spec.plugins import PluginGroup
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Letter:
 
 
 class Spec(BaseModel):
-    """A frozen description. The sentence under each field is its help text everywhere."""
+    """Base class of specs: frozen, validated settings. The sentence under each field is its help text everywhere."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False)
 
@@ -34,7 +37,7 @@ class Spec(BaseModel):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
-        """Return the field name of each textbook letter.
+        """Return the names of the fields by their textbook letters.
 
         >>> from lemma.spec.models import FeedForward
         >>> FeedForward.letters()["d_h"]
@@ -52,7 +55,7 @@ class Spec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _read_letters(cls, data: Any) -> Any:
-        """Rename letters and old names to field names before validation, and check numbers and text."""
+        """Return settings with letters and old names replaced by field names, and check numbers and text."""
         if not isinstance(data, Mapping):
             return data
         letters, values = cls.letters(), {}
@@ -85,12 +88,39 @@ class Spec(BaseModel):
         return type(self).read({**self.to_dict(), **changes}, source)
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with the sizes that the data determine: vocabulary, relations, classes."""
+        """Return a copy with these sizes, which the data determine: vocabulary, relations or classes, by field name."""
         return self.replace(**sizes)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as TOML- and JSON-compatible values, without those that are None."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def kind_validator(
+    noun: str, kinds: Collection[str], group: "PluginGroup[Any] | None" = None, default: str | None = None
+) -> BeforeValidator:
+    """Return a pydantic validator that turns the kind of a nested spec, such as "rotary", into {"kind": "rotary"}.
+
+    Args:
+        noun: name of the setting, for errors.
+        kinds: built-in kinds.
+        group: plugins with further kinds.
+        default: kind of a table without one; None if it must have one.
+    """
+
+    def read(value: Any) -> Any:
+        """Convert a kind to a table with this kind; tables and specs are returned as they are."""
+        if default and isinstance(value, Mapping) and "kind" not in value:
+            return {"kind": default, **value}
+        if isinstance(value, bool | int | float):
+            value = str(value)
+        if not isinstance(value, str):
+            return value
+        if value not in kinds and not (group and group.provides(value)):
+            raise ValueError(describe_unknown(noun, value, [*kinds, *(group.names() if group else ())]))
+        return {"kind": value}
+
+    return BeforeValidator(read)
 
 
 def is_utf8(text: str) -> bool:
@@ -152,12 +182,12 @@ def letter_of(field: FieldInfo) -> str | None:
 
 
 def explain_validation(error: ValidationError, source: str, spec_class: type[Spec]) -> str:
-    """Return pydantic's errors as text, one line per mistake: the setting, its value, what was expected."""
+    """Return pydantic's errors as text, a line per mistake: setting (after `source`), its value, what was expected."""
     return "\n".join(_explain_mistake(mistake, source, spec_class) for mistake in error.errors())
 
 
 def _explain_mistake(mistake: Any, source: str, spec_class: type[Spec]) -> str:
-    """Return the message for one of pydantic's errors; `source` is the spec as messages name it."""
+    """Return the message for an item of pydantic's `errors()`; `source` is the spec as messages name it."""
     kind, location, context = mistake["type"], mistake["loc"], mistake.get("ctx", {})
     path = ".".join([source, *(str(step)[:64] for step in location)]).strip(".")
     if kind == "extra_forbidden":
@@ -189,7 +219,7 @@ def _explain_mistake(mistake: Any, source: str, spec_class: type[Spec]) -> str:
 
 
 def _settings_at(spec_class: type[Spec], path: Sequence[int | str]) -> list[str]:
-    """Return the names of the settings of the (nested) spec that holds the last item of a path."""
+    """Return the names of all settings of the (nested) spec in which the last step of an error's path is a setting."""
     classes = [spec_class]
     for step in path[:-1]:
         annotations = [each.model_fields[step].annotation for each in classes if step in each.model_fields]
@@ -334,14 +364,11 @@ def parse_value(text: str) -> Any:
 def assign_settings(
     settings: Mapping[str, Any], spec_classes: Mapping[str, type[Spec]], extra_names: Iterable[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Return the settings of each spec class: a setting belongs to the first class that has it.
+    """Distribute settings over spec classes: by the key of each class, the settings of which it is the first owner.
 
     A dotted setting reaches into a nested spec: `positions.base=500`.
 
-    Args:
-        settings: values by setting name, letter or dotted name.
-        spec_classes: the classes, by names such as "model" and "recipe".
-        extra_names: further settings, which the error about an unknown setting suggests too.
+    `extra_names` are further settings, which the error about an unknown setting suggests too.
     """
     assigned: dict[str, dict[str, Any]] = {owner: {} for owner in spec_classes}
     for key, value in nest_settings(settings).items():
@@ -369,9 +396,9 @@ def _explain_unknown(name: str, value: Any, spec_classes: Sequence[type[Spec]], 
 def _explain_synonym(
     name: str, value: Any, spec_classes: Iterable[type[Spec]], extra_names: Iterable[str]
 ) -> str | None:
-    """Return the error message for a setting that other programs call by this name; None if none does.
+    """Return the error message for a name that other programs give to a setting of these specs; None for other names.
 
-    A value is repeated only where the setting takes it.
+    The message repeats the value only if the setting accepts it.
     """
 
     def find(synonym: str) -> tuple[str, type[Spec] | None] | None:
@@ -398,7 +425,7 @@ def _explain_synonym(
 
 
 def _describe_fields(fields: Iterable[tuple[str, type[Spec] | None]]) -> str:
-    """Return "name=…: description" of (field, spec class) pairs."""
+    """Return "name=…: description" of (field, spec class) pairs; a name of no class, with None, has no description."""
     descriptions = ((name, owner.model_fields[name].description if owner else "") for name, owner in fields)
     return " ".join(f"{name}=…: {description}" for name, description in descriptions)
 

@@ -37,7 +37,7 @@ from lemma.spec.settings import MODEL_SYNONYMS
 
 @dataclass(frozen=True)
 class Preset:
-    """A named model, with its recipe settings and tokenizer."""
+    """A named model spec with its description, recipe settings and tokenizer."""
 
     model: ModelSpec
     description: str
@@ -46,7 +46,7 @@ class Preset:
 
 
 def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
-    """Return the model spec of these settings; `family` tells its class. `source` begins error messages."""
+    """Return the model spec of these settings, of which `family` selects the class; `source` begins error messages."""
     family = settings.get("family")
     if family is None:
         raise SpecError(f"{source}: 'family' is missing. Choices: {', '.join(family_names())}.")
@@ -57,7 +57,7 @@ def read_model(settings: Mapping[str, Any], source: str) -> ModelSpec:
 
 
 def read_tokenizer(value: Any, source: str, default_kind: str) -> TrainedTokenizer:
-    """Return the tokenizer spec of a kind, or of a table of settings with `default_kind` unless it has a kind.
+    """Return the tokenizer spec of a kind, or of a table of settings; one without kind gets `default_kind`.
 
     `source` begins error messages.
     """
@@ -140,10 +140,8 @@ class Choice:
     def data_spec(self, kind: str, source: Any, **settings: Any) -> AnyDataSpec:
         """Return the data spec of a training with this model.
 
-        Args:
-            kind: text, treebank, pairs, labels, images or graph; it must be the kind that the model learns from.
-            source: name or path of the data.
-            settings: further fields of the data spec.
+        `kind`, such as "text", must be what the model learns from; `source` is the name or path of the data, `settings`
+        are further fields of the spec.
         """
         expected = self.model.data_kind
         if kind != expected:
@@ -257,7 +255,7 @@ def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> Tr
 
 
 def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
-    """Convert a preset name, spec file or spec to a choice without changed settings."""
+    """Convert a preset name, the path of a spec file, or a spec to a choice; return a choice as it is."""
     if isinstance(model, Choice):
         return model
     if isinstance(model, ModelSpec):
@@ -289,7 +287,7 @@ def read_spec_file(path: Path) -> Choice:
 
 @dataclass(frozen=True)
 class SettingRow:
-    """A setting with its default and description; `where` is model, recipe, data or tokenizer."""
+    """A setting of a preset with its default and description; `where` is model, recipe, data or tokenizer."""
 
     where: str
     word: str
@@ -325,7 +323,7 @@ def describe_settings(model: str) -> list[SettingRow]:
 
 
 def _setting_rows(source: str, spec: Spec) -> list[SettingRow]:
-    """List the settings of one spec; `source` is model, recipe, data or tokenizer."""
+    """List the settings of one spec; `source` is its part of the choice: model, recipe, data or tokenizer."""
     values = {
         name: value["kind"] if isinstance(value, dict) and "kind" in value else value
         for name, value in spec.to_dict().items()

@@ -5,8 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import kind_validator
+from lemma.spec.base import Letter, Spec, kind_validator
 
 
 class Characters(Spec):
@@ -20,9 +19,9 @@ class Words(Spec):
 
     kind: Literal["words"] = "words"
     minimum_count: int = Field(default=1, ge=1)
-    """Words that are rarer than this in the training text become `<unk>`."""
+    """Minimum frequency of a word in the training text; rarer words become `<unk>`."""
     vocabulary: Annotated[int | None, Field(ge=3), Letter("V")] = None
-    """Largest size of the vocabulary, `<unk>` and `<eos>` included; no limit if unset."""
+    """Maximum size of the vocabulary, `<unk>` and `<eos>` included. Default: no limit."""
 
 
 class BytePairs(Spec):
@@ -30,7 +29,7 @@ class BytePairs(Spec):
 
     kind: Literal["byte-pairs"] = "byte-pairs"
     vocabulary: Annotated[int, Field(ge=258), Letter("V")] = 1024
-    """Size of the vocabulary: 256 bytes, `<eos>`, and the merges; fewer if the text does not yield as many."""
+    """Size of the vocabulary: 256 bytes, `<eos>` and the merges; smaller if the text yields fewer merges."""
 
 
 class PretrainedTokenizer(Spec):
@@ -61,11 +60,11 @@ class DataSpec(Spec):
     tokenizer: TokenizerSpec = BytePairs()
     """Tokenizer: characters, words or byte-pairs."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """The share of your own text that is the validation split: its end, cut at a line."""
+    """Fraction of your own text to hold out as validation split: its end, cut at a line."""
     validation: Files = None
-    """One or more text files as validation split; a share is held out if unset."""
+    """Text file or files of the validation split. Default: a held-out fraction."""
     test: Files = None
-    """One or more text files as test split; no such split if unset, unless a corpus has its own."""
+    """Text file or files of the test split. Default: that of the corpus, or none."""
 
 
 class ImagesSpec(Spec):
@@ -74,19 +73,19 @@ class ImagesSpec(Spec):
     images: str
     """Images by name (emoji, emoji-openmoji), or a folder of images with a table of captions in it."""
     captions: str | None = None
-    """The CSV, TSV or JSONL table of captions; the only table in the folder if unset."""
+    """CSV, TSV or JSONL table of captions. Default: the only table in the folder."""
     image: str | None = None
-    """The column of the file names; if unset, the one called image, or the first."""
+    """Column of the file names. Default: `image`, or the first column."""
     caption: str | None = None
-    """The column of the captions; if unset, the one called caption, or the second."""
+    """Column of the captions. Default: `caption`, or the second column."""
     tokenizer: TokenizerSpec = BytePairs()
     """Tokenizer of the captions."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
-    """The share of the images in the validation split, and in the test split."""
+    """Fraction of the images in the validation split, and in the test split."""
     validation: str | None = None
-    """A table of captions whose images are the validation split; a share is held out if unset."""
+    """Table of captions whose images are the validation split. Default: a held-out fraction."""
     test: str | None = None
-    """A table of captions whose images are the test split; a share is held out if unset."""
+    """Table of captions whose images are the test split. Default: a held-out fraction."""
 
 
 class TreebankSpec(Spec):
@@ -94,13 +93,13 @@ class TreebankSpec(Spec):
 
     renamed: ClassVar[Mapping[str, str]] = {"dev": "validation"}
     treebank: str
-    """A treebank by name, a CoNLL-U file, or a folder of them."""
+    """Treebank by name, a CoNLL-U file, or a folder of CoNLL-U files."""
     validation: str | None = None
-    """A CoNLL-U file as validation split, also called dev; if unset, the treebank's own, or sentences held out."""
+    """CoNLL-U file of the validation (dev) split. Default: the treebank's own, or held-out sentences."""
     test: str | None = None
-    """A CoNLL-U file as test split; if unset, the treebank's own, if it has one."""
+    """CoNLL-U file of the test split. Default: the treebank's own, if any."""
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """The share of your own sentences in the validation split, where it is not given."""
+    """Fraction of your own sentences to hold out for validation, if there is no validation split."""
 
 
 def _check_node_count(value: int | str) -> int | str:
@@ -112,28 +111,33 @@ def _check_node_count(value: int | str) -> int | str:
 
 
 Nodes = Annotated[int | str, AfterValidator(_check_node_count)]
-"""A number of nodes, or a file that names them, one node per line."""
+"""Number of nodes, or a file with one node per line."""
 
 
-class GraphSpec(Spec):
-    """A graph whose nodes are classified: where it comes from, and its splits."""
+class GraphSource(Spec):
+    """A graph whose nodes are classified."""
 
     graph: str
-    """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
+    """Graph by name (cora, karate, blocks), folder with nodes and edges, table of edges, or node-link JSON."""
     nodes_file: str | None = None
-    """The table of nodes (id, label, features) that belongs to a table of edges."""
+    """Table of nodes (id, label, features) for a table of edges."""
     labelled: Nodes | None = None
-    """Training nodes per class, or a file of training nodes; 20 per class if unset, fewer where the graph is small."""
+    """Training nodes per class, or a file of training nodes. Default: 20 per class, fewer if the graph is small."""
     validation: Nodes = 500
-    """Nodes in the validation split, or a file with one node per line; fewer where the graph is small."""
+    """Number of validation nodes, or a file with one node per line; fewer if the graph is small."""
     test: Nodes = 1000
-    """Nodes in the test split, or a file with one node per line; fewer where the graph is small."""
-    split: int | None = Field(default=None, ge=0)
-    """Random seed of the split; the recipe's seed if unset, which stays when the run is resumed with another one."""
+    """Number of test nodes, or a file with one node per line; fewer if the graph is small."""
     nodes: int | None = Field(default=None, ge=2)
     """Number of nodes of the generated graph `blocks`."""
     edges: int | None = Field(default=None, ge=1)
     """Number of edges of the generated graph `blocks`."""
+
+
+class GraphSpec(GraphSource):
+    """A graph whose nodes are classified: where it comes from, and its splits."""
+
+    split: int | None = Field(default=None, ge=0)
+    """Random seed of the split. Default: the recipe's seed, kept if the run is resumed with another seed."""
 
 
 class PairsSpec(Spec):
@@ -142,59 +146,64 @@ class PairsSpec(Spec):
     pairs: str
     """Pairs by name, or a TSV, CSV or JSONL file of sources and targets."""
     source: str | None = None
-    """The column of the sources; if unset, the one called source, or the first."""
+    """Column of the sources. Default: `source`, or the first column."""
     target: str | None = None
-    """The column of the targets; if unset, the one called target, or the second."""
+    """Column of the targets. Default: `target`, or the second column."""
     tokenizer: TokenizerSpec = BytePairs(vocabulary=4096)
-    """Tokenizer of both sides."""
+    """Tokenizer of sources and targets."""
     held_out: float = Field(default=0.02, gt=0, lt=0.5)
-    """The share of the sources in the validation split, and in the test split."""
+    """Fraction of the sources in the validation split, and in the test split."""
     validation: str | None = None
-    """A table of pairs as validation split; a share is held out if unset."""
+    """Table of pairs of the validation split. Default: a held-out fraction."""
     test: str | None = None
-    """A table of pairs as test split; a share is held out if unset."""
+    """Table of pairs of the test split. Default: a held-out fraction."""
 
 
-class LabelsSpec(Spec):
-    """Texts with labels: where they come from, and the splits."""
+class LabelledTexts(Spec):
+    """Texts with labels."""
 
     labels: str
     """Labelled texts by name, or a CSV, TSV or JSONL file of texts and labels."""
     text: str | None = None
-    """The column of the texts; if unset, the one called text, or the first of two."""
+    """Column of the texts. Default: `text`, or the first of two columns."""
     label: str | None = None
-    """The column of the labels; if unset, the one called label, or the second of two."""
+    """Column of the labels. Default: `label`, or the second of two columns."""
     tokenizer: TokenizerSpec = BytePairs()
     """Tokenizer of the texts."""
     held_out: float = Field(default=0.1, gt=0, lt=0.5)
-    """The share of the texts in the validation split, and in the test split."""
+    """Fraction of the texts in the validation split, and in the test split."""
     validation: str | None = None
-    """A file of texts and labels as validation split; a share is held out if unset."""
+    """File of texts and labels of the validation split. Default: a held-out fraction."""
     test: str | None = None
-    """A file of texts and labels as test split; a share is held out if unset."""
+    """File of texts and labels of the test split. Default: a held-out fraction."""
+
+
+class LabelsSpec(LabelledTexts):
+    """Texts with labels: where they come from, and the splits."""
+
     parser: str | None = None
-    """The run of the parser that parses the texts, for a body that reads trees."""
+    """Run of the parser that parses the texts, for a body that reads trees."""
     limit: int | None = Field(default=None, ge=2)
-    """Maximum number of training examples, drawn with seed 0; all of them if unset."""
+    """Maximum number of training examples, drawn with seed 0. Default: all."""
 
 
 class PretrainedData(Spec):
     """Unknown training data of a pretrained model."""
 
     pretrained: str
-    """The folder, file or name of the model."""
+    """Folder, file or name of the model."""
     tokenizer: TokenizerSpec = PretrainedTokenizer()
-    """Its own tokenizer."""
+    """Tokenizer of the model."""
 
 
 AnyDataSpec = PretrainedData | TreebankSpec | PairsSpec | LabelsSpec | ImagesSpec | GraphSpec | DataSpec
 """Running text is last, since labelled texts have a column called text."""
 DATA_SPECS: dict[str, type[AnyDataSpec]] = {next(iter(spec.model_fields)): spec for spec in get_args(AnyDataSpec)}
-"""The kinds of data by their first field, which names the source."""
+"""Kinds of data by their first field, which names the source."""
 
 
 def read_data(settings: Mapping[str, Any], source: str) -> AnyDataSpec:
-    """Return the data spec of these settings, whose kind follows from the setting that names the data.
+    """Return the data spec of these settings; its class follows from the setting that names the data, such as `graph`.
 
     `source` begins error messages.
     """

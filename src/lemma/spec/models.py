@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, get_a
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.errors import describe_unknown
-from lemma.spec.base import Letter, Spec
+from lemma.spec.base import Letter, Spec, kind_validator
 from lemma.spec.data import TrainedTokenizer
-from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
+from lemma.spec.plugins import OpenChoice, PluginGroup
 from lemma.spec.positions import Learned, Positions, Rotary, Sinusoidal
 
 Size = Annotated[int, Field(ge=1)]
@@ -44,7 +44,7 @@ class ModelSpec(Spec):
 
     @classmethod
     def letters(cls) -> dict[str, str]:
-        """Return the field name of each textbook letter, `first_letters` first."""
+        """Return the names of the fields by their textbook letters, those of `first_letters` first."""
         letters = super().letters()
         return {letter: letters[letter] for letter in (*cls.first_letters, *letters)}
 
@@ -89,7 +89,7 @@ class WindowSpec(LanguageSpec):
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("d_h")] = 256
-    """Units of the hidden layer."""
+    """Number of hidden units."""
     context: Annotated[int, Field(ge=2), Letter("N")] = 8
     """Length of the n-gram: a word is predicted from the N−1 words before it."""
     activation: Literal["tanh", "sigmoid", "relu"] = "tanh"
@@ -110,7 +110,7 @@ class Attentive(WindowSpec):
     key_width: Annotated[Size, Letter("d_k")] = 64
     """Width of the head's queries and keys."""
     value_width: Annotated[Size, Letter("d_v")] = 128
-    """Width of the head's values, which are the input of the hidden layer."""
+    """Width of the head's values, the input of the hidden layer."""
 
 
 class Recurrent(LanguageSpec):
@@ -120,16 +120,16 @@ class Recurrent(LanguageSpec):
     width: Annotated[Size, Letter("d")] = 128
     """Width of the word embeddings."""
     hidden: Annotated[Size, Letter("D")] = 256
-    """Units of each recurrent layer."""
+    """Hidden units of each recurrent layer."""
     depth: Annotated[Size, Letter("L")] = 1
     """Number of recurrent layers."""
     biases: Literal[0, 1, 2] = 1
-    """Bias vectors per gate: 1 as in textbooks, 2 as in torch.nn (input and recurrent), 0 for none."""
+    """Number of bias vectors per gate: 1 as in textbooks, 2 as in torch.nn (input and recurrent), or 0."""
     tied: bool = False
-    """Whether the output layer shares its weights with the embedding; needs hidden = width."""
+    """Whether to tie the output layer to the embedding; requires hidden = width."""
 
     @model_validator(mode="after")
-    def _tied_fits(self) -> Self:
+    def _check_tying(self) -> Self:
         """Check that a tied output layer has the width of the embedding."""
         if self.tied and self.hidden != self.width:
             family = getattr(self, "family", "recurrent")
@@ -176,27 +176,27 @@ class AttentionModel(BodySpec):
     width: Annotated[Size, Letter("d")] = 128
     """Width of the residual stream."""
     heads: Annotated[Size, Letter("h")] = 4
-    """Attention heads per layer."""
+    """Number of attention heads per layer."""
     attention_width: Annotated[Size | None, Letter("d_h")] = None
-    """Total width of the queries of all heads; the model's width if unset."""
+    """Total width of the queries of all heads. Default: the model's width."""
     feed_forward: Annotated[Size | None, Letter("d_ff")] = None
-    """Hidden units of each feed-forward layer; four times the width if unset."""
+    """Hidden units of each feed-forward layer. Default: four times the width."""
     gated: bool = False
     """Whether feed-forward layers are gated, W₂(σ(W_g x) ⊙ W₁ x): SwiGLU with silu, GeGLU with gelu (Shazeer 2020)."""
     context: Annotated[Size, Letter("T")] = 64
-    """Context length: the most tokens that are seen at once."""
+    """Context length: maximum number of tokens that the model sees at once."""
     positions: Positions = Learned()
     """Position encoding: none, learned, sinusoidal, rotary, alibi or relative."""
     norm: Literal["layer", "rms"] = "layer"
-    """LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
+    """Type of norm: LayerNorm (Ba et al. 2016; with a shift if bias is on) or RMSNorm (Zhang & Sennrich 2019)."""
     norm_epsilon: Annotated[float, Field(gt=0)] = 1e-5
-    """What norms add to the variance, or to the mean square, before its root is taken."""
+    """Epsilon that norms add to the variance or the mean square before taking the root."""
     activation: Activation = "gelu"
-    """Activation of the feed-forward layers: gelu (its tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
+    """Activation of the feed-forward layers: gelu (tanh form), gelu-exact, relu or silu (Elfwing et al. 2018)."""
     bias: bool = True
     """Whether linear layers and norms have biases; the output layer never has one."""
     tied: bool = True
-    """Whether the output layer shares its weights with the embedding (Press & Wolf 2017)."""
+    """Whether to tie the output layer to the embedding (Press & Wolf 2017)."""
 
     @property
     def query_width(self) -> int:
@@ -219,7 +219,7 @@ class AttentionModel(BodySpec):
         return {letter: size for letter, size in sizes.items() if size is not None}
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
+    def _check_head_sizes(self) -> Self:
         """Check that the number of heads divides the width, and that positions suit the width of a head."""
         name = "attention_width" if self.attention_width else "width"
         check_heads(f"{self.family}.{name}", self.query_width, f"{self.family}.heads", self.heads)
@@ -248,29 +248,29 @@ class Decoder(AttentionModel, LayerStack):
     first_letters: ClassVar[Sequence[str]] = ("V", "d", "L", "h", "d_h", "d_v", "h_kv", "d_ff")
     model: ClassVar[str] = "lemma.models.decoder:DecoderModel"
     value_width: Annotated[Size | None, Letter("d_v")] = None
-    """Total width of the values of all heads; the attention width if unset."""
+    """Total width of the values of all heads. Default: the attention width."""
     key_value_heads: Annotated[Size | None, Letter("h_kv")] = None
-    """Key–value heads, each shared by a group of query heads (Ainslie et al. 2023); as many as heads if unset."""
+    """Key–value heads, each shared by a group of query heads (Ainslie et al. 2023). Default: one per query head."""
     key_query: Literal["separate", "merged"] = "separate"
-    """Separate key and query matrices, or one merged matrix per head, W^QK = W_Qᵀ W_K (problem B6)."""
+    """Key and query matrices: separate, or one merged matrix per head, W^QK = W_Qᵀ W_K (problem B6)."""
     value_output: Literal["separate", "merged"] = "separate"
-    """Separate value and output matrices, or one merged matrix per head, W^(h) = W_V W_O (problem C8)."""
+    """Value and output matrices: separate, or one merged matrix per head, W^(h) = W_V W_O (problem C8)."""
     window: Annotated[Size | None, Letter("w")] = None
-    """Sliding window: each layer attends to the last w tokens only (Beltagy et al. 2020; Mistral); all if unset."""
+    """Sliding window: each layer attends to the last w tokens (Beltagy et al. 2020; Mistral). Default: all tokens."""
     query_key_norm: bool = False
-    """Whether queries and keys get an RMSNorm, one for all heads of each (Henry et al. 2020; Qwen3)."""
+    """Whether to apply RMSNorm to queries and keys, shared by all heads (Henry et al. 2020; Qwen3)."""
     residual: Literal["sequential", "parallel"] = "sequential"
-    """Attention, then feed-forward; or both read the same stream and add to it at once (Wang & Komatsuzaki 2021)."""
+    """Attention before feed-forward, or both in parallel on the same input (Wang & Komatsuzaki 2021)."""
     query_key_value_bias: bool | None = None
-    """Whether queries, keys and values have biases (Qwen2 has no others); as `bias` if unset."""
+    """Whether queries, keys and values have biases (the only ones in Qwen2). Default: as `bias`."""
     attention_output_bias: bool | None = None
-    """Whether the output map of attention has a bias; as `bias` if unset."""
+    """Whether the output projection of attention has a bias. Default: as `bias`."""
     feed_forward_bias: bool | None = None
-    """Whether feed-forward layers have biases; as `bias` if unset."""
+    """Whether feed-forward layers have biases. Default: as `bias`."""
     scaled_embedding: bool | None = None
-    """Whether embeddings are multiplied by √d (Vaswani et al. 2017; Gemma); only for sinusoidal positions if unset."""
+    """Whether to multiply embeddings by √d (Vaswani et al. 2017; Gemma). Default: with sinusoidal positions only."""
     logit_cap: Annotated[float, Field(gt=0)] | None = None
-    """Soft cap of the logits: c·tanh(logit/c) (Gemma 2, Riviere et al. 2024); none if unset."""
+    """Soft cap c of the logits: c·tanh(logit/c) (Gemma 2, Riviere et al. 2024). Default: no cap."""
 
     def has_bias(self, part: str) -> bool:
         """Return whether a part (query_key_value, attention_output or feed_forward) has biases."""
@@ -283,7 +283,7 @@ class Decoder(AttentionModel, LayerStack):
         return self.positions.scaled if self.scaled_embedding is None else self.scaled_embedding
 
     @model_validator(mode="after")
-    def _groups_fit(self) -> Self:
+    def _check_parts(self) -> Self:
         """Check value width, key–value heads, merged matrices and window against the other settings."""
         check_heads("decoder.value_width", self.value_width or self.heads, "decoder.heads", self.heads)
         key_value_heads = self.key_value_heads or self.heads
@@ -325,20 +325,20 @@ class TableA5(LanguageSpec):
     vocabulary: Annotated[Size, Letter("V")] = 7676
     """Number of tokens in the vocabulary; training takes it from the tokenizer."""
     embedding: Annotated[Size, Letter("d_e")] = 64
-    """Width of the word embeddings, before they are projected to the width of the layers."""
+    """Width of the word embeddings, before the projection to the width of the layers."""
     width: Annotated[Size, Letter("d")] = 512
     """Width of the layers."""
     depth: Annotated[Size, Letter("L")] = 2
     """Number of layers."""
     heads: Annotated[Size, Letter("h")] = 8
-    """Attention heads per layer."""
+    """Number of attention heads per layer."""
     feed_forward: Annotated[Size, Letter("d_ff")] = 512
     """Hidden units of each feed-forward layer."""
     context: Annotated[int, Field(ge=2), Letter("N")] = 5
     """Length of the n-gram: a word is predicted from the N−1 words before it."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that the number of heads divides the width."""
         check_heads("table-a5.width", self.width, "table-a5.heads", self.heads)
         return self
@@ -354,13 +354,13 @@ class Transformer(AttentionModel):
     vocabulary: Annotated[int, Field(ge=len(SPECIAL_TOKENS) + 1), Letter("V")] = 256
     """Number of tokens in the vocabulary, special tokens included; training takes it from the tokenizer."""
     context: Annotated[int, Field(ge=4), Letter("T")] = 64
-    """Context length: the most tokens that are seen at once, special tokens included."""
+    """Context length: maximum number of tokens that the model sees at once, special tokens included."""
     scaled_scores: bool = True
-    """Whether scores are divided by the root of the head width; T5 learns that scale (Raffel et al. 2020)."""
+    """Whether to divide scores by the square root of the head width; T5 learns the scale (Raffel et al. 2020)."""
     norm_place: Literal["pre", "post"] = "pre"
-    """pre: x + f(norm(x)) and a final norm; post: norm(x + f(x)), as in Vaswani et al. (2017)."""
+    """Position of the norm: pre is x + f(norm(x)) with a final norm; post is norm(x + f(x)) (Vaswani et al. 2017)."""
     special_tokens: tuple[int, int, int] | None = None
-    """Ids of <start>, <end> and <mask> in a vocabulary made elsewhere; the last three of the vocabulary if unset."""
+    """Ids of <start>, <end> and <mask> in an existing vocabulary. Default: the last three ids."""
 
     @property
     def special_ids(self) -> tuple[int, int, int]:
@@ -369,7 +369,7 @@ class Transformer(AttentionModel):
         return self.special_tokens or (size - 3, size - 2, size - 1)
 
     @model_validator(mode="after")
-    def _special_tokens_fit(self) -> Self:
+    def _check_special_ids(self) -> Self:
         """Check that the ids of special tokens are in the vocabulary."""
         if any(not 0 <= token < self.vocabulary for token in self.special_tokens or ()):
             raise ValueError(
@@ -392,13 +392,13 @@ class Encoder(Transformer):
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
     objective: Literal["masked", "next-sentence", "both"] = "masked"
-    """What it learns: masked tokens, whether one segment of text follows another, or both."""
+    """Training objective: predict masked tokens, predict whether one segment follows another, or both."""
     segments: Annotated[int, Field(ge=0)] = 0
-    """Segments, divided by <end>, that have an embedding added to those of their tokens (BERT has 2); 0 for none."""
+    """Number of segment embeddings, added to the tokens of segments separated by <end> (BERT has 2); 0 for none."""
     embedding_norm: bool = False
-    """Whether embeddings get a norm before the first layer (Devlin et al. 2019)."""
+    """Whether to normalise embeddings before the first layer (Devlin et al. 2019)."""
     output_transform: bool = False
-    """Whether outputs have a hidden layer: for tokens with a norm, for the next sentence with tanh (BERT)."""
+    """Whether output heads have a hidden layer: with a norm for tokens, with tanh for the next sentence (BERT)."""
     output_bias: bool = False
     """Whether the output layer for tokens has a bias (BERT)."""
 
@@ -420,11 +420,11 @@ class EncoderDecoder(Transformer):
     positions: Positions = Sinusoidal()
     """Position encoding: none, learned, sinusoidal, rotary, alibi or relative; cross-attention has none."""
     encoder_depth: Annotated[Size, Letter("L_enc")] = 3
-    """Encoder layers, which read the source."""
+    """Number of encoder layers, which read the source."""
     decoder_depth: Annotated[Size, Letter("L_dec")] = 3
-    """Decoder layers, which write the target."""
+    """Number of decoder layers, which generate the target."""
     scaled_output: bool = False
-    """Whether the output layer reads vectors divided by √d, where it shares the embedding (Raffel et al. 2020)."""
+    """Whether to divide hidden states by √d before a tied output layer (Raffel et al. 2020)."""
 
 
 class Tree(BodySpec):
@@ -437,7 +437,7 @@ class Tree(BodySpec):
     width: Annotated[Size, Letter("d")] = 64
     """Width of the word embeddings and of every layer."""
     depth: Annotated[int, Letter("L"), Field(ge=0)] = 2
-    """Number of graph layers: a word sees others up to this many arcs away; 0 reads the words alone."""
+    """Number of graph layers: a word sees others up to this many arcs away; 0 ignores the arcs."""
 
 
 class NewFamily(LanguageSpec):
@@ -450,11 +450,11 @@ class NewFamily(LanguageSpec):
     model: ClassVar[str] = ""
     """A `lemma.models.base.LanguageModel`, as package.module:Class; it is called with a spec and the dropout."""
     recipe: ClassVar[Mapping[str, Any]] = {}
-    """Settings of the recipe that suit it."""
+    """Default settings of the recipe."""
     tokenizer: ClassVar[TrainedTokenizer | None] = None
-    """Default tokenizer; byte-pairs if unset."""
+    """Default tokenizer; None means byte-pairs."""
     probe_sizes: ClassVar[Mapping[str, Sequence[int]]] = {}
-    """By letter, the sizes at which it may be probed by `count`, where not all small ones will do."""
+    """Sizes by letter at which `count` may probe it, if not all small ones are possible."""
 
     @property
     def longest(self) -> int | None:
@@ -513,27 +513,23 @@ class Pooling(Spec):
     """Setting of how the vectors of a body become one."""
 
     pool: Literal["auto", "first", "last", "mean"] = "auto"
-    """Pooling of the body's vectors: that of the first or of the last token, or their mean.
-
-    Auto is the first token of an encoder, the mean of a window model (a bag of its n-grams) and of a tree, else the
-    last token.
-    """
+    """Pooling of hidden states: first, last, mean, or auto (encoder: first; window model, tree: mean; else last)."""
 
 
 class TextReader(Pooling, ModelSpec):
     """Base class of models that read text with a body; their vocabulary and sizes include those of the body."""
 
     body: AnyBody = Lstm()
-    """The model that reads the text: a language model without its output layer, or an encoder."""
+    """Model that reads the text: a language model without its output layer, or an encoder."""
 
     @property
     def vocabulary(self) -> int:
-        """Vocabulary of the body."""
+        """Size of the vocabulary of the body."""
         return self.body.vocabulary
 
     @property
     def pooling(self) -> str:
-        """Pooling of this body: first, last or mean."""
+        """How the body's vectors of a text become one: "first", "last" or "mean"."""
         return DEFAULT_POOLING.get(self.body.family, "last") if self.pool == "auto" else self.pool
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
@@ -563,7 +559,7 @@ class ClassifierHead(Pooling):
     """Settings of a classifier that are not those of its body."""
 
     head_bias: bool = True
-    """Whether the layer to the classes has a bias; transformers' classifiers made of decoders have none."""
+    """Whether the classification layer has a bias; decoder-based classifiers of transformers have none."""
 
 
 class Classifier(TextReader, ClassifierHead):
@@ -592,23 +588,23 @@ class DualEncoder(TextReader):
     data_kind: ClassVar[str] = "images"
     usage: ClassVar[str] = "a dual encoder. To search with it: lemma search {} --images FOLDER --query '…'"
     body: AnyBody = Encoder(width=128, depth=1, context=32)
-    """The model that reads the text: a language model without its output layer, or an encoder."""
+    """Model that reads the text: a language model without its output layer, or an encoder."""
     grid: Annotated[Size, Letter("G")] = 4
-    """Patches along each side of an image."""
+    """Number of patches along each side of an image."""
     patch: Annotated[Size, Letter("P")] = 6
-    """Pixels along each side of a patch; an image is scaled to grid × patch pixels along each side."""
+    """Pixels along each side of a patch; images are scaled to grid × patch pixels along each side."""
     image_width: Annotated[Size, Letter("d_i")] = 128
     """Width of the image tower's residual stream."""
     image_depth: Annotated[Size, Letter("L_i")] = 2
-    """Layers of the image tower."""
+    """Number of layers of the image tower."""
     image_heads: Annotated[Size, Letter("h_i")] = 4
-    """Attention heads per layer of the image tower."""
+    """Number of attention heads per layer of the image tower."""
     image_pool: Literal["places", "mean"] = "places"
-    """How patches are pooled: places has a matrix for every position and adds up; mean has one for their mean."""
+    """Pooling of patches: places sums them after one matrix per position; mean has one matrix for their mean."""
     shared: Annotated[Size, Letter("d_s")] = 128
-    """Width of the shared space of images and texts."""
+    """Width of the shared embedding space of images and texts."""
     temperature: float = Field(default=0.07, gt=0.01, le=1)
-    """Initial temperature, by which cosines are divided; it is learned, and never below 0.01."""
+    """Initial temperature, which divides the cosines; it is learned, with a minimum of 0.01."""
 
     @property
     def image_side(self) -> int:
@@ -621,7 +617,7 @@ class DualEncoder(TextReader):
         return self.grid**2 if self.image_pool == "places" else 1
 
     @model_validator(mode="after")
-    def _heads_fit(self) -> Self:
+    def _check_head_sizes(self) -> Self:
         """Check that the image tower's number of heads divides its width."""
         check_heads("dual-encoder.image_width", self.image_width, "dual-encoder.image_heads", self.image_heads)
         return self
@@ -631,7 +627,7 @@ class Reranking(Spec):
     """Settings of a re-ranker that are not those of its dual encoder."""
 
     candidates: Annotated[int, Field(ge=2)] = 10
-    """How many of the dual encoder's best results are ranked again: the k of top k."""
+    """Number of the dual encoder's top results to re-rank."""
 
 
 class CrossAttention(Reranking, ModelSpec):
@@ -646,11 +642,11 @@ class CrossAttention(Reranking, ModelSpec):
     data_kind: ClassVar[str] = "images"
     usage: ClassVar[str] = "a re-ranker. To search with it: lemma search {} --images FOLDER --query '…'"
     towers: DualEncoder = DualEncoder()
-    """The dual encoder whose results are ranked again."""
+    """Dual encoder whose results are re-ranked."""
 
     @property
     def vocabulary(self) -> int:
-        """Vocabulary of the text tower."""
+        """Size of the vocabulary of the text tower."""
         return self.towers.vocabulary
 
     def with_data_sizes(self, sizes: Mapping[str, int]) -> Self:
@@ -658,11 +654,11 @@ class CrossAttention(Reranking, ModelSpec):
         return self.replace(towers=self.towers.with_data_sizes(sizes).to_dict())
 
     def sizes(self) -> dict[str, int]:
-        """Return the sizes of the towers by their letters."""
+        """Return the sizes of the two towers by their textbook letters."""
         return self.towers.sizes()
 
     def with_sizes(self, sizes: Mapping[str, int]) -> Self:
-        """Return a copy with other sizes of the towers, given by their letters."""
+        """Return a copy with other sizes of the two towers, by their textbook letters."""
         return self.replace(towers=self.towers.with_sizes(sizes).to_dict())
 
 
@@ -671,7 +667,7 @@ class BiLstm(Spec):
 
     kind: Literal["bilstm"] = "bilstm"
     hidden: Annotated[Size, Letter("D")] = 200
-    """Hidden units of each direction; the output of a layer is twice as wide."""
+    """Hidden units per direction; the output of a layer is twice as wide."""
     depth: Annotated[Size, Letter("L")] = 2
     """Number of layers."""
 
@@ -686,14 +682,14 @@ class TransformerEncoder(Spec):
 
     kind: Literal["transformer"] = "transformer"
     width: Size = 192
-    """Width of the stream."""
+    """Width of the residual stream."""
     depth: Annotated[Size, Letter("L")] = 4
     """Number of layers."""
     heads: Annotated[Size, Letter("h")] = 6
-    """Attention heads per layer."""
+    """Number of attention heads per layer."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that each head has an even width."""
         if self.width % (2 * self.heads):
             nearest = max(1, round(self.width / (2 * self.heads))) * 2 * self.heads
@@ -724,25 +720,25 @@ class Parser(ModelSpec):
     vocabulary: Annotated[Size, Letter("V")] = 256
     """Number of words in the vocabulary; training takes it from the treebank."""
     relations: Annotated[Size, Letter("R")] = 40
-    """Number of relations, which is the number of attention heads; training takes it from the treebank."""
+    """Number of relations, and so of attention heads; training takes it from the treebank."""
     width: Annotated[Size, Letter("d")] = 100
-    """Width of the word embedding, and of the spelling embedding next to it."""
+    """Width of the word embedding and of the spelling embedding."""
     buckets: Size = 20_000
-    """Hash buckets of the spelling features: prefixes, suffixes and shape of a word."""
+    """Number of hash buckets for spelling features: prefixes, suffixes and shape of a word."""
     minimum_count: Size = 2
-    """Words that are rarer than this in the training treebank are known by their spelling only."""
+    """Minimum frequency of a word in the training treebank; rarer words are known by their spelling only."""
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.15
-    """The share of words that are dropped in training, so that the model uses spelling and context too."""
+    """Fraction of words dropped in training to make the model use spelling and context too."""
     encoder: ParserEncoder = BiLstm()
-    """The encoder of the sentence: bilstm or transformer."""
+    """Sentence encoder: bilstm or transformer."""
     hidden: Annotated[Size, Letter("d_h")] = 200
     """Hidden units of the layers that represent each word as a head and as a dependent (Dozat & Manning 2017)."""
     head_width: Annotated[Size, Letter("w")] = 32
-    """Width of the queries and keys that belong to one relation."""
+    """Width of the queries and keys of each relation."""
     shared_width: Annotated[int, Field(ge=0), Letter("w_s")] = 128
-    """Width of the queries and keys that all relations share; they score a head whatever the relation."""
+    """Width of the queries and keys shared by all relations, which score a head regardless of the relation."""
     attention_loss: Annotated[float, Field(ge=0)] = 0.1
-    """Weight of the loss that makes each attention head attend along its relation, next to the parser's loss."""
+    """Weight of the auxiliary loss that trains each attention head to attend along its relation."""
 
 
 class Graph(ModelSpec):
@@ -753,9 +749,9 @@ class Graph(ModelSpec):
     data_kind: ClassVar[str] = "graph"
     usage: ClassVar[str] = "a classifier of a graph's nodes, which writes nothing. To evaluate it: lemma evaluate {}"
     features: Annotated[Size, Letter("F")] = 16
-    """Features per node; training takes it from the graph."""
+    """Number of features per node; training takes it from the graph."""
     hidden: Annotated[Size, Letter("D")] = 64
-    """Units of the hidden layers."""
+    """Number of units per hidden layer."""
     classes: Annotated[int, Field(ge=2), Letter("K")] = 2
     """Number of classes; training takes it from the graph."""
     depth: Annotated[Size, Letter("L")] = 2

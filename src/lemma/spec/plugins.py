@@ -14,7 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, get_args
 
-from pydantic import BeforeValidator, GetCoreSchemaHandler
+from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from lemma.errors import LemmaError, PackageError, SpecError, describe_unknown
@@ -72,7 +72,7 @@ class PluginGroup(Generic[Kind]):
         return [*self.registered, *(name for name in self._entries() if name not in {*reserved, *self.registered})]
 
     def provides(self, name: str) -> bool:
-        """Return whether a plugin has this name, installed a moment ago included."""
+        """Return whether a plugin has this name, including those of packages installed since the last look-up."""
         if name not in self.reserved_names() and name not in self.registered and name not in self._entries():
             entry_points_of.cache_clear()
         return name in self.names()
@@ -96,11 +96,9 @@ class PluginGroup(Generic[Kind]):
         return spec_class
 
     def load_part(self, name: str, path: str) -> Any:
-        """Return the registered object of a path, or else import it.
+        """Return the object that the plugin `name` refers to by a path: a registered one, or else an imported one.
 
-        Args:
-            name: of the plugin, for errors.
-            path: as `package.module:attribute`.
+        `path` is written as `package.module:attribute`.
         """
         if path in self.parts:
             return self.parts[path]
@@ -111,20 +109,20 @@ class PluginGroup(Generic[Kind]):
             return getattr(import_module(module), attribute)
 
     def attribute_errors(self, name: str, path: str = "") -> Any:
-        """Return a context manager that turns errors into a PackageError about the package of a plugin.
+        """Return a context manager that turns any error into a PackageError about the package of the plugin `name`.
 
-        `path` tells the package of a plugin that was registered.
+        The package of a plugin that was registered is the first part of `path`.
         """
         entries = self._entries().get(name)
         package = _package_title(entries[0]) if entries else path.partition(".")[0]
         return attribute_errors(package, f"the {self.noun} '{name}'")
 
     def _entries(self) -> dict[str, list["EntryPoint"]]:
-        """Return the entry points of the group by name."""
+        """Return the installed entry points of the group by name."""
         return entry_points_of(self.name, tuple(sys.path))
 
     def _check(self, spec_class: Any, name: str, description: str) -> None:
-        """Raise a PackageError unless a class derives from the base class and its tag field has this name.
+        """Raise a PackageError unless a class derives from the base class and has this name in its tag field.
 
         `description` begins the message.
         """
@@ -140,7 +138,7 @@ class PluginGroup(Generic[Kind]):
 
 @contextmanager
 def attribute_errors(package: str, noun: str) -> Iterator[None]:
-    """Turn any error in the block into a PackageError that names the package; `noun` is what it brings."""
+    """Turn any error in the block into a PackageError that names the package; `noun` is its plugin, for the message."""
     try:
         yield
     except LemmaError:
@@ -154,7 +152,7 @@ def attribute_errors(package: str, noun: str) -> Iterator[None]:
 
 @cache
 def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryPoint"]]:
-    """Return the entry points of a group by name; `path` is `sys.path`, for which they are cached."""
+    """Return the entry points of a group by name; `path` is `sys.path`, here only as a key of the cache."""
     from importlib.metadata import entry_points  # not needed where all names are Lemma's own
 
     by_name: dict[str, list[EntryPoint]] = {}
@@ -166,33 +164,6 @@ def entry_points_of(group: str, path: tuple[str, ...]) -> dict[str, list["EntryP
 def _package_title(entry: "EntryPoint") -> str:
     """Return the name and version of an entry point's package."""
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist else entry.value.partition(".")[0]
-
-
-def kind_validator(
-    noun: str, kinds: Collection[str], group: PluginGroup[Any] | None = None, default: str | None = None
-) -> BeforeValidator:
-    """Return a pydantic validator that accepts the `kind` of a spec instead of its table.
-
-    Args:
-        noun: name of the setting, for errors.
-        kinds: built-in kinds.
-        group: plugins with further kinds.
-        default: kind of a table without one; None if it must have one.
-    """
-
-    def read(value: Any) -> Any:
-        """Convert a kind to a table with this kind; tables and specs are returned as they are."""
-        if default and isinstance(value, Mapping) and "kind" not in value:
-            return {"kind": default, **value}
-        if isinstance(value, bool | int | float):
-            value = str(value)
-        if not isinstance(value, str):
-            return value
-        if value not in kinds and not (group and group.provides(value)):
-            raise ValueError(describe_unknown(noun, value, [*kinds, *(group.names() if group else ())]))
-        return {"kind": value}
-
-    return BeforeValidator(read)
 
 
 @dataclass(frozen=True)
@@ -210,7 +181,7 @@ class OpenChoice:
         )
 
     def _read(self, value: Any, read_built_in: Callable[[Any], Any]) -> Any:
-        """Validate a value by the plugin class of its name, or else by the union of built-in classes."""
+        """Validate a value by the plugin class that its tag names, or else by `read_built_in`; return the spec."""
         if isinstance(value, self.group.base_class):
             return value
         name = value.get(self.group.tag) if isinstance(value, Mapping) else None

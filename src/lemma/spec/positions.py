@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from lemma.spec.base import Spec
-from lemma.spec.plugins import OpenChoice, PluginGroup, kind_validator
+from lemma.spec.base import Spec, kind_validator
+from lemma.spec.plugins import OpenChoice, PluginGroup
 
 
 class PositionsSpec(Spec):
@@ -15,7 +15,7 @@ class PositionsSpec(Spec):
     extrapolates: ClassVar[bool] = False
     """Whether it depends on distances only, so that the model can read past the trained context."""
     tabled: ClassVar[bool] = False
-    """Whether it learns something for each position of the context, and has nothing for later ones."""
+    """Whether it has learned parameters for each position of the context, and none for later ones."""
     scaled: ClassVar[bool] = False
     """Whether embeddings are multiplied by √d before it is added to them."""
     paired: ClassVar[bool] = False
@@ -24,16 +24,16 @@ class PositionsSpec(Spec):
     rotates: ClassVar[bool | str] = False
     """Whether it changes queries and keys, and so acts between their two matrices."""
     biases: ClassVar[bool | str] = False
-    """Whether it adds to scores, by distance."""
+    """Whether it adds a bias to scores by distance."""
     shared: ClassVar[bool] = False
-    """Whether what it adds to scores is the same in all layers."""
+    """Whether all layers share the bias on scores."""
 
     if TYPE_CHECKING:
         kind: Any
 
     @property
     def head_multiple(self) -> int:
-        """Divisor that a head's width must have."""
+        """Number that must divide a head's width."""
         return 2 if self.paired else 1
 
 
@@ -56,7 +56,7 @@ class Sinusoidal(PositionsSpec):
     scaled: ClassVar[bool] = True
     kind: Literal["sinusoidal"] = "sinusoidal"
     base: float = Field(default=10_000.0, gt=1)
-    """The longest wavelength is 2π times this."""
+    """Base of the wavelengths; the longest is 2π times this."""
     first: int = Field(default=0, ge=0)
     """Number of the first position; 1 gives the table of sources that count from 1."""
 
@@ -72,7 +72,7 @@ class LinearScaling(Spec):
 
     kind: Literal["linear"] = "linear"
     factor: float = Field(default=2.0, ge=1)
-    """How many times longer the context has become."""
+    """Factor by which the context is extended."""
 
 
 class Llama3Scaling(Spec):
@@ -83,13 +83,13 @@ class Llama3Scaling(Spec):
 
     kind: Literal["llama3"] = "llama3"
     factor: float = Field(default=8.0, ge=1)
-    """What slow angles are divided by."""
+    """Divisor of slow angles."""
     slow: float = Field(default=1.0, gt=0)
-    """An angle that turns fewer times than this within the original context is divided by the factor."""
+    """Angles that turn fewer times than this within the original context are divided by the factor."""
     fast: float = Field(default=4.0, gt=0)
-    """An angle that turns more times than this within the original context stays as it is."""
+    """Angles that turn more times than this within the original context are unchanged."""
     original_context: int = Field(default=8192, ge=1)
-    """The context that the model had before it was extended."""
+    """Context length before the extension."""
 
 
 class YarnScaling(Spec):
@@ -101,15 +101,15 @@ class YarnScaling(Spec):
 
     kind: Literal["yarn"] = "yarn"
     factor: float = Field(default=4.0, ge=1)
-    """What slow angles are divided by."""
+    """Divisor of slow angles."""
     slow: float = Field(default=1.0, gt=0)
-    """A pair that turns fewer times than this within the original context is slowed down by the factor."""
+    """Pairs that turn fewer times than this within the original context are slowed down by the factor."""
     fast: float = Field(default=32.0, gt=0)
-    """A pair that turns more times than this within the original context stays as it is."""
+    """Pairs that turn more times than this within the original context are unchanged."""
     original_context: int = Field(default=4096, ge=1)
-    """The context that the model had before it was extended."""
+    """Context length before the extension."""
     attention_factor: float | None = Field(default=None, gt=0)
-    """What rotated queries and keys are multiplied by; 1 + ln(factor)/10 if unset."""
+    """Multiplier of rotated queries and keys. Default: 1 + ln(factor)/10."""
     whole_pairs: bool = True
     """Whether the ramp begins and ends at whole pairs."""
 
@@ -133,15 +133,15 @@ class Rotary(PositionsSpec):
     rotates: ClassVar[bool | str] = True
     kind: Literal["rotary"] = "rotary"
     base: float = Field(default=10_000.0, gt=1)
-    """The longest wavelength is 2π times this."""
+    """Base of the wavelengths; the longest is 2π times this."""
     first: int = Field(default=0, ge=0)
     """Number of the first position; 1 gives the vectors of sources that count from 1, and the same scores."""
     share: float = Field(default=1.0, gt=0, le=1)
-    """The share of a head's coordinates that is rotated, the first ones (GPT-NeoX, Black et al. 2022)."""
+    """Fraction of a head's coordinates to rotate, the first ones (GPT-NeoX, Black et al. 2022)."""
     layout: Literal["pairs", "halves"] = "pairs"
-    """Which coordinates are a pair: neighbours, as in the paper, or those half the width apart (Hugging Face)."""
+    """Coordinates that form a pair: neighbours, as in the paper, or those half the width apart (Hugging Face)."""
     scaling: Scaling = NoScaling()
-    """How angles change for a longer context: none, linear, llama3 or yarn."""
+    """Scaling of angles for a longer context: none, linear, llama3 or yarn."""
 
     def rotary_dim(self, head_width: int) -> int:
         """Return the number of coordinates that are rotated in a head of this width.
@@ -153,7 +153,7 @@ class Rotary(PositionsSpec):
 
     @property
     def head_multiple(self) -> int:
-        """Divisor that a head's width must have, to rotate whole pairs."""
+        """Number that must divide a head's width, to rotate whole pairs."""
         return 2 * Fraction(self.share).limit_denominator(1000).denominator
 
 
@@ -180,12 +180,12 @@ class Relative(PositionsSpec):
     shared: ClassVar[bool] = True
     kind: Literal["relative"] = "relative"
     buckets: int = Field(default=32, ge=4, multiple_of=4)
-    """How many numbers each head learns."""
+    """Number of learned biases per head."""
     farthest: int = Field(default=128, ge=2)
-    """The distance from which on all share the last bucket."""
+    """Distance from which on all distances share the last bucket."""
 
     @model_validator(mode="after")
-    def _buckets_fit(self) -> Self:
+    def _check_buckets(self) -> Self:
         """Check that `farthest` is beyond the distances that have a bucket of their own."""
         if self.farthest <= self.buckets // 2:
             raise ValueError(
@@ -214,7 +214,7 @@ BUILT_IN_KINDS = ("none", "learned", "sinusoidal", "rotary", "alibi", "relative"
 PLUGIN_POSITIONS: PluginGroup[NewPositions] = PluginGroup(
     "lemma.positions", "positions", NewPositions, "kind", lambda: BUILT_IN_KINDS
 )
-"""The position encodings of plugins."""
+"""Position encodings of plugins."""
 
 
 _BuiltIn = Annotated[NoPositions | Learned | Sinusoidal | Rotary | Alibi | Relative, Field(discriminator="kind")]

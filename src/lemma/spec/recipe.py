@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, ConfigDict, Field, model_serializer
 
 from lemma.errors import SpecError, describe_unknown
-from lemma.spec.base import Letter, Spec
-from lemma.spec.plugins import PluginGroup, kind_validator
+from lemma.spec.base import Letter, Spec, kind_validator
+from lemma.spec.plugins import PluginGroup
 
 CAUSAL = "causal"
 
@@ -33,11 +33,11 @@ class NewObjective(Spec):
 PLUGIN_OBJECTIVES: PluginGroup[NewObjective] = PluginGroup(
     "lemma.objectives", "objective", NewObjective, "kind", lambda: (CAUSAL,)
 )
-"""The objectives of plugins."""
+"""Objectives of plugins."""
 
 
 class ObjectiveChoice(Spec):
-    """Name of an objective, with settings that are read only when it is used.
+    """The name of an objective, with settings that are validated only when it is used.
 
     Runs can then be opened, evaluated and generated from where the plugin that they were trained with is not installed.
     """
@@ -93,7 +93,7 @@ class MuonSpec(Spec):
 
     kind: Literal["muon"] = "muon"
     learning_rate: float = Field(default=0.02, gt=0)
-    """Peak learning rate of the matrices; that of all else is the recipe's."""
+    """Peak learning rate of the matrices; all other parameters use the recipe's."""
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Decay of the gradients' running mean (Nesterov's momentum)."""
 
@@ -120,7 +120,7 @@ Schedule = Annotated[Literal["cosine", "linear", "wsd", "constant", "custom"], B
 
 
 def _read_tracker(value: Any) -> Any:
-    """Convert `tensorboard = true` and `false` of earlier versions to a tracker's name or None."""
+    """Convert true to "tensorboard", as in earlier versions, false and "none" to None; leave other values unchanged."""
     trackers = {True: "tensorboard", False: None, "none": None}
     return trackers.get(value, value) if isinstance(value, bool | str) else value
 
@@ -142,79 +142,76 @@ class Recipe(Spec):
     steps: int = Field(default=1000, ge=1)
     """Number of optimizer steps."""
     batch: int = Field(default=32, ge=1)
-    """Sequences per step, over all devices and all parts of the batch."""
+    """Batch size: sequences per optimizer step, over all devices and micro-batches."""
     sequence_length: int | None = Field(default=None, ge=1)
-    """Sequence length in tokens; a Transformer's context, or 64, if unset. A classifier reads no more of a text."""
+    """Sequence length in tokens; classifiers cut longer texts. Default: a Transformer's context, or 64."""
     accumulate: int = Field(default=1, ge=1)
-    """Gradient accumulation: the parts a batch is cut into, to save memory; the gradient is the same."""
+    """Gradient accumulation: number of micro-batches per batch, to save memory; the gradient is the same."""
     learning_rate: float = Field(default=2e-3, gt=0)
     """Peak learning rate, reached after the warm-up."""
     final_rate: float = Field(default=0.1, ge=0, le=1)
-    """Learning rate at the end of the schedule, as a share of the peak."""
+    """Learning rate at the end of the schedule, as a fraction of the peak."""
     warm_up: int = Field(default=50, ge=0)
-    """Steps of linear warm-up."""
-    schedule: Schedule = "cosine"
-    """From the peak to the final rate by a cosine (Loshchilov & Hutter 2017), by a line, or, in wsd, by a line over the
-    last fifth of the steps (Hu et al. 2024); constant stays at the peak. In Python also a function of the step."""
+    """Number of linear warm-up steps."""
+    schedule: Schedule = "cosine"  # Loshchilov & Hutter 2017; wsd: Hu et al. 2024
+    """Learning rate schedule: cosine, linear, wsd (linear over the last fifth), constant; in Python also a function."""
     optimizer: Optimizer = AdamWSpec()
-    """adamw, or muon for the matrices inside the model and adamw for the rest. In Python also a function of the
-    model."""
+    """Optimizer: adamw, or muon for inner matrices and adamw for the rest; in Python also a function of the model."""
     weight_decay: float = Field(default=0.1, ge=0)
     """Weight decay of AdamW (Loshchilov & Hutter 2019) on matrices; not on biases, norms and embeddings."""
     beta2: float = Field(default=0.99, ge=0, lt=1)
-    """AdamW's β₂, the decay of the squared gradients."""
+    """AdamW's β₂: decay rate of the mean squared gradient."""
     clip: float = Field(default=1.0, ge=0)
-    """Gradient clipping: the largest norm of the gradient; 0 switches it off."""
+    """Maximum norm of the gradient, for gradient clipping; 0 disables it."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout rate in training (Srivastava et al. 2014)."""
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
-    """The share of tokens an encoder predicts: 80 % of them masked, 10 % replaced, 10 % kept (Devlin et al. 2019)."""
+    """Fraction of tokens an encoder predicts: 80 % masked, 10 % replaced, 10 % unchanged (Devlin et al. 2019)."""
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """The share of the target's probability that is spread over all tokens or classes (Szegedy et al. 2016)."""
+    """Fraction of the target's probability spread over all tokens or classes (Szegedy et al. 2016)."""
     augment: float = Field(default=1.0, ge=0)
-    """Strength of the augmentation of images (rotation, colour) and captions (rewording); 0 switches it off."""
+    """Strength of the augmentation of images (rotation, colour) and captions (rewording); 0 disables it."""
     objective: Objective = ObjectiveChoice(kind=CAUSAL)
-    """The loss of a language model: causal (next token), or an objective that another package brings."""
+    """Training objective of a language model: causal (next token), or the objective of a plugin."""
     entropy_penalty: float = Field(default=0.0, ge=0)
-    """Weight of the entropy penalty on attention, the mean entropy of its rows (problem B2); 0 switches it off."""
+    """Weight of the entropy penalty on attention, the mean entropy of its rows (problem B2); 0 disables it."""
     distance_penalty: float = Field(default=0.0, ge=0)
-    """Weight of the penalty on the mean squared distance of attention, last layer excluded (B3); 0 switches it off."""
+    """Weight of the penalty on the mean squared distance of attention, last layer excluded (B3); 0 disables it."""
     distance_max: float = Field(default=100.0, gt=0)
-    """Upper bound of a row's squared distance, so that the penalty does not grow with the context."""
+    """Upper bound of a row's squared distance; keeps the penalty from growing with the context."""
     seed: int = Field(default=1, ge=0, le=2**63 - 1)
-    """Random seed of the initial weights, the batches and the dropout."""
+    """Random seed of the initial weights, batches and dropout."""
     evaluate_every: int | None = Field(default=None, ge=1)
-    """Steps between evaluations on the validation split; ten per run if unset."""
+    """Steps between evaluations on the validation split. Default: ten evaluations per run."""
     checkpoint_every: int | None = Field(default=None, ge=1)
-    """Steps between checkpoints; at every evaluation if unset."""
+    """Steps between checkpoints. Default: at every evaluation."""
     patience: int | None = Field(default=None, ge=1)
-    """Early stopping after this many evaluations without improvement; never if unset."""
+    """Early stopping after this many evaluations without improvement. Default: never."""
     keep: Literal["best", "last"] = "best"
-    """The weights that a finished run keeps: the best on the validation split, or the last."""
+    """Weights to keep of a finished run: the best on the validation split, or the last."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device for training; auto takes the GPU if there is one."""
+    """Device to train on: auto, cpu or cuda; auto uses a GPU if there is one."""
     threads: int | None = Field(default=None, ge=1, le=4096)
-    """CPU threads of training; as many as torch takes (OMP_NUM_THREADS, else the cores) if unset."""
+    """Number of CPU threads. Default: that of torch (OMP_NUM_THREADS, else the number of cores)."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of the forward pass; auto is bfloat16 on a GPU that supports it, else float32."""
     shard: bool = False
-    """Whether the processes of torchrun share weights, gradients and optimizer state (FSDP2), or each has all (DDP)."""
+    """Whether to shard weights, gradients and optimizer state over the processes of torchrun (FSDP2 instead of DDP)."""
     recompute: Literal["none", "layers"] = "none"
-    """Activations that are computed again for the gradient instead of kept: of layers all but their inputs."""
+    """Activation checkpointing: none, or layers, which stores only the inputs of layers and recomputes the rest."""
     compile: Literal["auto", True, False] = "auto"
-    """Whether to use torch.compile; auto does so on a GPU for runs that take more than about a minute."""
+    """Whether to use torch.compile; auto does on a GPU, for runs that take more than about a minute."""
     tracker: Tracker = None
-    """Tracker that gets the rows of metrics.jsonl too: tensorboard, wandb, mlflow or trackio; none if unset."""
+    """Experiment tracker that logs the metrics too: tensorboard, wandb, mlflow or trackio. Default: none."""
 
 
 STEPS_PER_WARM_UP_STEP = 10
 
 
 def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int | None = None) -> Recipe:
-    """Return a recipe whose warm-up takes at most a tenth of its steps, or the same fraction as in `reference` if that
-    is more.
+    """Shorten a recipe's warm-up to a tenth of its steps, or to the fraction that it takes in `reference` if larger.
 
-    A warm-up of up to `max_steps` steps stays unchanged.
+    A warm-up that is not longer, or of up to `max_steps` steps if given, stays unchanged.
 
     >>> fit_warm_up(Recipe(steps=12)).warm_up, fit_warm_up(Recipe(steps=12, warm_up=6), max_steps=12).warm_up
     (1, 6)
@@ -227,7 +224,7 @@ def fit_warm_up(recipe: Recipe, reference: Recipe | None = None, max_steps: int 
 
 
 def warm_up_message(recipe: Recipe, requested: int) -> str:
-    """Return the message that a warm-up of `requested` steps was shortened to that of the recipe."""
+    """Return the message that a warm-up of `requested` steps was shortened to the `warm_up` of the recipe."""
     return f"The warm-up takes {recipe.warm_up} of {recipe.steps:,} steps, not {requested}: set it by warm_up=…"
 
 
@@ -253,8 +250,8 @@ class Adapters(Spec):
     bottleneck: Annotated[int, Field(ge=1), Letter("m")] = 16
     """Width of the bottleneck."""
     placement: Patterns = ()
-    """Patterns of the paths of the modules that get an adapter, as in *.attention.output; if unset, the family's own:
-    attention and feed-forward of each layer, the recurrent layers, the hidden layer."""
+    """Path patterns of the modules that get an adapter, as in *.attention.output. Default: depends on the family
+    (attention and feed-forward of each layer, the recurrent layers, the hidden layer)."""
 
 
 class Lora(Spec):
@@ -264,11 +261,11 @@ class Lora(Spec):
     rank: Annotated[int, Field(ge=1), Letter("r")] = 8
     """Rank of the update."""
     alpha: Annotated[float, Field(gt=0)] = 16.0
-    """The update is scaled by alpha / rank."""
+    """Scale of the update, which is multiplied by alpha / rank."""
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Dropout rate of the inputs of A in training."""
     targets: Patterns = ()
-    """Patterns of the paths of the matrices, as in *.attention.*; if unset, all of the body except the embedding."""
+    """Path patterns of the matrices, as in *.attention.*. Default: all of the body except the embedding."""
 
 
 METHODS = {"frozen": Frozen, "full": Full, "adapters": Adapters, "lora": Lora}
@@ -279,8 +276,8 @@ class AdaptationSpec(Spec):
     """Base and method of an adapted run, which stores only what was trained and needs its base."""
 
     method: Method = Lora()
-    """frozen, full, adapters or lora."""
+    """Adaptation method: frozen, full, adapters or lora."""
     base: str
-    """The folder of the base run, relative to the adapted run's folder where possible."""
+    """Folder of the base run, relative to the adapted run's folder if possible."""
     base_hash: str
-    """The SHA-256 of the base's weights."""
+    """SHA-256 of the base's weights."""

@@ -8,13 +8,13 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from lemma.errors import SpecError, describe_unknown
 from lemma.spec.base import Letter, Spec, exists, read_toml, short_repr
-from lemma.spec.data import BytePairs, DataSpec, Nodes, TokenizerSpec
+from lemma.spec.data import DataSpec, GraphSource, LabelledTexts
 from lemma.spec.models import FAMILIES, check_heads
 from lemma.spec.recipe import Full, Method, Recipe
 
 
 def parse_seeds(value: Any) -> Any:
-    """Convert a number to that many seeds, from 1 on; return a list as a tuple.
+    """Convert a number to a tuple of that many seeds, from 1 on, and a list to a tuple.
 
     >>> parse_seeds(3), parse_seeds([7])
     ((1, 2, 3), (7,))
@@ -40,7 +40,7 @@ def _as_tuple(value: Any) -> Any:
 
 
 def _read_models(value: Any) -> Any:
-    """Convert the names of models to tables, in a tuple."""
+    """Convert each name of a model to a table, {"model": name}; return a tuple of tables."""
     models = (value,) if isinstance(value, str) else value
     if not isinstance(models, (list, tuple)):
         return value
@@ -53,11 +53,11 @@ class ComparedModel(Spec):
     renamed: ClassVar[Mapping[str, str]] = {"words": "settings"}
 
     model: str
-    """A preset or a spec file."""
+    """Preset or spec file."""
     name: str | None = None
-    """What the row is called; the model if unset."""
+    """Name of the row. Default: the model."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the spec or the recipe for this model alone; a size named here is not scaled."""
+    """Settings of the spec or the recipe for this model only; sizes set here are not scaled."""
 
     @property
     def title(self) -> str:
@@ -79,14 +79,14 @@ class StudySpec(Spec):
     renamed: ClassVar[Mapping[str, str]] = {"words": "settings", "contenders": "models", "base_a_seed": "base_per_seed"}
 
     merges_tables: ClassVar[bool] = False
-    """Whether a table that is given whole changes only what it names."""
+    """Whether a table of settings overrides only the settings that it names."""
     name: str
-    """The study's name."""
+    """Name of the study."""
     question: str = ""
-    """What it asks, in a sentence or two; shown at the top of the report."""
+    """Question of the study, in a sentence or two; shown at the top of the report."""
 
     @model_validator(mode="after")
-    def _titles_differ(self) -> Self:
+    def _check_titles(self) -> Self:
         """Check that no two models have the same title."""
         models = [model for model in getattr(self, "models", ()) if isinstance(model, ComparedModel)]
         titles = [model.title.lower() for model in models]
@@ -102,14 +102,14 @@ class StudyBudget(Spec):
     """Budget of every model of a study."""
 
     parameters: int | None = Field(default=None, ge=1)
-    """Parameters: each model's width is chosen to come nearest to this."""
+    """Number of parameters: each model's width is chosen to come nearest to it."""
     tokens: int | None = Field(default=None, ge=1)
-    """Training tokens: each model takes as many steps as this allows."""
+    """Number of training tokens, which determines the steps of each model."""
     seconds: float | None = Field(default=None, gt=0)
-    """Training seconds: each model's speed is measured first, then it takes the steps that fit."""
+    """Training time in seconds: each model's speed is measured first, then it takes the steps that fit."""
 
     @model_validator(mode="after")
-    def _one_clock(self) -> Self:
+    def _check_clock(self) -> Self:
         """Check that the budget has tokens or seconds, not both."""
         if self.tokens and self.seconds:
             raise ValueError("study.budget: give tokens or seconds, not both; each fixes the number of steps.")
@@ -120,12 +120,12 @@ class StudyTuning(Spec):
     """Choice of each model's learning rate before its runs: short runs, compared on the validation text."""
 
     learning_rate: Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_as_tuple)] = (1e-3, 2e-3, 4e-3)
-    """The learning rates tried."""
+    """Learning rates to try."""
     share: float = Field(default=0.1, gt=0, le=1)
-    """The share of a run's steps that each is tried for."""
+    """Fraction of a run's steps to try each for."""
 
     @model_validator(mode="after")
-    def _rates_differ(self) -> Self:
+    def _check_rates(self) -> Self:
         """Check that there are at least two different learning rates."""
         if len(set(self.learning_rate)) < max(2, len(self.learning_rate)):
             raise ValueError(
@@ -145,14 +145,14 @@ class ClaimComparison(Spec):
     """Two points of the grid, and which of them is expected to have the lower perplexity."""
 
     at: dict[str, Any] = Field(min_length=1)
-    """The place the claim is about: grid settings with their values, or `model` with a name."""
+    """Grid settings that the claim is about, with their values, or `model` with a name."""
     against: dict[str, Any] = Field(min_length=1)
-    """The place it is compared with, by the same settings."""
+    """Values of the same settings to compare with."""
     expects: Literal["lower", "not lower"] = "lower"
-    """What is claimed of the perplexity `at` the one, compared with the other."""
+    """Claim about the perplexity of `at`, compared with that of `against`."""
 
     @model_validator(mode="after")
-    def _same_settings(self) -> Self:
+    def _check_points(self) -> Self:
         """Check that `at` and `against` have the same settings with different values."""
         if self.at.keys() != self.against.keys() or self.at == self.against:
             raise ValueError(
@@ -166,52 +166,52 @@ class StudyClaim(Spec):
     """A statement that the measured numbers support or not."""
 
     says: str
-    """The claim in words."""
+    """Claim in words."""
     comparisons: tuple[ClaimComparison, ...] = Field(min_length=1)
-    """What must hold for it, at every value of the grid settings that are not named."""
+    """Comparisons that must hold at every value of the grid settings that are not named."""
 
 
 class GridStudy(StudySpec):
     """Language models compared on the same text at the same budget, over seeds."""
 
     data: DataSpec
-    """The text, the tokenizer and the validation split: the same for every run."""
+    """Text, tokenizer and validation split, the same for every run."""
     models: Models
-    """The models compared."""
+    """Models to compare."""
     grid: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
-    """Settings and the values each takes; every model is run at every combination."""
+    """Settings with lists of values; every model is run at every combination."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the spec or the recipe that all runs share, where the model knows them."""
+    """Settings of the spec or the recipe for all models that have them."""
     seeds: Seeds = (1, 2)
-    """How many seeds, from 1 on, or which: one run per seed."""
+    """Number of seeds (1, 2, …), or a list of seeds: one run per seed."""
     budget: StudyBudget = StudyBudget()
-    """What every model gets alike."""
+    """Budget of every model."""
     tune: Annotated[StudyTuning | None, BeforeValidator(_read_tuning)] = None
-    """Learning rates from which each model's own is chosen, by short runs that count as cost; not chosen if unset."""
+    """Learning rates to choose from for each model, by short runs that count as cost. Default: no tuning."""
     claims: tuple[StudyClaim, ...] = ()
-    """Statements to be judged from the numbers."""
+    """Statements to test against the results."""
     validations: int | None = Field(default=None, ge=1)
-    """Validations per run, the points of its learning curve; as in the recipe if unset."""
+    """Validations per run, the points of its learning curve. Default: as in the recipe."""
     measures: Annotated[tuple[Literal["positions", "attention", "steps"], ...], BeforeValidator(_as_tuple)] = ()
-    """What else is measured of each trained model: `positions`, its loss against position past the trained length;
-    `attention`, the entropy and the distance of each head; `steps`, how many steps each model needs for the loss that
-    the first one ends with, where the grid has numbers of steps."""
+    """Additional measurements of trained models: `positions`, loss by position past the trained length; `attention`,
+    entropy and distance of each head; `steps`, number of steps that each model needs to reach the final loss of the
+    first one, if the grid has numbers of steps."""
     beyond: int = Field(default=4, ge=1)
-    """Up to how many times the trained length the loss is measured against position."""
+    """Maximum position at which to measure the loss, as a multiple of the trained length."""
     prompt: str = ""
-    """What the samples in the report begin with; unset, they begin like a line of the text."""
+    """Prompt of the samples in the report. Default: the beginning of a line of the text."""
     sample_tokens: int = Field(default=200, ge=1)
-    """Length of the samples in the report."""
+    """Length of the samples in the report, in tokens."""
 
     @field_validator("data", mode="before")
     @classmethod
-    def _one_text(cls, data: Any) -> Any:
-        """Convert a single text in the data settings to a tuple."""
+    def _wrap_text(cls, data: Any) -> Any:
+        """Return data settings in which a single `text` is a tuple of one."""
         is_single = isinstance(data, Mapping) and isinstance(data.get("text"), str)
         return {**data, "text": (data["text"],)} if is_single else data
 
     @model_validator(mode="after")
-    def _values_differ(self) -> Self:
+    def _check_grid(self) -> Self:
         """Check that each setting of the grid has values, none twice."""
         for name, values in self.grid.items():
             if not values or len({repr(value) for value in values}) < len(values):
@@ -219,7 +219,7 @@ class GridStudy(StudySpec):
         return self
 
     @model_validator(mode="after")
-    def _claims_fit(self) -> Self:
+    def _check_claims(self) -> Self:
         """Check that the settings and values of all claims are in the grid."""
         axes = {**self.grid, "model": tuple(model.title for model in self.models)}
         for comparison in (comparison for claim in self.claims for comparison in claim.comparisons):
@@ -239,15 +239,15 @@ class TuneStudy(GridStudy):
 
     kind: Literal["tune"] = "tune"
     space: dict[str, tuple[Any, ...]] = Field(min_length=1)
-    """Settings of the spec or the recipe to search: two numbers are the ends of a range (on the log scale if one is ten
-    times the other), anything else is a choice."""
+    """Settings of the spec or the recipe to search: two numbers are the ends of a range (on a log scale if one is at
+    least ten times the other), anything else is a list of choices."""
     trials: int = Field(default=12, ge=1)
-    """How many combinations are tried."""
+    """Number of combinations to try."""
     prune: float = Field(default=0.02, ge=0)
-    """A trial is given up when it is worse than the best in every seed so far, and by more than this on average."""
+    """Stop a trial that is worse than the best in every seed so far, and by more than this on average."""
 
     @model_validator(mode="after")
-    def _one_model(self) -> Self:
+    def _check_search(self) -> Self:
         """Check that there is one model and a search space of settings that are not set elsewhere."""
         if len(self.models) != 1 or self.grid or self.tune:
             raise ValueError("study tune: give one model and a space, and neither grid nor tune.")
@@ -262,32 +262,20 @@ class TuneStudy(GridStudy):
 # Classifiers: backbones compared (problem C3), and what pretraining without labels is worth (E4).
 
 
-class LabelStudy(StudySpec):
+class LabelStudy(LabelledTexts, StudySpec):
     """Base class of studies of classifiers: labelled texts, one recipe for every run, seeds."""
 
     merges_tables: ClassVar[bool] = True
     labels: str = "tweets"
     """Labelled texts by name, or a CSV, TSV or JSONL file of texts and labels."""
-    text: str | None = None
-    """The column of the texts; if unset, one called so, or the first of two."""
-    label: str | None = None
-    """The column of the labels; if unset, one called so, or the second of two."""
-    tokenizer: TokenizerSpec = BytePairs()
-    """How texts become tokens; the same for every run."""
-    held_out: float = Field(default=0.1, gt=0, lt=0.5)
-    """The share of the labelled texts for validation, and as many again for the test."""
-    validation: str | None = None
-    """A file of texts and labels as validation split; a share is held out if unset."""
-    test: str | None = None
-    """A file of texts and labels as test split; a share is held out if unset."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the body or the recipe that all classifiers share, where the body knows them."""
+    """Settings of the body or the recipe for all classifiers whose body has them."""
     seeds: Seeds = (1, 2, 3)
-    """How many seeds, from 1 on, or which: one run per seed."""
+    """Number of seeds (1, 2, …), or a list of seeds: one run per seed."""
     epochs: float = Field(default=8.0, gt=0)
-    """How often the labelled texts are read, unless settings.steps is given."""
+    """Number of epochs over the labelled texts, unless settings.steps is set."""
     least_steps: int = Field(default=100, ge=1)
-    """The least number of steps, however few labels there are."""
+    """Minimum number of steps, however few labels there are."""
     validations: int = Field(default=5, ge=1)
     """Validations per run, the points of its learning curve."""
 
@@ -297,13 +285,13 @@ class ClassifiersStudy(LabelStudy):
 
     kind: Literal["classifiers"] = "classifiers"
     models: Models = (ComparedModel(model="lstm"), ComparedModel(model="gru"))
-    """The bodies compared: presets or spec files, each with settings of its own if it needs them."""
+    """Bodies to compare: presets or spec files, each with optional settings."""
     limit: int | None = Field(default=None, ge=2)
-    """The maximum number of labelled texts to learn from; all of them if unset."""
+    """Maximum number of labelled texts to train on. Default: all."""
     tolerance: float = Field(default=0.02, gt=0, lt=1)
-    """Accuracies that differ by no more than this are about the same."""
+    """Maximum difference of accuracies that count as about the same."""
     repetitions: int = Field(default=20, ge=1, le=10_000)
-    """Rounds in which inference is timed; in each every model takes one turn."""
+    """Number of rounds to time inference; every model is timed once per round."""
 
 
 class PretrainingStudy(LabelStudy):
@@ -311,54 +299,42 @@ class PretrainingStudy(LabelStudy):
 
     kind: Literal["pretraining"] = "pretraining"
     body: str = "decoder"
-    """What reads the texts: a preset or a spec file. An encoder predicts masked tokens, all others the next token."""
+    """Body that reads the texts: preset or spec file. Encoders predict masked tokens, others the next token."""
     unlabelled: Names = ("tweets", "film", "amazon", "news")
-    """Texts without labels to learn first: labelled texts by name or as a table, or text files of one text a line."""
+    """Texts to pretrain on, without labels: labelled texts by name or as a table, or text files, one text per line."""
     counts: Counts = (100, 300, 1000, 3000)
-    """Numbers of labels; a number larger than there are means all of them."""
+    """Numbers of labels to compare; a number larger than available means all."""
     method: Method = Full()
-    """How the pretrained body is adapted: full, frozen, lora or adapters."""
+    """Adaptation method of the pretrained body: full, frozen, lora or adapters."""
     pretraining: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the recipe of pretraining."""
+    """Recipe settings of pretraining."""
     passes: float = Field(default=2.0, gt=0)
-    """How often the texts without labels are read, unless pretraining.steps is given."""
+    """Number of epochs over the texts without labels, unless pretraining.steps is set."""
     base_per_seed: bool = False
-    """Whether each seed pretrains its own body, which includes that noise and takes as many times as long."""
+    """Whether to pretrain a body per seed, which includes this noise at a multiple of the time."""
 
 
 # Graph models: what the edges add, over seeds that draw the split and the initial weights (problem D4).
 
 
-class GraphStudy(StudySpec):
+class GraphStudy(GraphSource, StudySpec):
     """Graph models compared on one graph: accuracy over random splits, each against the first."""
 
     merges_tables: ClassVar[bool] = True
     kind: Literal["graph"] = "graph"
     graph: str = "cora"
-    """A graph by name (cora, karate, blocks), a folder with nodes and edges, a table of edges, or a node-link JSON."""
-    nodes_file: str | None = None
-    """The table of nodes that belongs to a table of edges."""
-    labelled: Nodes | None = None
-    """Training nodes per class, or a file of training nodes; 20 per class if unset, fewer where the graph is small."""
-    validation: Nodes = 500
-    """Validation nodes, or a file with one node per line; fewer where the graph is small."""
-    test: Nodes = 1000
-    """Test nodes, or a file with one node per line; fewer where the graph is small."""
-    nodes: int | None = Field(default=None, ge=2)
-    """Of the generated graph `blocks`: how many nodes."""
-    edges: int | None = Field(default=None, ge=1)
-    """Of the generated graph `blocks`: how many edges."""
+    """Graph by name (cora, karate, blocks), folder with nodes and edges, table of edges, or node-link JSON."""
     models: Models = (
         ComparedModel(model="graph", name="two layers"),
         ComparedModel(model="graph", name="rows sum to one", settings={"normalise": "rows"}),
         ComparedModel(model="graph", name="one layer", settings={"depth": 1}),
         ComparedModel(model="graph", name="no edges", settings={"normalise": "alone"}),
     )
-    """The models compared, each with settings of its own."""
+    """Models to compare, each with optional settings."""
     settings: dict[str, Any] = Field(default_factory=dict)
-    """Settings of the model or the recipe that all models share."""
+    """Settings of the model or the recipe for all models."""
     seeds: Seeds = tuple(range(1, 11))
-    """How many seeds, from 1 on, or which: each draws a split and initial weights."""
+    """Number of seeds (1, 2, …), or a list of seeds: each draws a split and initial weights."""
 
 
 # Studies that train nothing: what a layer costs by formula, and the time it takes.
@@ -370,13 +346,13 @@ class CostStudy(StudySpec):
     width: Annotated[Size, Letter("d")] = 128
     """Width of the vectors."""
     batch: Annotated[Size, Letter("B")] = 4
-    """Sequences at once."""
+    """Batch size in sequences."""
     repetitions: int = Field(default=20, ge=1, le=10_000)
-    """Rounds; in each every model is timed once."""
+    """Number of rounds; every model is timed once per round."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to measure; auto takes the GPU if there is one."""
+    """Device to measure on; auto uses a GPU if there is one."""
     seed: int = Field(default=1, ge=0, lt=2**63)
-    """Fixes the weights and the inputs."""
+    """Random seed of weights and inputs."""
 
 
 class HeadsStudy(CostStudy):
@@ -384,9 +360,9 @@ class HeadsStudy(CostStudy):
 
     kind: Literal["heads"] = "heads"
     heads: Annotated[Sizes, Letter("h")] = (1, 2, 4, 8, 16)
-    """Numbers of heads; each is compared with the first."""
+    """Numbers of heads to compare with the first."""
     lengths: Annotated[Sizes, Letter("T")] = (64, 256)
-    """Numbers of tokens."""
+    """Sequence lengths, in tokens."""
     paths: Annotated[tuple[Literal["fused", "explicit"], ...], BeforeValidator(_as_tuple), Field(min_length=1)] = (
         "fused",
         "explicit",
@@ -394,7 +370,7 @@ class HeadsStudy(CostStudy):
     """PyTorch's fused kernel, or explicit T × T weights with every softmax written out."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that each number of heads divides the width."""
         for heads in self.heads:
             check_heads("heads.width", self.width, "heads.heads", heads)
@@ -406,7 +382,7 @@ class LengthStudy(CostStudy):
 
     kind: Literal["length"] = "length"
     lengths: Annotated[Sizes, Letter("T")] = (16, 32, 64, 128, 256, 512, 1024)
-    """Numbers of tokens."""
+    """Sequence lengths, in tokens."""
     models: Annotated[
         tuple[Literal["rnn", "lstm", "gru", "attention"], ...], BeforeValidator(_as_tuple), Field(min_length=1)
     ] = ("rnn", "lstm", "gru", "attention")
@@ -415,7 +391,7 @@ class LengthStudy(CostStudy):
     """Attention heads."""
 
     @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
+    def _check_heads(self) -> Self:
         """Check that the number of heads divides the width."""
         check_heads("length.width", self.width, "length.heads", self.heads)
         return self
@@ -470,7 +446,7 @@ def read_study(name: str | Path, settings: Mapping[str, Any] | None = None) -> S
 
 
 def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any], str]:
-    """Return the class of a study, its settings, and its name in messages."""
+    """Return (spec class of a study, its settings, its name in messages) of a built-in name or a TOML file."""
     if not isinstance(name, (str, Path)):
         raise SpecError(f"a {type(name).__name__} is not a study: give the name of a built-in one or a TOML file.")
     path = Path(name)
@@ -489,14 +465,9 @@ def _read_study_table(name: str | Path) -> tuple[type[StudySpec], dict[str, Any]
 
 
 def _set_value(old: Any, path: list[str], value: Any, merges: bool, source: str) -> Any:
-    """Return `old` with `value` set at a path of keys inside it.
+    """Return a copy of `old` in which the entry at a path of keys is `value`; `value` itself for an empty path.
 
-    Args:
-        old: value, or table that the path leads into.
-        path: keys; empty to replace `old`.
-        value: new value.
-        merges: whether a table as value is merged with the old table instead of replacing it.
-        source: begins error messages.
+    With `merges`, a table as value is merged with the old table; `source` begins error messages.
     """
     if path:
         if not isinstance(old, (str, Mapping)) and old is not None:

@@ -55,14 +55,17 @@ def fit_parameters(model: ModelSpec, budget: int, fixed: Collection[str] = ()) -
     steps = [multiples.get(name, 1) for name in sizes]
 
     def scale_sizes(factor: float) -> tuple[int, ...]:
+        """Return all sizes times a factor, each rounded to a positive multiple of its step."""
         scaled = zip(sizes.values(), steps, strict=True)
         return tuple(step * max(1, math.floor(size * factor / step + 0.5)) for size, step in scaled)
 
     def resize(values: tuple[int, ...]) -> ModelSpec:
+        """Return the model with these sizes."""
         return model.replace(**dict(zip(sizes, values, strict=True)))
 
     @cache
     def count(values: tuple[int, ...]) -> int:
+        """Return the number of parameters of the model with these sizes."""
         return count_spec_parameters(resize(values))
 
     if count(scale_sizes(0.0)) > budget:
@@ -90,17 +93,12 @@ def tokens_per_step(model: ModelSpec, recipe: Recipe) -> int:
 def fit_schedule(
     recipe: Recipe, fixed: Collection[str], validations: int | None, step_tokens: int = 0, validation_tokens: int = 0
 ) -> tuple[Recipe, list[str]]:
-    """Set warm-up and validation interval in proportion to the steps; also return notes on settings that were changed.
+    """Return a recipe with warm-up and validation interval in proportion to its steps, and notes on changed settings.
 
-    A warm-up takes a tenth of the steps at most; one that is `fixed` only has to end before half of them. Validations
-    (ten, or as many as requested) take no longer than training; a fixed `evaluate_every` stays.
+    A warm-up takes a tenth of the steps at most; if it is among the `fixed` settings, half of them. `validations` (ten
+    if None) take no longer than training; an `evaluate_every` that the recipe has stays.
 
-    Args:
-        recipe: the recipe with its number of steps.
-        fixed: names of settings that the user has set.
-        validations: number of validations; None for the default.
-        step_tokens: tokens read by a training step.
-        validation_tokens: tokens read by a validation.
+    `step_tokens` and `validation_tokens` are read by a training step and by a validation.
 
     >>> recipe, notes = fit_schedule(Recipe(steps=19), {"warm_up"}, 1, step_tokens=1024, validation_tokens=111_000)
     >>> recipe.warm_up, recipe.evaluate_every, notes
@@ -143,7 +141,7 @@ def fit_steps(model: ModelSpec, recipe: Recipe, budget: StudyBudget, speed: floa
 
 
 def measure_speed(model: ModelSpec, recipe: Recipe, data: DataSpec, dataset: Splits[TokenArray]) -> float:
-    """Train for a few steps on the dataset and return the tokens/s of all but the first steps."""
+    """Train a new model for a few steps in a temporary folder and return the tokens/s of all but the first steps."""
     with TemporaryDirectory(prefix="lemma-trial-") as folder:
         path = Path(folder) / "trial"
         trial = recipe.replace(steps=TRIAL_STEPS, evaluate_every=TRIAL_STEPS, tracker=None)

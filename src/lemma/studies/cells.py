@@ -19,7 +19,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True)
 class StudyCell:
-    """Run of a study.
+    """A planned run of a study: one condition at one point of the grid with one seed.
 
     A trial is a short run by which a setting of other cells is chosen; it is not in the table.
     """
@@ -74,7 +74,7 @@ def format_settings(settings: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class CellOutcome(Generic[M]):
-    """The measures of a cell, or the reason why it failed, or neither if it was not run yet."""
+    """A cell with its measures, or the reason why it failed, or neither if it was not run yet."""
 
     cell: StudyCell
     measures: M | None = None
@@ -89,7 +89,7 @@ class CellOutcome(Generic[M]):
 
 @dataclass(frozen=True)
 class StudyRow(Generic[M]):
-    """The seeds of one condition at one point of the grid."""
+    """A row of a study's table: the measures of all seeds of one condition at one point of the grid."""
 
     condition: str
     point: Mapping[str, Any]
@@ -111,7 +111,7 @@ class StudyRow(Generic[M]):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return the notes on missing seeds, each with the title of the row."""
+        """Return the notes on missing seeds, each after the title of the row."""
         return tuple(f"{self.title}, {note}" for note in self.missing_seeds)
 
     def values(self, name: str) -> dict[int, float]:
@@ -125,7 +125,7 @@ class StudyRow(Generic[M]):
         return estimate(values) if values else None
 
     def count(self, name: str) -> int | None:
-        """Return an integer measure, such as "parameters", that is equal for all seeds; None if no seed is finished."""
+        """Return the measure `name`, a count such as "parameters", equal for all seeds; None if no seed is finished."""
         return None if self.first is None else int(getattr(self.first, name))
 
 
@@ -157,17 +157,12 @@ def group_rows(outcomes: Iterable[CellOutcome[M]]) -> list[StudyRow[M]]:
 def compare_rows(
     row: StudyRow[Any], baseline: StudyRow[Any], name: str, log: bool = True, min_error: float = 0.0
 ) -> PairedTest | None:
-    """Test the measure `name` of one row against another's, paired by seed; None if they share no seed.
+    """Return the test of the measure `name` of a row against a baseline's, paired by seed; None if they share no seed.
 
     A seed fixes the order of the batches and the random numbers of the initial weights for both rows alike; its common
     effect cancels in the difference.
 
-    Args:
-        row: the row.
-        baseline: the row it is compared with.
-        name: of the measure.
-        log: compare logarithms, for measures whose ratio matters.
-        min_error: lower bound of the standard error.
+    With `log`, logarithms are compared, for measures whose ratio matters; the standard error is at least `min_error`.
     """
     values, baseline_values = row.values(name), baseline.values(name)
     seeds = sorted(values.keys() & baseline_values.keys())
@@ -177,7 +172,7 @@ def compare_rows(
 
 
 def correct_tests(tests: Mapping[K, PairedTest | None]) -> dict[K, PairedTest]:
-    """Return tests with p-values corrected for the number of tests (Holm 1979); keys with None are left out."""
+    """Return the tests by the same keys, with p-values corrected for their number (Holm 1979); None is left out."""
     made = {name: test for name, test in tests.items() if test}
     return dict(zip(made, holm_correct(list(made.values())), strict=True))
 
@@ -210,12 +205,12 @@ RESERVED_SETTINGS = {
 
 
 def has_setting(specs: Mapping[str, type[Spec]], setting: str) -> bool:
-    """Return whether any of these spec classes has a field called `setting`."""
+    """Return whether any of these spec classes has the field that a setting, such as `positions.base`, begins with."""
     return any(setting.partition(".")[0] in spec.setting_names() for spec in specs.values())
 
 
 def check_reserved(settings: Iterable[str], reserved: Mapping[str, str]) -> None:
-    """Raise a SpecError for a setting that the study sets itself; `reserved` maps such settings to the reason."""
+    """Raise a SpecError if any of these settings is set by the study itself; `reserved` maps those to the reason."""
     for setting in settings:
         if setting in reserved:
             raise SpecError(f"study: '{setting}' is not a setting of single runs. {reserved[setting]}")

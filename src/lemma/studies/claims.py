@@ -23,7 +23,7 @@ VERDICT_SENTENCES: dict[Verdict, str] = {
 
 
 class ComparisonVerdict(NamedTuple):
-    """The comparison of two rows, and what it says of the claim."""
+    """The difference between two rows as text, and the verdict on the claim that follows from it."""
 
     finding: str
     verdict: Verdict
@@ -35,7 +35,7 @@ class ComparisonVerdict(NamedTuple):
 
 @dataclass(frozen=True)
 class ClaimVerdict:
-    """A claim and what the numbers say of it; it holds if each of its comparisons does."""
+    """A claim of a study with the verdicts of its comparisons; it holds if it holds in each."""
 
     claim: str
     comparisons: tuple[ComparisonVerdict, ...]
@@ -98,7 +98,7 @@ def judge_claims(claims: Sequence[StudyClaim], rows: Sequence[StudyRow[Any]]) ->
 
 
 def judge_difference(test: PairedTest, expects: str) -> Verdict:
-    """Return the verdict on a claim about a difference: that it is below zero (`expects` = "lower"), or that it is not.
+    """Return the verdict on the claim that a difference is below zero (`expects` = "lower"), or else that it is not.
 
     >>> from lemma.report.statistics import paired_test
     >>> judge_difference(paired_test([6.0, 6.1, 6.2], [7.0, 7.1, 7.3]), "lower")
@@ -112,7 +112,7 @@ def judge_difference(test: PairedTest, expects: str) -> Verdict:
 
 
 def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
-    """Return whether a difference is zero up to `tolerance`: "held", "not held" or "not decided" by its interval.
+    """Return the verdict on the claim that a difference is within ±`tolerance`, by its interval.
 
     The verdict is "not measured" for None, and "too few seeds" without an interval.
 
@@ -132,7 +132,7 @@ def judge_equivalence(difference: Estimate | None, tolerance: float) -> Verdict:
 
 
 class CostRatio(NamedTuple):
-    """The cost of one model divided by that of another, by one meaning of cost."""
+    """The cost of one model divided by that of another; `meaning` is the kind of cost, such as "training time"."""
 
     meaning: str
     value: float
@@ -142,12 +142,10 @@ class CostRatio(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Return "held" if the ratio is below 1 with its whole interval, "not held" if above, else the reason."""
+        """Return "held" if the ratio's whole interval is below 1, "not held" if above, else why it is not decided."""
         if self.low is None or self.high is None:
             return "too few seeds"
-        if self.exact:
-            return "held" if self.value < 1 else "not held"
-        return "held" if self.high < 1 else "not held" if self.low > 1 else "not decided"
+        return "held" if self.high < 1 else "not held" if self.low > 1 or self.exact else "not decided"
 
     def __str__(self) -> str:
         """Write the ratio and its interval.
@@ -160,12 +158,12 @@ class CostRatio(NamedTuple):
 
 
 def compare_costs(
-    row: StudyRow[Any], baseline: StudyRow[Any], seconds: Mapping[str, Sequence[float]]
+    row: StudyRow[Any], baseline: StudyRow[Any], inference_seconds: Mapping[str, Sequence[float]]
 ) -> tuple[CostRatio, ...]:
     """Divide the costs of one row by those of another: parameters, training time and inference time.
 
     Training time is compared seed by seed: the geometric mean of the ratios with Student's interval of their
-    logarithms. `seconds` has inference times measured in turns, by the titles of rows.
+    logarithms. `inference_seconds` are measured in turns, by row title. What was not measured is left out.
     """
     costs = []
     for name, meaning in (("parameters", "parameters"), ("layers", "parameters of the layers")):
@@ -178,8 +176,8 @@ def compare_costs(
         logs = estimate([math.log(times[seed] / baseline_times[seed]) for seed in seeds])
         ends = (None, None) if logs.margin is None else (math.exp(logs.low), math.exp(logs.high))
         costs.append(CostRatio("training time", math.exp(logs.mean), *ends))
-    if row.title in seconds and baseline.title in seconds:
-        inference = time_ratio(seconds[row.title], seconds[baseline.title])
+    if row.title in inference_seconds and baseline.title in inference_seconds:
+        inference = time_ratio(inference_seconds[row.title], inference_seconds[baseline.title])
         costs.append(CostRatio("inference time", inference.median, inference.low, inference.high))
     return tuple(costs)
 
@@ -211,7 +209,7 @@ class CheaperClaim:
 
     @property
     def accuracy_verdict(self) -> Verdict:
-        """Return "held" if the difference in accuracy is within the tolerance, else "not held" or a reason."""
+        """Return the verdict of `judge_equivalence` on the difference in accuracy, such as "held"."""
         return judge_equivalence(self.test and self.test.difference, self.tolerance)
 
     def to_dict(self) -> dict[str, Any]:
@@ -237,7 +235,7 @@ class CheaperClaim:
         }
         match self.accuracy_verdict:
             case "held" if meanings["cheaper"]:
-                verdict = f"holds if cost means {_join_names(meanings['cheaper'], 'or')}"
+                verdict = f"holds if cost means {join_names(meanings['cheaper'], 'or')}"
             case "held":
                 verdict = "does not hold" if meanings["not cheaper"] else "is not decided"
             case "not held":
@@ -246,7 +244,7 @@ class CheaperClaim:
                 verdict = "was not measured"
             case _:
                 verdict = "is not decided, since the noise leaves open whether the accuracies are about the same"
-        by_cost = "; ".join(f"{word} by {_join_names(names, 'and')}" for word, names in meanings.items() if names)
+        by_cost = "; ".join(f"{word} by {join_names(names)}" for word, names in meanings.items() if names)
         details = f" ({by_cost})" if by_cost and self.accuracy_verdict != "not measured" else ""
         claim = f"The claim “about the same accuracy, {self.title} cheaper than {self.against}” {verdict}{details}."
         if not self.costs:
@@ -263,13 +261,13 @@ class CheaperClaim:
         return claim, accuracy, f"Cost of {self.title} against {self.against}: {', '.join(map(str, self.costs))}."
 
 
-def _join_names(names: Sequence[str], word: str) -> str:
-    """Join names by commas, and the last by `word`: "a, b or c"."""
+def join_names(names: Sequence[str], word: str = "and") -> str:
+    """Join names by commas, and the last one by `word`: "a, b or c"."""
     return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def format_percent(estimate: Estimate | None) -> str:
-    """Write a fraction as per cent with its interval.
+    """Write a fraction in per cent with its interval; a dash for None.
 
     >>> format_percent(Estimate(0.8123, 0.0123, 3))
     '81.2 ± 1.2'

@@ -25,7 +25,7 @@ from lemma.report.statistics import Estimate, PairedTest, estimate, item_standar
 from lemma.runs.load import Run, load
 from lemma.spec.base import Spec, assign_settings
 from lemma.spec.choose import choose
-from lemma.spec.data import GraphSpec, LabelsSpec
+from lemma.spec.data import GraphSource, GraphSpec, LabelledTexts, LabelsSpec
 from lemma.spec.models import Classifier, Graph
 from lemma.spec.recipe import AdaptationSpec, Recipe
 from lemma.spec.studies import ClassifiersStudy, ComparedModel, GraphStudy, LabelStudy
@@ -47,8 +47,8 @@ from lemma.studies.claims import CheaperClaim, compare_costs, format_percent
 from lemma.studies.experiment import RunPlan, TrainingExperiment, read_json, validation_rows, write_json
 from lemma.studies.result import NO_VALUE, NOTHING_FINISHED, NOTHING_TO_COMPARE, StudyResult, StudyTable
 from lemma.studies.timing import describe_hardware, device_of, time_in_turns
-from lemma.tasks.base import LoadContext, report_skipped
-from lemma.tasks.classification import classify, load_labels, score_classes
+from lemma.tasks.base import LoadContext
+from lemma.tasks.classification import ClassificationTask, classify, score_classes
 from lemma.tasks.nodes import NodesTask, classify_nodes
 from lemma.tasks.registry import absolute_path
 
@@ -60,7 +60,7 @@ Seconds = Mapping[str, Sequence[float]]
 
 
 class LearningPoint(NamedTuple):
-    """Validation: after how many steps and seconds, its loss and accuracy."""
+    """A validation of a classifier: its loss and accuracy, and after how many steps and seconds of training."""
 
     step: int
     seconds: float
@@ -70,7 +70,7 @@ class LearningPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class ClassifierMeasures:
-    """Measures of a trained classifier, and what it is; scores are on the test items."""
+    """Model, recipe, costs and learning curve of a trained classifier, and its scores on the test items."""
 
     model: Mapping[str, Any]
     recipe: Mapping[str, Any]
@@ -100,7 +100,7 @@ def count_layer_parameters(model: ClassifierModel) -> int:
 
 
 class ClassifierExperiment(TrainingExperiment[ClassifierMeasures]):
-    """An experiment whose runs classify labelled texts, or the nodes of a graph."""
+    """Base class of experiments whose runs classify labelled texts, or the nodes of a graph."""
 
     measures_type = ClassifierMeasures
 
@@ -137,7 +137,7 @@ class ClassifierExperiment(TrainingExperiment[ClassifierMeasures]):
 
 
 def accuracy_differences(row: LabelRow, baseline: LabelRow) -> list[float]:
-    """Return for each test text the accuracy of `row` minus that of `baseline`, averaged over seeds that both have."""
+    """Return for each test text the mean accuracy of `row` minus that of `baseline`, over seeds that both have."""
     seeds = sorted(row.measures.keys() & baseline.measures.keys())
     accuracies = []
     for measures in (row.measures, baseline.measures):
@@ -146,14 +146,14 @@ def accuracy_differences(row: LabelRow, baseline: LabelRow) -> list[float]:
     return [accuracy - base for accuracy, base in zip(*accuracies, strict=True)]
 
 
-def estimate_over_texts(row: LabelRow, baseline: LabelRow) -> Estimate | None:
-    """Return the mean difference of accuracies with its interval over the test texts; None without common seeds."""
+def estimate_difference_over_texts(row: LabelRow, baseline: LabelRow) -> Estimate | None:
+    """Return the mean difference in accuracy with its interval over the test texts; None without common seeds."""
     differences = accuracy_differences(row, baseline)
     return estimate(differences) if differences else None
 
 
 def accuracy_test(row: LabelRow, baseline: LabelRow) -> PairedTest | None:
-    """Test the difference of accuracies paired by seed; the standard error is at least that over the test texts."""
+    """Return the test of the difference in accuracy by seed, with at least the standard error over the test texts."""
     min_error = item_standard_error(accuracy_differences(row, baseline))
     return compare_rows(row, baseline, "accuracy", log=False, min_error=min_error)
 
@@ -166,15 +166,10 @@ def score_table(
     caption: str,
     record_columns: Mapping[str, Callable[[LabelRow], Any]] | None = None,
 ) -> StudyTable:
-    """Build a table with a line per row: mean scores in per cent, then costs.
+    """Build a table with a line per row: its title, with `title` as header, mean `scores` in per cent, other columns.
 
-    Args:
-        rows: the models.
-        title: the header of the first column.
-        scores: names of scores, such as "accuracy".
-        columns: further columns: header, and a function from a row to its cell; a missing value is a dash.
-        caption: the text below the table.
-        record_columns: further values of the CSV and JSON records, by name.
+    `columns` maps the headers of other columns to functions from a row to its value, of which None is shown as a dash;
+    `record_columns` are further values of the CSV and JSON records.
     """
     cells, records = [], []
     for row in rows:
@@ -193,14 +188,14 @@ def score_table(
 
 
 def table_caption(rows: Sequence[LabelRow], means: str, items: str = "texts") -> str:
-    """Return the caption of a score table; `means` names the scores that are means over the classes."""
+    """Return the caption of a score table; `means` says which scores are means over the classes: "F1 is the mean"."""
     if not any(row.measures for row in rows):
         return NOTHING_FINISHED
     return f"On the test {items}; {means} over the classes.{describe_seeds(rows)}"
 
 
 def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate], cut: bool = False) -> Curve:
-    """Build a curve of fractions in per cent with their intervals; `cut` clips the intervals to 0 and 100."""
+    """Build a curve of estimated fractions, in per cent, with intervals; `cut` clips the intervals to 0 and 100."""
     low, mean, high = (tuple(100 * getattr(score, end) for score in estimates) for end in ("low", "mean", "high"))
     if cut:
         low, high = tuple(max(0.0, end) for end in low), tuple(min(100.0, end) for end in high)
@@ -208,13 +203,10 @@ def percent_curve(title: str, x: Sequence[float], estimates: Sequence[Estimate],
 
 
 def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str, cut: bool = False) -> Iterator[Plot]:
-    """Plot mean validation accuracy over the seeds, up to the last validation that all seeds have.
+    """Plot the mean validation accuracy of each row, up to the last validation that all its seeds have.
 
-    Args:
-        rows: one curve each.
-        axes: titles of the x axes by "step" or "seconds", a plot for each.
-        items: "texts" or "nodes", for the caption.
-        cut: clip intervals to 0 and 100 %.
+    `axes` maps "step" or "seconds" to the title of that x axis, a plot for each; `items` are "texts" or "nodes"; `cut`
+    clips intervals to 0 and 100 %.
     """
     for axis, title in axes.items():
         curves = []
@@ -231,7 +223,7 @@ def plot_learning(rows: Sequence[LabelRow], axes: Mapping[str, str], items: str,
 
 
 def describe_models(rows: Sequence[LabelRow], recipe: Sequence[str], sizes: Collection[str] = ()) -> str:
-    """Describe each model by `sizes` (default: all integer settings) and by these settings of its recipe."""
+    """Describe the model of each row by its settings `sizes` (default: all integers) and those of its `recipe`."""
     models = []
     for row in rows:
         if row.first:
@@ -257,7 +249,7 @@ WARM_UP = 10  # one step in ten warms up, unless warm_up is given
 
 @dataclass(frozen=True)
 class ClassifierChoice:
-    """A classifier before its data are known, and the settings of its recipe."""
+    """A classifier of a study, before its data are known, with its title and the settings of its recipe."""
 
     title: str
     model: Classifier
@@ -265,7 +257,7 @@ class ClassifierChoice:
 
 
 def choose_classifiers(models: Iterable[ComparedModel], shared: Mapping[str, Any]) -> list[ClassifierChoice]:
-    """Build a classifier around each model; it takes those `shared` settings that it has, and all its own settings.
+    """Build a classifier around each model, with those of the study's `shared` settings that it has, and all its own.
 
     The recipe is the study's alone, whatever the preset has, so that it is the same for every body.
     """
@@ -310,7 +302,7 @@ def make_cell(
 
 
 def schedule_recipe(recipe: Recipe, settings: Mapping[str, Any], validations: int) -> Recipe:
-    """Set a warm-up over a tenth of the steps and `validations` validations, unless `settings` set them."""
+    """Return a recipe with a tenth of its steps as warm-up and `validations` in all, unless `settings` set them."""
     if "warm_up" not in settings:
         recipe = recipe.replace(warm_up=recipe.steps // WARM_UP)
     return fit_schedule(recipe, settings, min(validations, recipe.steps))[0]
@@ -329,9 +321,9 @@ def plan_classifier(
     return RunPlan(path, model, cell.recipe, data, dataset, adaptation=adaptation)
 
 
-def label_data(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
+def make_labels_spec(study: LabelStudy, limit: int | None = None) -> LabelsSpec:
     """Return the spec of a study's labelled texts with absolute file paths; `limit` is the number of training texts."""
-    values = {name: getattr(study, name) for name in LabelsSpec.model_fields if name in LabelStudy.model_fields}
+    values = {name: getattr(study, name) for name in LabelledTexts.model_fields}
     values |= {split: absolute_path(file) for split, file in split_files(study).items()}
     return LabelsSpec(**{**values, "labels": absolute_path(study.labels, LABELLED_CORPORA), "limit": limit})
 
@@ -378,18 +370,18 @@ PROTOCOL = {
 
 
 class ClassifiersExperiment(ClassifierExperiment):
-    """Train every body with every seed, time them in turns, and compare each with the first."""
+    """Experiment that trains every body with every seed, times them in turns, and compares each with the first."""
 
     spec: ClassifiersStudy
 
     def __init__(self, spec: ClassifiersStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
         self.choices = choose_classifiers(spec.models, spec.settings)
-        self.data = label_data(spec, spec.limit)
+        self.data = make_labels_spec(spec, spec.limit)
         self.datasets: dict[str, Splits[LabelledExamples]] = {}
         for choice in self.choices:  # each body has its own length; the tokenizer, learned from the same texts, is one
-            dataset = load_labels(self.data, choice.model.body, None, (), observer)
-            self.datasets[choice.title] = dataset if self.datasets else report_skipped(dataset, observer)
+            context = LoadContext(choice.model, Recipe(), SilentObserver() if self.datasets else observer)
+            self.datasets[choice.title] = ClassificationTask().load(self.data, context)  # notes are logged once
         self.dataset = self.datasets[self.choices[0].title]  # the labelled texts as the first body reads them
 
     def cells(self) -> list[StudyCell]:
@@ -406,10 +398,7 @@ class ClassifiersExperiment(ClassifierExperiment):
         return plan_classifier(self.path(cell), cell, self.data, self.datasets[cell.condition])
 
     def inference_seconds(self, outcomes: Sequence[LabelOutcome], device: str) -> dict[str, list[float]]:
-        """Time in turns how a run of each body classifies the test texts; return seconds by row title.
-
-        Cached on disk.
-        """
+        """Return the seconds of repeated passes over the test texts, bodies in turns, by row title; cached on disk."""
         cells = {outcome.cell.condition: outcome.cell for outcome in reversed(outcomes) if outcome.measures}
         plans = {title: self.make_plan(cells[title]) for title in self.datasets if title in cells}
         identity = {
@@ -432,8 +421,8 @@ class ClassifiersExperiment(ClassifierExperiment):
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """Build the report: scores and costs of each classifier, and comparisons with the first."""
         device, rows = device_of(outcomes[0].cell.recipe), group_rows(outcomes)
-        seconds = {} if interrupted else self.inference_seconds(outcomes, device)
-        claims = compare_with_first(rows, self.spec.tolerance, seconds)
+        inference_seconds = {} if interrupted else self.inference_seconds(outcomes, device)
+        claims = compare_with_first(rows, self.spec.tolerance, inference_seconds)
         sentences = [sentence for claim in claims for sentence in claim.sentences()]
         scores, single_runs = [], []
         for row in rows:
@@ -453,36 +442,38 @@ class ClassifiersExperiment(ClassifierExperiment):
                 "one run alone": intervals if single_runs else "none yet",
                 "models": describe_models(rows, ("steps", "batch", "learning_rate")),
             },
-            table=make_table(rows, seconds),
+            table=make_table(rows, inference_seconds),
             conclusion=tuple(sentences or scores or [NOTHING_TO_COMPARE]),
             plots=tuple(plot_classifiers([row for row in rows if row.measures])),
             rows=tuple(rows),
-            extra={"claims": [claim.to_dict() for claim in claims], "inference_seconds": dict(seconds)},
+            extra={"claims": [claim.to_dict() for claim in claims], "inference_seconds": dict(inference_seconds)},
         )
 
 
-def compare_with_first(rows: Sequence[LabelRow], tolerance: float, seconds: Seconds) -> list[CheaperClaim]:
+def compare_with_first(rows: Sequence[LabelRow], tolerance: float, inference_seconds: Seconds) -> list[CheaperClaim]:
     """Compare accuracy and costs of each row with the first row's; p-values are corrected for all comparisons.
 
-    `tolerance` is the difference in accuracy that counts as equal; `seconds` has inference times by row title.
+    `tolerance` is the largest difference in accuracy that counts as equal; `inference_seconds` are by row title.
     """
     first = rows[0]
     tests = correct_tests({row.title: accuracy_test(row, first) for row in rows[1:]})
     claims = []
     for row in rows[1:]:
-        over_texts, costs = estimate_over_texts(row, first), compare_costs(row, first, seconds)
+        costs = compare_costs(row, first, inference_seconds)
+        over_texts = estimate_difference_over_texts(row, first)
         claims.append(CheaperClaim(row.title, first.title, tests.get(row.title), over_texts, tolerance, costs))
     return claims
 
 
-def make_table(rows: Sequence[LabelRow], seconds: Seconds) -> StudyTable:
+def make_table(rows: Sequence[LabelRow], inference_seconds: Seconds) -> StudyTable:
     """Build a table with a line per body: scores in per cent, then costs.
 
-    `seconds` has inference times by row title.
+    `inference_seconds` has the seconds of each pass over the test texts, by row title.
     """
 
     def texts_per_second(row: LabelRow) -> float | None:
-        times = seconds.get(row.title)
+        """Return the median number of test texts that a row's body classifies per second; None if not timed."""
+        times = inference_seconds.get(row.title)
         return len(row.first.right) / median(times) if times and row.first else None
 
     columns = {
@@ -529,7 +520,7 @@ GRAPH_PROTOCOL = {
 
 
 class GraphExperiment(ClassifierExperiment):
-    """Train every model with every seed, which draws the split and the initial weights."""
+    """Experiment that trains every graph model with every seed, which draws the split and the initial weights."""
 
     spec: GraphStudy
 
@@ -538,11 +529,11 @@ class GraphExperiment(ClassifierExperiment):
         choice, self.graphs = choose("graph"), {}
         for seed in spec.seeds:
             context = LoadContext(choice.model, choice.recipe, SilentObserver() if self.graphs else observer)
-            self.graphs[seed] = NodesTask().load(self._data(seed), context)
+            self.graphs[seed] = NodesTask().load(self._graph_spec(seed), context)
 
-    def _data(self, seed: int) -> GraphSpec:
-        """Return the spec of the graph with the split of a seed and absolute file paths."""
-        values = {name: getattr(self.spec, name) for name in GraphSpec.model_fields if name != "split"}
+    def _graph_spec(self, seed: int) -> GraphSpec:
+        """Return the data spec of the graph with the split that a seed draws, and with absolute file paths."""
+        values = {name: getattr(self.spec, name) for name in GraphSource.model_fields}
         for name in ("nodes_file", "labelled", "validation", "test"):
             if isinstance(values[name], str):
                 values[name] = absolute_path(values[name])
@@ -571,7 +562,7 @@ class GraphExperiment(ClassifierExperiment):
         assert isinstance(cell.model, Graph) and cell.seed is not None
         graph = self.graphs[cell.seed]
         model = cell.model.with_data_sizes(graph.sizes())
-        return RunPlan(self.path(cell), model, cell.recipe, self._data(cell.seed), graph)
+        return RunPlan(self.path(cell), model, cell.recipe, self._graph_spec(cell.seed), graph)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """Build the report: scores and costs of each graph model, and comparisons with the first."""
@@ -610,7 +601,7 @@ class GraphExperiment(ClassifierExperiment):
 
 
 def compare_graph_models(rows: Sequence[LabelRow], nodes: int) -> Iterator[str]:
-    """Describe the accuracy of the first model and how the others differ, on the same splits of `nodes` test nodes."""
+    """Yield sentences on the first model's accuracy and how the others differ, over `nodes` different test nodes."""
     first = rows[0]
     if not first.measures:
         yield "No run of the first model finished, so that there is nothing to compare."

@@ -17,16 +17,14 @@ from lemma.counting.count import trainable_formula
 from lemma.data.labels import LabelledExamples
 from lemma.data.pairs import TokenPairs
 from lemma.errors import SpecError
-from lemma.files import explain_storage_errors
 from lemma.report.progress import Observer
 from lemma.report.result import Result, Text
-from lemma.runs.checkpoint import MANIFEST
-from lemma.runs.folder import RunFolder, check_run_target, check_utf8_path
+from lemma.runs.folder import RunFolder, check_run_target
 from lemma.runs.load import build_initial_model, load
 from lemma.spec.base import assign_settings
 from lemma.spec.models import ClassifierHead, ModelSpec
 from lemma.spec.recipe import METHODS, Recipe
-from lemma.studies.experiment import TitledObserver
+from lemma.studies.experiment import TitledObserver, open_study_folder
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.studies.timing import (
     Quartiles,
@@ -73,15 +71,10 @@ def compare_methods(
     observer: Observer,
     overwrite: bool = False,
 ) -> "StudyResult | UnfinishedComparison":
-    """Adapt a base run by every method, measure each adapted run, and save and return a comparison.
+    """Adapt a base run by every method, measure each adapted run, and save and return the comparison.
 
-    Args:
-        run: the base.
-        data_args: the data to adapt to.
-        settings: of recipe and methods; one that only some methods have is passed to those.
-        out: folder of the report; the run of each method goes into a subfolder.
-        observer: receives progress.
-        overwrite: replace runs in these folders.
+    A setting that only some methods have is passed to those. `out` is the folder of the report, with a subfolder for
+    the run of each method; `overwrite` replaces runs in these.
     """
     if data_args.option == "images":
         raise SpecError("adapt: methods are compared on labels, text or pairs. Name one method for images.")
@@ -101,10 +94,7 @@ def compare_methods(
     for method, plan in plans.items():  # known now, not after an hour
         if not has_same_plan(plan, out / method):
             check_run_target(out / method, overwrite)
-    check_utf8_path(out)
-    with explain_storage_errors(out):
-        out.mkdir(parents=True, exist_ok=True)
-        (out / MANIFEST).unlink(missing_ok=True)  # the table that it has checksums of is written again
+    open_study_folder(out)
     base = BaseEvaluation.measure(plans["full"])
     results: dict[str, AdaptResult] = {}
     for number, (method, plan) in enumerate(plans.items(), start=1):
@@ -121,7 +111,7 @@ def compare_methods(
 
 @dataclass(frozen=True)
 class MethodRow:
-    """The result of one method, and what it cost."""
+    """The result of adapting by one method: its scores and what it cost."""
 
     adapted: AdaptResult
     peak_bytes: int
@@ -157,7 +147,7 @@ class MethodRow:
         }
 
     def cells(self) -> dict[str, str]:
-        """Return the table cells of the method, by the title of the line."""
+        """Return the column of the method in the table: its cells by the titles of the lines."""
         guess = {"  by guessing": self.headline.baseline_text} if self.headline.baseline is not None else {}
         before, after = (self.forgetting.before, self.forgetting.after) if self.forgetting else (None, None)
         return {
@@ -180,7 +170,7 @@ class MethodRow:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A person with a need, and the cost that counts for them."""
+    """A reason to prefer a method, such as little memory, and the cost that counts then."""
 
     title: str
     metric: str
@@ -213,7 +203,7 @@ def describe_winner(scenario: Scenario, rows: Sequence[MethodRow]) -> str:
 
 @dataclass(frozen=True)
 class UnfinishedComparison(Result):
-    """A comparison that was interrupted, and how far it came."""
+    """A comparison that was interrupted while it trained the run of `method`."""
 
     training: TrainingResult
     method: str
@@ -243,6 +233,7 @@ def measure_methods(
 
     @torch.no_grad()
     def forward(model: nn.Module) -> Any:
+        """Run a model forward on the inputs."""
         return model(*inputs)
 
     calls = {name: partial(forward, load(result.path, device).module) for name, result in results.items()}
@@ -266,14 +257,14 @@ def measure_methods(
 
 
 def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, out: Path) -> StudyResult:
-    """Build the report: a table of all methods and a winner for each scenario; `out` is its folder."""
+    """Build the report in the folder `out`: a table of all methods, its caption ending in `note`, and the winners."""
     cells = [row.cells() for row in rows]
     header = ["", *(row.method for row in rows)]
     lines = [[title, *(column[title] for column in cells)] for title in cells[0]]
     records = [dict(zip(header, line, strict=True)) for line in lines]
     data = plan.data.description
     winners = [describe_winner(scenario, rows) for scenario in SCENARIOS]
-    if all(row.headline.is_at_baseline for row in rows):
+    if all(row.headline.is_at_or_below_baseline for row in rows):
         advice = "give more texts or steps to compare them."
         winners.insert(0, f"No method beats the majority-class baseline: {advice}")
     return StudyResult(
@@ -298,7 +289,7 @@ def report_methods(plan: AdaptationPlan, rows: Sequence[MethodRow], note: str, o
 
 
 def inference_batch(data: Any, spec: ModelSpec, texts: int, device: str) -> tuple[Tensor, ...]:
-    """Return the inputs of a forward pass on `texts` items of the validation or test split."""
+    """Return the tensors with which to call a model on at most `texts` items of the validation or test split."""
     match data.item("validation"):
         case LabelledExamples():
             examples = data.item("test")

@@ -41,7 +41,7 @@ TIMING_NOTE = (
 
 @dataclass(frozen=True)
 class LayerCost:
-    """Layer at one size: its counts by formula, and how long it took, in seconds."""
+    """Costs of a layer at one size: counts by formula, and measured times in seconds."""
 
     settings: Mapping[str, Any]
     counts: Mapping[str, int]
@@ -51,7 +51,7 @@ class LayerCost:
     both_ratio: Quartiles
 
     def to_dict(self, flat: bool = False) -> dict[str, Any]:
-        """Return a JSON-ready dictionary; `flat` has no nested tables, for CSV."""
+        """Return a JSON-ready dictionary of settings, counts and times; with `flat`, for CSV, without nested tables."""
         times = {name: asdict(getattr(self, name)) for name in ("forward", "both", "forward_ratio", "both_ratio")}
         ends = {f"{name}_{end}": value for name, time in times.items() for end, value in time.items()}
         return {**self.settings, **self.counts, **(ends if flat else times)}
@@ -73,13 +73,13 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class RaceCosts:
-    """The layers of one cell, which were timed in turns."""
+    """The costs of all layers of one cell, which were timed in turns: a race."""
 
     rows: tuple[LayerCost, ...]
 
 
 class CostExperiment(Experiment[RaceCosts]):
-    """Count every layer by formula, then time all of them in turns; each cell is one race."""
+    """Base class of experiments that count layers by formula and time them in turns; each cell is one race."""
 
     stores_measures = False
     formulas: Mapping[str, str]  # by what they count
@@ -95,11 +95,7 @@ class CostExperiment(Experiment[RaceCosts]):
 
     @abstractmethod
     def timed_layers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """Return the layers to time at a grid point, by name.
-
-        Returns:
-            For each layer its settings, and a function without arguments that runs it forward.
-        """
+        """Return, by name of each layer to time at a grid point, its settings and a function that runs it forward."""
 
     @abstractmethod
     def count_costs(self, settings: Mapping[str, Any]) -> dict[str, int]:
@@ -107,7 +103,7 @@ class CostExperiment(Experiment[RaceCosts]):
 
     @abstractmethod
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Yield sentences that conclude from the counts and times of the layers."""
+        """Yield the sentences of the conclusion, from the costs of all layers."""
 
     @abstractmethod
     def plots(self, rows: Sequence[LayerCost]) -> Iterator[Plot]:
@@ -118,13 +114,15 @@ class CostExperiment(Experiment[RaceCosts]):
         return torch.randn(self.spec.batch, length, self.spec.width, device=self.device)
 
     def run(self, cell: StudyCell, observer: Observer) -> RaceCosts:
-        """Time all layers of a cell in turns, forward and with backward, and count their costs."""
+        """Time all layers of a cell in turns, forward and with backward; return their times and counts."""
 
         @torch.no_grad()
         def infer(forward: Callable[[], Vectors]) -> None:
+            """Run a layer forward, without gradients."""
             forward()
 
         def train(forward: Callable[[], Vectors]) -> None:
+            """Run a layer forward and backward."""
             forward().sum().backward()
 
         observer.start("timing", 2, "races")
@@ -188,7 +186,7 @@ def format_formula(account: Account, name: str) -> str:
 
 
 def zero_inputs(d: int, B: int = 1, T: int = 64) -> Vectors:
-    """Return the zeros of shape (B, T, d) that a layer is counted with."""
+    """Return zeros of shape (B, T, d), the inputs with which the operations of a layer are counted."""
     return torch.zeros(B, T, d)
 
 
@@ -210,7 +208,7 @@ bare_attention.inputs = zero_inputs  # pyright: ignore[reportFunctionMemberAcces
 
 
 def explicit_attention(attention: Attention, inputs: Vectors) -> Vectors:
-    """Run an attention layer on inputs with its T × T weights in memory, one softmax per head and row."""
+    """Return the outputs of attention for inputs, computed with the T × T weights in memory, unlike a fused kernel."""
     batch, time, width = inputs.shape
     joined = attention.query_key_value(inputs).view(batch, time, 3, attention.heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = joined.unbind(0)
@@ -219,7 +217,7 @@ def explicit_attention(attention: Attention, inputs: Vectors) -> Vectors:
 
 
 class HeadsExperiment(CostExperiment):
-    """Every number of heads, on every path, at every length."""
+    """Experiment that times attention with every number of heads, on every path (fused, explicit), at every length."""
 
     spec: HeadsStudy
 
@@ -242,9 +240,10 @@ class HeadsExperiment(CostExperiment):
         return [StudyCell("heads", point, None) for point in points]
 
     def timed_layers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """Return settings and forward pass of attention at a grid point, by number of heads."""
+        """Return, by number of heads, the settings of attention at a grid point and a function that runs it forward."""
 
         def make_forward(heads: int) -> Callable[[], Vectors]:
+            """Return a function that runs a new attention layer with this number of heads forward on fixed inputs."""
             seed_random(self.spec.seed, torch.device(self.device))
             attention = bare_attention(self.spec.width, heads).to(self.device)
             inputs = self.random_inputs(point["T"])
@@ -262,7 +261,7 @@ class HeadsExperiment(CostExperiment):
         return {**counts, "exponentials": settings["h"] * self.spec.batch * settings["T"] ** 2}
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Describe how counts and times depend on the number of heads."""
+        """Yield sentences on how counts and times depend on the number of heads."""
         for name, title in (("parameters", "Parameters"), ("flops", "Operations")):
             terms = self.account.quantities[name].polynomial.terms
             verdict = "whatever the number of heads: the claim holds."
@@ -298,7 +297,7 @@ class HeadsExperiment(CostExperiment):
 
 
 def judge_time_ratio(ratio: Quartiles) -> str:
-    """Describe a ratio of times by its quartiles: faster, slower or no difference beyond the spread.
+    """Return "faster", "slower" or "no difference beyond the spread", from the quartiles of a ratio of times.
 
     >>> judge_time_ratio(Quartiles(1.3, 1.2, 1.4)), judge_time_ratio(Quartiles(1.0, 0.9, 1.1))
     ('slower', 'no difference beyond the spread')
@@ -316,9 +315,10 @@ MAX_LINEAR_EXPONENT = 1.2  # an exponent up to which time is said to grow as T
 
 
 def layer_factory(kind: str, heads: int) -> Callable[..., nn.Module]:
-    """Return a function that builds a layer of width d: a recurrent layer, or causal attention with output map."""
+    """Return a function that builds a layer of width d: recurrent of this kind, or causal attention with output map."""
 
     def layer(d: int = 64) -> nn.Module:
+        """Build the layer of width d."""
         if kind == ATTENTION:
             return Attention(AttentionShape(d, heads))
         return build_recurrent(kind, d, d, 1, 1, 0.0)  # pyright: ignore[reportArgumentType]
@@ -334,7 +334,7 @@ def serial_steps(kind: str, length: int) -> int:
 
 
 class LengthExperiment(CostExperiment):
-    """Every kind of layer at every length."""
+    """Experiment that times every kind of layer at every length of text."""
 
     spec: LengthStudy
 
@@ -357,9 +357,10 @@ class LengthExperiment(CostExperiment):
         return [StudyCell("length", {"T": length}, None) for length in self.spec.lengths]
 
     def timed_layers(self, point: Mapping[str, Any]) -> dict[Any, tuple[dict[str, Any], Callable[[], Vectors]]]:
-        """Return settings and forward pass of each kind of layer at a grid point, by kind."""
+        """Return, by kind of layer, its settings at a grid point and a function that runs it forward."""
 
         def make_forward(kind: str) -> Callable[[], Vectors]:
+            """Return a function that runs a new layer of this kind forward on fixed inputs."""
             seed_random(self.spec.seed, torch.device(self.device))
             layer = layer_factory(kind, self.spec.heads)(self.spec.width).to(self.device)
             inputs = self.random_inputs(point["T"])
@@ -375,11 +376,11 @@ class LengthExperiment(CostExperiment):
         return {**counts, "steps in a row": serial_steps(kind, settings["T"])}
 
     def rows_of_layer(self, rows: Sequence[LayerCost], kind: str) -> list[LayerCost]:
-        """Return the rows of one kind of layer, shortest text first."""
+        """Return the costs of one kind of layer, shortest text first."""
         return sorted((row for row in rows if row.settings["layer"] == kind), key=lambda row: row.settings["T"])
 
     def conclude(self, rows: Sequence[LayerCost]) -> Iterator[str]:
-        """Describe how each layer's time grows with length, its ratios at the longest text, and where curves cross."""
+        """Yield sentences on how layers' times grow with length, their ratios at the longest, and where they cross."""
         yield "Steps that must wait for each other: T in a recurrent layer, one in attention, whatever T."
         for kind in self.spec.models:
             of_layer = self.rows_of_layer(rows, kind)

@@ -53,15 +53,17 @@ from lemma.training.loop import resume, train
 
 
 class Experiment(ABC, Generic[M]):
-    """A study that can be run: its cells, how one of them is run, and the report on all."""
+    """Base class of studies that can be run: their cells, how one of them is run, and the report on all."""
 
     measures_type: ClassVar[Any]  # the dataclass of what is measured of a cell
     stores_measures: ClassVar[bool] = True  # on disk; times are measured again by every call
+    trial_title: ClassVar[str] = "trial"  # of the runs before its cells, in messages
     serial_reason: ClassVar[str] = ""  # why its cells cannot run next to each other, if so
 
     spec: Any  # None if it has none
     out: Path
     observer: Observer
+    failed_before: Mapping[str, int] = {}  # the `failure_time` of cells when the call began, by name
 
     @abstractmethod
     def cells(self) -> Sequence[StudyCell]:
@@ -76,17 +78,17 @@ class Experiment(ABC, Generic[M]):
         """Build the report on the outcomes of all cells; if the study was interrupted, some have no measures."""
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Make everything that these cells share, such as pretrained bases, before the first of them is run."""
+        """Do the work that all these cells share, such as measuring a speed, before the first of them is run."""
 
     def trials(self, cells: Sequence[StudyCell]) -> Sequence[StudyCell]:
-        """Return short runs to do before these cells; their results choose settings of the cells."""
+        """Return cells to run before these, which need their results: trials of learning rates, pretrained bases."""
         return ()
 
     def check(self, cell: StudyCell) -> None:
-        """Raise an error if the cell's folder holds another run."""
+        """Raise an error if the cell's folder holds a run of another model, recipe or data."""
 
     def identity(self, cell: StudyCell) -> Mapping[str, Any] | None:
-        """Return values that are equal for two runs of a cell exactly if one can replace the other.
+        """Return values, such as model and recipe, with which stored measures must agree to be used again.
 
         None means that they are not known yet.
         """
@@ -110,7 +112,7 @@ class Experiment(ABC, Generic[M]):
         return path.with_name(f"{path.name}.json")
 
     def load_outcome(self, cell: StudyCell) -> CellOutcome[M]:
-        """Read the outcome of a cell from disk: its measures if they are valid and complete, or why it failed."""
+        """Return the outcome of a cell from disk: its measures if valid and complete, why it failed, or neither."""
         if not self.stores_measures:
             return CellOutcome(cell)
         stored, identity = read_json(self.measures_path(cell)) or {}, self.identity(cell)
@@ -138,12 +140,9 @@ class Experiment(ABC, Generic[M]):
         observer.log(f"failed: {reason}")
         return CellOutcome(cell, reason=reason)
 
-    def final_outcome(self, cell: StudyCell, failed_before: Mapping[str, int]) -> CellOutcome[M] | None:
-        """Return the outcome of a cell that was measured, or that failed during this call; None if it needs work.
-
-        `failed_before` has the `failure_time` of cells when the call began, by name.
-        """
-        failed_now = self.failure_time(cell) not in (0, failed_before.get(cell.name, 0))
+    def final_outcome(self, cell: StudyCell) -> CellOutcome[M] | None:
+        """Return the outcome of a cell that was measured, or failed during this call; None if it is still to be run."""
+        failed_now = self.failure_time(cell) not in (0, self.failed_before.get(cell.name, 0))
         with suppress(LemmaError):  # a damaged run: running it says what is wrong with it
             outcome = self.load_outcome(cell)
             return outcome if failed_now or (outcome.measures and self.is_finished(cell)) else None
@@ -157,7 +156,7 @@ class Experiment(ABC, Generic[M]):
     def make_result(
         self, outcomes: tuple[CellOutcome[M], ...], interrupted: bool, device: str, **findings: Any
     ) -> StudyResult:
-        """Build a study's result from outcomes, spec and `findings`, which are further fields of `StudyResult`."""
+        """Return a study's result from its spec, the outcomes and `findings`, further fields of `StudyResult`."""
         return StudyResult(
             title=self.spec.name,
             question=self.spec.question,
@@ -172,7 +171,7 @@ class Experiment(ABC, Generic[M]):
 
 @cache
 def measures_adapter(measures_type: Any) -> TypeAdapter[Any]:
-    """Return the pydantic validator of a class of measures; cached, since it is slow to make."""
+    """Return the pydantic validator that turns stored values into this class; cached, since it is slow to make."""
     return TypeAdapter(measures_type)
 
 
@@ -187,10 +186,7 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     A finished cell is not repeated and an interrupted one is continued. After Ctrl-C the report shows what there is.
     Several calls on one folder share its cells.
 
-    Args:
-        experiment: what to run.
-        jobs: run cells in that many processes; in this one if None.
-        on: "ray" or "slurm", if the processes run elsewhere than on this machine.
+    With `jobs`, cells are run in that many processes, `on` "ray" or "slurm" if not on this machine.
     """
     reason = experiment.serial_reason or ("" if experiment.stores_measures else "its times would disturb each other")
     if reason and (jobs or on):
@@ -198,10 +194,7 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     cells = experiment.cells()
     for cell in cells:
         experiment.check(cell)
-    check_utf8_path(experiment.out)
-    with explain_storage_errors(experiment.out):
-        experiment.out.mkdir(parents=True, exist_ok=True)
-        (experiment.out / MANIFEST).unlink(missing_ok=True)  # the report that it has checksums of is written again
+    open_study_folder(experiment.out)
     if experiment.spec is not None:
         write_atomically(experiment.out / STUDY_FILE, to_toml(experiment.spec.to_dict()))
     runs = experiment.out / "runs"
@@ -215,14 +208,14 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
         trials = experiment.trials(cells)
         for cell in trials:
             experiment.check(cell)
-        failed_before = {cell.name: experiment.failure_time(cell) for cell in (*trials, *cells)}
+        experiment.failed_before = {cell.name: experiment.failure_time(cell) for cell in (*trials, *cells)}
         if jobs is None and on is None:
-            run_cells(experiment, trials, failed_before, outcomes, "trial")
-            run_cells(experiment, cells, failed_before, outcomes)
+            run_cells(experiment, trials, outcomes, experiment.trial_title)
+            run_cells(experiment, cells, outcomes)
         else:
             from lemma.studies.workers import run_workers  # only where it is asked for
 
-            interrupted = run_workers(experiment, [trials, cells], failed_before, jobs, on)
+            interrupted = run_workers(experiment, [trials, cells], jobs, on)
     except KeyboardInterrupt:
         interrupted = True
     cells = experiment.cells()  # a search finds its cells on the way
@@ -233,6 +226,14 @@ def run_experiment(experiment: Experiment[Any], jobs: int | None = None, on: str
     )
     result.save()
     return result
+
+
+def open_study_folder(path: Path) -> None:
+    """Make the folder of a study, and remove its manifest, since the report will be written again."""
+    check_utf8_path(path)
+    with explain_storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+        (path / MANIFEST).unlink(missing_ok=True)
 
 
 LOCK_POLL_SECONDS = 0.5  # between two looks at whether another process has finished a cell
@@ -269,7 +270,6 @@ def hold_lock(lock_file: Path, observer: Observer) -> Iterator[None]:
 def run_cells(
     experiment: Experiment[Any],
     cells: Sequence[StudyCell],
-    failed_before: Mapping[str, int],
     outcomes: dict[str, CellOutcome[Any]],
     title: str = "run",
 ) -> None:
@@ -278,12 +278,7 @@ def run_cells(
     A lock per cell marks who runs it; the system releases it even if that process is killed. A cell that fails during
     the call is not tried again by it.
 
-    Args:
-        experiment: of the cells.
-        cells: to run.
-        failed_before: the `failure_time` of cells when the call began, by name.
-        outcomes: by name of the cell; outcomes are added to it.
-        title: "run" or "trial", for progress messages.
+    Outcomes are added to `outcomes` by the names of cells.
     """
     waiting = dict(enumerate(cells, start=1))
     reported = False
@@ -299,7 +294,7 @@ def run_cells(
                 except OSError:  # a file system without locks: other calls are not seen
                     pass
             try:
-                outcome = experiment.final_outcome(cell, failed_before) if experiment.stores_measures else None
+                outcome = experiment.final_outcome(cell) if experiment.stores_measures else None
                 observer = TitledObserver(experiment.observer, f"{title} {number} of {len(cells)}: {cell}")
                 outcomes[cell.name] = outcome or experiment.run_cell(cell, observer)
                 del waiting[number]
@@ -314,7 +309,7 @@ def run_cells(
 
 
 class TitledObserver(Observer):
-    """Passes everything on to an observer, with the run's name before each phase: "run 3 of 12: lstm, seed 1"."""
+    """Observer that passes everything on, with a title before phases and messages: "run 3 of 12: lstm, seed 1"."""
 
     def __init__(self, observer: Observer, title: str) -> None:
         self.observer, self.title = observer, title
@@ -338,7 +333,7 @@ def modified_ns(path: Path) -> int:
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None if the file is missing or damaged, since everything stored can be made again.
+    """Read a JSON object that `write_json` wrote; None if missing or damaged, since it can be made again.
 
     A file that has not changed since the last read is not read again.
     """
@@ -369,7 +364,7 @@ def write_json(path: Path, values: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A training run that is ready to start."""
+    """A training run that is ready to start: its folder, model, recipe and data."""
 
     path: Path
     model: ModelSpec
@@ -398,12 +393,12 @@ class RunPlan:
 
 
 def split_settings(data: AnyDataSpec) -> dict[str, Any]:
-    """Return the settings of how the data are split; a hash identifies the data themselves."""
+    """Return the settings of a data spec without the name of the data, which a hash identifies: how they are split."""
     return {name: value for name, value in data.to_dict().items() if name not in ("labels", "graph", "nodes_file")}
 
 
 def check_same_run(plan: RunPlan) -> None:
-    """Raise an error if the plan's folder holds a run of another model, recipe, data or base, or no run."""
+    """Raise a RunError if the plan's folder holds a run of another model, recipe, data or base, or files of no run."""
     if not is_started(plan.path):
         return
     if plan.path.is_dir() and not (plan.path / SPEC).exists():
@@ -453,17 +448,17 @@ def train_or_resume(plan: RunPlan, observer: Observer) -> None:
 
 
 class TrainingExperiment(Experiment[M]):
-    """An experiment of which every cell is a training run."""
+    """Base class of experiments of which every cell is a training run."""
 
     keeps_checkpoints: ClassVar[bool] = False  # a study of many runs should be small
 
     @abstractmethod
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
-        """Return the plan to train a cell; `inputs` is the result of `plan_inputs`."""
+        """Return the plan to train a cell; `inputs` are the values that `plan_inputs` returns for it."""
 
     @abstractmethod
     def measure(self, run: Run, plan: RunPlan) -> M:
-        """Measure a finished run."""
+        """Return the measures of a finished run."""
 
     def plan_inputs(self, cell: StudyCell) -> tuple[Hashable, ...] | None:
         """Return values that a plan depends on besides the cell, such as a measured speed; None if not known yet."""
@@ -500,7 +495,7 @@ class TrainingExperiment(Experiment[M]):
         return measures
 
     def check(self, cell: StudyCell) -> None:
-        """Raise an error if the cell's folder holds another run."""
+        """Raise an error if the cell's folder holds a run of another model, recipe or data."""
         if plan := self.plan(cell):
             check_same_run(plan)
 
@@ -516,7 +511,7 @@ class TrainingExperiment(Experiment[M]):
 
 
 def validation_rows(run: Run) -> list[dict[str, Any]]:
-    """Return the rows of a run's metrics that contain a validation: its learning curve."""
+    """Return the rows of a run's metrics, values by name, that contain a validation: its learning curve."""
     return [row for row in RunFolder.open(run.path).metrics.rows() if "validation_loss" in row]
 
 
@@ -533,7 +528,7 @@ def run_study(
 
 
 def open_experiment(spec: StudySpec, out: Path, observer: Observer) -> Experiment[Any]:
-    """Return the experiment of a study whose results go to the folder `out`; this loads the data."""
+    """Build the experiment of a study, whose results go to the folder `out`, and load its data."""
     study: Any = spec
     match spec:  # each is imported when it is used
         case TuneStudy():

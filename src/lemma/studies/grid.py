@@ -73,7 +73,7 @@ def expand_grid(study: GridStudy) -> tuple[StudyCell, ...]:
 
 
 def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
-    """Raise a SpecError for a setting that no model has, that a model lacks, or that the study sets itself.
+    """Raise a SpecError for a shared setting that no model has, a setting that its model lacks, or a reserved one.
 
     `bases` are the models by title.
     """
@@ -107,7 +107,7 @@ def _check_settings(study: GridStudy, bases: Mapping[str, Choice]) -> None:
 
 
 class GridExperiment(TrainingExperiment[LanguageMeasures]):
-    """Train every model at every point of the grid with every seed, on one text and one budget."""
+    """Experiment that trains every model at every point of the grid with every seed, on one text and one budget."""
 
     spec: GridStudy
     measures_type = LanguageMeasures
@@ -134,7 +134,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return self.all_cells
 
     def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
-        """Return a short run per learning rate for each row of these cells, with a seed that no other run has."""
+        """Return cells of short runs, one per learning rate and row of `cells`, with a seed that no other run has."""
         if self.spec.tune is None:
             return []
         rows = {cell.row_name: cell for cell in cells}
@@ -146,10 +146,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         ]
 
     def choose_rate(self, cell: StudyCell) -> ChosenRate | None:
-        """Return the learning rate whose trial has the lowest perplexity, and all results.
-
-        None until trials are over.
-        """
+        """Return the learning rate whose trial has the lowest perplexity, and all results; None until all ended."""
         outcomes = [self.load_outcome(trial) for trial in self.trials([cell])]
         if any(outcome.measures is None and outcome.reason is None for outcome in outcomes):
             return None
@@ -164,10 +161,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return ChosenRate(min(finished, key=finished.__getitem__), perplexities, tokens)
 
     def plan_inputs(self, cell: StudyCell) -> tuple[Hashable, ...] | None:
-        """Return (tokens/s if the budget is in seconds, learning rate if trials choose it).
-
-        None until both are known.
-        """
+        """Return (tokens/s if the budget is in seconds, learning rate if tuned); None until both are known."""
         speed = rate = None
         if self.spec.budget.seconds:
             path, identity = self._speed_key(cell)
@@ -183,7 +177,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         return speed, rate
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
-        """Return the plan to train a cell; `inputs` are the measured speed and the chosen learning rate, or None."""
+        """Return the plan to train a cell; `inputs` are its tokens/s and tuned learning rate, each None if not used."""
         speed, rate = inputs
         assert cell.model is not None
         tune, validations = self.spec.tune, self.spec.validations
@@ -255,11 +249,11 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
             for name in names
         )
 
-    def step_seconds(self, rows: Sequence[Row], hardware: Mapping[str, str], may_time: bool) -> dict[str, list[float]]:
-        """Time a training step of each row's model, in turns; return seconds per token by row title, cached on disk.
+    def time_rows(self, rows: Sequence[Row], hardware: Mapping[str, str], may_time: bool) -> dict[str, list[float]]:
+        """Time training steps of all rows' models in turns; return the seconds per token by row title, cached on disk.
 
         Rows whose steps cannot differ share a timing. If nothing is cached and `may_time` is False, the result is
-        empty.
+        empty. `hardware` is what `describe_hardware` returns.
         """
         models: dict[str, tuple[ModelSpec, Recipe]] = {}
         keys: dict[str, str] = {}
@@ -295,7 +289,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
         }
         hardware = describe_hardware(device_of(self.all_cells[0].recipe))
         rows = group_rows(outcomes)
-        seconds = self.step_seconds(rows, hardware, not interrupted)
+        seconds = self.time_rows(rows, hardware, not interrupted)
         rates = {}
         if self.spec.tune:
             cells = {(cell.condition, cell.point_text): cell for cell in self.all_cells}
@@ -309,7 +303,7 @@ class GridExperiment(TrainingExperiment[LanguageMeasures]):
 
 
 class TuneExperiment(GridExperiment):
-    """Search the settings of one model by Optuna: trial by trial, seed by seed, each a row of the table.
+    """Experiment in which Optuna searches settings of one model; each trial, of all seeds, is a row of the table.
 
     Optuna's own order is fixed by a seed, so that a search that was stopped asks for the same trials again, and finds
     what is stored of them.
@@ -326,14 +320,14 @@ class TuneExperiment(GridExperiment):
             self._trial_cells({setting: values[end] for setting, values in spec.space.items()})
 
     def _trial_cells(self, point: Mapping[str, Any]) -> list[StudyCell]:
-        """Return the runs of one combination of settings, one per seed."""
+        """Return the cells of one combination of settings (`point`), one per seed."""
         model = self.spec.models[0]
         fields = {name: getattr(self.spec, name) for name in GridStudy.model_fields}
         study = GridStudy(**{**fields, "models": (model.replace(settings={**model.settings, **point}),)})
         return [replace(cell, point=dict(point)) for cell in self.fit_cells(study)]
 
     def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Let Optuna choose settings, train them seed by seed, and report the loss to it.
+        """Run the search: let Optuna choose settings, train them seed by seed, and tell it the mean loss.
 
         A trial that is worse than the best by paired differences is stopped before its last seed.
         """
@@ -347,8 +341,8 @@ class TuneExperiment(GridExperiment):
                 if cell.name not in {known.name for known in self.all_cells}:
                     self.all_cells.append(cell)
                 observer = TitledObserver(self.observer, f"trial {number} of {self.spec.trials}: {cell}")
-                failed_before = {cell.name: self.failure_time(cell)}
-                outcome = self.final_outcome(cell, failed_before) or self.run_cell(cell, observer)
+                self.failed_before = {cell.name: self.failure_time(cell)}
+                outcome = self.final_outcome(cell) or self.run_cell(cell, observer)
                 if outcome.measures is None:
                     break
                 losses[cell.seed] = outcome.measures.loss
@@ -372,7 +366,7 @@ class TuneExperiment(GridExperiment):
 
 
 def suggest_value(trial: Any, setting: str, values: Sequence[Any]) -> Any:
-    """Let an Optuna trial choose a setting: within the range of two numbers, else one of `values`."""
+    """Return the value that an Optuna trial chooses for a setting: between two numbers, else one of `values`."""
     types = {type(value) for value in values}
     if len(values) != 2 or not types <= {int, float} or values[0] >= values[1]:
         return trial.suggest_categorical(setting, list(values))

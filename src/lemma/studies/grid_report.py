@@ -9,21 +9,8 @@ from shlex import quote
 from statistics import fmean, median
 from typing import Any, Literal
 
-from lemma.report.curves import COLOURS, Curve, Plot, can_draw, to_svg
-from lemma.report.result import (
-    Block,
-    Card,
-    Cards,
-    Figure,
-    Heading,
-    Items,
-    Legend,
-    Pre,
-    Table,
-    Text,
-    plot_blocks,
-    to_plain,
-)
+from lemma.report.curves import Curve, Plot
+from lemma.report.result import Block, Card, Cards, Heading, Items, Pre, Table, Text, plot_blocks, to_plain
 from lemma.report.statistics import MIN_SEEDS, Estimate, PairedTest
 from lemma.spec.studies import GridStudy, StudyBudget
 from lemma.studies.cells import (
@@ -35,7 +22,7 @@ from lemma.studies.cells import (
     format_value,
     group_rows,
 )
-from lemma.studies.claims import ClaimVerdict, judge_claims
+from lemma.studies.claims import ClaimVerdict, join_names, judge_claims
 from lemma.studies.measures import (
     TEMPERATURE,
     VALIDATION_TOKENS,
@@ -56,7 +43,7 @@ NOT_TIMED: Seconds = {}
 
 @dataclass(frozen=True)
 class ChosenRate:
-    """The learning rate of a row, and the results of its trials."""
+    """The learning rate chosen for a row, and the results of its trials."""
 
     rate: float
     perplexities: Mapping[float, float | None]  # by the rates tried; None where a trial failed
@@ -70,20 +57,13 @@ def report_grid(
     hardware: Mapping[str, str],
     out: Path,
     interrupted: bool = False,
-    seconds: Seconds = NOT_TIMED,
+    token_seconds: Seconds = NOT_TIMED,
     chosen_rates: Mapping[str, ChosenRate] | None = None,
 ) -> StudyResult:
-    """Build the result of a grid study.
+    """Build the result of a grid study from the outcomes of its cells.
 
-    Args:
-        spec: the study.
-        outcomes: of all cells.
-        data: descriptions of the data, by topic.
-        hardware: descriptions of the machine, by topic.
-        out: the folder of the study.
-        interrupted: some cells have no measures.
-        seconds: per token of training steps, by row title.
-        chosen_rates: learning rates, by row title.
+    `data` and `hardware` are descriptions by topic; `token_seconds` (of each timed training step) and `chosen_rates`
+    are by row title; `out` is the study's folder.
     """
     chosen_rates = chosen_rates or {}
     rows = tuple(group_rows(outcomes))
@@ -100,13 +80,13 @@ def report_grid(
         data={**data, "budget": describe_budget(spec.budget), "seeds": ", ".join(map(str, spec.seeds))},
         hardware=hardware,
         protocol=describe_protocol(rows),
-        table=make_table(rows, seconds),
-        conclusion=(*answers, *conclude(rows, claims, seconds), *other_sentences),
+        table=make_table(rows, token_seconds),
+        conclusion=(*answers, *conclude(rows, claims, token_seconds), *other_sentences),
         claims=claims,
         runs=tuple(outcomes),
         rows=rows,
         terminal_blocks=(*trials, *(block for view in views.values() for block in view.terminal_blocks())),
-        page_blocks=tuple(build_page(rows, list(views.values()), claims, spec.budget, trials, seconds)),
+        page_blocks=tuple(build_page(rows, list(views.values()), claims, spec.budget, trials, token_seconds)),
         extra={
             **({"learning_rates": to_plain(chosen_rates)} if chosen_rates else {}),
             "measures": {name: view.values for name, view in views.items()},
@@ -155,10 +135,10 @@ def best_row(rows: Sequence[Row]) -> Row | None:
     return rows[min(ranked)[1]] if ranked else None
 
 
-def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
+def make_table(rows: Sequence[Row], token_seconds: Seconds = NOT_TIMED) -> StudyTable:
     """Build a table with a line per model and grid point, means over seeds; the lowest perplexity is marked.
 
-    `seconds` has seconds per token of training steps, by row title.
+    `token_seconds` maps row titles to the seconds per token of each timed training step.
     """
     best = best_row(rows)
     tokens = [count and count.mean for count in (row.estimate("tokens") for row in rows)]
@@ -167,7 +147,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
     for row, count in zip(rows, tokens, strict=True):
         scores = {name: row.estimate(name) for name in ("perplexity", "bits_per_byte")}
         trained, parameters = row.estimate("seconds"), row.count("parameters")
-        times = seconds.get(row.title)
+        times = token_seconds.get(row.title)
         speed = quartiles([1 / time for time in times]) if times else None
         record: dict[str, Any] = {"model": row.condition, **row.point, "seeds": len(row.measures)}
         for name, score in scores.items():
@@ -201,7 +181,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
             ]
         )
     figures = ["perplexity", "bits/byte", "parameters", *(["tokens"] if tokens_differ else []), "1,000 tokens/s"]
-    timed = " Speed: training steps timed in turns, apart from the runs; median and quartiles." if seconds else ""
+    timed = " Speed: training steps timed in turns, apart from the runs; median and quartiles." if token_seconds else ""
     caption = f"Perplexity and bits per byte: full validation pass.{describe_seeds(rows)}{timed}"
     return StudyTable(
         header=["model", *rows[0].point, *figures],
@@ -215,7 +195,7 @@ def make_table(rows: Sequence[Row], seconds: Seconds = NOT_TIMED) -> StudyTable:
 
 
 def format_thousands(speed: float) -> str:
-    """Write a number divided by 1,000, with three digits or without decimals.
+    """Write a speed in thousands, with three digits or without decimals.
 
     >>> format_thousands(21_340), format_thousands(1_291_700)
     ('21.3', '1,292')
@@ -230,10 +210,10 @@ NOTABLE_SPEEDUP = 1.05  # a ratio of speeds worth a sentence
 FALLING_PERCENT = 1.0  # of perplexity between the last two validations: the curve is still falling
 
 
-def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: Seconds = NOT_TIMED) -> list[str]:
-    """Return sentences: the best row, rows that differ from it, trends, speed, and claims that held.
+def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), token_seconds: Seconds = NOT_TIMED) -> list[str]:
+    """Return sentences on the best row, rows that differ from it, trends, speed, missing runs and the claims.
 
-    `seconds` has seconds per token of training steps, by row title.
+    `token_seconds` maps row titles to the seconds per token of each timed training step.
     """
     missing = []
     failed, pending = sum(len(row.failures) for row in rows), sum(len(row.pending) for row in rows)
@@ -246,22 +226,18 @@ def conclude(rows: Sequence[Row], claims: Sequence[ClaimVerdict] = (), seconds: 
     scored = [row for row in rows if row.measures]
     if not scored:
         return [NOTHING_TO_COMPARE, *missing]
-    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, seconds)]
+    findings = [*_best_sentences(scored), *_trend_sentence(scored), *_speed_sentence(scored, token_seconds)]
     return [*findings, *missing, *(claim.sentence for claim in claims)]
 
 
-def _join_names(names: Sequence[str]) -> str:
-    """Join names: "a, b and c"."""
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
 def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield sentences on the best row and the rows that differ from it, paired by seed, corrected for all pairs.
+    """Yield sentences on the best row and how others differ, paired by seed, with p-values corrected for all pairs.
 
     The best row is selected by the same figures, so that every pair of rows counts as a comparison.
     """
 
     def log_mean(row: Row) -> float:
+        """Return the mean log perplexity of a row over its seeds."""
         return fmean(map(math.log, row.values("perplexity").values()))
 
     best, *other_rows = sorted(rows, key=log_mean)
@@ -298,14 +274,14 @@ def _best_sentences(rows: Sequence[Row]) -> Iterator[str]:
     if similar:
         figures = [f"{title} {test}" if len(similar) > 1 else str(test) for title, test in similar.items()]
         do = "does" if len(similar) == 1 else "do"
-        yield f"{_join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
+        yield f"{join_names(list(similar))} {do} not differ significantly from it: {'; '.join(figures)}."
     if len(corrected) > 1:
         pairs = f"p-values are corrected for all {len(corrected)} pairs (Holm)"
         yield f"{pairs}: the best was chosen from the same figures."
 
 
 def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield a sentence on how much perplexity still fell between the last two validations."""
+    """Yield a sentence on how much perplexity still fell between the last two validations; none for short curves."""
     falls, last_part = {}, 0.0
     for row in rows:
         curve = mean_curve([run.curve for run in row.measures.values()])
@@ -322,12 +298,12 @@ def _trend_sentence(rows: Sequence[Row]) -> Iterator[str]:
         yield f"The curves are flat; {fall}."
 
 
-def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
+def _speed_sentence(rows: Sequence[Row], token_seconds: Seconds) -> Iterator[str]:
     """Yield a sentence on the model that trains fastest, if the difference exceeds the spread of the times."""
     timed: dict[tuple[float, ...], list[Row]] = {}
     for row in rows:
-        if row.title in seconds:
-            timed.setdefault(tuple(seconds[row.title]), []).append(row)
+        if row.title in token_seconds:
+            timed.setdefault(tuple(token_seconds[row.title]), []).append(row)
     conditions = [{row.condition for row in group} for group in timed.values()]
     times_by_name = {}
     for times, group in timed.items():  # a model by its own name, where no setting that matters has several values
@@ -348,7 +324,6 @@ def _speed_sentence(rows: Sequence[Row], seconds: Seconds) -> Iterator[str]:
 # The page: intervals, what else was measured, learning curves, claims, samples and models.
 
 
-DASHES = ((1, 0), (6, 3), (2, 2), (8, 3, 2, 3))
 AXES: dict[Literal["tokens", "seconds"], str] = {"tokens": "training tokens", "seconds": "training seconds"}
 LISTED_SETTINGS = ("learning_rate", "batch", "sequence_length", "steps", "dropout")
 
@@ -359,20 +334,18 @@ def build_page(
     claims: Sequence[ClaimVerdict],
     budget: StudyBudget,
     trials: Sequence[Block] = (),
-    seconds: Seconds = NOT_TIMED,
+    token_seconds: Seconds = NOT_TIMED,
 ) -> Iterator[Block]:
-    """Yield the blocks of the HTML page below the table: plots, claims, curves, samples, recipes."""
+    """Yield the blocks of the HTML page below the table; `trials` are those on the learning rates that were tried."""
     has_scores = best_row(rows) is not None
-    if has_scores and can_draw():
-        interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""
-        caption = f"Validation perplexity: mean (dot){interval} and each seed (tick). Lower is better."
-        yield Figure(draw_intervals(rows), caption, "narrow")
+    if has_scores:
+        yield from plot_blocks([plot_intervals(rows)], "narrow")
     yield from plot_blocks(plot_sweeps(rows))
     yield from trials
     for view in views:
         yield from view.page_blocks()
     if has_scores:
-        yield from _curve_blocks(rows, seconds)
+        yield from _curve_blocks(rows, token_seconds)
     if claims:
         yield from _claim_blocks(claims)
     if any(row.first for row in rows):
@@ -380,21 +353,16 @@ def build_page(
         yield from _model_blocks(rows, budget)
 
 
-def _curve_blocks(rows: Sequence[Row], seconds: Seconds) -> Iterator[Block]:
+def _curve_blocks(rows: Sequence[Row], token_seconds: Seconds) -> Iterator[Block]:
     """Yield the section on learning curves."""
     yield Heading("Learning curves")
     if not any(len(measures.curve) > 1 for row in rows for measures in row.measures.values()):
         yield Text("There are none: each run was validated once, at its end. More points: validations=5.")
         return
-    if not can_draw():
-        missing = "since altair and vl-convert are not installed: pip install 'lemma-lm[plots]'."
-        yield Text(f"The plots were left out, {missing}")
-        return
-    yield Legend(line_styles(rows))
-    yield from (Figure(draw_curves(rows, axis, seconds), f"Validation loss against {AXES[axis]}.") for axis in AXES)
+    yield from plot_blocks(plot_learning_curves(rows, axis, token_seconds) for axis in AXES)
     loss = f"The loss is that of up to {VALIDATION_TOKENS:,} validation tokens."
     lines = "Each seed is a thin line, the mean of the seeds a thick one."
-    timed = "Seconds are those of the timed steps" if seconds else "Seconds are those of the runs"
+    timed = "Seconds are those of the timed steps" if token_seconds else "Seconds are those of the runs"
     yield Text(f"{loss} {lines} {timed}; validations are not counted.", "note")
 
 
@@ -432,9 +400,10 @@ def _sample_blocks(rows: Sequence[Row]) -> Iterator[Block]:
 
 
 def _model_blocks(rows: Sequence[Row], budget: StudyBudget) -> Iterator[Block]:
-    """Yield the section on sizes and recipes of the models; a parameter budget adds the excess over it."""
+    """Yield the section on sizes and recipes of the models; a parameter budget adds each model's excess over it."""
 
     def write_values(values: Mapping[str, Any]) -> str:
+        """Write settings with their values, such as "hidden 128, depth 2"."""
         return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in values.items())
 
     lines = []
@@ -482,85 +451,46 @@ def plot_sweeps(rows: Sequence[Row]) -> list[Plot]:
     return plots
 
 
-def line_styles(rows: Sequence[Row]) -> list[tuple[str, tuple[int, ...], str]]:
-    """Return (colour, dash pattern, title) of each row; dash patterns differ once colours repeat."""
-    count = len(COLOURS)
-    return [(COLOURS[index % count], DASHES[index // count % len(DASHES)], row.title) for index, row in enumerate(rows)]
-
-
 def mean_curve(curves: Iterable[Sequence[CurvePoint]]) -> list[CurvePoint]:
-    """Average the learning curves of several seeds point by point, up to the length of the shortest."""
+    """Return the average of the learning curves of several seeds point by point, as long as the shortest."""
     columns = (tuple(zip(*points, strict=True)) for points in zip(*curves, strict=False))
     return [CurvePoint(round(fmean(tokens)), fmean(seconds), fmean(loss)) for tokens, seconds, loss in columns]
 
 
-def draw_curves(rows: Sequence[Row], axis: Literal["tokens", "seconds"], seconds: Seconds = NOT_TIMED) -> str:
-    """Draw validation loss against tokens or seconds as SVG: seeds as thin lines, the mean of each row thick.
+def plot_learning_curves(
+    rows: Sequence[Row], axis: Literal["tokens", "seconds"], token_seconds: Seconds = NOT_TIMED
+) -> Plot:
+    """Plot validation loss against tokens or seconds: seeds as thin lines, the mean of each row thick.
 
-    With `seconds` (per token of training steps, by row title) time is tokens × that speed, so that other processes on
-    the machine do not distort a curve.
+    With the `token_seconds` of a row, its time is tokens × their median, so that other processes on the machine do not
+    distort a curve.
     """
-    import altair
 
-    def points(row: Row, curve: Iterable[CurvePoint], seed: int = 0) -> list[dict[str, Any]]:
-        times = seconds.get(row.title) if axis == "seconds" else None
-        values = [(point.tokens * median(times) if times else getattr(point, axis), point.loss) for point in curve]
-        return [{"row": row.title, "seed": seed, "x": x, "loss": loss} for x, loss in values]
+    def make_curve(row: Row, points: Sequence[CurvePoint], thin: bool = False) -> Curve:
+        """Return the loss curve of a row; on the time axis, timed steps replace the seconds of its runs."""
+        times = token_seconds.get(row.title) if axis == "seconds" else None
+        x = tuple(point.tokens * median(times) if times else getattr(point, axis) for point in points)
+        return Curve(row.title, x, tuple(point.loss for point in points), thin=thin)
 
-    seeds = [point for row in rows for seed, run in row.measures.items() for point in points(row, run.curve, seed)]
-    means = [point for row in rows for point in points(row, mean_curve([run.curve for run in row.measures.values()]))]
-    styles = line_styles(rows)
-    dashes = altair.Scale(domain=[title for _, _, title in styles], range=[list(dash) for _, dash, _ in styles])
-    base = altair.Chart().encode(
-        x=altair.X("x:Q", title=AXES[axis], axis=altair.Axis(format="~s", tickCount=5)),
-        y=altair.Y(
-            "loss:Q",
-            title="validation loss (nats/token)",
-            scale=altair.Scale(zero=False),
-            axis=altair.Axis(minExtent=34, tickCount=6),
-        ),
-        color=_row_colours(rows),
-        strokeDash=altair.StrokeDash("row:N", scale=dashes, legend=None),
-    )
-    thin = base.mark_line(strokeWidth=1, opacity=0.35).encode(detail="seed:N")
-    thick = base.mark_line(strokeWidth=2.5)
-    layers = [
-        mark.properties(data=altair.InlineData(values=values)) for mark, values in ((thin, seeds), (thick, means))
-    ]
-    return to_svg(altair.layer(*layers).properties(width=400, height=260))
+    seeds = [make_curve(row, run.curve, thin=True) for row in rows for run in row.measures.values()]
+    means = [make_curve(row, mean_curve([run.curve for run in row.measures.values()])) for row in rows if row.measures]
+    caption = f"Validation loss against {AXES[axis]}."
+    return Plot(AXES[axis], "validation loss (nats/token)", (*seeds, *means), caption=caption)
 
 
-def draw_intervals(rows: Sequence[Row]) -> str:
-    """Draw the mean perplexity of each row with its interval, and every seed as a small tick, as SVG."""
-    import altair
-
+def plot_intervals(rows: Sequence[Row]) -> Plot:
+    """Plot the mean perplexity of each row with its interval, and every seed as a small dot."""
     scored = [(row, score) for row in rows if (score := row.estimate("perplexity"))]
-    ends = [  # no perplexity is below 1, however wide the interval of a few seeds may be
-        {"row": row.title, "value": score.mean, "low": max(1.0, score.low), "high": score.high} for row, score in scored
-    ]
-    values = [{"row": row.title, "value": value} for row, _ in scored for value in row.values("perplexity").values()]
-    titles = [row.title for row, _ in scored]
-    labels = altair.Axis(labelLimit=240, minExtent=7 * max(map(len, titles)))  # wide enough for the reader's font
-    marks = {"y": altair.Y("row:N", sort=titles, title=None, axis=labels), "color": _row_colours(rows)}
-    axis = altair.X(
-        "value:Q", title="validation perplexity", scale=altair.Scale(zero=False), axis=altair.Axis(tickCount=6)
-    )
-    means, seeds = (altair.Chart(altair.InlineData(values=points)) for points in (ends, values))
-    chart = altair.layer(
-        means.mark_rule(strokeWidth=2).encode(x="low:Q", x2="high:Q", **marks),
-        means.mark_circle(size=90, opacity=1).encode(x=axis, **marks),
-        seeds.mark_tick(thickness=1.5, size=14, opacity=0.6).encode(x=axis, **marks),
-    )
-    return to_svg(chart.properties(width=300, height=altair.Step(26)))
-
-
-def _row_colours(rows: Sequence[Row]) -> Any:
-    """Return the Altair colour encoding of the rows."""
-    import altair
-
-    styles = line_styles(rows)
-    scale = altair.Scale(domain=[title for *_, title in styles], range=[colour for colour, *_ in styles])
-    return altair.Color("row:N", scale=scale, legend=None)
+    curves = []
+    for index, (row, score) in enumerate(scored):
+        seeds = tuple(row.values("perplexity").values())
+        low = max(1.0, score.low)  # no perplexity is lower, however wide the interval of a few seeds may be
+        curves.append(Curve(row.title, (index,), (score.mean,), (low,), (score.high,), dots=True))
+        curves.append(Curve(row.title, (index,) * len(seeds), seeds, dots=True, thin=True))
+    interval = ", its 95 % interval (line)," if any(len(row.measures) >= MIN_SEEDS for row in rows) else ""
+    caption = f"Validation perplexity: mean (dot){interval} and each seed (small dot). Lower is better."
+    ticks = tuple(row.title for row, _ in scored)
+    return Plot("", "validation perplexity", tuple(curves), caption=caption, bars=True, ticks=ticks, joined=False)
 
 
 MAX_ROUNDS, MAX_CHARACTERS, MAX_LINES = 2, 60, 6  # of the repetitions of a loop that are shown
@@ -569,7 +499,7 @@ Part = tuple[str, Literal["", "prompt", "loop", "again"]]
 
 
 def describe_loop(sample: TextSample) -> str:
-    """Describe the loop of a sample: its start, its period, and whether and by which state it is proved."""
+    """Describe the loop of a sample in sentences: its onset, its period, and which state proves it, if one does."""
     loop = sample.loop
     if loop is None:
         return "No loop as far as this goes."
@@ -605,9 +535,9 @@ def describe_budget(budget: StudyBudget) -> str:
 
 
 def trial_blocks(chosen_rates: Mapping[str, ChosenRate], fraction: float) -> list[Block]:
-    """Return a table of the perplexity at each learning rate tried, by row title; the chosen rate is marked.
+    """Return the blocks with the perplexity of each row at each learning rate tried; the chosen rate is marked.
 
-    `fraction` is the length of a trial relative to a run.
+    `chosen_rates` are by row title; `fraction` is the length of a trial relative to a run.
     """
     if not chosen_rates:
         return []

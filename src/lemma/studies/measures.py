@@ -32,7 +32,7 @@ from lemma.spec.studies import GridStudy
 from lemma.studies.cells import StudyRow, compare_rows, correct_tests
 from lemma.studies.experiment import RunPlan, validation_rows
 from lemma.studies.result import NO_VALUE
-from lemma.tasks.language import PerplexityScore, TextSource, perplexity, training_length
+from lemma.tasks.language import PerplexityScore, Protocol, perplexity, training_length
 
 SPLIT = "validation"
 TEMPERATURE = 0.6
@@ -42,7 +42,7 @@ VALIDATION_TOKENS = 16_384
 
 
 class CurvePoint(NamedTuple):
-    """Validation: how many tokens had been read, in how many seconds, and the loss."""
+    """A validation during training: its loss, and after how many training tokens and seconds."""
 
     tokens: int
     seconds: float
@@ -51,7 +51,7 @@ class CurvePoint(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleLoop:
-    """The loop that a greedy generation falls into."""
+    """The loop that a greedy generation falls into, and where its first round is in the text."""
 
     onset: int  # in generated tokens, as is the period
     period: int
@@ -63,7 +63,7 @@ class SampleLoop:
 
 @dataclass(frozen=True)
 class TextSample:
-    """A text generated after a prompt; at temperature 0 with the loop it ends in, if it does."""
+    """A text generated after a prompt, and the loop it ends in, if any; loops are sought at temperature 0 only."""
 
     prompt: str
     text: str
@@ -72,7 +72,7 @@ class TextSample:
 
 @dataclass(frozen=True)
 class LanguageMeasures:
-    """Measures of a trained language model, and what it is."""
+    """Model, recipe, costs, scores, learning curve and samples of a trained language model."""
 
     model: Mapping[str, Any]
     recipe: Mapping[str, Any]
@@ -95,7 +95,7 @@ Row = StudyRow[LanguageMeasures]
 
 
 class Scorer:
-    """Scores a model on the validation text, and remembers the scores.
+    """Callable that scores a model on the validation text and remembers the scores.
 
     While a model is trained, at most `max_tokens` of the text are read. A finished run is scored on all of them, unless
     it is judged by those alone, as a trial is: `full_pass` is then False.
@@ -113,7 +113,7 @@ class Scorer:
         return score
 
     def score_run(self, run: Run) -> PerplexityScore:
-        """Return the score of a finished run: the last one of its training if cached, else that of a new pass."""
+        """Return the score of a finished run: that of its last or best validation if remembered, else of a new pass."""
         if self.max_tokens and self.full_pass:
             return self._score(run.model, None)
         summary = run.summary or {}
@@ -121,9 +121,9 @@ class Scorer:
         return self.scores_by_loss.get(final_loss) or self(run.model)
 
     def _score(self, model: LanguageModel, max_tokens: int | None) -> PerplexityScore:
-        """Compute perplexity on the first `max_tokens` validation tokens; None for all."""
+        """Return the score of a model on the first `max_tokens` validation tokens, or on all of them for None."""
         tokens = self.dataset.item(SPLIT)
-        source = TextSource(self.dataset.tokenizer.description, self.dataset.hash, SPLIT)
+        source = Protocol(self.dataset.tokenizer.description, self.dataset.hash, SPLIT)
         return perplexity(model, tokens[:max_tokens], bytes=None if max_tokens else tokens.bytes, source=source)
 
 
@@ -149,14 +149,14 @@ def measure_run(run: Run, plan: RunPlan, study: GridStudy, scorer: Scorer) -> La
 
 
 def generate_sample(model: LanguageModel, tokenizer: Tokenizer, study: GridStudy, temperature: float) -> TextSample:
-    """Let a model continue the study's prompt; an `<eos>` does not end the text, since loops may contain it."""
+    """Return a model's continuation of the study's prompt; an `<eos>` does not end it, since loops may contain it."""
     settings = Sampling(tokens=study.sample_tokens, temperature=temperature, stop_at_eos=False)
     [generation] = generate_text(model, tokenizer, [study.prompt], settings)
     return TextSample(generation.prompt, generation.text, locate_loop(generation, tokenizer))
 
 
 def locate_loop(generation: Generation, tokenizer: Tokenizer) -> SampleLoop | None:
-    """Return the loop of a generation with the span of its first round in the text; None without a loop.
+    """Return the loop of a generation, with the span of characters of its first round; None without a loop.
 
     A token may be a part of a character, or bring a space with it only after another: so the text of the first tokens
     is compared with the text of all tokens, up to the first character that differs.
@@ -168,6 +168,7 @@ def locate_loop(generation: Generation, tokenizer: Tokenizer) -> SampleLoop | No
     prefix = len(tokenizer.decode(last_prompt_token))
 
     def text_length(count: int) -> int:
+        """Return the number of characters of the text that the first `count` generated tokens make up."""
         text = tokenizer.decode([*last_prompt_token, *generation.tokens[:count]])[prefix:]
         pairs = enumerate(zip(generation.text, text, strict=False))
         return next((index for index, (a, b) in pairs if a != b), min(len(generation.text), len(text)))
@@ -210,7 +211,7 @@ def measure_attention(run: Run, tokens: np.ndarray, length: int, beyond: int) ->
 
     Returns:
         "pieces", the number of windows of `length` tokens that were read, and "layers", a list of name, entropies and
-            distances by head; it is empty for a model without attention.
+            distances by head; it is empty for a model without attention. `beyond` is not used.
     """
     device = next(run.model.parameters()).device
     windows = sample_windows(tokens, min(length, len(tokens)), ATTENTION_WINDOWS)
@@ -273,7 +274,7 @@ def measure_positions(run: Run, tokens: np.ndarray, length: int, beyond: int) ->
 
 
 def extend_context(model: LanguageModel, length: int) -> tuple[LanguageModel, int]:
-    """Return a model with the same weights and a context of at least `length`, and the context that it can read.
+    """Return (model with the same weights and a longer context, number of tokens, at most `length`, that it can read).
 
     A Transformer without learned position vectors is rebuilt longer; learned vectors end where the context does.
     """
@@ -290,7 +291,7 @@ def extend_context(model: LanguageModel, length: int) -> tuple[LanguageModel, in
 
 
 def losses_by_position(model: LanguageModel, windows: Int[Tensor, "windows length"]) -> Float[Tensor, " positions"]:
-    """Return the mean loss of the second, third, … token of the windows, averaged over windows."""
+    """Return the loss of the second, third, … token of the windows, averaged over the windows."""
     device = next(model.parameters()).device
     sums = torch.zeros(windows.shape[1] - 1, dtype=torch.float64)
     with torch.inference_mode(), evaluating(model):
@@ -315,7 +316,7 @@ MEASURES: dict[str, Callable[[Run, Any, int, int], dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class MeasureView:
-    """The table, plots and sentences of one measure, and the same as plain values."""
+    """The part of a report on one extra measure: table, plots, sentences, and the figures as plain values."""
 
     heading: str
     header: Sequence[str]
@@ -337,8 +338,8 @@ class MeasureView:
         return [Heading(self.heading), *plot_blocks(self.plots), table, *notes] if self.rows else []
 
 
-def results_by_seed(row: Row, name: str) -> list[Mapping[str, Any]]:
-    """Return the stored result of the extra measure `name` ("attention", "positions") of each seed of a row.
+def collect_results(row: Row, name: str) -> list[Mapping[str, Any]]:
+    """Return the stored results of the extra measure `name`, "attention" or "positions", of the seeds of a row.
 
     Seeds without such a result are left out.
     """
@@ -359,7 +360,7 @@ NEGLIGIBLE = 0.001  # of the plain perplexity: a smaller difference does not mat
 
 def estimate_heads(row: Row, statistic: str) -> list[tuple[int, int, Estimate]]:
     """Return (layer, head, estimate over seeds) of a statistic, "entropy" or "distance", for every head."""
-    seeds = [[layer[statistic] for layer in result["layers"]] for result in results_by_seed(row, "attention")]
+    seeds = [[layer[statistic] for layer in result["layers"]] for result in collect_results(row, "attention")]
     return [
         (layer, head, estimate([values[layer][head] for values in seeds]))
         for layer in range(len(seeds[0]))
@@ -369,7 +370,7 @@ def estimate_heads(row: Row, statistic: str) -> list[tuple[int, int, Estimate]]:
 
 def mean_over_heads(row: Row, statistic: str) -> Estimate:
     """Return the mean of a statistic, "entropy" or "distance", over all heads, with its interval over the seeds."""
-    results = results_by_seed(row, "attention")
+    results = collect_results(row, "attention")
     return estimate([fmean(value for layer in result["layers"] for value in layer[statistic]) for result in results])
 
 
@@ -382,7 +383,7 @@ def plot_heads(rows: Sequence[Row], statistic: str) -> Plot:
         shift = ROW_OFFSET * (number - (len(rows) - 1) / 2)
         x = tuple(ticks.index((layer, head)) + shift for layer, head, _ in heads)
         means = [mean for _, _, mean in heads]
-        intervals = means if len(results_by_seed(row, "attention")) > 1 else []
+        intervals = means if len(collect_results(row, "attention")) > 1 else []
         low, high = tuple(max(0.0, mean.low) for mean in intervals), tuple(mean.high for mean in intervals)
         curves.append(Curve(row.title, x, tuple(mean.mean for mean in means), low, high, dots=True))
     title = STATISTICS[statistic]
@@ -396,7 +397,7 @@ def plot_heads(rows: Sequence[Row], statistic: str) -> Plot:
 
 @dataclass(frozen=True)
 class ShapingEffect:
-    """The perplexity of a model whose attention is shaped against that of the plain one, over the seeds both have."""
+    """The test of the perplexity of a model with an attention penalty against that of the same model without one."""
 
     title: str
     test: PairedTest
@@ -422,12 +423,14 @@ class ShapingEffect:
 
 
 def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
-    """Compare every row with an attention penalty with the row that differs only in that."""
+    """Compare the perplexity of every row that has an attention penalty with that of the same row without it."""
 
     def is_shaped(row: Row) -> bool:
+        """Return whether a row was trained with an attention penalty."""
         return row.first is not None and any(row.first.recipe.get(penalty) for penalty in PENALTIES)
 
     def other_settings(row: Row) -> Any:
+        """Return the model and the settings of the recipe that must be equal for a comparison; None without a run."""
         if row.first is None:
             return None
         recipe = {name: value for name, value in row.first.recipe.items() if name not in IGNORED_SETTINGS}
@@ -444,7 +447,7 @@ def shaping_effects(rows: Sequence[Row]) -> list[ShapingEffect]:
 
 def view_attention(rows: Sequence[Row]) -> MeasureView:
     """Build the report section on entropy and distance of each head, and on the effect of attention penalties."""
-    shown, effects = [row for row in rows if results_by_seed(row, "attention")], shaping_effects(rows)
+    shown, effects = [row for row in rows if collect_results(row, "attention")], shaping_effects(rows)
     cells, sentences, values = [], [], {}
     for row in shown:
         entropies, distances = (estimate_heads(row, statistic) for statistic in STATISTICS)
@@ -477,7 +480,7 @@ def loss_by_length(row: Row) -> list[Estimate | None]:
 
     None stands for lengths beyond the model's context.
     """
-    seeds = results_by_seed(row, "positions")
+    seeds = collect_results(row, "positions")
     length, asked = seeds[0]["trained"], seeds[0]["asked"]
     means: list[Estimate | None] = []
     for start in range(0, math.ceil(asked / length) * length, length):
@@ -491,8 +494,8 @@ def loss_by_length(row: Row) -> list[Estimate | None]:
 
 
 def position_curve(row: Row) -> Curve:
-    """Return the curve of loss against position, with the interval over the seeds."""
-    seeds = results_by_seed(row, "positions")
+    """Return the curve of a row's mean loss against position, with its interval over the seeds."""
+    seeds = collect_results(row, "positions")
     points = [estimate(losses) for losses in zip(*(seed["losses"] for seed in seeds), strict=True)]
     intervals = points if len(seeds) > 1 else []
     low, high = tuple(point.low for point in intervals), tuple(point.high for point in intervals)
@@ -501,8 +504,8 @@ def position_curve(row: Row) -> Curve:
 
 def view_positions(rows: Sequence[Row]) -> MeasureView:
     """Build the report section on the loss against position."""
-    shown = {row.title: row for row in rows if results_by_seed(row, "positions")}
-    firsts = {title: results_by_seed(row, "positions")[0] for title, row in shown.items()}
+    shown = {row.title: row for row in rows if collect_results(row, "positions")}
+    firsts = {title: collect_results(row, "positions")[0] for title, row in shown.items()}
     means_by_row = {title: loss_by_length(row) for title, row in shown.items()}
     curves = tuple(map(position_curve, shown.values()))
     length = next((first["trained"] for first in firsts.values()), 0)
@@ -551,15 +554,15 @@ def view_positions(rows: Sequence[Row]) -> MeasureView:
 # Steps to the same loss: how soon a model is where the first one ends.
 
 
-def steps_to(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, str]:
-    """Return after how many steps the loss reaches `target`, and a prefix if that is only a bound.
+def interpolate_steps(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, str]:
+    """Return (steps at which the loss reaches `target`, "at most " or "more than " if that is only a bound, else "").
 
     Between two points of `curve`, (steps, loss) of runs of different lengths, the loss is interpolated linearly in the
     logarithm of the steps.
 
-    >>> round(steps_to([(100, 2.0), (200, 1.5)], 1.75)[0], 3)
+    >>> round(interpolate_steps([(100, 2.0), (200, 1.5)], 1.75)[0], 3)
     141.421
-    >>> steps_to([(100, 2.0), (200, 1.5)], 2.5), steps_to([(9, 2.0)], 1.0)
+    >>> interpolate_steps([(100, 2.0), (200, 1.5)], 2.5), interpolate_steps([(9, 2.0)], 1.0)
     ((100, 'at most '), (9, 'more than '))
     """
     points = sorted(curve)
@@ -574,7 +577,7 @@ def steps_to(curve: Sequence[tuple[int, float]], target: float) -> tuple[float, 
 
 @dataclass(frozen=True)
 class StepsNeeded:
-    """The steps in which a model reaches the loss that the first one ends with."""
+    """The steps in which a model reaches the loss that the study's first model ends with, seed by seed."""
 
     steps: Mapping[int, float]  # by seed
     bounds: Sequence[str]  # of each seed: "", "at most " or "more than "
@@ -582,23 +585,13 @@ class StepsNeeded:
 
     @property
     def bound(self) -> str:
-        """Return "more than ", "at most " or "", as the number of steps is bounded for some seed."""
+        """Return "more than " or "at most " if the steps of some seed are only bounded so; else ""."""
         return next((bound for bound in ("more than ", "at most ") if bound in self.bounds), "")
-
-    @property
-    def mean(self) -> str:
-        """Return the mean number of steps over the seeds as text, with its bound."""
-        return f"{self.bound}{fmean(self.steps.values()):,.0f}"
 
     @property
     def fraction(self) -> float:
         """Return the steps as a fraction of the first model's: the geometric mean over the seeds."""
         return math.exp(self.test.mean)
-
-    @property
-    def percent(self) -> str:
-        """Return the steps in per cent of the first model's as text, with its bound."""
-        return f"{self.bound}{100 * self.fraction:.0f} %"
 
 
 def view_steps(rows: Sequence[Row]) -> MeasureView:
@@ -613,7 +606,7 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
     results: dict[str, StepsNeeded] = {}
     for name in others:
         seeds = sorted(runs[name].keys() & ends.keys())
-        reached = {seed: steps_to(runs[name][seed], ends[seed][1]) for seed in seeds}
+        reached = {seed: interpolate_steps(runs[name][seed], ends[seed][1]) for seed in seeds}
         if reached:
             fractions = [reached[seed][0] / ends[seed][0] for seed in seeds]
             steps, bounds = {seed: reached[seed][0] for seed in seeds}, [bound for _, bound in reached.values()]
@@ -625,15 +618,17 @@ def view_steps(rows: Sequence[Row]) -> MeasureView:
         difference, verdict = "no test", ""
         if name in tests:
             difference, verdict = str(tests[name]), f": {tests[name].verdict}"
-        cells.append([name, result.mean, result.percent, difference])
+        mean = f"{result.bound}{fmean(result.steps.values()):,.0f}"
+        percent = f"{result.bound}{100 * result.fraction:.0f} %"
+        cells.append([name, mean, percent, difference])
         if result.bound:
             reason = "longest run does not reach it: add longer ones"
             if result.bound == "at most ":
                 reason = "shortest run is already below it: add shorter ones"
             count = f"{result.bounds.count(result.bound)} of {len(result.bounds)} seeds"
             difference += f", since in {count} the {reason} to grid.steps"
-        figures = f"{result.mean} against {fmean(end for end, _ in ends.values()):,.0f}"
-        steps = f"{result.percent} of the steps of {first}"
+        figures = f"{mean} against {fmean(end for end, _ in ends.values()):,.0f}"
+        steps = f"{percent} of the steps of {first}"
         sentences.append(f"{name} needs {steps} for the same loss ({figures}; {difference}){verdict}.")
     target = fmean(loss for _, loss in ends.values()) if ends else math.nan
     return MeasureView(

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,12 @@ from lemma.data.tables import TABLE_SUFFIXES, Column, read_table
 from lemma.data.text import decode_span, open_text
 from lemma.data.tokenizers import Tokenizer
 from lemma.errors import DataError, RunError, SpecError, describe_unknown
-from lemma.files import Progress, remove_atomically, write_atomically
+from lemma.files import Progress, write_atomically
 from lemma.report.curves import Plot
-from lemma.report.progress import Observer, reading_progress
+from lemma.report.progress import Observer, SilentObserver, reading_progress
 from lemma.report.statistics import Estimate, PairedTest
-from lemma.runs.folder import RunFolder, is_started
-from lemma.runs.load import make_adaptation_spec
+from lemma.runs.folder import RunFolder
+from lemma.runs.load import Run, make_adaptation_spec
 from lemma.spec.base import exists
 from lemma.spec.data import DataSpec
 from lemma.spec.models import EncoderDecoder
@@ -33,32 +32,25 @@ from lemma.studies.classifiers import (
     SCORE_TESTS,
     SCORES,
     ClassifierExperiment,
+    ClassifierMeasures,
     LabelOutcome,
     LabelRow,
     accuracy_test,
     choose_classifiers,
     describe_labels,
-    estimate_over_texts,
-    label_data,
+    estimate_difference_over_texts,
     make_cell,
+    make_labels_spec,
     percent_curve,
     plan_classifier,
     schedule_recipe,
     table_caption,
 )
-from lemma.studies.experiment import (
-    RunPlan,
-    TitledObserver,
-    check_same_run,
-    describe_error,
-    read_json,
-    train_or_resume,
-    write_json,
-)
+from lemma.studies.experiment import RunPlan
 from lemma.studies.result import NO_VALUE, StudyResult, StudyTable
 from lemma.studies.timing import device_of
-from lemma.tasks.base import LoadContext, report_skipped
-from lemma.tasks.classification import load_labels
+from lemma.tasks.base import LoadContext
+from lemma.tasks.classification import ClassificationTask
 from lemma.tasks.registry import task_for
 
 TEXTS_FILE = "texts.txt"
@@ -68,10 +60,30 @@ SHARED_SETTINGS = ("device", "precision", "compile")
 SCRATCH, PRETRAINED = CONDITIONS = ("scratch", "pretrained")
 
 
+@dataclass(frozen=True)
+class BaseMeasures:
+    """Costs and best validation score of a pretraining run."""
+
+    steps: int
+    tokens: int
+    seconds: float
+    parameters: int
+    best_loss: float | None
+    best_perplexity: float | None
+
+    def __str__(self) -> str:
+        perplexity = self.best_perplexity
+        score = "" if perplexity is None else f", validation perplexity {perplexity:,.2f}"
+        work = f"{self.steps:,} steps, {self.tokens:,} tokens, {self.seconds:,.0f} s"
+        return f"{self.parameters:,} parameters, {work}{score}"
+
+
 class PretrainingExperiment(ClassifierExperiment):
-    """Pretrain, then train both conditions at every number of labels with every seed, and state the gain."""
+    """Experiment that pretrains a body, then compares classifiers with and without it at every number of labels."""
 
     spec: PretrainingStudy
+    measures_type = ClassifierMeasures | BaseMeasures
+    trial_title = "pretraining"
 
     def __init__(self, spec: PretrainingStudy, out: Path, observer: Observer) -> None:
         self.spec, self.out, self.observer = spec, out, observer
@@ -83,7 +95,8 @@ class PretrainingExperiment(ClassifierExperiment):
             )
         check_reserved(spec.pretraining, {"seed": "Give the study `seeds`, as in seeds=[1,2]."})
         recipe = Recipe.read(spec.pretraining, "study.pretraining")
-        self.labelled = report_skipped(load_labels(label_data(spec), body, None, (), observer), observer)
+        task, context = ClassificationTask(), LoadContext(self.choice.model, Recipe(), observer)
+        self.labelled = task.load(make_labels_spec(spec), context)
         out.mkdir(parents=True, exist_ok=True)
         self.texts = write_texts(spec.unlabelled, self.labelled, out / TEXTS_FILE, reading_progress(observer))
         text = DataSpec(text=(str((out / TEXTS_FILE).resolve()),), tokenizer=spec.tokenizer, held_out=HELD_OUT)
@@ -91,27 +104,33 @@ class PretrainingExperiment(ClassifierExperiment):
         self.tokenizer: Any = dataset.tokenizer
         assert isinstance(self.tokenizer, Tokenizer)
         counts = sorted({min(count, len(self.labelled.item("train").texts)) for count in spec.counts})
+        context = replace(context, vocabulary=self.tokenizer, observer=SilentObserver())
         self.datasets = {  # in the tokens of pretraining; fewer labels are always among more
-            count: load_labels(label_data(spec, count), body, self.tokenizer, (), observer) for count in counts
+            count: task.load(make_labels_spec(spec, count), context) for count in counts
         }
+        self.text, self.text_dataset = text, dataset
         seeds = spec.seeds if spec.base_per_seed else spec.seeds[:1]
-        self.bases = {seed: self._plan_base(seed, text, dataset) for seed in seeds}
+        self.bases = {seed: self._base_cell(seed) for seed in seeds}
 
-    def _plan_base(self, seed: int, data: DataSpec, dataset: Any) -> RunPlan:
-        """Return the plan to pretrain a body; it reads the texts `passes` times unless the study sets steps."""
-        model = self.choice.model.body.with_data_sizes(dataset.sizes())
+    def _base_cell(self, seed: int) -> StudyCell:
+        """Return the cell that pretrains the body, reading the texts `passes` times unless the study sets steps."""
+        model = self.choice.model.body.with_data_sizes(self.text_dataset.sizes())
         shared = {name: self.choice.recipe[name] for name in SHARED_SETTINGS if name in self.choice.recipe}
         settings: dict[str, Any] = {**shared, **self.spec.pretraining, "seed": seed}
         recipe = Recipe.read(settings, "study.pretraining")
         if "steps" not in settings:
-            tokens = self.spec.passes * len(dataset.item("train"))
+            tokens = self.spec.passes * len(self.text_dataset.item("train"))
             recipe = recipe.replace(steps=max(1, math.ceil(tokens / tokens_per_step(model, recipe))))
-        path = self.path(StudyCell("pretraining", {}, seed))
-        return RunPlan(path, model, schedule_recipe(recipe, settings, self.spec.validations), data, dataset)
+        recipe = schedule_recipe(recipe, settings, self.spec.validations)
+        return StudyCell("pretraining", {}, seed, model, recipe)
 
-    def base_plan(self, cell: StudyCell) -> RunPlan:
-        """Return the plan of the pretraining that a cell starts from."""
+    def base_of(self, cell: StudyCell) -> StudyCell:
+        """Return the pretraining cell whose run a cell starts from: that of its seed, or the only one."""
         return self.bases.get(cell.seed or 0) or next(iter(self.bases.values()))
+
+    def trials(self, cells: Sequence[StudyCell]) -> list[StudyCell]:
+        """Return the cells that pretrain the body, one per seed or one for all."""
+        return list(self.bases.values())
 
     def cells(self) -> list[StudyCell]:
         """Return a cell for every seed, number of labels and condition ("scratch", "pretrained")."""
@@ -124,56 +143,53 @@ class PretrainingExperiment(ClassifierExperiment):
 
     def plan_inputs(self, cell: StudyCell) -> tuple[()] | None:
         """Return () once the cell can be planned, None while the pretraining it needs is unfinished."""
-        is_ready = cell.condition == SCRATCH or base_summary(self.base_plan(cell))
-        return () if is_ready else None
+        if cell.condition != PRETRAINED:
+            return ()
+        outcome = self.final_outcome(self.base_of(cell))
+        return () if outcome and outcome.measures else None
 
     def make_plan(self, cell: StudyCell, *inputs: Any) -> RunPlan:
-        """Return the plan to train a cell's classifier, from scratch or from the pretrained base."""
+        """Return the plan to pretrain, or to train a cell's classifier from scratch or from the pretrained base."""
+        path = self.path(cell)
+        if cell.condition not in CONDITIONS:
+            assert cell.model is not None
+            return RunPlan(path, cell.model, cell.recipe, self.text, self.text_dataset)
         adaptation = None
         if cell.condition == PRETRAINED:
-            base = RunFolder.open(self.base_plan(cell).path)
-            adaptation = make_adaptation_spec(base, self.path(cell), self.spec.method)
+            base = RunFolder.open(self.path(self.base_of(cell)))
+            adaptation = make_adaptation_spec(base, path, self.spec.method)
         count = cell.point["labels"]
-        return plan_classifier(self.path(cell), cell, label_data(self.spec, count), self.datasets[count], adaptation)
+        return plan_classifier(path, cell, make_labels_spec(self.spec, count), self.datasets[count], adaptation)
 
     def check(self, cell: StudyCell) -> None:
         """Raise an error if the folder of the cell or of its base holds another run."""
-        check_same_run(self.base_plan(cell))
+        super().check(self.base_of(cell))
         super().check(cell)
 
-    def prepare(self, cells: Sequence[StudyCell]) -> None:
-        """Train all bases; raise an error if a cell's folder holds a run that was adapted from another base."""
-        for number, (seed, base) in enumerate(self.bases.items(), start=1):
-            title = f"pretraining {number} of {len(self.bases)}: {base.model.family}, seed {seed}"
-            observer = TitledObserver(self.observer, title)
-            try:
-                train_or_resume(base, observer)
-            except Exception as error:
-                reason = describe_error(error)
-                observer.log(f"failed: {reason}")
-                write_json(base.path.with_name(f"{base.path.name}.json"), {"failed": reason})
-            else:
-                with suppress(OSError):
-                    remove_atomically(RunFolder.open(base.path).checkpoints)
-        for cell in self.cells():
-            super().check(cell)
-
     def run(self, cell: StudyCell, observer: Observer) -> Any:
-        """Train and measure a cell; raise RunError if its pretraining failed."""
+        """Train a cell; return BaseMeasures if it pretrains, else ClassifierMeasures; raise RunError without a base."""
         if self.plan(cell) is None:
-            path = self.base_plan(cell).path
-            stored = read_json(path.with_name(f"{path.name}.json")) or {}
-            raise RunError(f"pretraining failed: {stored.get('failed', f'{path} is not finished')}")
+            base = self.base_of(cell)
+            reason = self.load_outcome(base).reason or f"{self.path(base)} is not finished"
+            raise RunError(f"pretraining failed: {reason}")
         return super().run(cell, observer)
+
+    def measure(self, run: Run, plan: RunPlan) -> Any:
+        """Return BaseMeasures of a finished pretraining run, or ClassifierMeasures of a classifier."""
+        if plan.data is not self.text:
+            return super().measure(run, plan)
+        summary: Mapping[str, Any] = run.summary or {}
+        values: dict[str, Any] = {field.name: summary.get(field.name) for field in fields(BaseMeasures)}
+        return BaseMeasures(**values)
 
     def report(self, outcomes: tuple[LabelOutcome, ...], interrupted: bool) -> StudyResult:
         """Build the report: scores of both conditions, gains and their tests."""
         rows = group_rows(outcomes)
         gains = compute_gains(rows)
-        summaries = {seed: base_summary(base) for seed, base in self.bases.items()}
+        bases: dict[int, Any] = {seed: self.load_outcome(base).measures for seed, base in self.bases.items()}
         pretraining = "; ".join(
-            f"{self.choice.model.body.family}, {describe_base(summary)}" if summary else f"seed {seed} is not finished"
-            for seed, summary in summaries.items()
+            f"{self.choice.model.body.family}, {base}" if base else f"seed {seed} is not finished"
+            for seed, base in bases.items()
         )
         trainable = {"full": "every weight learns", "frozen": "only the head learns"}
         method = trainable.get(self.spec.method.kind, "the body is frozen except for what the method adds")
@@ -201,30 +217,13 @@ class PretrainingExperiment(ClassifierExperiment):
             rows=tuple(gains),
             extra={
                 "gains": [gain.to_dict() for gain in gains],
-                "pretraining": [summary and {"seed": seed, **summary} for seed, summary in summaries.items()],
+                "pretraining": [base and {"seed": seed, **asdict(base)} for seed, base in bases.items()],
             },
         )
 
 
-def base_summary(base: RunPlan) -> dict[str, Any] | None:
-    """Return steps, tokens, seconds, parameters and best loss of a pretraining run; None if it is not finished."""
-    if not is_started(base.path) or not (folder := RunFolder.open(base.path)).is_finished:
-        return None
-    summary = folder.summary() or {}
-    names = ("steps", "tokens", "seconds", "parameters", "best_loss", "best_perplexity")
-    return {name: summary.get(name) for name in names}
-
-
-def describe_base(summary: Mapping[str, Any]) -> str:
-    """Write the figures of `base_summary` as text."""
-    figures = f"{summary['steps']:,} steps, {summary['tokens']:,} tokens, {summary['seconds']:,.0f} s"
-    perplexity = summary["best_perplexity"]
-    score = "" if perplexity is None else f", validation perplexity {perplexity:,.2f}"
-    return f"{summary['parameters']:,} parameters, {figures}{score}"
-
-
 def describe_recipes(rows: Sequence[LabelRow]) -> str:
-    """Describe how the classifiers were trained, with their steps at each number of labels."""
+    """Describe the recipe of the classifiers, with their steps at each number of labels."""
     measures = {row.point["labels"]: row.first for row in rows if row.first}
     if not measures:
         return "none yet"
@@ -266,7 +265,7 @@ class PretrainingGain:
 
     @property
     def verdict(self) -> str:
-        """Return the verdict of the test of accuracy, such as "significant" or "a significant loss"."""
+        """Return the verdict on the gain in accuracy, such as "significant" or "a significant loss"."""
         if self.test is None:
             return "no seed has both conditions"
         return f"a {self.test.verdict} loss" if self.test.is_significant and self.test.mean < 0 else self.test.verdict
@@ -283,7 +282,7 @@ class PretrainingGain:
             estimates[f"{name}_gain"] = self.estimate(name)
             for key, mean in estimates.items():
                 values |= {key: mean and mean.mean, f"{key}_margin": mean and mean.margin}
-        texts = estimate_over_texts(self.pretrained, self.scratch)
+        texts = estimate_difference_over_texts(self.pretrained, self.scratch)
         values["accuracy_gain_margin_over_texts"] = texts and texts.margin
         seeds = {f"{condition}_seeds": len(row.measures) for condition, row in conditions.items()}
         return {**values, **seeds, "test": self.test and self.test.to_dict(), "verdict": self.verdict}
@@ -350,7 +349,7 @@ SHARED_WORDS = 10  # a text that shares that many words in a row with a validati
 
 @dataclass(frozen=True)
 class WrittenTexts:
-    """The file of texts without labels."""
+    """The file of texts without labels, and how many texts it has and lacks."""
 
     path: Path
     texts: int
@@ -368,16 +367,12 @@ class WrittenTexts:
 def write_texts(
     names: Sequence[str], labelled: Splits[LabelledExamples], path: Path, progress: Progress | None = None
 ) -> WrittenTexts:
-    """Write texts for pretraining to the file `path`, without validation and test texts or overlaps with them.
+    """Write texts for pretraining to the file `path`, one per line, without overlaps with validation and test texts.
 
     Texts that are equal but for case and white space are written once. Their order is random, so that the end of the
     file, on which a pretrained model is validated, is of the same kind as the other texts.
 
-    Args:
-        names: of sets or files of texts.
-        labelled: its training and unlabelled texts are written too; its other splits are excluded.
-        path: the file to write.
-        progress: receives progress.
+    `names` are sets or files of texts; the training and unlabelled texts of `labelled` are written too.
     """
     texts = [text for name in names for text in read_texts(name, progress)]
     if labelled.description not in names:
@@ -408,6 +403,7 @@ def read_texts(name: str, progress: Progress | None = None) -> list[str]:
     if path.suffix.lower() in TABLE_SUFFIXES:
 
         def is_header(first: Sequence[str]) -> bool:
+            """Return whether a table's first row is a header: it has a name of the text column."""
             return bool({cell.strip().casefold() for cell in first} & {"text", *TEXT_ALIASES})
 
         columns = [Column("text", aliases=TEXT_ALIASES)]
@@ -423,6 +419,7 @@ def exclude_overlaps(texts: Iterable[str], held_out: Iterable[str]) -> Iterator[
     """
 
     def word_runs(key: str) -> Iterator[tuple[str, ...]]:
+        """Yield every SHARED_WORDS consecutive words of a normalised text; none for a shorter one."""
         words = key.split()
         return (tuple(words[start : start + SHARED_WORDS]) for start in range(len(words) - SHARED_WORDS + 1))
 

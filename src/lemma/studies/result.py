@@ -35,7 +35,7 @@ FOOTER = "Made by Lemma. This page needs no network and no script. The unrounded
 
 @dataclass(frozen=True)
 class StudyTable:
-    """A table as people read it, and the same figures unrounded."""
+    """A study's table: formatted cells for people, and the same figures unrounded in `records`."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -76,7 +76,7 @@ class StudyTable:
 
 @dataclass(frozen=True)
 class StudyResult(Result):
-    """The findings of a study in the folder `out`; if it was interrupted, as far as they go."""
+    """The result of a study in the folder `out`; if it was interrupted, of the runs that there are."""
 
     title: str
     out: Path

@@ -34,12 +34,12 @@ TIME_NEUTRAL_SETTINGS |= {"evaluate_every", "checkpoint_every", "patience", "kee
 
 
 def device_of(spec: Recipe | CostStudy) -> str:
-    """Return "cuda" or "cpu": the device on which a run with this recipe, or a study of costs, is measured here."""
+    """Return the device, "cuda" or "cpu", on which a run with this recipe, or a study of costs, is measured here."""
     return "cuda" if spec.device != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def describe_hardware(device: str = "cpu") -> dict[str, str]:
-    """Describe processor, threads and versions that measured times depend on, by topic."""
+    """Describe what measured times depend on by topic: processor and threads, the GPU if used, versions."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -92,26 +92,23 @@ def quartiles(values: Sequence[float]) -> Quartiles:
 
 
 def time_ratio(times: Sequence[float], baseline: Sequence[float]) -> Quartiles:
-    """Return quartiles of times divided by the baseline's, round by round: a slow round slows down both."""
+    """Return quartiles of the ratios of times to the baseline's, round by round, as a slow round slows down both."""
     return quartiles([seconds / base for seconds, base in zip(times, baseline, strict=True)])
 
 
 def time_in_turns(
     calls: Mapping[str, Callable[[], Any]], repetitions: int, device: str = "cpu", limit: float = math.inf
 ) -> dict[str, list[float]]:
-    """Time every candidate once per round, each round starting with another one; return seconds per call by name.
+    """Time every call once per round, each round starting with another one; return its seconds in each round, by name.
 
     A call that takes less than two milliseconds is repeated within one measurement, equally often in every round. The
     garbage collector waits until the end.
 
-    Args:
-        calls: the candidates by name.
-        repetitions: the number of rounds.
-        device: "cuda" waits for the GPU after each measurement.
-        limit: seconds after which no round starts, once quartiles can be computed.
+    `limit` is in seconds: past it no round starts, once quartiles can be computed.
     """
 
     def measure(call: Callable[[], Any], repeats: int) -> float:
+        """Return the seconds per call of `repeats` calls in a row."""
         if device == "cuda":
             torch.cuda.synchronize()
         start = time.perf_counter()
@@ -122,6 +119,7 @@ def time_in_turns(
         return (time.perf_counter() - start) / repeats
 
     def choose_repeats(call: Callable[[], Any]) -> int:
+        """Return how often to repeat a call within one measurement, after two calls that warm it up."""
         measure(call, 1)  # warms up
         return min(MAX_REPEATS, max(1, round(MIN_SECONDS / max(measure(call, 1), 1e-7))))
 
@@ -145,7 +143,7 @@ def time_in_turns(
 
 
 def time_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> dict[str, list[float]]:
-    """Time a training step of each model on `tokens`, in turns; return seconds per token by name.
+    """Time training steps of each model and recipe on `tokens`, in turns; return the seconds per token by plan name.
 
     Weights are new, and nothing is written or validated. The result is empty if the models do not fit into memory at
     once.
@@ -173,7 +171,7 @@ def time_steps(plans: Mapping[str, tuple[ModelSpec, Recipe]], tokens: Any) -> di
 
 
 def peak_step_bytes(session: Session) -> int:
-    """Return the bytes of all tensors at the peak of a session's second step, when the optimizer has a state."""
+    """Run two training steps; return the bytes of all tensors at the peak of the second, with an optimizer state."""
     session.step()
     if session.processes.device.type == "cuda":
         torch.cuda.synchronize()
@@ -189,7 +187,7 @@ def peak_step_bytes(session: Session) -> int:
 
 
 class LiveBytes(TorchDispatchMode):
-    """Counts the bytes of tensors that are made within it, from when they are made until nothing refers to them.
+    """Context that counts the bytes of tensors made within it, as long as anything refers to them; `peak` is the most.
 
     >>> with LiveBytes() as live:
     ...     for _ in range(3):

@@ -58,6 +58,7 @@ def run_worker(job_file: str) -> None:
     done = threading.Event()
 
     def watch() -> None:
+        """Interrupt the main thread once the job file or the parent process is gone."""
         while not done.wait(POLL_SECONDS):
             if not exists(Path(job_file)) or job["parent"] not in (None, os.getppid()):
                 interrupt_main()  # not a signal from outside: Ray starts its workers with SIGINT blocked
@@ -70,9 +71,9 @@ def run_worker(job_file: str) -> None:
     try:
         out = Path(job_file).parent
         experiment = open_experiment(read_study(out / STUDY_FILE), out, SilentObserver())
-        cells = experiment.cells()
+        experiment.failed_before, cells = job["failed"], experiment.cells()
         for stage in (experiment.trials(cells), cells):
-            run_cells(experiment, stage, job["failed"], {})
+            run_cells(experiment, stage, {})
     except KeyboardInterrupt:
         pass
     finally:
@@ -80,11 +81,11 @@ def run_worker(job_file: str) -> None:
 
 
 class Workers(ABC):
-    """Several workers that were started together."""
+    """Base class of a group of workers, processes that run cells, which are started together."""
 
     @abstractmethod
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Start `count` workers with `threads` threads each; they read the job file."""
+        """Start `count` workers, each of which calls `run_worker` on the job file and may use `threads` threads."""
 
     @abstractmethod
     def count_running(self) -> int:
@@ -120,7 +121,7 @@ class LocalWorkers(Workers):
     """Processes on this machine, in sessions of their own: Ctrl-C reaches the call that started them, and it alone."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Start processes of the same Python; if there are several GPUs, each process sees one of them."""
+        """Start `count` processes of the same Python; if there are several GPUs, each process sees one of them."""
         limits = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         command = python_command(
             "-c", "import sys; from lemma.studies.workers import run_worker; run_worker(sys.argv[1])"
@@ -165,7 +166,7 @@ class RayWorkers(Workers):
     """Tasks of a Ray cluster: that of RAY_ADDRESS, or one on this machine for as long as the study takes."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Submit the tasks; if the cluster has GPUs, each gets one."""
+        """Submit `count` tasks, which run the job file; if the cluster has GPUs, each gets one."""
         self.ray = import_optional("ray", "ray", "study --on ray")
         if not self.ray.is_initialized():
             self.ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=False, include_dashboard=False)
@@ -199,7 +200,7 @@ class SlurmWorkers(Workers):
     """Where submitit sends them; "local" runs them on this machine."""
 
     def start(self, job_file: Path, count: int, threads: int) -> None:
-        """Submit the jobs; their logs are in the folder `slurm` of the study."""
+        """Submit `count` jobs, which run the job file; their logs are in the folder `slurm` of the study."""
         submitit = import_optional("submitit", "submitit", "study --on slurm")
         if self.cluster == "slurm" and not shutil.which("sbatch"):
             raise InputError("study --on slurm: there is no sbatch on this machine. Submit from a node of the cluster.")
@@ -234,20 +235,15 @@ WORKERS: Mapping[str | None, type[Workers]] = {None: LocalWorkers, "ray": RayWor
 def run_workers(
     experiment: Experiment[Any],
     stages: Sequence[Sequence[StudyCell]],
-    failed_before: Mapping[str, int],
     jobs: int | None,
     cluster: str | None,
 ) -> bool:
-    """Run all cells in worker processes and watch them; return whether the user interrupted that.
+    """Run all cells in worker processes and watch them; return whether the user interrupted them by Ctrl-C.
 
     The threads of this machine are divided among the workers. A worker that dies leaves its cell to the others.
 
-    Args:
-        experiment: of the cells.
-        stages: groups of cells, one after the other.
-        failed_before: the `failure_time` of cells when the call began, by name.
-        jobs: the number of workers; by default as many as are useful.
-        cluster: "ray" or "slurm"; None for this machine.
+    `stages` are run one after the other, by `jobs` workers or, if None, as many as are useful. `cluster` is "ray",
+    "slurm" or None for this machine.
     """
     if cluster not in WORKERS:
         raise SpecError(describe_unknown("study --on: value", str(cluster), CLUSTERS))
@@ -260,7 +256,7 @@ def run_workers(
     threads = max(1, cores // count) if cluster is None else 1
     job_file = experiment.out.resolve() / f".workers-{uuid4().hex}.json"
     job = {
-        "failed": dict(failed_before),
+        "failed": dict(experiment.failed_before),
         "folder": str(Path.cwd()),
         "threads": threads if cluster is None else None,
         "parent": os.getpid() if cluster is None else None,
@@ -277,7 +273,7 @@ def run_workers(
         raise
     try:
         observer.start(f"{len(cells)} runs in {processes}", len(cells), "runs")
-        _watch(experiment, workers, pending, failed_before)
+        _watch(experiment, workers, pending)
     except KeyboardInterrupt:
         interrupted = True
     finally:
@@ -291,19 +287,14 @@ def run_workers(
             interrupted = True
         workers.stop()
     for cell in pending.values():
-        if not interrupted and not experiment.final_outcome(cell, failed_before):
+        if not interrupted and not experiment.final_outcome(cell):
             reason = workers.failure_message() or "its worker ended early"
             experiment.record_failure(cell, reason, TitledObserver(observer, str(cell)))
     return interrupted
 
 
-def _watch(
-    experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell], failed_before: Mapping[str, int]
-) -> None:
-    """Log each cell that finishes and remove it from `pending`, until none is left or no worker runs.
-
-    `failed_before` has the `failure_time` of cells when the call began, by name.
-    """
+def _watch(experiment: Experiment[Any], workers: Workers, pending: dict[str, StudyCell]) -> None:
+    """Log each cell that finishes and remove it from `pending`, by cell name, until none is left or no worker runs."""
     total, modified = len(pending), dict[str, int]()
     while pending:
         running = workers.count_running()  # asked first: what they did before they ended is seen below
@@ -312,7 +303,7 @@ def _watch(
             if time_ns == modified.get(cell.name):
                 continue
             modified[cell.name] = time_ns
-            if outcome := experiment.final_outcome(cell, failed_before):
+            if outcome := experiment.final_outcome(cell):
                 del pending[cell.name]
                 perplexity = getattr(outcome.measures, "perplexity", None)
                 message = f"perplexity {perplexity:.3f}" if perplexity else "done"

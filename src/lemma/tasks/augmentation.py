@@ -34,38 +34,25 @@ Captions = Int64[np.ndarray, "batch longest"]
 
 @dataclass(frozen=True)
 class ImageTransforms:
-    """Random transforms of the images of a batch, in the order in which they are applied.
+    """Random transforms of the images of a batch, in the order in which they are applied."""
 
-    Attributes:
-        affine: Maps the coordinates (x, y) of a new pixel to those of the old one, sides from −1 to 1.
-        brightness: Factors.
-        contrast: Factors about the mean of the image.
-        colour_maps: Linear maps of (red, green, blue).
-        filters: Filters of 3 × 3 pixels from all channels to each.
-        filter_mix: Weight of the filtered image in the result.
-        is_grey: Whether the colours are removed.
-        blur_mix: Weight of the blurred image in the result.
-        box: Rectangle to paint over: left, top, right, bottom, from 0 to 1.
-        paint: Colour of the rectangle.
-    """
-
-    affine: Float[np.ndarray, "batch 2 3"]
-    brightness: Fractions
-    contrast: Fractions
-    colour_maps: Float[np.ndarray, "batch 3 3"]
-    filters: Float[np.ndarray, "batch 3 3 3 3"]
-    filter_mix: Fractions
-    is_grey: Bool[np.ndarray, " batch"]
-    blur_mix: Fractions
-    box: Float[np.ndarray, "batch 4"]
-    paint: Float[np.ndarray, "batch 3"]
+    affine: Float[np.ndarray, "batch 2 3"]  # maps (x, y) of a new pixel to those of the old one; sides from −1 to 1
+    brightness: Fractions  # factors
+    contrast: Fractions  # factors about the mean of the image
+    colour_maps: Float[np.ndarray, "batch 3 3"]  # linear maps of (red, green, blue)
+    filters: Float[np.ndarray, "batch 3 3 3 3"]  # filters of 3 × 3 pixels from all channels to each
+    filter_mix: Fractions  # weight of the filtered image in the result
+    is_grey: Bool[np.ndarray, " batch"]  # whether the colours are removed
+    blur_mix: Fractions  # weight of the blurred image in the result
+    box: Float[np.ndarray, "batch 4"]  # rectangle to paint over: left, top, right, bottom, from 0 to 1
+    paint: Float[np.ndarray, "batch 3"]  # colour of the rectangle
 
     def __getitem__(self, rows: slice) -> "ImageTransforms":
         return ImageTransforms(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 def draw_transforms(seed: int, step: int, batch: int, strength: float) -> ImageTransforms:
-    """Return random transforms for the `batch` images of a training step; equal for equal seed and step."""
+    """Return random transforms for `batch` images, a function of seed and step; `strength` 0 changes nothing."""
     random = np.random.default_rng([seed, step, TRANSFORM_STREAM])
 
     def uniform(*shape: int) -> np.ndarray:
@@ -121,10 +108,7 @@ def draw_transforms(seed: int, step: int, batch: int, strength: float) -> ImageT
 def augment(
     images: UInt8[Tensor, "batch channels side side"], transforms: ImageTransforms
 ) -> Float[Tensor, "batch channels side side"]:
-    """Return images moved, recoloured, filtered, blurred and painted over, from 0 to 1.
-
-    Pixels from outside are white.
-    """
+    """Return images moved, recoloured, filtered, blurred and painted over, from 0 to 1; white comes in from outside."""
 
     def to_device(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array.astype(np.float32)).to(images.device, non_blocking=True)
@@ -163,7 +147,7 @@ def augment(
 def insert_noise(
     tokens: Captions, noise_tokens: Int64[np.ndarray, " noise"], seed: int, step: int, strength: float
 ) -> Captions:
-    """Return captions, some with a random noise token inserted where a column is free; first and last tokens stay."""
+    """Return captions, some with a random noise token inserted between first and last token, where there is room."""
     if not len(noise_tokens):
         return tokens
     random = np.random.default_rng([seed, step, NOISE_STREAM])
@@ -177,7 +161,7 @@ def insert_noise(
 
 
 def inner_tokens(rows: TokenRows) -> Int64[np.ndarray, " inner"]:
-    """Return all tokens that are neither first nor last in their row, as the noise tokens for `insert_noise`."""
+    """Return all tokens but the first and last of each row, in one array: the noise tokens for `insert_noise`."""
     is_inner = np.ones(len(rows.tokens), dtype=bool)
     is_filled = rows.lengths > 0
     is_inner[rows.bounds[:-1][is_filled]] = is_inner[rows.bounds[1:][is_filled] - 1] = False

@@ -15,7 +15,7 @@ from torch import Tensor, distributed, nn
 from torch.nn import functional
 
 from lemma.data.batches import BucketedExamples, ExampleSet
-from lemma.data.splits import Item, Splits, split_files
+from lemma.data.splits import Splits, split_files
 from lemma.errors import RunError, SpecError, describe_unknown
 from lemma.layers.state import State
 from lemma.report.progress import Observer, reading_progress
@@ -32,34 +32,24 @@ from lemma.tasks.registry import TASKS_BY_OPTION, DataArgs, TaskInfo, task_for
 
 @dataclass(frozen=True)
 class LoadContext:
-    """Context in which data are loaded: the model, the recipe and the run they are for.
+    """Context in which data are loaded: the model, the recipe and the run they are for."""
 
-    Attributes:
-        model: Spec of the model.
-        recipe: Recipe of the run.
-        observer: Shows progress and messages.
-        vocabulary: Tokenizer or lexicon; learned from the data if None.
-        labels: Names of the classes; taken from the data if empty.
-        run_path: Folder of the run that the data are to evaluate, where they are not its own.
-        split: Split of these data that is asked for.
-    """
-
-    model: Any
+    model: Any  # its spec
     recipe: Recipe
-    observer: Observer
-    vocabulary: Any = None
-    labels: tuple[str, ...] = ()
-    run_path: Path | None = None
-    split: str | None = None
+    observer: Observer  # shows progress and messages
+    vocabulary: Any = None  # tokenizer or lexicon; learned from the data if None
+    labels: tuple[str, ...] = ()  # names of the classes; taken from the data if empty
+    run_path: Path | None = None  # folder of the run that the data are to evaluate, where they are not its own
+    split: str | None = None  # split of these data that is asked for
 
     @classmethod
     def of_run(cls, run: Run, observer: Observer, run_path: Path | None = None, split: str | None = None) -> Self:
-        """Return the context in which a run reads its own data; with `run_path`, other data to be evaluated on."""
+        """Return the context in which a run reads its own data; given `run_path`, its folder, data to evaluate on."""
         return cls(run.spec, run.recipe, observer, run.vocabulary, run.labels, run_path, split)
 
     @property
     def progress(self) -> Callable[..., None]:
-        """Function that reports how much of the data has been read."""
+        """Callback for readers of data, which shows the observer how much has been read."""
         return reading_progress(self.observer)
 
     @property
@@ -79,42 +69,50 @@ class Task(ABC):
     if_changed: ClassVar[str] = (
         "its validation and test splits may contain training data. To evaluate on it anyway, name it with --{}."
     )
+    note_prefix: ClassVar[str] = ""  # before each note on how the data were read
 
     @abstractmethod
+    def _read(self, data: Any, context: LoadContext) -> Splits[Any]:
+        """Return the splits of the data that the data spec `data` names, as the context's model reads them."""
+
     def load(self, data: Any, context: LoadContext) -> Splits[Any]:
-        """Return the splits of the data that a data spec names, as the model of the context reads them."""
+        """Return the splits that `_read` reads, and log how many items were skipped, cut or in several splits."""
+        splits = self._read(data, context)
+        for message in (*(self.note_prefix + note for note in splits.notes), *splits.overlaps):
+            context.observer.log(message)
+        return splits
 
     @abstractmethod
     def batches(self, model: Any, examples: Any, recipe: Recipe, worker: "Worker") -> "Batches":
-        """Return the batches of a training split (`examples`) on this process's device."""
+        """Return the batches of a training split (`examples`) for this process, on its device."""
 
     @abstractmethod
     def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> "TaskLoss":
-        """Return a module that computes the model's loss on a batch."""
+        """Return the model and its loss in one module; `batches` are the batches it will be called on."""
 
     @abstractmethod
     def validate(self, model: Any, data: Any, recipe: Recipe) -> "Score":
-        """Return a quick score of a model in training on the validation split."""
+        """Return a quick score of a model in training on the validation split of `data` (its splits)."""
 
     @abstractmethod
     def score(
         self, run: Run, data: Splits[Any], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "Score":
-        """Return a run's score on a split by the full protocol; `settings` are those of the task's evaluation."""
+        """Return a run's score on a split by the full protocol; `settings` are the options of `lemma evaluate`."""
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return how many training steps read a training split once; `model` is a spec, not a module."""
+        """Return how many training steps read the training split `examples` once; `model` is a spec, not a module."""
         return max(1.0, len(examples.lengths) / recipe.batch)
 
     def samples(self, model: Any, data: Any) -> list[str]:
-        """Return texts that the trained model writes, such as translations; none for most tasks."""
+        """Return a few texts that the trained model writes for a look, such as translations; none for most tasks."""
         return []
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most tasks have nothing to check)
-        """Raise InputError if a setting of an evaluation is wrong, before any data are read."""
+        """Raise InputError if a setting (name → value) of an evaluation is wrong, before any data are read."""
 
     def _load_own(self, run: Run, observer: Observer) -> Splits[Any]:
-        """Return the data that a run was trained on; raise RunError if they have changed since."""
+        """Return the splits of the data that a run was trained on; raise RunError if they have changed since."""
         data = self.load(run.data, LoadContext.of_run(run, observer))
         if data.hash != run.data_hash:
             splits = [files if isinstance(files, tuple) else (files,) for files in split_files(run.data).values()]
@@ -127,9 +125,9 @@ class Task(ABC):
         return data
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Any]:
-        """Return data other than the run's own, to evaluate it on.
+        """Return the splits of the data in `args`, on which a run is evaluated instead of its own data.
 
-        Split in the same fractions if they have no splits.
+        Data without splits are split in the same fractions as the run's own.
         """
         trained_on: Any = run.data
         own = {"held_out": trained_on.held_out} if isinstance(trained_on, self.info.data_spec) else {}
@@ -137,22 +135,25 @@ class Task(ABC):
         return self.load(data, LoadContext.of_run(run, observer, run.path, split))
 
     def _data_name(self, data: Any) -> str:
-        """Return the name of the data of a data spec, for messages."""
+        """Return the name of what the data spec `data` names, such as a corpus or a file, for messages."""
         return getattr(data, self.info.option)
 
 
 def evaluate_run(
     run: Run, args: DataArgs, split: str | None, settings: Mapping[str, Any], observer: Observer
 ) -> "Score":
-    """Return a run's score on the held-out split of its own data (`args` names none), or on the data in `args`."""
+    """Return a run's score on the data in `args`, or on its own if `args` name none; the default split is held-out."""
     task, family = task_for(run.spec), run.spec.family
     info = task.info
+    if info.option == "graph" and args.option is not None:  # a graph model has weights for its own nodes only
+        advice = f", not on {args.option}. Leave --{args.option} out: lemma evaluate {quote(str(run.path))}"
+        if args.option == "graph":
+            advice = ". Leave --graph out; --split names the split (train, validation, test)."
+        raise SpecError(
+            "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on"
+            f"{advice}"
+        )
     if args.option not in (None, info.option):
-        if info.option == "graph":
-            raise SpecError(
-                "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on, "
-                f"not on {args.option}. Leave --{args.option} out: lemma evaluate {quote(str(run.path))}"
-            )
         hint = ""
         if args.option == "labels" and not isinstance(run.spec, Parser | EncoderDecoder):
             hint = f" To make a classifier of it: lemma adapt {run.path} --labels {args.name} --out RUN"
@@ -202,13 +203,6 @@ def check_penalties(task: Task, recipe: Recipe) -> None:
         )
 
 
-def report_skipped(data: Splits[Item], observer: Observer) -> Splits[Item]:
-    """Log how many items were skipped, cut or in several splits; return the data unchanged."""
-    for message in (*data.notes, *data.overlaps):
-        observer.log(message)
-    return data
-
-
 def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
     """Return the protocol entries (name → value) about the data that a score was measured on."""
     entries = {"tokenizer": data.tokenizer.description, "data": data.description, "split": split}
@@ -216,7 +210,7 @@ def data_protocol(data: Splits[Any], split: str) -> dict[str, Any]:
 
 
 def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
-    """Return the protocol entries about a split: hash of its own file, overlap with other splits."""
+    """Return the protocol entries (name → value) about a split: hash of its own file, overlap with other splits."""
     entries = {"split hash": data.split_hashes.get(split), "overlap": "; ".join(data.overlaps)}
     return {name: value for name, value in entries.items() if value}
 
@@ -226,7 +220,7 @@ def split_protocol(data: Splits[Any], split: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Worker:
-    """Process that trains a model together with others: its device, and its rows of every batch."""
+    """One of the processes that train a model together: its device, and its rows of every batch."""
 
     device: torch.device
     rank: int = 0
@@ -245,7 +239,7 @@ class Worker:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def gather(self, tensor: Tensor) -> Tensor:
-        """Return the tensors of all processes concatenated along the first dimension, by rank."""
+        """Return the tensors that all processes pass, concatenated along the first dimension, by rank."""
         if self.size == 1:
             return tensor
         local = tensor.to(self.device).contiguous()
@@ -255,63 +249,61 @@ class Worker:
 
 
 class Batches:
-    """The batches of a run on its device; each is a pure function of its step.
+    """The batches of a run on its device, with `length` tokens per row on average; a batch depends only on its step."""
 
-    Attributes:
-        fixed_shape: Whether all batches have one shape, so that compiling pays.
-        note: Message for the user about these batches.
-        length: Mean tokens of a row.
-    """
-
-    fixed_shape: ClassVar[bool] = True
-    note: str | None = None
+    fixed_shape: ClassVar[bool] = True  # whether all batches have one shape, so that compiling pays
+    note: str | None = None  # message for the user about these batches
 
     def __init__(self, recipe: Recipe, worker: Worker, length: int, tokens_per_step: int) -> None:
         self.recipe, self.worker, self.rows = recipe, worker, worker.local_rows(recipe.batch)
         self.length, self.tokens_per_step = length, tokens_per_step
 
     def batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the inputs and targets of a training step, only this process's rows."""
+        """Return (inputs, targets) of a training step: only this process's rows of the batch."""
         raise NotImplementedError
 
     def weight(self, targets: Tensor, num_parts: int) -> float | Tensor:
-        """Return the factor of the loss of one of `num_parts` parts of a batch in the loss of the batch.
+        """Return the weight of a part's loss in the loss of its batch of `num_parts` parts.
 
         Equal by default.
         """
         return 1 / num_parts
 
     def resets_state(self, step: int) -> bool:
-        """Return whether the recurrent state carried from the previous batch is dropped before this step."""
+        """Return whether the recurrent state carried from the previous batch is set to zero before this step."""
         return True
 
     def close(self) -> None:
-        """Release threads and other resources."""
+        """Stop the threads of the batches, if there are any."""
 
 
 class ExampleBatches(Batches):
-    """Batches of examples (trees, pairs, labelled texts) of similar length."""
+    """Batches of examples (trees, pairs, labelled texts), each of examples of similar length."""
 
     fixed_shape = False
 
-    def __init__(self, examples: ExampleSet, recipe: Recipe, worker: Worker) -> None:
+    def __init__(
+        self,
+        examples: ExampleSet,
+        recipe: Recipe,
+        worker: Worker,
+        predicted_targets: Callable[[Any], Any] = lambda targets: targets,
+    ) -> None:
+        """Prepare batches; `predicted_targets` returns the part of the targets that the loss counts, if ≥ 0."""
         mean = float(examples.lengths.mean())
         super().__init__(recipe, worker, max(1, round(mean)), max(1, round(mean * recipe.batch)))
-        self.examples = examples
+        self.examples, self.predicted_targets = examples, predicted_targets
         self.order = BucketedExamples(examples.lengths, recipe.batch, recipe.seed)
         self.num_targets = 0  # of the last batch, over the rows of all processes
 
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return the part of the targets that the loss counts; negative entries are padding."""
-        return targets
-
     def batch(self, step: int) -> tuple[Int[Tensor, "rows ..."], Int[Tensor, "rows ..."]]:
+        """Return (inputs, targets) of a training step: this process's rows, padded to the longest of the batch."""
         inputs, targets = self.examples.batch(self.order.examples(step))
         self.num_targets = int((self.predicted_targets(targets) >= 0).sum())
         return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
     def weight(self, targets: Int[Tensor, "rows ..."], num_parts: int) -> Float[Tensor, ""]:
-        """Return a part's factor in the loss, by its number of targets: the loss is the mean over the global batch.
+        """Return the part's fraction of the targets of all processes, so that the loss is the mean over these targets.
 
         Gradients are averaged over the processes; the factor `worker.size` undoes that.
         """
@@ -330,30 +322,19 @@ class TaskLoss(nn.Module):
     """A model and its loss in one module, which `torch.compile` and DDP wrap.
 
     `forward(inputs, targets, state)` returns `LossTerms`.
-
-    Attributes:
-        compilable: Whether the module can be compiled.
-        layers: Layers of one shape, of which one is compiled for all; empty to compile the module at once.
-        terms: Names of the reported terms.
-        chance: Number of choices of an untrained model, their plural, and the symbol of the number.
     """
 
     compilable: bool = True
-    layers: Sequence[nn.Module] = ()
-    terms: tuple[str, ...] = ("loss",)
-    chance: tuple[int, str, str] | None = None
+    layers: Sequence[nn.Module] = ()  # of one shape, of which one is compiled for all; empty to compile all at once
+    terms: tuple[str, ...] = ("loss",)  # names of the terms that are reported
+    chance: tuple[int, str, str] | None = None  # choices of an untrained model: number, plural, symbol
 
 
 class CrossEntropy(NamedTuple):
-    """Mean cross-entropies over the targets that count, in nats; 0 where none does.
+    """Mean cross-entropies over the targets that count (those other than −1), in nats; 0 if there are none."""
 
-    Attributes:
-        objective: With label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over all classes of −log p.
-        loss: −log p(target) without smoothing, to report.
-    """
-
-    objective: Float[Tensor, ""]
-    loss: Float[Tensor, ""]
+    objective: Float[Tensor, ""]  # with label smoothing ε: (1 − ε)(−log p(target)) + ε · mean over classes of −log p
+    loss: Float[Tensor, ""]  # −log p(target) without smoothing, to report
 
 
 def cross_entropy(
@@ -377,7 +358,7 @@ def cross_entropy(
 
 
 class SmoothedLoss(TaskLoss):
-    """A model and its smoothed cross-entropy; `predict(model, inputs, targets)` returns logits and classes."""
+    """A model with its label-smoothed cross-entropy; `predict(model, inputs, targets)` returns logits and classes."""
 
     def __init__(
         self, model: nn.Module, smoothing: float, predict: Callable[[Any, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -386,6 +367,7 @@ class SmoothedLoss(TaskLoss):
         self.model, self.smoothing, self.predict = model, smoothing, predict
 
     def forward(self, inputs: Tensor, targets: Tensor, state: Any = None) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`: the smoothed objective, the plain loss, no state."""
         objective, loss = cross_entropy(*self.predict(self.model, inputs, targets), self.smoothing)
         return objective, (loss,), None
 
@@ -397,29 +379,21 @@ NO_VALUE = "–"
 
 @dataclass(frozen=True)
 class Headline:
-    """The figure by which scores are compared.
-
-    Attributes:
-        name: Name of the figure.
-        value: The figure.
-        bounds: Its 95 % interval, if there is one.
-        more_is_better: Whether larger values are better.
-        baseline: Value of always naming the most frequent class.
-    """
+    """The main figure of a score, by which scores are compared, such as accuracy."""
 
     name: str
     value: float
-    bounds: Sequence[float] | None = None
+    bounds: Sequence[float] | None = None  # its 95 % interval, if there is one
     more_is_better: bool = True
-    baseline: float | None = None
+    baseline: float | None = None  # value of always naming the most frequent class
 
     @property
     def baseline_text(self) -> str:
-        """The baseline with three decimals; a dash without a baseline."""
+        """The baseline as text with three decimals; a dash without a baseline."""
         return NO_VALUE if self.baseline is None else f"{self.baseline:.3f}"
 
     @property
-    def is_at_baseline(self) -> bool:
+    def is_at_or_below_baseline(self) -> bool:
         """True if the figure, or the lower bound of its interval, is not above the baseline."""
         return self.baseline is not None and (self.bounds[0] if self.bounds else self.value) <= self.baseline
 
@@ -430,7 +404,7 @@ class Headline:
 
     @property
     def text(self) -> str:
-        """The figure as text."""
+        """The figure as text: three decimals up to 1, two above."""
         return f"{self.value:.3f}" if self.value <= 1 else f"{self.value:,.2f}"
 
     @property
@@ -440,10 +414,7 @@ class Headline:
         return "–".join(f"{bound:.{digits}f}" for bound in self.bounds) if self.bounds else NO_VALUE
 
     def is_on_par_with(self, best: "Headline") -> bool:
-        """Return whether the intervals of this figure and the best overlap.
-
-        Without intervals, whether both differ by at most 2 %.
-        """
+        """Return whether this figure's interval overlaps the best's; without intervals, whether it is within 2 %."""
         if not self.bounds or not best.bounds:
             return self.signed_value >= best.signed_value - 0.02 * abs(best.value)
         return self.bounds[1] >= best.bounds[0] if self.more_is_better else self.bounds[0] <= best.bounds[1]
@@ -466,15 +437,16 @@ class Score(Result):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Figures by name that training logs at each validation, besides loss and perplexity."""
+        """Figures (name → value) that training logs at each validation, besides loss and perplexity."""
         return {}
 
     @property
     def headline(self) -> Headline:
-        """The figure by which this score is compared with others of its kind."""
+        """The main figure of this score, by which it is compared with others of its kind; by default the perplexity."""
         return Headline("perplexity", float(self.perplexity), more_is_better=False)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield the blocks of the printed report: the summary, then the table if there is one."""
         yield Table(("", ""), self._lines(), is_text=True)
         if table := self._table():
             yield Pre([("\n".join(table), "")])
@@ -483,7 +455,8 @@ class Score(Result):
         return format_named_values(self._lines())
 
     @abstractmethod
-    def _lines(self) -> NamedValues: ...
+    def _lines(self) -> NamedValues:
+        """Return the (name, value) pairs of the summary, one per line."""
 
     def _table(self) -> list[str]:
         """Return the lines of a table printed below the summary; none by default."""

@@ -19,7 +19,7 @@ from lemma.errors import InputError, RunError, SpecError
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.classifier import ClassifierModel
 from lemma.optional import import_optional
-from lemma.report.progress import Observer, SilentObserver, reading_progress
+from lemma.report.progress import Observer, SilentObserver
 from lemma.report.result import Block, Result, Table, Text, to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.report.text import wrap_lines
@@ -36,7 +36,6 @@ from lemma.tasks.base import (
     Task,
     Worker,
     data_protocol,
-    report_skipped,
 )
 from lemma.tasks.parse_texts import parser_trees, tree_source_for
 from lemma.tasks.registry import CLASSIFICATION, TREE_CLASSIFICATION, DataArgs
@@ -47,34 +46,60 @@ class ClassificationTask(Task):
 
     info = CLASSIFICATION
 
-    def load(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
-        """Return the splits of labelled texts, as the classifier's backbone reads them."""
-        body, labels, run_path = context.model.body, context.labels, context.run_path
-        texts = load_labels(data, body, context.vocabulary, labels, context.observer, context.recipe, run_path)
-        return report_skipped(texts, context.observer)
+    def _read(self, data: LabelsSpec, context: LoadContext) -> Splits[LabelledExamples]:
+        """Return the splits of labelled texts, with dependency trees for a tree backbone.
+
+        Without labels in the context, the classes are those of the texts.
+        """
+        body = context.model.body
+        if isinstance(body, Tree) and not context.is_evaluation:
+            if data.tokenizer.kind != "words":
+                raise SpecError(
+                    f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Choose tokenizer=words, "
+                    "or leave it to the preset: lemma train tree …"
+                )
+            if data.parser is not None and has_trees(data.labels):
+                raise SpecError(
+                    f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out."
+                )
+        return prepare_labels(
+            data,
+            length=max_tokens(body, context.recipe),
+            special_tokens=isinstance(body, Transformer),
+            tokenizer=context.vocabulary,
+            labels=context.labels or None,
+            trees=tree_source_for(body, data, context.observer, context.run_path),
+            evaluation=context.is_evaluation,
+            progress=context.progress,
+        )
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[LabelledExamples]:
-        """Return other labelled texts, unsplit; trees for a tree model come from its own parser unless one is named."""
+        """Return the labelled texts in `args`; a tree model's own parser makes their trees unless `args` name one."""
         parser = run.data.parser if isinstance(run.data, LabelsSpec) else None
         settings = {"parser": parser, **args.settings, "limit": None}
         return super()._load_other(run, replace(args, settings=settings), split, observer)
 
     def _data_name(self, data: LabelsSpec) -> str:
+        """Return the file of labelled texts in a data spec and the parser of their trees, for messages."""
         return data.labels + (f" with the trees of {data.parser}" if data.parser else "")
 
     def batches(self, model: Any, examples: LabelledExamples, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Return batches of labelled texts of similar length."""
         return ExampleBatches(examples, recipe, worker)
 
     def loss(self, model: ClassifierModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
+        """Return the model with the cross-entropy of each text's class."""
         return SmoothedLoss(model, recipe.label_smoothing, lambda model, texts, classes: (model(texts), classes[:, 0]))
 
     def validate(self, model: ClassifierModel, data: Splits[LabelledExamples], recipe: Recipe) -> "ClassificationScore":
+        """Return the score on the validation texts, without bootstrap intervals."""
         examples = data.item("validation")
         return score_classes(examples.classes, classify(model, examples), data.labels, samples=0)
 
     def score(
         self, run: Run, data: Splits[LabelledExamples], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "ClassificationScore":
+        """Return a run's score on the labelled texts of a split, with bootstrap intervals."""
         examples, model = data.item(split), run.require(ClassifierModel, "a classifier")
         return score_classes(examples.classes, classify(model, examples), data.labels, data_protocol(data, split))
 
@@ -86,48 +111,8 @@ class TreeClassificationTask(ClassificationTask):
 
 
 def max_tokens(body: BodySpec, recipe: Recipe) -> int:
-    """Return the most tokens of a text that a classifier reads: its backbone's limit, or the recipe's if smaller."""
+    """Return how many tokens of a text a classifier reads at most: its backbone's limit, or the recipe's if smaller."""
     return min(max_text_tokens(body), recipe.sequence_length or max_text_tokens(body))
-
-
-def load_labels(
-    data: LabelsSpec,
-    body: BodySpec,
-    tokenizer: Any,
-    labels: tuple[str, ...],
-    observer: Observer,
-    recipe: Recipe | None = None,
-    evaluated_run: Path | None = None,
-) -> Splits[LabelledExamples]:
-    """Return the splits of labelled texts, tokenized for a classifier with this backbone.
-
-    Args:
-        body: spec of the backbone; one that reads trees gets them from a parser.
-        tokenizer: the run's tokenizer, if it exists already.
-        labels: the classifier's classes, if they are known already.
-        evaluated_run: path of the run that is evaluated on the texts; None to train on them.
-
-    Raises:
-        SpecError: A tree backbone cannot be trained on them.
-    """
-    if isinstance(body, Tree) and evaluated_run is None:
-        if data.tokenizer.kind != "words":
-            raise SpecError(
-                f"tokenizer = {data.tokenizer.kind}: the tokens of a tree are its words. Choose tokenizer=words, or "
-                "leave it to the preset: lemma train tree …"
-            )
-        if data.parser is not None and has_trees(data.labels):
-            raise SpecError(f"{data.labels} holds trees already: nothing is left for the parser. Leave --parser out.")
-    return prepare_labels(
-        data,
-        length=max_tokens(body, recipe or Recipe()),
-        special_tokens=isinstance(body, Transformer),
-        tokenizer=tokenizer,
-        labels=labels or None,
-        trees=tree_source_for(body, data, observer, evaluated_run),
-        evaluation=evaluated_run is not None,
-        progress=reading_progress(observer),
-    )
 
 
 # Scores
@@ -139,7 +124,7 @@ LABEL_WIDTH = 24
 
 @dataclass(frozen=True)
 class ClassScore:
-    """Score of one class: fractions from 0 to 1, and numbers of texts."""
+    """Score of one class: precision, recall and F1 from 0 to 1, and numbers of texts."""
 
     label: str
     precision: float
@@ -151,13 +136,7 @@ class ClassScore:
 
 @dataclass(frozen=True)
 class ClassificationScore(Score):
-    """Accuracy, and precision, recall and F1 averaged over the classes, from 0 to 1.
-
-    Attributes:
-        confusion: Number of texts by class (rows) and by assigned class (columns).
-        loss: Mean of −log p(class), in nats.
-        unit: The item that is classified: "text", or "node" of a graph.
-    """
+    """Accuracy, and precision, recall and F1 averaged over the classes, from 0 to 1."""
 
     title = "Classification"
 
@@ -167,10 +146,10 @@ class ClassificationScore(Score):
     recall: Estimate
     f1: Estimate
     classes: tuple[ClassScore, ...]
-    confusion: tuple[tuple[int, ...], ...]
-    loss: float
+    confusion: tuple[tuple[int, ...], ...]  # number of texts by class (rows) and by assigned class (columns)
+    loss: float  # mean of −log p(class), in nats
     protocol: Mapping[str, Any]
-    unit: str = "text"
+    unit: str = "text"  # the item that is classified: "text", or "node" of a graph
 
     @property
     def majority(self) -> tuple[str, float]:
@@ -180,13 +159,16 @@ class ClassificationScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
+        """Accuracy and mean F1 by name, from 0 to 1."""
         return {"accuracy": self.accuracy.value, "f1": self.f1.value}
 
     @property
     def headline(self) -> Headline:
+        """The accuracy, with that of always predicting the most frequent class as its baseline."""
         return Headline("accuracy", self.accuracy.value, self.accuracy.interval, baseline=self.majority[1])
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: mean metrics with intervals, scores by class, confusion matrix, protocol."""
         means = {"accuracy": self.accuracy, "precision": self.precision, "recall": self.recall, "f1": self.f1}
         label, accuracy = self.majority
         values = {name: estimate.value for name, estimate in means.items()}
@@ -198,6 +180,7 @@ class ClassificationScore(Score):
         return wrap_lines("\n".join([format_named_values(self._lines()), "", *self._table()]))
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: accuracy, means over the classes, loss, protocol."""
         label, accuracy = self.majority
         return [
             ("accuracy", self.accuracy.format_interval(100, " %")),
@@ -211,6 +194,7 @@ class ClassificationScore(Score):
         ]
 
     def _table(self) -> list[str]:
+        """Return the lines of the table of scores by class, with the confusions below."""
         names = [_shorten(score.label) for score in self.classes]
         width = max(5, *map(len, names)) + 1
         head = f"{'class':<{width}}{'precision':>10}{'recall':>9}{'F1':>9}{self.unit + 's':>9}{'said':>9}"
@@ -225,13 +209,13 @@ class ClassificationScore(Score):
         return [*lines, f"rows: the class of a {self.unit}; columns: what it was said to be", *self._confusion_matrix()]
 
     def _confusion_list(self, names: list[str]) -> list[str]:
-        """Return lines with the most frequent pairs (true class → predicted class) and their counts."""
+        """Return lines with the most frequent wrong pairs (true class → predicted class) and their counts."""
         cells = ((n, i, j) for i, row in enumerate(self.confusion) for j, n in enumerate(row) if i != j and n)
         largest = sorted(cells, key=lambda cell: (-cell[0], cell[1:]))[:MAX_CONFUSIONS]
         return [f"{count:>7,}  {names[i]} → {names[j]}" for count, i, j in largest]
 
     def _confusion_matrix(self) -> list[str]:
-        """Return the lines of a table: rows are true classes, columns predicted ones."""
+        """Return the lines of the confusion matrix: rows are true classes, columns predicted ones."""
         names = [score.label for score in self.classes]
         name_width = min(max(5, *map(len, names)), LABEL_WIDTH) + 1
         digits = len(f"{max(map(max, self.confusion)):,}")
@@ -244,28 +228,24 @@ class ClassificationScore(Score):
 
 
 def _shorten(label: str) -> str:
-    """Return a label cut to the width of the table's first column."""
+    """Return a label cut to the maximum width of a label in the table."""
     return label if len(label) <= LABEL_WIDTH else f"{label[: LABEL_WIDTH - 1]}…"
 
 
-Counts = Int64[np.ndarray, "samples classes"]
+FigureSamples = Float[np.ndarray, "figures samples"]
 BOOTSTRAP_ELEMENTS = 1 << 23  # numbers drawn at once: 64 MB
 
 
-def classify(
-    model: nn.Module, examples: LabelledExamples, batch: int | None = None
-) -> Float[np.ndarray, "texts classes"]:
-    """Return the probability of each class for each text; the model reads at most `batch` texts at once, if set."""
+def classify(model: nn.Module, examples: LabelledExamples) -> Float[np.ndarray, "texts classes"]:
+    """Return the probability of each class for each text, by a classifier (`model`)."""
     probabilities: list[np.ndarray] = []
     order: list[np.ndarray] = []
     with measuring(model) as device:
-        for group in batch_by_length(examples.lengths, tokens_per_batch(device)):
-            for start in range(0, len(group), batch or len(group)):
-                indices = group[start : start + (batch or len(group))]
-                tokens, _ = examples.batch(indices)
-                logits = model(torch.from_numpy(tokens).to(device))
-                probabilities.append(logits.double().softmax(-1).cpu().numpy())
-                order.append(indices)
+        for indices in batch_by_length(examples.lengths, tokens_per_batch(device)):
+            tokens, _ = examples.batch(indices)
+            logits = model(torch.from_numpy(tokens).to(device))
+            probabilities.append(logits.double().softmax(-1).cpu().numpy())
+            order.append(indices)
     return np.concatenate(probabilities)[np.argsort(np.concatenate(order), kind="stable")]
 
 
@@ -294,14 +274,13 @@ def score_classes(
     if gold.min() < 0 or gold.max() >= len(labels):
         number = int(gold.min() if gold.min() < 0 else gold.max())
         raise InputError(f"the class {number} is not one of 0 to {len(labels) - 1}, the numbers of the labels.")
-    predicted, numbers = table.argmax(1), list(range(len(labels)))
+    predicted, numbers = table.argmax(1), range(len(labels))
     metrics = import_optional("sklearn.metrics", "scikit-learn", "scoring classes")
     means = metrics.precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
-    figures = [metrics.accuracy_score(gold, predicted), *means]
-    resamples = bootstrap_metrics(gold, predicted, len(labels), samples, seed)
-    accuracy, precision, recall, f1 = map(Estimate.from_resamples, figures, resamples)
     by_class = metrics.precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0)
-    counts = np.bincount(predicted, minlength=len(labels))
+    confusion = metrics.confusion_matrix(gold, predicted, labels=numbers)
+    figures = [metrics.accuracy_score(gold, predicted), *means]
+    accuracy, precision, recall, f1 = map(Estimate.from_resamples, figures, bootstrap_metrics(confusion, samples, seed))
     intervals = {"intervals": f"bootstrap over {unit}s, {samples:,} samples, seed {seed}"} if samples else {}
     with np.errstate(divide="ignore"):
         loss = float(-np.log(table[np.arange(len(gold)), gold]).mean())
@@ -311,53 +290,45 @@ def score_classes(
         precision=precision,
         recall=recall,
         f1=f1,
-        classes=tuple(
-            ClassScore(label, float(precision), float(recall), float(f1), int(support), int(counts[number]))
-            for number, (label, precision, recall, f1, support) in enumerate(zip(labels, *by_class, strict=True))
-        ),
-        confusion=tuple(tuple(map(int, row)) for row in metrics.confusion_matrix(gold, predicted, labels=numbers)),
+        classes=tuple(map(ClassScore, labels, *(values.tolist() for values in (*by_class, confusion.sum(0))))),
+        confusion=tuple(map(tuple, confusion.tolist())),
         loss=loss,
         protocol={**(protocol or {}), **intervals},
         unit=unit,
     )
 
 
-def bootstrap_metrics(
-    gold: Int64[np.ndarray, " texts"], predicted: Int64[np.ndarray, " texts"], num_classes: int, samples: int, seed: int
-) -> Float[np.ndarray, "figures samples"]:
-    """Return accuracy and macro precision, recall and F1 of `samples` bootstrap samples of the texts.
+def bootstrap_metrics(confusion: Int64[np.ndarray, "classes classes"], samples: int, seed: int) -> FigureSamples:
+    """Return accuracy and macro precision, recall and F1 (rows) of `samples` bootstrap samples of the texts.
 
     The metrics depend only on how often each (class, prediction) is drawn, which is one multinomial draw per sample.
     """
     random = np.random.default_rng(seed)
-    pairs, counts = np.unique(np.stack([gold, predicted]), axis=1, return_counts=True)
-    step = max(1, BOOTSTRAP_ELEMENTS // (len(counts) + 3 * num_classes))
-    blocks = []
+    rows, columns = np.nonzero(confusion)
+    counts = confusion[rows, columns]
+    step = max(1, BOOTSTRAP_ELEMENTS // confusion.size)
+    blocks = [np.zeros((4, 0))]
     for start in range(0, samples, step):
-        draws = random.multinomial(len(gold), counts / len(gold), size=min(step, samples - start))
-        blocks.append(_macro_metrics(draws, pairs, num_classes))
-    return np.concatenate(blocks, axis=1) if blocks else np.zeros((4, 0))
+        draws = np.zeros((min(step, samples - start), *confusion.shape), dtype=np.int64)
+        draws[:, rows, columns] = random.multinomial(counts.sum(), counts / counts.sum(), size=len(draws))
+        blocks.append(macro_metrics(draws))
+    return np.concatenate(blocks, axis=1)
 
 
-def _macro_metrics(
-    draws: Int64[np.ndarray, "samples pairs"], pairs: Int64[np.ndarray, "two pairs"], num_classes: int
-) -> Float[np.ndarray, "figures samples"]:
-    """Return accuracy, macro precision, recall and F1 from how often samples drew each (class, prediction) pair."""
-    support, predicted, correct = (np.zeros((len(draws), num_classes), dtype=np.int64) for _ in range(3))
-    for counts, (gold, prediction) in zip(draws.T, pairs.T, strict=True):
-        support[:, gold] += counts
-        predicted[:, prediction] += counts
-        if gold == prediction:
-            correct[:, gold] += counts
-    occurs = (support + predicted) > 0
-    by_class = [_divide(correct, predicted), _divide(correct, support), _divide(2 * correct, support + predicted)]
-    means = [values.sum(1) / occurs.sum(1) for values in by_class]
-    return np.stack([correct.sum(1) / support.sum(1), *means])
+def macro_metrics(confusions: Int64[np.ndarray, "samples classes classes"]) -> FigureSamples:
+    """Return accuracy and macro precision, recall and F1 (rows) of each confusion matrix.
 
+    Means are over the classes that occur or are predicted; 0/0 is 0, as in scikit-learn with zero_division=0.
+    """
+    support, guessed = confusions.sum(2), confusions.sum(1)
+    correct, occurs = confusions.diagonal(axis1=1, axis2=2), (support + guessed) > 0
 
-def _divide(numerator: Counts, denominator: Counts) -> Float[np.ndarray, "samples classes"]:
-    """Return numerator / denominator; 0/0 is 0, as in scikit-learn with zero_division=0."""
-    return np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
+    def mean_ratio(numerator: np.ndarray, denominator: np.ndarray) -> Float[np.ndarray, " samples"]:
+        ratios = np.divide(numerator, denominator, out=np.zeros(numerator.shape), where=denominator > 0)
+        return ratios.sum(1) / occurs.sum(1)
+
+    ratios = [(correct, guessed), (correct, support), (2 * correct, support + guessed)]
+    return np.stack([correct.sum(1) / support.sum(1), *(mean_ratio(*pair) for pair in ratios)])
 
 
 # The classes of texts without labels
@@ -365,7 +336,7 @@ def _divide(numerator: Counts, denominator: Counts) -> Float[np.ndarray, "sample
 
 @dataclass(frozen=True)
 class Classification(Result):
-    """A text, its most likely class, and the probability of each class."""
+    """A text's most likely class, and the probability of each class."""
 
     title = "Class of a text"
 
@@ -380,10 +351,12 @@ class Classification(Result):
         return self.probabilities[self.label]
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: text, class, its probability, those of all classes, and a remark."""
         chances = {"chance": self.probability, "chances": self.probabilities}
         return {"source": self.source, "label": self.label, **chances, "remark": self.note}
 
     def blocks(self) -> Iterator[Block]:
+        """Yield one line with the most likely class and its probability."""
         yield Text(f"{self.label}  {self.probability:.3f}" + (f"  ({self.note})" if self.note else ""))
 
     def details(self) -> Iterator[Block]:

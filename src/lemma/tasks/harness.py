@@ -45,7 +45,7 @@ SAMPLING_NAMES = {
 
 
 class HarnessModel(TemplateLM):
-    """A run as a model of `lm_eval`; with equal weights its answers are those of lm_eval's `hf`.
+    """Adapter of a run to the model interface of `lm_eval`; with equal weights its answers are those of lm_eval's `hf`.
 
     A text is read as `hf` reads it: a decoder reads at most its context, cut on the left; recurrent and window models
     read all of it. `batch_size` has no effect on results and is not needed.
@@ -70,18 +70,18 @@ class HarnessModel(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Name under which lm_eval caches tokenized requests."""
+        """Name that tells tokenizers apart in lm_eval's cache of requests."""
         return self.run_tokenizer.hash
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **kwargs: Any) -> list[int]:
-        """Return the ids of a text, with the special tokens of training unless they are switched off."""
+        """Return the token ids of a text, with the special tokens of training unless they are switched off."""
         ids = self.run_tokenizer.encode(string)
         return (self.run_tokenizer.encode_batch([string])[0] if add_special_tokens is False else ids).tolist()
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], **kwargs: Any
     ) -> list[tuple[float, bool]]:
-        """Return each continuation's log-probability after its context, and whether greedy decoding would give it."""
+        """Return (log-probability, is greedy) of the continuation in each request (_, context, continuation)."""
         answers: dict[int, tuple[float, bool]] = {}
         inputs: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # requests by the tokens that are read
         for number, (_, context, continuation) in enumerate(requests):
@@ -100,7 +100,9 @@ class HarnessModel(TemplateLM):
             batch_tokens = tokens_per_batch(device, self.model.spec.vocabulary)
             for group in batch_by_length(np.array([len(row) for row in rows], dtype=np.int64), batch_tokens):
                 batch = [rows[index] for index in group]
-                for row, (log_probs, greedy, last) in zip(batch, self._read(batch, device, batch_tokens), strict=True):
+                for row, (log_probs, greedy, last) in zip(
+                    batch, self._read_rows(batch, device, batch_tokens), strict=True
+                ):
                     for number in inputs[row]:
                         *inner, final = requests[number][2]
                         positions = slice(len(row) - 1 - len(inner), len(row) - 1)
@@ -109,7 +111,7 @@ class HarnessModel(TemplateLM):
                         answers[number] = (float(total), is_greedy)
         return [answers[number] for number in range(len(requests))]
 
-    def _read(
+    def _read_rows(
         self, rows: Sequence[tuple[int, ...]], device: torch.device, batch_tokens: int
     ) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
         """Yield log-probabilities of token rows, read as one batch padded on the right.
@@ -194,26 +196,21 @@ register_model("lemma")(HarnessModel)
 
 @dataclass(frozen=True)
 class HarnessScore(Result):
-    """Scores of a run by lm_eval.
-
-    Attributes:
-        results: Metrics by task, as lm_eval names them: "acc,none" is a metric and the filter of the answers.
-        examples: Number of evaluated examples by task.
-        shots: Number of solved examples before each one, by task.
-        version: Version of lm_eval.
-    """
+    """Scores of a run by lm_eval."""
 
     run: str
-    results: dict[str, dict[str, Any]]
-    examples: dict[str, int]
-    shots: dict[str, int]
-    version: str
+    results: dict[str, dict[str, Any]]  # metrics by task; "acc,none" is a metric and the filter of the answers
+    examples: dict[str, int]  # number of evaluated examples by task
+    shots: dict[str, int]  # number of solved examples before each one, by task
+    version: str  # version of lm_eval
 
     @property
     def title(self) -> str:
+        """Title of the report: the run and the version of lm_eval."""
         return f"{self.run} judged by lm_eval {self.version}"
 
     def blocks(self) -> Iterable[Block]:
+        """Yield the table of metrics by task, and the version of lm_eval."""
         rows: list[tuple[str, ...]] = []
         for task, metrics in self.results.items():
             for name, value in metrics.items():
@@ -231,12 +228,13 @@ class HarnessScore(Result):
         yield Text(f"measured by lm_eval {self.version}", "note")
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: metrics, numbers of examples and of shots by task."""
         values = {"results": self.results, "examples": self.examples, "shots": self.shots}
         return {"run": self.run, **values, "lm_eval": self.version}
 
 
 def evaluate_tasks(run: Run, tasks: Sequence[str | Path], limit: int | None = None) -> HarnessScore:
-    """Return a run's scores on task files of lm_eval, on the first `limit` examples of each task if set.
+    """Return a run's scores by lm_eval on `tasks`, files in its format; `limit` is the number of examples of each task.
 
     The files are YAML, in which `!function` names Python code that lm_eval imports: name only files that you trust.
     """

@@ -31,9 +31,7 @@ from lemma.tasks.base import (
     Task,
     TaskLoss,
     Worker,
-    check_penalties,
     data_protocol,
-    report_skipped,
 )
 from lemma.tasks.registry import IMAGE_TEXT
 from lemma.tasks.retrieval_score import NearestPixel, Relevance, RetrievalScore, score_retrieval, vector_scores
@@ -46,12 +44,8 @@ class ImageTextTask(Task):
 
     info = IMAGE_TEXT
 
-    def load(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
-        """Return the splits of captioned images, sized and tokenized for the dual encoder."""
-        return report_skipped(self._prepare(data, context), context.observer)
-
-    def _prepare(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
-        """Return the splits of captioned images for the model of the context; raise SpecError for a tree backbone."""
+    def _read(self, data: ImagesSpec, context: LoadContext) -> Splits[CaptionedImages]:
+        """Return the splits of captioned images for the context's model; raise SpecError for a tree backbone."""
         towers = context.model.towers if isinstance(context.model, CrossAttention) else context.model
         if towers.body.family == "tree":
             raise SpecError(
@@ -69,20 +63,22 @@ class ImageTextTask(Task):
         )
 
     def batches(self, model: Any, examples: CaptionedImages, recipe: Recipe, worker: Worker) -> "ImageBatches":
+        """Return batches of images with one caption each."""
         return ImageBatches(examples, recipe, worker)
 
     def loss(self, model: Any, recipe: Recipe, batches: Any = None) -> TaskLoss:
-        check_penalties(self, recipe)
+        """Return the model with its contrastive loss over the vectors of all processes."""
         worker = batches.worker if batches else Worker(model.log_scale.device)
         return ContrastiveLoss(model, recipe, worker)
 
     def validate(self, model: Any, data: Splits[CaptionedImages], recipe: Recipe) -> Score:
+        """Return the retrieval score on the validation images."""
         return score_dual_encoder(model, data.item("validation"), recipe.batch, samples=0)
 
     def score(
         self, run: Run, data: Splits[CaptionedImages], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> Score:
-        """Return the retrieval score in both directions, next to the nearest-training-image baseline if available."""
+        """Return the retrieval score on a split, next to `NearestPixel` if the training images are available."""
         model = run.require(DualEncoderModel, "a dual encoder")
         return score_dual_encoder(
             model,
@@ -93,13 +89,13 @@ class ImageTextTask(Task):
         )
 
     def _training_images(self, run: Run, observer: Observer) -> CaptionedImages | None:
-        """Return the images that a run was trained on; None, with a message, if they are missing or have changed."""
+        """Return the images a run was trained on; None, after logging why, if they are missing or have changed."""
         skipped = "The baseline of the nearest pixel is left out:"
         if not isinstance(run.data, ImagesSpec):
             observer.log(f"{skipped} what it was trained on is not known.")
             return None
         try:
-            data = self._prepare(run.data, LoadContext.of_run(run, observer))
+            data = self._read(run.data, LoadContext.of_run(run, observer))
             if data.hash == run.data_hash:
                 return data.item("train")
             observer.log(f"{skipped} {run.data.images} has changed since training.")
@@ -108,7 +104,7 @@ class ImageTextTask(Task):
         return None
 
     def samples(self, model: Any, data: Splits[CaptionedImages]) -> list[str]:
-        """Return lines with the caption that the model retrieves for each of the first validation images."""
+        """Return a line `image → caption` for some validation images: the caption that the model retrieves."""
         examples = data.item("validation")
         captions = [caption for image in examples.images for caption in image.captions]
         vectors = embed_images(model, examples.pixels[:NUM_SAMPLES])
@@ -122,7 +118,7 @@ CAPTION_STREAM = 1  # separates the choice of captions from other draws of the s
 
 
 class ImageBatches(Batches):
-    """Batches of images, each with one of its captions, augmented every time; all of one shape."""
+    """Batches of images, augmented at every step, each with one of its captions; all batches have one shape."""
 
     def __init__(self, examples: CaptionedImages, recipe: Recipe, worker: Worker) -> None:
         images = len(examples.caption_bounds) - 1
@@ -138,7 +134,7 @@ class ImageBatches(Batches):
         self.order = BucketedExamples(equal_lengths, recipe.batch, recipe.seed)
 
     def batch(self, step: int) -> tuple[Float[Tensor, "rows channels side side"], Int[Tensor, "rows longest"]]:
-        """Return the images of a step and a caption of each."""
+        """Return the images of a step, values from 0 to 1, and one caption of each as token ids, padded with −1."""
         recipe, indices = self.recipe, self.order.examples(step)
         pixels = self.worker.to_device(np.asarray(self.examples.pixels[indices[self.rows]]))
         if recipe.augment:
@@ -163,7 +159,7 @@ ImageTextMask = Bool[Tensor, "images texts"]
 def contrastive_loss(
     logits: ImageTextLogits, duplicates: ImageTextMask | None = None, smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Return −½ (mean log softmax of rows + mean log softmax of columns) on the diagonal of `logits`, in nats.
+    """Return the mean of the cross-entropies of rows and of columns of `logits`, targets on the diagonal, in nats.
 
     Image i belongs to text i. Where `duplicates` is true off the diagonal, text j is right for image i, too: the pair
     is left out of both softmaxes and of smoothing. For equal logits the loss is ln B.
@@ -199,7 +195,7 @@ def equal_rows(tokens: Int[Tensor, "batch time"]) -> Bool[Tensor, "batch batch"]
 
 
 class ContrastiveLoss(TaskLoss):
-    """A dual encoder and the symmetric contrastive loss over the vectors of all processes."""
+    """A dual encoder with the symmetric contrastive loss over the vectors of all processes."""
 
     terms = ("loss", "temperature")
 
@@ -212,6 +208,7 @@ class ContrastiveLoss(TaskLoss):
     def forward(
         self, images: Float[Tensor, "rows channels side side"], tokens: Int[Tensor, "rows time"], state: Any = None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`: objective, loss and temperature, no state."""
         model = self.model
         image_vectors, text_vectors = (
             GatherRows.apply(vectors.float(), self.worker) if self.worker.size > 1 else vectors.float()
@@ -224,7 +221,7 @@ class ContrastiveLoss(TaskLoss):
 
 
 def check_batch(recipe: Recipe) -> None:
-    """Raise SpecError if a batch has one pair only, or is accumulated in parts: negatives come from the batch."""
+    """Raise SpecError if a batch has a single pair, or is accumulated in parts: the other pairs are its negatives."""
     if recipe.batch < 2:
         raise SpecError(
             f"recipe.batch = {recipe.batch}: each image is compared with the others of its batch, and one alone has no "
@@ -245,13 +242,13 @@ class GatherRows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, vectors: Tensor, worker: Worker) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the rows of all processes, by rank."""
+        """Return the rows (`vectors`) of all processes, concatenated by rank."""
         ctx.worker, ctx.num_rows = worker, len(vectors)  # pyright: ignore[reportAttributeAccessIssue]
         return worker.gather(vectors)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Return the gradient of this process's rows, summed over all processes."""
+        """Return the gradient of this process's rows, summed over all processes, and None for `worker`."""
         total = gradient.contiguous().clone()
         distributed.all_reduce(total)
         start = ctx.worker.rank * ctx.num_rows
@@ -270,7 +267,7 @@ def score_dual_encoder(
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
 ) -> RetrievalScore:
-    """Return the retrieval score in both directions; given `training_examples`, next to the nearest-image baseline."""
+    """Return the retrieval score in both directions; given `training_examples`, next to the `NearestPixel` baseline."""
     images, texts = embed_images(model, examples.pixels), embed_texts(model, examples.rows)
     relevance, first_captions = Relevance.from_captions(examples), examples.caption_bounds[:-1]
     protocol = {**(protocol or {}), "loss of": f"batches of {min(batch, len(images)):,} pairs"}
@@ -284,7 +281,7 @@ def score_dual_encoder(
             training_examples.caption_ids,
         )
         baselines = {"nearest pixel": nearest}
-        if count := nearest.count_training_images():
+        if count := nearest.count_seen_in_training():
             protocol["learned"] = f"{count:,} of these images were in the training split"
     return score_retrieval(
         vector_scores(images, texts),
@@ -305,7 +302,10 @@ def mean_batch_loss(
     scale: float,
     batch: int,
 ) -> float:
-    """Return the mean contrastive loss of pairs of vectors in random batches of `batch` pairs, at most all."""
+    """Return the mean contrastive loss of pairs (row i of `images` and of `texts`) in random batches, in nats/pair.
+
+    Logits are `scale` times inner products; pairs with equal `text_ids` are no negatives of each other.
+    """
     size = min(batch, len(images))
     order = np.random.default_rng(0).permutation(len(images))[: len(images) // size * size].reshape(-1, size)
     losses = []

@@ -3,9 +3,9 @@
 import math
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,41 +34,32 @@ from lemma.runs.load import Run
 from lemma.spec.data import DataSpec
 from lemma.spec.models import PLUGIN_FAMILIES, Decoder, Encoder, ModelSpec, NewFamily
 from lemma.spec.recipe import PLUGIN_OBJECTIVES, ObjectiveChoice, Recipe
-from lemma.tasks.base import (
-    Batches,
-    LoadContext,
-    LossTerms,
-    Score,
-    Task,
-    TaskLoss,
-    Worker,
-    report_skipped,
-)
+from lemma.tasks.base import Batches, LoadContext, LossTerms, Score, Task, TaskLoss, Worker
 from lemma.tasks.registry import LANGUAGE, DataArgs
 
 SAMPLES, SAMPLE_TOKENS = 3, 60
 
 
 class TextTask(Task):
-    """Base of the tasks that are trained on plain text."""
+    """Base of the tasks that train on plain text."""
 
-    def load(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
-        """Return the splits of a text as token ids."""
-        text = prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
-        return report_skipped(text, context.observer)
+    def _read(self, data: DataSpec, context: LoadContext) -> Splits[TokenArray]:
+        """Return the splits of a text as arrays of token ids."""
+        return prepare_text(data, tokenizer=context.vocabulary, progress=context.progress)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[TokenArray]:
-        """Return other text as token ids; it has several splits only if files for them are named."""
+        """Return the text in `args` as token ids; it has several splits only if `args` name files for them."""
         context = LoadContext.of_run(run, observer, run.path, split)
         if args.settings:
             return self.load(DataSpec(text=tuple(args.name), **args.settings), context)
         return read_tokens(args.name, run.tokenizer, progress=context.progress)
 
     def _data_name(self, data: DataSpec) -> str:
+        """Return the names of the text's corpora or files in a data spec, for messages."""
         return ", ".join(data.text)
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return how many training steps predict as many tokens as the text has."""
+        """Return how many training steps predict as many tokens as the training text `examples` has."""
         return max(1.0, len(examples) / (recipe.batch * training_length(model, recipe)))
 
 
@@ -95,7 +86,7 @@ class LanguageTask(TextTask):
         return batches_class(examples, order, length, recipe, worker)
 
     def loss(self, model: LanguageModel, recipe: Recipe, batches: Any = None) -> "LanguageLoss":
-        """Return the model with the recipe's objective, and with attention penalties where the recipe has some."""
+        """Return the model with the recipe's objective, and with its attention penalties if it has any."""
         if isinstance(model.spec, NewFamily):
             _check_plugin_model(model)
         objective = objective_function(recipe.objective)
@@ -112,15 +103,17 @@ class LanguageTask(TextTask):
         return loss
 
     def validate(self, model: LanguageModel, data: Splits[TokenArray], recipe: Recipe) -> "PerplexityScore":
+        """Return the perplexity of the validation split."""
         return split_perplexity(model, data, "validation")
 
     def score(
         self, run: Run, data: Splits[TokenArray], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "PerplexityScore":
+        """Return the perplexity of a split; `settings` are the context and stride of `split_perplexity`."""
         return split_perplexity(run.model, data, split, **settings)
 
     def samples(self, model: LanguageModel, data: Splits[TokenArray]) -> list[str]:
-        """Generate a few texts without a prompt."""
+        """Return a few texts that the model generates without a prompt."""
         sampling = Sampling(tokens=SAMPLE_TOKENS)
         return [generation.text for generation in generate_text(model, data.tokenizer, [""] * SAMPLES, sampling)]
 
@@ -132,7 +125,7 @@ def _read_two_tokens(model: LanguageModel) -> tuple[Tensor, Any]:
 
 
 def _check_plugin_model(model: LanguageModel) -> None:
-    """Raise PackageError if a family of another package breaks the contract of a language model."""
+    """Raise PackageError if a plugin's model returns logits of a wrong shape, or no `State`, tried on two tokens."""
     spec = model.spec
     assert isinstance(spec, NewFamily)
     with PLUGIN_FAMILIES.attribute_errors(spec.family, spec.model):
@@ -195,10 +188,12 @@ class TextBatches(Batches):
         self.tokens, self.order, self.window_offsets = tokens, order, np.arange(length + 1)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows length"], Int[Tensor, "rows length"]]:
+        """Return (inputs, targets) of a training step; each target is the token after its input."""
         windows = self.token_windows(step)
         return windows[:, :-1], windows[:, 1:]
 
     def resets_state(self, step: int) -> bool:
+        """Return whether the recurrent state is set to zero: windows are unrelated, or the streams start again."""
         return isinstance(self.order, RandomWindows) or self.order.starts_epoch(step)
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
@@ -219,6 +214,7 @@ class ResidentBatches(TextBatches):
         self.device_offsets = torch.from_numpy(self.window_offsets).to(worker.device)
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Return this process's rows of a step, indexed in GPU memory."""
         offsets = torch.from_numpy(self.order.offsets(step)[self.rows].astype(np.int64))
         starts = offsets.pin_memory().to(self.worker.device, non_blocking=True)
         return self.device_tokens[starts[:, None] + self.device_offsets].long()
@@ -233,6 +229,7 @@ class PrefetchingBatches(TextBatches):
         self.pending: dict[int, Future[Tensor]] = {}
 
     def token_windows(self, step: int) -> Int[Tensor, "rows length+1"]:
+        """Return this process's rows of a step, prepared during the last one, and start on those of the next."""
         current = self.pending.pop(step, None) or self.executor.submit(self._pin_windows, step)
         self.pending = {step + 1: self.executor.submit(self._pin_windows, step + 1)}
         return current.result().to(self.worker.device, non_blocking=True)
@@ -242,6 +239,7 @@ class PrefetchingBatches(TextBatches):
         return super().token_windows(step).pin_memory()
 
     def close(self) -> None:
+        """Stop the thread that prepares batches."""
         self.executor.shutdown(cancel_futures=True)
 
 
@@ -253,12 +251,12 @@ LossFunction = Callable[[Float[Tensor, "batch time vocabulary"], Int[Tensor, "ba
 def causal_loss(
     logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], reduction: str = "mean"
 ) -> Float[Tensor, "..."]:
-    """Return −log p(target), averaged over all tokens unless another reduction is named."""
+    """Return the cross-entropy of each next token in nats, averaged unless `reduction` is another of torch's."""
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction=reduction)
 
 
 def objective_function(objective: ObjectiveChoice) -> LossFunction:
-    """Return the loss function (logits, targets) of an objective; a plugin's is tried on a few numbers first.
+    """Return the loss function (logits, targets) → loss of an objective; a plugin's is tried on a few numbers first.
 
     >>> objective_function(ObjectiveChoice(kind="causal")) is causal_loss
     True
@@ -279,7 +277,7 @@ def objective_function(objective: ObjectiveChoice) -> LossFunction:
 
 
 class LanguageLoss(TaskLoss):
-    """A language model and its objective: the causal loss, or an objective of another package.
+    """A language model with its objective: the causal loss, or an objective of another package.
 
     For large vocabularies on a GPU, `output_loss` computes the loss without all logits in memory. It reads sequences of
     up to `max_fused_length` tokens; 0 where it is not used.
@@ -302,6 +300,7 @@ class LanguageLoss(TaskLoss):
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`; the state is that of a recurrent model after the batch."""
         weight = self.model.get_parameter("output.weight") if inputs.shape[1] <= self.max_fused_length else None
         if weight is not None and (dtype := support.autocast_dtype(weight)) != weight.dtype:
             loss = output_loss(self.model.vectors(inputs).flatten(0, 1).to(dtype), weight, targets.flatten())
@@ -313,7 +312,7 @@ class LanguageLoss(TaskLoss):
     def compute_terms(
         self, logits: Float[Tensor, "rows length vocabulary"], targets: Int[Tensor, "rows length"]
     ) -> tuple[Float[Tensor, ""], tuple[Float[Tensor, ""], ...]]:
-        """Return the objective to minimise, and the terms that are logged."""
+        """Return the objective to minimise, and the terms to log: the causal loss, and a plugin's objective."""
         if self.objective is causal_loss:
             loss = causal_loss(logits, targets)
             return loss, (loss,)
@@ -340,6 +339,7 @@ class PenalizedLoss(LanguageLoss):
     def forward(
         self, inputs: Int[Tensor, "rows length"], targets: Int[Tensor, "rows length"], state: State | None
     ) -> LossTerms:
+        """Return the penalized loss of a batch as `LossTerms`; entropy and distance are logged, too."""
         if self.fused_layers:
             collected: list[tuple[Tensor, Tensor]] = []
             for attention in self.fused_layers:
@@ -371,17 +371,9 @@ NOT_SCORED = -100  # the target that cross-entropy ignores
 
 @dataclass(frozen=True)
 class ReadingPlan:
-    """Rows in which a text is read: many short windows, or a few long streams with a carried state.
+    """Plan of reading a text for scoring: in many short windows, or in a few long streams with a carried state.
 
     Row k reads `length` tokens from token k·`scored` on and scores the last `scored` of them; the first row scores all.
-
-    Attributes:
-        num_targets: Tokens of the text that have a next one.
-        length: Tokens of a row.
-        scored: Tokens scored per row.
-        carries_state: Whether rows are streams, not windows.
-        context: Most tokens a token is predicted from; None if all before it.
-        stride: Tokens scored per window, as asked for.
 
     >>> windows = ReadingPlan(num_targets=5, length=3, scored=2, carries_state=False)
     >>> windows.slice_rows(np.arange(6), range(windows.num_rows), range(3))
@@ -390,12 +382,12 @@ class ReadingPlan:
            [-100,    4,    5]]))
     """
 
-    num_targets: int
-    length: int
-    scored: int
-    carries_state: bool
-    context: int | None = None
-    stride: int | None = None
+    num_targets: int  # tokens of the text that have a next one
+    length: int  # tokens of a row
+    scored: int  # tokens scored per row
+    carries_state: bool  # whether rows are streams, not windows
+    context: int | None = None  # most tokens a token is predicted from; None if all before it
+    stride: int | None = None  # tokens scored per window, as asked for
 
     @property
     def num_rows(self) -> int:
@@ -408,7 +400,7 @@ class ReadingPlan:
         return self.length - self.scored if self.num_rows > 1 else 0
 
     def slice_rows(self, tokens: np.ndarray, rows: range, columns: range) -> tuple[np.ndarray, np.ndarray]:
-        """Return the tokens and targets of some rows and columns; targets that are not scored are `NOT_SCORED`."""
+        """Return (tokens, targets) of a range of rows and columns; targets that are not scored are `NOT_SCORED`."""
         starts = np.arange(rows.start, rows.stop)[:, None] * self.scored
         offsets = np.arange(columns.start, columns.stop)
         positions = starts + offsets
@@ -418,7 +410,7 @@ class ReadingPlan:
         return inputs, targets
 
     def batches(self, batch_tokens: int) -> Iterator[tuple[range, list[range]]]:
-        """Yield ranges of rows, each with the ranges of columns to read in turn, about `batch_tokens` tokens at once.
+        """Yield the rows to read together, and their ranges of columns in turn, of about `batch_tokens` tokens each.
 
         All streams are in one group, since a span needs the state of the one before.
         """
@@ -434,7 +426,7 @@ class ReadingPlan:
 def plan_reading(
     model: LanguageModel, num_targets: int, context: int | None, stride: int | None, streams: int | None
 ) -> ReadingPlan:
-    """Return how to read a text: as streams if a carried state gives each token its full context, else as windows.
+    """Return how a model reads a text: in streams if a carried state gives tokens their full context, else in windows.
 
     By default the context is the model's receptive field, or for a Transformer the context it was trained with. The
     stride is half of a Transformer's context, since each window is read again, and 1 for window models.
@@ -471,40 +463,22 @@ def plan_reading(
 
 
 @dataclass(frozen=True)
-class TextSource:
-    """Origin of the tokens, for the protocol."""
+class Protocol:
+    """Conditions of a perplexity measurement: all that is needed to repeat it."""
 
     tokenizer: str | None = None
     data_hash: str | None = None
     split: str | None = None
-    unknown_characters: int = 0  # characters of the text that the tokenizer cannot express
+    context: int | None = None  # most tokens a token is predicted from; None if all before it
+    stride: int | None = None  # tokens scored per window, 1 for full contexts; None if the context has no bound
+    streams: int | None = None  # parts of the text read side by side with a carried state; None where windows are read
+    warm_up: int = 0  # tokens that each stream or window but the first reads before it scores one
+    precision: str = "float32"
+    left_out: tuple[str, ...] = ()  # sentences on what is not measured
     overlaps: tuple[str, ...] = ()  # sentences on what the split shares with others
 
-
-@dataclass(frozen=True)
-class Protocol:
-    """Everything needed to repeat a measurement, or to compare two.
-
-    Attributes:
-        context: Most tokens a token is predicted from; None if all before it.
-        stride: Tokens scored per window: 1 if each has the full context; None where the context has no bound.
-        streams: Parts of the text read side by side with a carried state; None where windows are read.
-        warm_up: Tokens that each stream or window but the first reads before it scores one.
-        left_out: Sentences on what is not measured.
-    """
-
-    tokenizer: str | None
-    data_hash: str | None
-    split: str | None
-    context: int | None
-    stride: int | None
-    streams: int | None
-    warm_up: int
-    precision: str
-    left_out: tuple[str, ...]
-    overlaps: tuple[str, ...] = ()
-
     def to_dict(self) -> dict[str, Any]:
+        """Return the conditions by name; overlaps only if there are some."""
         return {name: value for name, value in asdict(self).items() if value or name != "overlaps"}
 
     def __str__(self) -> str:
@@ -517,7 +491,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class PerplexityScore(Score):
-    """Mean loss of every token but the first, in nats, with its protocol."""
+    """Mean loss of every token of a text but the first, in nats, with its protocol."""
 
     title = "Perplexity"
     json_names = ("perplexity", "loss", "bits_per_byte", "tokens", "protocol")
@@ -529,7 +503,7 @@ class PerplexityScore(Score):
 
     @property
     def bits_per_byte(self) -> float | None:
-        """Bits of all predicted tokens over the bytes of the text; None if its bytes are not known.
+        """Bits of all predicted tokens divided by the bytes of the text; None if its bytes are not known.
 
         The first token is not predicted: its bits are missing from the numerator while its bytes count below.
         """
@@ -539,6 +513,7 @@ class PerplexityScore(Score):
         return "\n".join(label_line(name, value, 14) for name, value in self._lines())
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: perplexity, loss, bits per byte, protocol."""
         bits, protocol = self.bits_per_byte, self.protocol
         lines = [
             ("perplexity", f"{self.perplexity:,.4f}"),
@@ -564,8 +539,7 @@ def perplexity(
     stride: int | None = None,
     streams: int | None = None,
     batch: int | None = None,
-    precision: Literal["float32", "bfloat16"] = "float32",
-    source: TextSource | None = None,
+    source: Protocol | None = None,
 ) -> PerplexityScore:
     """Measure how well a model predicts a text: exp(−1/n Σ log p(token | tokens before it)).
 
@@ -577,8 +551,7 @@ def perplexity(
         bytes: Size of the whole text in UTF-8.
         streams: Spans that a carried state reads side by side, each but the first warmed up on the tokens before it.
         batch: Tokens read at once, which affects speed and memory only.
-        precision: bfloat16 runs under autocast, float32 with the weights as they are.
-        source: Where the tokens come from, for the protocol.
+        source: Where the tokens come from and what is missing of them, to be completed.
     """
     text = tokens.cpu().numpy() if isinstance(tokens, Tensor) else tokens
     if text.ndim != 1 or len(text) < 2:
@@ -591,16 +564,28 @@ def perplexity(
         )
     plan = plan_reading(model, len(text) - 1, context, stride, streams)
     device = next(model.parameters()).device
-    if torch.is_autocast_enabled(device.type):  # validations during training in bfloat16
-        precision = "bfloat16"
-    with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
-        total = _sum_losses(model, text, plan, batch or tokens_per_batch(device, vocabulary))
-    protocol = _describe_protocol(plan, source or TextSource(), precision)
+    total = _sum_losses(model, text, plan, batch or tokens_per_batch(device, vocabulary))
+    source = source or Protocol()
+    left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)", *source.left_out]
+    if plan.num_rows > 1 and not plan.carries_state:
+        sees = f"past the first, a token sees {plan.warm_up + 1} to {plan.length} tokens"
+        left_out.append(f"what lies further back than its window: {sees}")
+    elif plan.num_rows > 1 and plan.context is None:
+        left_out.append(f"what lies further back than the {plan.warm_up} tokens that warm each stream but the first up")
+    protocol = replace(
+        source,
+        context=plan.context,
+        stride=plan.stride,
+        streams=plan.num_rows if plan.carries_state else None,
+        warm_up=plan.warm_up,
+        precision="bfloat16" if torch.is_autocast_enabled(device.type) else "float32",  # as validations in training
+        left_out=tuple(left_out),
+    )
     return PerplexityScore(total / plan.num_targets, plan.num_targets, bytes, protocol)
 
 
 def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: ReadingPlan, batch_tokens: int) -> float:
-    """Return the sum of −log p over all tokens that the plan scores, in nats."""
+    """Return the sum of −log p over all tokens that the plan scores, in nats; `batch_tokens` are read at once."""
     device = next(model.parameters()).device
     total = torch.zeros((), dtype=torch.float64, device=device)
     with evaluating(model), torch.no_grad():
@@ -617,30 +602,6 @@ def _sum_losses(model: LanguageModel, text: Int[np.ndarray, " time"], plan: Read
     return total.item()
 
 
-def _describe_protocol(plan: ReadingPlan, source: TextSource, precision: str) -> Protocol:
-    """Return the protocol of a measurement: how the text was read, and what is not scored."""
-    left_out = ["the first token, which has nothing before it (its bytes count in bits per byte)"]
-    if source.unknown_characters:
-        left_out.append(f"{source.unknown_characters:,} characters that are not in the tokenizer's alphabet")
-    if plan.num_rows > 1 and not plan.carries_state:
-        sees = f"past the first, a token sees {plan.warm_up + 1} to {plan.length} tokens"
-        left_out.append(f"what lies further back than its window: {sees}")
-    elif plan.num_rows > 1 and plan.context is None:
-        left_out.append(f"what lies further back than the {plan.warm_up} tokens that warm each stream but the first up")
-    return Protocol(
-        tokenizer=source.tokenizer,
-        data_hash=source.data_hash,
-        split=source.split,
-        context=plan.context,
-        stride=plan.stride,
-        streams=plan.num_rows if plan.carries_state else None,
-        warm_up=plan.warm_up,
-        precision=precision,
-        left_out=tuple(left_out),
-        overlaps=source.overlaps,
-    )
-
-
 def split_perplexity(
     model: LanguageModel,
     dataset: Splits[TokenArray],
@@ -651,5 +612,7 @@ def split_perplexity(
 ) -> PerplexityScore:
     """Return the perplexity of one split of a data set, by a full pass over it."""
     tokens = dataset.item(split)
-    source = TextSource(dataset.tokenizer.description, dataset.hash, split, tokens.dropped_characters, dataset.overlaps)
-    return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=source)
+    dropped = tokens.dropped_characters
+    left_out = (f"{dropped:,} characters that are not in the tokenizer's alphabet",) if dropped else ()
+    origin = Protocol(dataset.tokenizer.description, dataset.hash, split, left_out=left_out, overlaps=dataset.overlaps)
+    return perplexity(model, tokens, bytes=tokens.bytes, context=context, stride=stride, source=origin)

@@ -34,25 +34,28 @@ SEED = 0  # of the masked positions of an evaluation
 
 
 class MaskedTask(TextTask):
-    """Prediction of masked tokens of a text by an encoder, of the order of two segments, or of both."""
+    """Training of an encoder to predict masked tokens of a text, the order of two segments, or both."""
 
     info = MASKED
 
     def batches(
         self, model: EncoderModel, examples: Int[np.ndarray, " length"], recipe: Recipe, worker: Worker
     ) -> "MaskedBatches":
+        """Return batches of windows at random offsets of a text, with masked tokens."""
         return MaskedBatches(examples, model.spec, recipe, worker)
 
     def loss(self, model: EncoderModel, recipe: Recipe, batches: Any = None) -> "MaskedLoss":
-        """Return the module of the model and its loss on masked tokens; it needs nothing of the batches."""
+        """Return the encoder with its loss on masked tokens; `batches` are not used."""
         return MaskedLoss(model, masked_windows(model.spec.context, model.spec, recipe.mask_rate).num_predicted)
 
     def validate(self, model: EncoderModel, data: Splits[TokenArray], recipe: Recipe) -> "MaskedScore":
+        """Return loss and accuracy on the validation text."""
         return score_masked(model, data.item("validation"), recipe.mask_rate)
 
     def score(
         self, run: Run, data: Splits[TokenArray], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "MaskedScore":
+        """Return loss and accuracy on a split, masked at the rate of the recipe."""
         encoder = run.require(EncoderModel, "an encoder")
         return score_masked(encoder, data.item(split), run.recipe.mask_rate, protocol=data_protocol(data, split))
 
@@ -63,7 +66,7 @@ def masked_windows(length: int, spec: Encoder, rate: float, batch: int = 1, seed
 
 
 class MaskedBatches(Batches):
-    """Windows of a text at random offsets; the masked positions are a function of the step, too."""
+    """Windows of a text at random offsets with masked tokens; offsets and masks depend only on the step."""
 
     def __init__(self, tokens: Int[np.ndarray, " length"], spec: Encoder, recipe: Recipe, worker: Worker) -> None:
         super().__init__(recipe, worker, spec.context, recipe.batch * spec.context)
@@ -71,7 +74,7 @@ class MaskedBatches(Batches):
         self.windows = masked_windows(len(tokens), spec, recipe.mask_rate, recipe.batch, recipe.seed)
 
     def batch(self, step: int) -> tuple[Int[Tensor, "rows context"], Int[Tensor, "rows context"]]:
-        """Return windows with masked tokens, and the true tokens at the masked positions."""
+        """Return (windows with masked tokens, true tokens at the masked positions and −1 elsewhere)."""
         inputs, targets = self.windows.batch(self.tokens, step)
         return self.worker.to_device(inputs[self.rows]), self.worker.to_device(targets[self.rows])
 
@@ -79,19 +82,19 @@ class MaskedBatches(Batches):
 def masked_loss(
     logits: Float[Tensor, "batch time vocabulary"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Return the mean cross-entropy of the masked tokens."""
+    """Return the mean cross-entropy of the masked tokens; the first target of a row is left out."""
     return cross_entropy(logits[:, 1:], targets[:, 1:], smoothing)
 
 
 def next_sentence_loss(
     follows: Float[Tensor, "batch two"], targets: Int[Tensor, "batch time"], smoothing: float = 0.0
 ) -> CrossEntropy:
-    """Return the mean cross-entropy of logits of 0 (second segment does not follow the first) and 1 (follows)."""
+    """Return the mean cross-entropy of logits of two classes, 1 if the second segment follows the first, else 0."""
     return cross_entropy(follows, targets[:, 0], smoothing)
 
 
 class MaskedLoss(TaskLoss):
-    """An encoder with the loss of masked tokens, of the order of segments, or their sum.
+    """An encoder with its loss on masked tokens, on the order of segments, or their sum.
 
     `num_hidden` tokens are masked in every row, so the output layer reads these positions only.
     """
@@ -104,6 +107,7 @@ class MaskedLoss(TaskLoss):
     def forward(
         self, inputs: Int[Tensor, "rows context"], targets: Int[Tensor, "rows context"], state: Any = None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`: the sum of the losses, each of them, no state."""
         vectors = self.model.vectors(inputs)
         losses = []
         if self.model.output is not None:
@@ -118,39 +122,33 @@ class MaskedLoss(TaskLoss):
 
 @dataclass(frozen=True)
 class MaskedScore(Score):
-    """Loss and accuracy on masked tokens, and on the order of segments where that is learned.
-
-    Attributes:
-        loss: Nats per masked token; per window, if only the order of segments is learned.
-        accuracy: Fraction of the masked tokens that are the most likely ones; None where none is masked.
-        tokens: Number of masked tokens.
-        rows: Number of windows.
-        follows_loss: Nats per window of the order of segments.
-        follows_accuracy: Fraction of the windows whose order is right.
-    """
+    """Loss and accuracy on masked tokens, and on the order of segments if the encoder learns it."""
 
     title = "Prediction of hidden tokens"
 
-    loss: float
-    accuracy: float | None
-    tokens: int
-    rows: int
-    follows_loss: float | None
-    follows_accuracy: float | None
+    loss: float  # nats per masked token; per window, if only the order of segments is learned
+    accuracy: float | None  # fraction of the masked tokens that are the most likely ones; None where none is masked
+    tokens: int  # number of masked tokens
+    rows: int  # number of windows
+    follows_loss: float | None  # nats per window of the order of segments
+    follows_accuracy: float | None  # fraction of the windows whose order is right
     protocol: Mapping[str, Any]
 
     @property
     def figures(self) -> dict[str, float]:
+        """Accuracies by name, from 0 to 1: of masked tokens and of the order of segments."""
         figures = {"accuracy": self.accuracy, "next_sentence_accuracy": self.follows_accuracy}
         return {name: value for name, value in figures.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: losses, accuracies, numbers of tokens and windows, protocol."""
         values = {"perplexity": self.perplexity, "loss": self.loss, "accuracy": self.accuracy}
         if self.follows_loss is not None:
             values |= {"next_sentence_loss": self.follows_loss, "next_sentence_accuracy": self.follows_accuracy}
         return to_plain({**values, "tokens": self.tokens, "windows": self.rows, "protocol": self.protocol})
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: losses, accuracies, protocol."""
         lines: NamedValues = []
         if self.accuracy is not None:
             lines.append(("perplexity", f"{self.perplexity:,.4f} of hidden tokens"))
@@ -162,21 +160,12 @@ class MaskedScore(Score):
         return [*lines, *protocol_values(self.protocol)]
 
 
-class _RunningMeans:
-    """Sums of the loss and of the right answers over a number of predictions."""
-
-    def __init__(self) -> None:
-        self.loss, self.right, self.count = 0.0, 0, 0
-
-    def add(self, logits: Float[Tensor, "predictions classes"], targets: Int[Tensor, " predictions"]) -> None:
-        """Add the cross-entropies and the number of correct predictions of these logits to the sums."""
-        self.loss += functional.cross_entropy(logits.double(), targets, reduction="sum").item()
-        self.right += int((logits.argmax(-1) == targets).sum())
-        self.count += len(targets)
-
-    def means(self) -> tuple[float | None, float | None]:
-        """Return mean loss and accuracy; None for both if nothing was added."""
-        return (self.loss / self.count, self.right / self.count) if self.count else (None, None)
+def _sum_predictions(
+    logits: Float[Tensor, "predictions classes"], targets: Int[Tensor, " predictions"]
+) -> Float[np.ndarray, " sums"]:
+    """Return (sum of cross-entropies, number of correct predictions, number of predictions) as an array."""
+    loss = functional.cross_entropy(logits.double(), targets, reduction="sum").item()
+    return np.array([loss, int((logits.argmax(-1) == targets).sum()), len(targets)])
 
 
 def score_masked(
@@ -191,8 +180,8 @@ def score_masked(
     spec = model.spec
     num_special = 2 if spec.objective == "masked" else len(SPECIAL_TOKENS)
     context = min(spec.context, len(tokens) + num_special)  # a shorter text is one window
-    windows = MaskedWindows(len(tokens), context, 1, seed, rate, spec.objective, spec.vocabulary, spec.special_tokens)
-    hidden, follows = _RunningMeans(), _RunningMeans()
+    windows = masked_windows(len(tokens), spec.replace(context=context), rate, seed=seed)
+    hidden, follows = np.zeros(3), np.zeros(3)
     rows = 0
     with measuring(model) as device:
         batch_size = max(1, tokens_per_batch(device, spec.vocabulary) // context)  # whose logits fit in memory
@@ -202,21 +191,21 @@ def score_masked(
             for batch, batch_targets in zip(inputs.split(batch_size), targets[:, 1:].split(batch_size), strict=True):
                 if windows.num_predicted:
                     is_masked = batch_targets >= 0
-                    hidden.add(model(batch)[:, 1:][is_masked], batch_targets[is_masked])
+                    hidden += _sum_predictions(model(batch)[:, 1:][is_masked], batch_targets[is_masked])
             if windows.is_paired:
-                follows.add(model.follows(inputs), targets[:, 0])
-    loss, accuracy = hidden.means()
-    follows_loss, follows_accuracy = follows.means()
+                follows += _sum_predictions(model.follows(inputs), targets[:, 0])
+    loss, accuracy = (hidden[:2] / hidden[2]).tolist() if hidden[2] else (None, None)
+    follows_loss, follows_accuracy = (follows[:2] / follows[2]).tolist() if follows[2] else (None, None)
     loss = follows_loss if loss is None else loss
     entries: dict[str, Any] = {"read": f"{rows:,} windows of {context} places, one after the other"}
     if windows.num_predicted:
-        entries["hidden"] = f"{windows.num_predicted} of {windows.text_tokens} tokens a window, seed {seed}"
-    if unread := len(tokens) - rows * windows.text_tokens:
+        entries["hidden"] = f"{windows.num_predicted} of {windows.num_text_tokens} tokens a window, seed {seed}"
+    if unread := len(tokens) - rows * windows.num_text_tokens:
         entries["left out"] = f"the last {unread:,} tokens"
     return MaskedScore(
         loss=math.nan if loss is None else loss,
         accuracy=accuracy,
-        tokens=hidden.count,
+        tokens=int(hidden[2]),
         rows=rows,
         follows_loss=follows_loss,
         follows_accuracy=follows_accuracy,

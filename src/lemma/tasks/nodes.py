@@ -17,17 +17,9 @@ from lemma.report.progress import Observer
 from lemma.runs.load import Run
 from lemma.spec.data import GraphSpec
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import (
-    Batches,
-    LoadContext,
-    SmoothedLoss,
-    Task,
-    Worker,
-    report_skipped,
-    split_protocol,
-)
+from lemma.tasks.base import Batches, LoadContext, SmoothedLoss, Task, Worker, split_protocol
 from lemma.tasks.classification import ClassificationScore, score_classes
-from lemma.tasks.registry import NODES, DataArgs
+from lemma.tasks.registry import NODES
 
 
 class NodesTask(Task):
@@ -40,24 +32,17 @@ class NodesTask(Task):
     def __init__(self) -> None:
         self._inputs_cache: tuple[NodeGraph, tuple[torch.device, str], GraphInputs] | None = None
 
-    def load(self, data: GraphSpec, context: LoadContext) -> Splits[GraphNodes]:
-        """Return a graph with its nodes in splits, drawn by the recipe's seed unless the data spec has a seed."""
+    def _read(self, data: GraphSpec, context: LoadContext) -> Splits[GraphNodes]:
+        """Return a graph with its nodes in splits, drawn by the data spec's seed or, without one, by the recipe's."""
         seed, labels = context.recipe.seed, context.labels or None
-        graph = prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
-        return report_skipped(graph, context.observer)
-
-    def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[GraphNodes]:
-        """Raise SpecError: a graph model has weights for the nodes of its own graph only."""
-        raise SpecError(
-            "evaluate: a graph model is evaluated on the validation or test nodes of the graph it was trained on. "
-            "Leave --graph out; --split names the split (train, validation, test)."
-        )
+        return prepare_graph(data, seed=seed, labels=labels, progress=context.progress)
 
     def steps_per_epoch(self, model: Any, examples: Any, recipe: Recipe) -> float:
-        """Return 1.0, since every step reads the whole graph."""
+        """Return 1: every step reads the whole graph."""
         return 1.0  # every step reads the graph
 
     def batches(self, model: GraphModel, examples: GraphNodes, recipe: Recipe, worker: Worker) -> "GraphBatches":
+        """Return batches that are the whole graph at every step."""
         return GraphBatches(model, examples, recipe, worker)
 
     def loss(self, model: GraphModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
@@ -78,6 +63,7 @@ class NodesTask(Task):
     def score(
         self, run: Run, data: Splits[GraphNodes], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> ClassificationScore:
+        """Return a run's score on the nodes of a split, with bootstrap intervals."""
         assert isinstance(run.data, GraphSpec)
         seed = run.recipe.seed if run.data.split is None else run.data.split
         split_text = split if split in data.split_hashes else f"{split}, drawn by the seed {seed}"
@@ -87,7 +73,7 @@ class NodesTask(Task):
 
 
 class GraphBatches(Batches):
-    """The graph on the device, and its labelled nodes: all of them at every step."""
+    """The graph's tensors on the device, and its labelled nodes: the same batch at every step."""
 
     fixed_shape = False  # compiling does not pay: sparse products are compiled already
 
@@ -103,6 +89,7 @@ class GraphBatches(Batches):
         self.classes = torch.from_numpy(labelled.classes).to(worker.device)
 
     def batch(self, step: int) -> tuple[Int[Tensor, " nodes"], Int[Tensor, " nodes"]]:
+        """Return the indices of all labelled nodes, and their classes."""
         return self.nodes, self.classes
 
 
@@ -123,7 +110,7 @@ def score_nodes(
     samples: int = 1000,
     inputs: GraphInputs | None = None,
 ) -> ClassificationScore:
-    """Return the score of the predicted classes of a split's nodes against their labels."""
+    """Return the score of the predicted classes of a split's nodes; `inputs` are as in `classify_nodes`."""
     nodes = graph.item(split)
     probabilities = classify_nodes(model, nodes.graph, inputs)[nodes.nodes]
     return score_classes(nodes.classes, probabilities, graph.labels, protocol, samples=samples, unit="node")

@@ -30,7 +30,7 @@ SAVE_INTERVAL = 2048  # texts after which the cache is written, so that an inter
 def tree_source_for(
     body: BodySpec, data: LabelsSpec, observer: Observer, evaluated_run: Path | None = None
 ) -> TreeSource | None:
-    """Return the source of dependency trees for the labelled texts of a tree model; None for other models.
+    """Return where a tree model's dependency trees of labelled texts come from; None for other models.
 
     `evaluated_run` is the run to evaluate on these texts, if they are not to train one.
     """
@@ -79,18 +79,18 @@ def parser_trees(path: Path, observer: Observer) -> TreeSource:
 def cached_trees(
     texts: Sequence[str], parser: str, parse: Callable[[Sequence[str]], Iterable[ParsedWords]]
 ) -> list[ParsedWords]:
-    """Return the tree of each text, from the cache of the parser with the hash `parser`, or by `parse`, then cached."""
+    """Return the tree of each text, cached under the hash `parser`; texts not in the cache are parsed by `parse`."""
     if len(texts) < MIN_CACHED_TEXTS:
         return list(parse(texts))
     cache = home_folder("trees") / f"{parser[:32]}.json"
-    trees = _read(cache)
+    trees = _read_cache(cache)
     digests = [hashlib.blake2b(text.encode(), digest_size=16).hexdigest() for text in texts]
     missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in trees}
     parsed = parse(list(missing.values())) if missing else ()
     for number, (digest, tree) in enumerate(zip(missing, parsed, strict=True), start=1):
         trees[digest] = tree
         if number % SAVE_INTERVAL == 0 or number == len(missing):
-            _write(cache, trees)
+            _write_cache(cache, trees)
     return [trees[digest] for digest in digests]
 
 
@@ -108,13 +108,13 @@ def parse_batches(parser: Path, texts: Sequence[str], observer: Observer) -> Ite
     observer.finish()
 
 
-def _write(path: Path, trees: Mapping[str, ParsedWords]) -> None:
+def _write_cache(path: Path, trees: Mapping[str, ParsedWords]) -> None:
     """Write trees, by the hash of their texts, to the cache file `path`."""
     rows = {digest: [tree.text, tree.heads] for digest, tree in trees.items()}  # no word holds white space
     write_atomically(path, json.dumps(rows, ensure_ascii=False))
 
 
-def _read(path: Path) -> dict[str, ParsedWords]:
+def _read_cache(path: Path) -> dict[str, ParsedWords]:
     """Return the trees in the cache file `path` by the hash of their texts; none if the file is missing or damaged."""
     try:
         rows = json.loads(path.read_bytes())

@@ -46,16 +46,14 @@ from lemma.tasks.registry import PARSING, DataArgs
 
 
 class ParsingTask(Task):
-    """Prediction of the head and the relation of every word of a sentence."""
+    """Prediction of the head word and the relation of every word of a sentence."""
 
     info = PARSING
     trained_on = "trees"
+    note_prefix = "skipped in "
 
-    def load(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
-        """Return the splits of a treebank.
-
-        Before training, check that validation trees have relations to be learned.
-        """
+    def _read(self, data: TreebankSpec, context: LoadContext) -> Splits[Trees]:
+        """Return the splits of a treebank; before training, check that validation trees have known relations."""
         model = context.model
         if not isinstance(model, Parser):
             raise SpecError(f"a model of the family {model.family} learns text, not trees. Use the family parser.")
@@ -66,17 +64,16 @@ class ParsingTask(Task):
             lexicon=context.vocabulary,
             progress=context.progress,
         )
-        for message in (*(f"skipped in {note}" for note in trees.notes), *trees.overlaps):
-            context.observer.log(message)
         if context.vocabulary is None:
             check_relations(trees)
         return trees
 
     def _check_settings(self, settings: Mapping[str, Any]) -> None:
+        """Raise InputError if the setting `limit` is below 1."""
         read_limit(settings)
 
     def _load_other(self, run: Run, args: DataArgs, split: str | None, observer: Observer) -> Splits[Trees]:
-        """Return trees to evaluate on as one split: of files named as splits, else of a treebank, folder or file."""
+        """Return the trees in `args` to evaluate on, as one split: of files named as splits, else of a treebank."""
         context = LoadContext.of_run(run, observer, run.path, split)
         files = {name: args.settings[name] for name in ("validation", "test") if name in args.settings}
         if not files:
@@ -84,20 +81,23 @@ class ParsingTask(Task):
         trees = self.load(TreebankSpec(treebank=args.name, **files), context)
         return trees.select(split or ("test" if "test" in files else "validation"))
 
-    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> "TreeBatches":
-        return TreeBatches(examples, recipe, worker)
+    def batches(self, model: Any, examples: Trees, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Return batches of sentences of similar length."""
+        return ExampleBatches(examples, recipe, worker, lambda targets: targets[..., 0])  # the heads, −1 at padding
 
     def loss(self, model: ParserModel, recipe: Recipe, batches: Any = None) -> "ParsingLoss":
+        """Return the parser with the loss of its arcs, and with the attention loss if its weight is not 0."""
         return ParsingLoss(model)
 
     def validate(self, model: ParserModel, data: Splits[Trees], recipe: Recipe) -> "ParsingScore":
+        """Return the attachment scores on the validation trees."""
         check_relations(data)
         return score_parser(model, data.tokenizer, data.item("validation").sentences)
 
     def score(
         self, run: Run, data: Splits[Trees], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "ParsingScore":
-        """Return the score of a parser's trees against those of a split."""
+        """Return the attachment scores of a parser on a split; the setting `limit` is the number of sentences."""
         trees = data.select(split) if len(data.split_names) > 1 else data
         gold = trees.item(split).sentences[: read_limit(settings)]
         protocol = {"model": run.lexicon.description, **tree_protocol(trees)}
@@ -130,14 +130,6 @@ def tree_protocol(trees: Splits[Trees]) -> dict[str, Any]:
     return {**entries, **split_protocol(trees, trees.split_names[0])}
 
 
-class TreeBatches(ExampleBatches):
-    """Batches of sentences with their trees."""
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return the head of each word, negative at padding."""
-        return targets[..., 0]  # the head of each word
-
-
 # Loss
 
 TreeTargets = Int[Tensor, "batch words two"]
@@ -157,10 +149,10 @@ def arc_loss(scores: RelationScores, targets: TreeTargets) -> Float[Tensor, ""]:
 def attention_loss(
     scores: RelationScores, null: Float[Tensor, " relations"], targets: TreeTargets
 ) -> Float[Tensor, ""]:
-    """Return B1's loss: the mean over the words of −Σ_r log α_r on the right positions.
+    """Return the mean over the words of −Σ_r log α_r on the right positions, the attention loss of problem B1.
 
-    From each head word, the head of a relation should attend evenly to the dependents, or to the null position if there
-    are none.
+    From each head word, the attention head of relation r should attend evenly to the dependents, or to the null
+    position if there are none; `null` are the logits of that position.
     """
     mask = targets[..., 0] >= 0
     log_weights = log_attention(scores, null, mask)
@@ -175,7 +167,7 @@ def attention_targets(
 ) -> Float[Tensor, "batch relations head_words null_and_dependents"]:
     """Return the right attention: 1/n on each of a head word's n dependents, 1 on the null position if n = 0.
 
-    For "I prefer the morning flight through Denver" the head `dobj` from `prefer` is 1 on `flight`, else 0.
+    For "I prefer the morning flight through Denver", `dobj` attends from `prefer` with 1 to `flight`, else with 0.
     """
     batch, words, _ = targets.shape
     weights = torch.zeros(batch, relations, words + 1, words + 1, device=targets.device)
@@ -188,7 +180,7 @@ def attention_targets(
 
 
 class ParsingLoss(TaskLoss):
-    """A parser and its objective: the cross-entropy of the arcs and B1's attention loss."""
+    """A parser with its objective: the cross-entropy of the arcs, plus the weighted attention loss of problem B1."""
 
     def __init__(self, model: ParserModel) -> None:
         super().__init__()
@@ -199,14 +191,15 @@ class ParsingLoss(TaskLoss):
     def forward(
         self, rows: Int[Tensor, "rows positions columns"], targets: Int[Tensor, "rows words two"], state: Any = None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`: objective, arc loss and attention loss, no state."""
         encoded = self.model.encode(rows)
         step = max(1, MAX_SCORES // (self.model.spec.relations * encoded.shape[1] ** 2))
         if step >= len(encoded):
-            loss, attention = self._terms(encoded, targets)
+            loss, attention = self._compute_terms(encoded, targets)
         else:  # the scores do not fit in memory: they are computed in parts, and again for backward
             means, counts = [], []
             for part in zip(encoded.split(step), targets.split(step), strict=True):
-                means.append(torch.stack(checkpoint(self._terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
+                means.append(torch.stack(checkpoint(self._compute_terms, *part, use_reentrant=False)))  # pyright: ignore[reportArgumentType]
                 counts.append((part[1] >= 0).sum((0, 1)).flip(0))  # words with a relation, words
             terms, words = torch.stack(means), torch.stack(counts)
             loss, attention = ((terms * words).sum(0) / words.sum(0).clamp(min=1)).unbind()
@@ -214,10 +207,10 @@ class ParsingLoss(TaskLoss):
             return loss + 0.0 * self.model.heads.null.sum(), (loss,), None
         return loss + self.weight * attention, (loss, attention), None
 
-    def _terms(
+    def _compute_terms(
         self, encoded: Float[Tensor, "rows positions width"], targets: TreeTargets
     ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-        """Return the arc loss and the attention loss of encoded sentences; the latter 0 if its weight is 0."""
+        """Return (arc loss, attention loss) of encoded sentences; the attention loss is 0 if its weight is 0."""
         scores = self.model.heads(encoded).float()
         loss = arc_loss(scores, targets)
         return loss, attention_loss(scores, self.model.heads.null, targets) if self.weight else torch.zeros_like(loss)
@@ -232,24 +225,17 @@ Direction = Literal["to the head word", "to the dependent"]
 
 @dataclass(frozen=True)
 class RelationFinding:
-    """The attention head that finds a relation best, next to baselines; accuracies in per cent (Clark et al. 2019).
-
-    Attributes:
-        head: Name of the head, or `none` where no head ever finds the relation.
-        offset: The fixed distance to the other word that is right most often.
-        untrained: Accuracy of the best head of a model of the same spec with random weights.
-        shuffled: Accuracy of the best head when each word's attention is permuted among the words it may see.
-    """
+    """The attention head that finds a relation best, next to baselines; accuracies in per cent (Clark et al. 2019)."""
 
     relation: str
     direction: Direction
     count: int
-    head: str
+    head: str  # name of the head, or `none` where no head ever finds the relation
     accuracy: float
-    offset: int
+    offset: int  # the fixed distance to the other word that is right most often
     offset_accuracy: float
-    untrained: float | None = None
-    shuffled: float | None = None
+    untrained: float | None = None  # accuracy of the best head of a model of the same spec with random weights
+    shuffled: float | None = None  # accuracy with the attention of each word permuted
 
     def __str__(self) -> str:
         baselines = [f"offset {self.offset:+d} {self.offset_accuracy:5.1f}"]
@@ -261,27 +247,17 @@ class RelationFinding:
 
 @dataclass(frozen=True)
 class RelationScore:
-    """Score of one relation, in per cent.
-
-    Attributes:
-        count: Words that have the relation.
-        guessed: Words that were assigned the relation.
-        correct: Words with the right head and relation.
-        attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
-    """
+    """Score of one dependency relation, in per cent."""
 
     relation: str
-    count: int
-    guessed: int
-    correct: int
-    attended: float | None = None
+    count: int  # words that have the relation
+    guessed: int  # words that were assigned the relation
+    correct: int  # words with the right head and relation
+    attended: float | None = None  # how often a parser's attention is on a right dependent (B1)
 
     @property
     def recall(self) -> float | None:
-        """Per cent of the words with this gold relation whose head and relation are predicted.
-
-        None without such words.
-        """
+        """Per cent of words with this gold relation whose head and relation are predicted; None without any."""
         return 100 * self.correct / self.count if self.count else None
 
     @property
@@ -298,38 +274,31 @@ class RelationScore:
 
 @dataclass(frozen=True)
 class ParsingScore(Score):
-    """Attachment scores in per cent, by relation, next to baselines.
-
-    Attributes:
-        las: None where trees have no relations.
-        uas_without_punctuation: None where all words are punctuation.
-        uuas: Per cent of the arcs between words that are there in either direction, for trees without relations.
-        loss: Nats/word of the joint (head, relation); None for trees without probabilities.
-        attended: How often the attention of a parser's head is on a right dependent, from words that have one (B1).
-        findings: The attention head that finds each relation best, for trees from attention.
-    """
+    """Attachment scores (UAS, LAS) in per cent, in total and by relation, next to baselines."""
 
     title = "Trees"
 
     sentences: int
     words: int
     uas: float
-    las: float | None
-    uas_without_punctuation: float | None
+    las: float | None  # None where trees have no relations
+    uas_without_punctuation: float | None  # None where all words are punctuation
     las_without_punctuation: float | None
     relations: tuple[RelationScore, ...]
     baselines: Mapping[str, float]
     protocol: Mapping[str, Any]
-    uuas: float | None = None
-    loss: float | None = None
-    attended: float | None = None
-    findings: tuple[RelationFinding, ...] = ()
+    uuas: float | None = None  # per cent of arcs found in either direction, for trees without relations
+    loss: float | None = None  # nats/word of the joint (head, relation); None for trees without probabilities
+    attended: float | None = None  # how often a parser's attention is on a right dependent (B1)
+    findings: tuple[RelationFinding, ...] = ()  # the best attention head of each relation
 
     @property
     def figures(self) -> dict[str, float]:
+        """UAS and, for labelled trees, LAS by name, in per cent."""
         return {"uas": self.uas} | ({"las": self.las} if self.las is not None else {})
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: attachment scores, scores by relation, baselines, protocol."""
         values: dict[str, Any] = {"uas": self.uas, "las": self.las}
         values |= {"uuas": self.uuas} if self.las is None else {}
         values["without_punctuation"] = {name: getattr(self, f"{name}_without_punctuation") for name in ("uas", "las")}
@@ -344,6 +313,7 @@ class ParsingScore(Score):
         return wrap_lines("\n".join([*lines, *self._table()]))
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: attachment scores, baselines, protocol."""
         lines = [("UAS", f"{self.uas:.2f} %  ({_percent(self.uas_without_punctuation)} without punctuation)")]
         if self.las is not None:
             lines.append(("LAS", f"{self.las:.2f} %  ({_percent(self.las_without_punctuation)} without punctuation)"))
@@ -356,7 +326,7 @@ class ParsingScore(Score):
         return lines + protocol_values(self.protocol)
 
     def _table(self) -> list[str]:
-        """Return the lines of the table of scores by relation, or of the best attention heads."""
+        """Return the lines of the table of scores by relation or, for unlabelled trees, of the best attention heads."""
         if self.las is None:
             return [BEST_HEADS, *map(str, self.findings)] if self.findings else []
         head = f"{'relation':<14}{'count':>7}{'recall':>9}{'precision':>11}"
@@ -398,7 +368,7 @@ def score_trees(
     attached = [head == right for head, right in zip(heads, gold_heads, strict=True)]
     pairs = zip(attached, relations, gold_relations, strict=True)
     correct = [is_attached and relation == right for is_attached, relation, right in pairs]
-    is_word = [not is_mark for sentence in gold for is_mark in sentence.is_punctuation()]
+    is_word = [not is_mark for sentence in gold for is_mark in sentence.punctuation_mask()]
 
     def percent(hits: Sequence[bool]) -> float | None:
         return 100 * sum(hits) / len(hits) if hits else None

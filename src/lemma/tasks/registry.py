@@ -22,50 +22,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """Names, options and wording of a task.
-
-    Attributes:
-        name: Name of the task.
-        path: The class of the task, as `module:class`; it is imported when a model is trained or evaluated.
-        option: Option, and field of the data spec, that names the data: "text", "labels", …
-        example: Value of the option for messages.
-        trains_on: The kind of data for messages: "labelled texts".
-        data_spec: Class of the data spec.
-        names: Data sets that are known by name.
-        takes_several: Whether the option takes several names.
-        settings: Further settings of the option, such as "source_column".
-        file_settings: Those of the settings that name files.
-        evaluation_settings: Settings of `evaluate`.
-        no_effect: Settings of `evaluate` that make no sense here, each with the reason.
-        splits_other_data: Whether `evaluate` takes a split of data other than the run's.
-        unit: Unit of the loss.
-        has_perplexity: Whether perplexities of different models can be compared.
-        counts: Unit of training throughput.
-        answers: Answer to a text: "prompt" (continues it), "translation" or "class"; None if it has no answer.
-        text_checks: Whether warnings about text apply: too many epochs, validation far better than training.
-        no_penalties: Reason why the attention penalties do not apply; None where they do.
-        adaptation_batch: Default batch of an adaptation.
-    """
+    """Names, command-line options and wording of a task, known without importing the task."""
 
     name: str
-    path: str
-    option: str
-    example: str
-    trains_on: str
+    path: str  # the class of the task, as `module:class`; it is imported when a model is trained or evaluated
+    option: str  # option, and field of the data spec, that names the data: "text", "labels", …
+    example: str  # value of the option for messages
+    trains_on: str  # the kind of data for messages: "labelled texts"
     data_spec: type[Any]
-    names: Collection[str] = ()
-    takes_several: bool = False
-    settings: tuple[str, ...] = ()
-    file_settings: tuple[str, ...] = ()
-    evaluation_settings: tuple[str, ...] = ()
-    no_effect: Mapping[str, str] = field(default_factory=dict)
-    splits_other_data: bool = False
-    unit: str = "nats/token"
-    has_perplexity: bool = True
-    counts: str = "tokens"
-    answers: str | None = None
-    text_checks: bool = True
-    no_penalties: str | None = None
+    names: Collection[str] = ()  # data sets that are known by name
+    takes_several: bool = False  # whether the option takes several names
+    settings: tuple[str, ...] = ()  # further settings of the option, such as "source_column"
+    file_settings: tuple[str, ...] = ()  # those of the settings that name files
+    evaluation_settings: tuple[str, ...] = ()  # settings of `evaluate`
+    no_effect: Mapping[str, str] = field(default_factory=dict)  # settings of `evaluate`, and why they make no sense
+    splits_other_data: bool = False  # whether `evaluate` takes a split of data other than the run's
+    unit: str = "nats/token"  # of the loss
+    has_perplexity: bool = True  # whether perplexities of different models can be compared
+    counts: str = "tokens"  # unit of training throughput
+    answers: str | None = None  # "prompt", "translation" or "class"; None if texts have no answer
+    text_checks: bool = True  # whether warnings about text apply: too many epochs, validation far better than training
+    no_penalties: str | None = None  # reason why the attention penalties do not apply; None where they do
     adaptation_batch: int = 32
 
 
@@ -228,17 +205,11 @@ def task_for(spec: ModelSpec | type[ModelSpec]) -> "Task":
 
 @dataclass(frozen=True)
 class DataArgs:
-    """Data that a person named: of one kind at most, with the settings of that kind.
+    """Data that the user named, of at most one kind, with the settings of that kind."""
 
-    Attributes:
-        info: The first task for this kind of data; None if no data are named.
-        name: Name of a data set, or the absolute path of a file; a list of them for text.
-        settings: Fields of the data spec, such as `source` for `source_column`.
-    """
-
-    info: TaskInfo | None = None
-    name: Any = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    info: TaskInfo | None = None  # the first task for this kind of data; None if no data are named
+    name: Any = None  # name of a data set, or the absolute path of a file; a list of them for text
+    settings: Mapping[str, Any] = field(default_factory=dict)  # fields of the data spec, such as `source`
 
     @property
     def option(self) -> str | None:
@@ -246,7 +217,7 @@ class DataArgs:
         return self.info.option if self.info else None
 
     def spec(self, choice: Choice) -> AnyDataSpec:
-        """Return the data spec of these arguments for a choice of model."""
+        """Return the data spec of these arguments for a choice of model; raise SpecError if no data are named."""
         if self.info is None:
             raise SpecError(
                 "nothing to learn from is given: text, a treebank for a parser, pairs of texts, labels, images or a "
@@ -256,9 +227,9 @@ class DataArgs:
 
 
 def data_args(arguments: Mapping[str, Any]) -> DataArgs:
-    """Return the data arguments among `arguments`.
+    """Return the data that `arguments` (option → value) name; other arguments are ignored.
 
-    Raise an error for two kinds of data, or settings of another kind.
+    Raise SpecError for two kinds of data, or settings of another kind.
     """
     arguments = {name: value for name, value in arguments.items() if value is not None}
     options = [option for option in TASKS_BY_OPTION if option in arguments]
@@ -310,7 +281,7 @@ def absolute_path(name: Any, names: Collection[str] = ()) -> str:
 
 
 def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
-    """Return the sorted files that match a pattern such as shard-*.txt.gz; [name] if it is no pattern."""
+    """Return the sorted files that match a pattern such as shard-*.txt.gz; [name] if it is a file or in `names`."""
     text = str(name)
     if text in names or not any(sign in text for sign in "*?[") or exists(Path(text)):
         return [text]
@@ -321,7 +292,7 @@ def _expand_pattern(name: Any, names: Collection[str]) -> list[str]:
 
 
 def check_epochs(epochs: Any, settings: Mapping[str, Any]) -> None:
-    """Raise SpecError if `epochs` is not a number above 0, or `settings` has steps too."""
+    """Raise SpecError if `epochs` is not a number above 0, or `settings` has `steps` too."""
     if epochs is None:
         return
     if isinstance(epochs, bool) or not isinstance(epochs, Real) or not 0 < float(epochs) < math.inf:

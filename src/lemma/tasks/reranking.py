@@ -17,12 +17,12 @@ from lemma.data.splits import Splits
 from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.dual_encoder import CrossAttentionModel, DualEncoderModel, ImageTextPairs, embed_images, embed_texts
 from lemma.report.progress import Observer
-from lemma.report.result import Block, to_plain
+from lemma.report.result import Block, Table, to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values
 from lemma.runs.folder import RunFolder
 from lemma.runs.load import Run, load
 from lemma.spec.recipe import Recipe
-from lemma.tasks.base import LossTerms, Score, TaskLoss, check_penalties, data_protocol
+from lemma.tasks.base import LossTerms, TaskLoss, data_protocol
 from lemma.tasks.image_text import ImageTextLogits, ImageTextMask, ImageTextTask, check_batch, equal_rows
 from lemma.tasks.registry import RERANKING
 from lemma.tasks.retrieval_score import (
@@ -42,21 +42,22 @@ VALIDATION_IMAGES = 1000  # images that a validation scores at most, since cross
 
 
 class RerankingTask(ImageTextTask):
-    """Re-ranking of a dual encoder's best candidates by cross-attention."""
+    """Re-ranking of the best candidates of a dual encoder by cross-attention."""
 
     info = RERANKING
 
     def loss(self, model: CrossAttentionModel, recipe: Recipe, batches: Any = None) -> "RerankingLoss":
-        check_penalties(self, recipe)
+        """Return the re-ranker with its loss."""
         return RerankingLoss(model, recipe)
 
     def validate(self, model: CrossAttentionModel, data: Splits[CaptionedImages], recipe: Recipe) -> "RerankingScore":
+        """Return the score of re-ranking on some of the validation images."""
         return score_reranker(model, sample_images(data.item("validation"), VALIDATION_IMAGES), samples=0)
 
     def score(
         self, run: Run, data: Splits[CaptionedImages], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "RerankingScore":
-        """Return the score of re-ranking, next to that of the dual encoder alone."""
+        """Return the score of re-ranking on a split, next to that of the dual encoder alone."""
         model = run.require(CrossAttentionModel, "a re-ranker")
         base = None
         if run.adaptation is not None and run.adaptation.method.kind != "frozen":  # the towers have changed since
@@ -65,11 +66,12 @@ class RerankingTask(ImageTextTask):
         return score_reranker(model, data.item(split), base=base, protocol=data_protocol(data, split))
 
     def samples(self, model: CrossAttentionModel, data: Splits[CaptionedImages]) -> list[str]:
+        """Return lines `image → caption`, retrieved by the dual encoder inside."""
         return super().samples(model.towers, data)
 
 
 def sample_images(examples: CaptionedImages, number: int) -> CaptionedImages:
-    """Return at most `number` of the images with all their captions, always the same ones."""
+    """Return at most `number` of the images with all their captions, the same ones at each call."""
     num_images = len(examples.caption_bounds) - 1
     if num_images <= number:
         return examples
@@ -92,7 +94,7 @@ def score_reranker(
     protocol: Mapping[str, Any] | None = None,
     samples: int = 1000,
 ) -> "RerankingScore":
-    """Return a re-ranker's score both ways, next to that of the dual encoder `base`, or of its own towers."""
+    """Return a re-ranker's score both ways, next to that of the dual encoder `base`, by default the one inside it."""
 
     def dual_scores(towers: DualEncoderModel) -> PairScores:
         return vector_scores(embed_images(towers, examples.pixels), embed_texts(towers, examples.rows))
@@ -114,15 +116,10 @@ MAX_PAIR_ELEMENTS = 1 << 25  # elements of the hidden states of pairs read toget
 
 
 class Candidates(NamedTuple):
-    """Pairs to re-rank.
+    """Masks of the image–text pairs to re-rank."""
 
-    Attributes:
-        texts: In each row, the texts among which the image's own text is to be found.
-        images: In each column, the images among which the text's own image is to be found.
-    """
-
-    texts: ImageTextMask
-    images: ImageTextMask
+    texts: ImageTextMask  # in each row, the texts among which the image's own text is to be found
+    images: ImageTextMask  # in each column, the images among which the text's own image is to be found
 
     @property
     def either(self) -> ImageTextMask:
@@ -150,7 +147,7 @@ def select_candidates(logits: ImageTextLogits, number: int, duplicates: ImageTex
 
 
 def _top_k_mask(similarities: Float[Tensor, "queries candidates"], number: int) -> Bool[Tensor, "queries candidates"]:
-    """Return True for each query's `number` most similar candidates."""
+    """Return a mask that is True for each query's `number` most similar candidates."""
     best = similarities.topk(min(number, similarities.shape[1]), dim=1).indices
     return torch.zeros_like(similarities, dtype=torch.bool).scatter_(1, best, True)
 
@@ -168,7 +165,7 @@ def reranking_loss(logits: ImageTextLogits, candidates: Candidates) -> Float[Ten
 
 
 class RerankingLoss(TaskLoss):
-    """A re-ranker and its loss: each image finds its text among the dual encoder's k best of the batch, and vice versa.
+    """A re-ranker with its loss: each image finds its text among the dual encoder's k best of the batch and vice versa.
 
     With several processes, each has its candidates among its own rows.
     """
@@ -183,6 +180,7 @@ class RerankingLoss(TaskLoss):
     def forward(
         self, images: Shaped[Tensor, "rows 3 side side"], tokens: Int[Tensor, "rows time"], state: Any = None
     ) -> LossTerms:
+        """Return the loss of a batch as `LossTerms`: loss, no state."""
         logits, candidates = self.logits(images, tokens)
         loss = reranking_loss(logits, candidates)
         return loss, (loss,), None
@@ -190,7 +188,7 @@ class RerankingLoss(TaskLoss):
     def logits(
         self, images: Shaped[Tensor, "rows 3 side side"], tokens: Int[Tensor, "rows time"]
     ) -> tuple[Float[Tensor, "rows rows"], Candidates]:
-        """Return the dual encoder's logits of all pairs, those of candidates corrected; and the candidates."""
+        """Return the logits of all pairs, and the candidates, whose logits the re-ranker has corrected."""
         towers, mask = self.model.towers, tokens >= 0
         patches, words = towers.patches(images), towers.words(tokens)
         image_vectors, text_vectors = towers.project_image(patches).float(), towers.project_text(words, mask).float()
@@ -213,22 +211,15 @@ class RerankingLoss(TaskLoss):
 
 @dataclass(frozen=True)
 class RerankingGain:
-    """Gain of re-ranking in one direction; fractions from 0 to 1.
+    """Gain of re-ranking in one direction; fractions from 0 to 1."""
 
-    Attributes:
-        recall: Recall at 1 after re-ranking minus before, by a paired bootstrap.
-        better: Queries whose relevant candidate is first only after re-ranking.
-        worse: Queries whose relevant candidate is first only before.
-        ceiling: Fraction of the queries with a relevant candidate to re-rank: the upper bound of recall at 1.
-    """
-
-    recall: Estimate
-    better: int
-    worse: int
-    ceiling: float
+    recall: Estimate  # recall at 1 after re-ranking minus before, by a paired bootstrap
+    better: int  # queries whose relevant candidate is first only after re-ranking
+    worse: int  # queries whose relevant candidate is first only before
+    ceiling: float  # fraction of the queries with a relevant candidate to re-rank: the upper bound of recall at 1
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name; `interval` is the confidence interval of the recall."""
+        """Return the JSON values: recall and its interval, and the other fields."""
         values = {"recall_at_1": self.recall.value, "interval": self.recall.interval}
         return {**values, "better": self.better, "worse": self.worse, "ceiling": self.ceiling}
 
@@ -239,38 +230,39 @@ class RerankingGain:
 
 
 @dataclass(frozen=True)
-class RerankingScore(Score):
-    """Recall after re-ranking in both directions, next to that of the dual encoder alone."""
+class RerankingScore(RetrievalScore):
+    """Recall after re-ranking in both directions, next to that of the dual encoder alone.
+
+    The loss is the mean over both directions of −log p(relevant item) among the candidates, in nats.
+    """
 
     title = "Re-ranking"
 
-    score: RetrievalScore
     candidates: int  # number of candidates that are re-ranked
     image_to_text: RerankingGain
     text_to_image: RerankingGain
 
     @property
-    def loss(self) -> float:
-        """Mean over both directions of −log p(relevant item) among the candidates, in nats."""
-        return self.score.loss
-
-    @property
     def figures(self) -> dict[str, float]:
+        """Recall at 1 and 10 and the gain in recall at 1, each the mean of both directions, from 0 to 1."""
         gain = (self.image_to_text.recall.value + self.text_to_image.recall.value) / 2
-        return {**self.score.figures, "gain_at_1": gain}
+        return {**super().figures, "gain_at_1": gain}
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values of the retrieval score, with the gains and the number of candidates."""
         gains = {"image_to_text": self.image_to_text, "text_to_image": self.text_to_image}
-        return to_plain({**self.score.to_dict(), "candidates": self.candidates, "gain": gains})
+        return to_plain({**super().to_dict(), "candidates": self.candidates, "gain": gains})
 
     def __str__(self) -> str:
-        return f"{self.score}\n\n{format_named_values(self._lines())}"
+        return f"{super().__str__()}\n\n{format_named_values(self._gain_lines())}"
 
     def blocks(self) -> Iterator[Block]:
-        yield from self.score.blocks()
+        """Yield the blocks of the retrieval score, and a table of the gains."""
         yield from super().blocks()
+        yield Table(("", ""), self._gain_lines(), is_text=True)
 
-    def _lines(self) -> NamedValues:
+    def _gain_lines(self) -> NamedValues:
+        """Return (name, value) pairs for the table of gains in both directions."""
         lines = [("ranked again", f"the first {self.candidates} of the dual encoder")]
         for direction, gain in zip(DIRECTIONS, (self.image_to_text, self.text_to_image), strict=True):
             lines.append((f"gain, {direction}", f"{gain} in recall@1"))
@@ -286,7 +278,7 @@ PairScorer = Callable[[Indices, Indices], Float[np.ndarray, " pairs"]]
 
 @dataclass(frozen=True)
 class TopK:
-    """The best candidates of each query, and the logits that they are re-ordered by."""
+    """The best candidates of each query, and the re-ranker's logits, by which they are re-ordered."""
 
     indices: Int64[np.ndarray, "queries few"]
     logits: Float[np.ndarray, "queries few"]
@@ -294,7 +286,7 @@ class TopK:
     def rescore(
         self, scores_block: Float[np.ndarray, "queries candidates"], rows: slice
     ) -> Float[np.ndarray, "queries candidates"]:
-        """Return scores of the queries in `rows` in which their top candidates come first, in re-ranked order.
+        """Return the scores of the queries in `rows`, changed so that their top candidates come first, as re-ranked.
 
         >>> TopK(np.array([[2, 0]]), np.array([[1.0, 5.0]])).rescore(np.array([[3.0, 1.0, 4.0]]), slice(0, 1))
         array([[6., 1., 2.]])
@@ -308,10 +300,12 @@ class TopK:
         return scores
 
 
-def top_candidates(scores: RowScores, queries: int, candidates: int, number: int) -> Int64[np.ndarray, "queries few"]:
-    """Return the indices of each query's `number` candidates with the highest scores, best first; ties by index."""
-    blocks = row_blocks(queries, candidates)
-    return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :number] for rows in blocks])
+def top_candidates(
+    scores: RowScores, num_queries: int, num_candidates: int, k: int
+) -> Int64[np.ndarray, "queries few"]:
+    """Return the indices of each query's `k` candidates with the highest scores, best first; ties by index."""
+    blocks = row_blocks(num_queries, num_candidates)
+    return np.concatenate([np.argsort(-scores(rows), axis=1, kind="stable")[:, :k] for rows in blocks])
 
 
 def score_reranking(
@@ -325,9 +319,10 @@ def score_reranking(
     samples: int = 1000,
     seed: int = 0,
 ) -> RerankingScore:
-    """Return the score after re-ranking each query's best `number` candidates, next to `before`, or to `scores`.
+    """Return the score after re-ranking each query's `number` best candidates by `score_pairs`.
 
-    The loss is that of training: −log p of each text and its image among the irrelevant candidates, both directions.
+    Next to it is the score of `before`, by default of `scores`. The loss is that of training: −log p of each text and
+    its image among the irrelevant candidates, both directions.
     """
     directions, before = relevance.directions(), before or scores
     num_texts = len(relevance.owners)
@@ -374,12 +369,12 @@ def score_reranking(
     score = score_retrieval(
         after, relevance, loss=loss, protocol=protocol, baselines=baselines, samples=samples, seed=seed
     )
-    return RerankingScore(score, number, *gains)
+    return RerankingScore(**vars(score), candidates=number, image_to_text=gains[0], text_to_image=gains[1])
 
 
 @dataclass(frozen=True)
 class PairLogits:
-    """The logits that a re-ranker gives to pairs of these images and these texts (as tokens)."""
+    """Function that returns a re-ranker's logits of pairs of these images and texts, given their indices."""
 
     model: CrossAttentionModel
     pixels: UInt8[np.ndarray, "images channels side side"]
@@ -391,18 +386,13 @@ class PairLogits:
         towers = self.model.towers
         with measuring(self.model) as device:
             batch_size = max(1, tokens_per_batch(device) // towers.spec.grid**2)
-            order = np.argsort(images, kind="stable")  # pairs by image, whose patches are then computed once
-            image_ranks = np.unique(images[order], return_inverse=True)[1]
-            for first in range(0, int(image_ranks.max(initial=-1)) + 1, batch_size):
-                group = order[(image_ranks >= first) & (image_ranks < first + batch_size)]
-                group_images, image_index = np.unique(images[group], return_inverse=True)
-                pixels = np.ascontiguousarray(self.pixels[group_images])
-                patches = towers.patches(torch.from_numpy(pixels).to(device))
-                for start in range(0, len(group), batch_size):
-                    batch = slice(start, start + batch_size)
-                    batch_texts, text_index = np.unique(texts[group[batch]], return_inverse=True)
-                    tokens = torch.from_numpy(self.rows.pad(batch_texts)).to(device)
-                    indices = (torch.from_numpy(index).to(device) for index in (image_index[batch], text_index))
-                    logits = self.model.logits(patches, towers.words(tokens), tokens >= 0, ImageTextPairs(*indices))
-                    result[group[batch]] = logits.double().cpu().numpy()
+            order = np.argsort(images, kind="stable")  # by image: the patches of one are computed for all its pairs
+            for batch in np.split(order, range(batch_size, len(order), batch_size)):
+                batch_images, image_index = np.unique(images[batch], return_inverse=True)
+                batch_texts, text_index = np.unique(texts[batch], return_inverse=True)
+                pixels = torch.from_numpy(np.ascontiguousarray(self.pixels[batch_images])).to(device)
+                tokens = torch.from_numpy(self.rows.pad(batch_texts)).to(device)
+                patches, words = towers.patches(pixels), towers.words(tokens)
+                pairs = ImageTextPairs(*(torch.from_numpy(index).to(device) for index in (image_index, text_index)))
+                result[batch] = self.model.logits(patches, words, tokens >= 0, pairs).double().cpu().numpy()
         return result

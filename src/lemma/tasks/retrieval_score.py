@@ -26,7 +26,7 @@ RowScores = Callable[[slice], Any]
 
 
 class PairScores(NamedTuple):
-    """Similarities of all images and all texts, a block of rows at a time."""
+    """Similarities of all images and all texts, computed for a block of rows at a time."""
 
     of_images: RowScores  # scores of all texts for some images
     of_texts: RowScores  # scores of all images for some texts
@@ -39,7 +39,7 @@ def vector_scores(images: Float[np.ndarray, "images shared"], texts: Float[np.nd
 
 @dataclass(frozen=True)
 class Relevance:
-    """Relevance of texts for images, and vice versa."""
+    """Relevance of texts for images and of images for texts, as matrices of True and False."""
 
     owners: Int64[np.ndarray, " texts"]  # index of the image that owns each text
     text_ids: Int64[np.ndarray, " texts"]  # equal texts have equal ids
@@ -51,7 +51,7 @@ class Relevance:
         return cls(examples.image_indices, text_ids.astype(np.int64))
 
     def directions(self) -> tuple[tuple[RowScores, Int64[np.ndarray, " queries"], int], ...]:
-        """Return for image → text and text → image: relevance by rows, image of each query, number of candidates."""
+        """Return, for image → text and text → image: (relevance by rows, image of each query, number of candidates)."""
         image_to_text = self.of_images, np.arange(self.images), len(self.owners)
         return image_to_text, (self.of_texts, self.owners, self.images)
 
@@ -68,7 +68,7 @@ class Relevance:
         return has_text[:, self.text_ids]
 
     def of_texts(self, rows: slice) -> np.ndarray:
-        """Return a matrix for the texts in `rows`: True at all images that have this text or an equal one."""
+        """Return a matrix (texts in `rows`) × images: True at all images that have this text or an equal one."""
         is_relevant = np.zeros((rows.stop - rows.start, self.images), dtype=bool)
         queries, texts = np.nonzero(self.text_ids[rows, None] == self.text_ids)
         is_relevant[queries, self.owners[texts]] = True
@@ -79,17 +79,11 @@ BLOCK_SCORES = 1 << 22  # scores that are computed at once
 
 
 class Ranks(NamedTuple):
-    """Position of the best relevant candidate of each query.
+    """Rank of the best relevant candidate of each query, as counts of the candidates before it and tied with it."""
 
-    Attributes:
-        num_higher: Irrelevant candidates with a higher score.
-        num_tied: Irrelevant candidates with the same score.
-        num_relevant: Relevant candidates with the same score, itself included.
-    """
-
-    num_higher: Int[np.ndarray, " queries"]
-    num_tied: Int[np.ndarray, " queries"]
-    num_relevant: Int[np.ndarray, " queries"]
+    num_higher: Int[np.ndarray, " queries"]  # irrelevant candidates with a higher score
+    num_tied: Int[np.ndarray, " queries"]  # irrelevant candidates with the same score
+    num_relevant: Int[np.ndarray, " queries"]  # relevant candidates with the same score, itself included
 
     def mean_ranks(self) -> Float[np.ndarray, " queries"]:
         """Return each query's rank of its best relevant candidate, averaged over all orders of ties; 1 is the best."""
@@ -124,10 +118,10 @@ def rank_relevant(scores: Block, is_relevant: Bool[np.ndarray, "queries candidat
     return Ranks((scores > best).sum(1), (is_tied & ~is_relevant).sum(1), (is_tied & is_relevant).sum(1))
 
 
-def row_blocks(rows: int, columns: int) -> Iterator[slice]:
-    """Yield slices of `rows` rows, so that each block of `columns` columns has about `BLOCK_SCORES` scores."""
-    size = max(1, BLOCK_SCORES // max(1, columns))
-    return (slice(start, min(rows, start + size)) for start in range(0, max(rows, 1), size))
+def row_blocks(num_rows: int, num_columns: int) -> Iterator[slice]:
+    """Yield slices that cover `num_rows` rows of a score matrix, in blocks of about `BLOCK_SCORES` scores."""
+    size = max(1, BLOCK_SCORES // max(1, num_columns))
+    return (slice(start, min(num_rows, start + size)) for start in range(0, max(num_rows, 1), size))
 
 
 Pixels = UInt8[np.ndarray, "images channels side side"]
@@ -149,27 +143,27 @@ class NearestPixel:
     training_ids: Int64[np.ndarray, " captions"]
 
     def of_images(self, rows: slice) -> Float[np.ndarray, "images texts"]:
-        """Return the scores of the images in `rows` with all texts."""
-        return -self._nearest(rows, self.text_ids)
+        """Return the similarities of the images in `rows` with all texts."""
+        return -self._distances(rows, self.text_ids)
 
     def of_texts(self, rows: slice) -> Float[np.ndarray, "texts images"]:
-        """Return the scores of the texts in `rows` with all images."""
-        return -self._nearest(slice(0, len(self.pixels)), self.text_ids[rows]).T
+        """Return the similarities of the texts in `rows` with all images."""
+        return -self._distances(slice(0, len(self.pixels)), self.text_ids[rows]).T
 
-    def count_training_images(self) -> int:
+    def count_seen_in_training(self) -> int:
         """Return how many of the scored images equal a training image, pixel for pixel."""
         return int(np.isin(self._hashes[0], self._hashes[1]).sum())
 
     @cached_property
     def _hashes(self) -> list[np.ndarray]:
-        """64-bit hashes of each scored image, and of each training image."""
+        """Two arrays of 64-bit hashes: of the scored images, and of the training images."""
         result = []
         for pixels in (self.pixels, self.training_pixels):
             hashes = (blake2b(np.ascontiguousarray(image).tobytes(), digest_size=8).digest() for image in pixels)
             result.append(np.frombuffer(b"".join(hashes), dtype="<u8"))
         return result
 
-    def _nearest(self, rows: slice, text_ids: Int64[np.ndarray, " texts"]) -> Float[np.ndarray, "images texts"]:
+    def _distances(self, rows: slice, text_ids: Int64[np.ndarray, " texts"]) -> Float[np.ndarray, "images texts"]:
         """Return squared pixel distances of the images in `rows` to the nearest training image with each text."""
         distinct, inverse = np.unique(text_ids, return_inverse=True)
         nearest = np.full((rows.stop - rows.start, len(distinct)), np.inf, dtype=np.float32)
@@ -195,7 +189,7 @@ class NearestPixel:
 
 
 def _image_blocks(count: int, pixels: Pixels) -> Iterator[slice]:
-    """Yield slices of `count` images of about `PIXEL_BLOCK` values each."""
+    """Yield slices that cover `count` images, each of as many images as have about `PIXEL_BLOCK` values together."""
     size = min(MAX_BLOCK_IMAGES, max(1, PIXEL_BLOCK // int(np.prod(pixels.shape[1:]))))
     return (slice(start, min(count, start + size)) for start in range(0, count, size))
 
@@ -211,23 +205,17 @@ CUTOFFS = (1, 5, 10)  # of recall
 
 @dataclass(frozen=True)
 class DirectionScore:
-    """Score from images to texts, or from texts to images; fractions from 0 to 1.
-
-    Attributes:
-        recall: Fraction of the queries with a relevant candidate among the first 1, 5 and 10.
-        chance: The recall of candidates in random order.
-        chance_rank: The median rank of candidates in random order.
-    """
+    """Score from images to texts, or from texts to images; fractions from 0 to 1."""
 
     queries: int
     candidates: int
-    recall: Mapping[int, Estimate]
+    recall: Mapping[int, Estimate]  # fraction of the queries with a relevant candidate among the first 1, 5 and 10
     median_rank: Estimate
-    chance: Mapping[int, float]
-    chance_rank: float
+    chance: Mapping[int, float]  # the recall of candidates in random order
+    chance_rank: float  # the median rank of candidates in random order
 
     def to_dict(self) -> dict[str, Any]:
-        """Return recalls and median rank by name, with their intervals."""
+        """Return the JSON values: recalls, median rank, their intervals, and chance."""
         return {
             "queries": self.queries,
             "candidates": self.candidates,
@@ -250,7 +238,7 @@ class DirectionScores(NamedTuple):
     text_to_image: DirectionScore
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values of both directions by name."""
+        """Return the JSON values of each direction by its name."""
         return {name: direction.to_dict() for name, direction in self._asdict().items()}
 
 
@@ -269,10 +257,11 @@ class RetrievalScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Mean of both directions of each figure, by name."""
+        """Recall at 1 and 10 by name, each the mean of both directions, from 0 to 1."""
         return {f"recall_at_{n}": sum(direction.recall[n].value for direction in self.scores) / 2 for n in (1, 10)}
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: both directions, loss, numbers of images and texts, baselines, protocol."""
         names = ("loss", "images", "texts", "baselines", "protocol")
         return to_plain({**self.scores.to_dict(), **{name: getattr(self, name) for name in names}})
 
@@ -280,7 +269,7 @@ class RetrievalScore(Score):
         return "\n".join([*self._table(), "", format_named_values(self._lines())])
 
     def _table(self) -> list[str]:
-        """Return the lines of the table of recalls and median ranks, baselines below."""
+        """Return the lines of the table of recalls and median ranks, with chance and baselines below."""
 
         def row(name: str, recall: Iterable[float], rank: float) -> str:
             return f"{name:<20}" + "".join(f"{100 * value:>12.2f} %" for value in recall) + f"{rank:>14,.1f}".rstrip()
@@ -304,6 +293,7 @@ class RetrievalScore(Score):
         return lines
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: loss, numbers of images and texts, protocol."""
         return [
             ("loss", f"{self.loss:.4f} nats/pair"),
             ("images", f"{self.images:,}, all of them candidates for each text"),
@@ -347,8 +337,8 @@ def score_directions(
     return DirectionScores(*results)
 
 
-def chance_rank(num_relevant: Int[np.ndarray, " queries"], candidates: int) -> float:
-    """Return the median rank of the first relevant candidate in random order, over all queries.
+def chance_rank(num_relevant: Int[np.ndarray, " queries"], num_candidates: int) -> float:
+    """Return the median rank of the first relevant candidate in random order, if query i has `num_relevant[i]` of them.
 
     If r of n candidates are relevant, none is among the first j with probability C(n − r, j) / C(n, j).
 
@@ -356,9 +346,9 @@ def chance_rank(num_relevant: Int[np.ndarray, " queries"], candidates: int) -> f
     (10.5, 6.0)
     """
     numbers, counts = np.unique(num_relevant, return_counts=True)
-    ranks, later = np.arange(candidates), np.zeros(candidates)
+    ranks, later = np.arange(num_candidates), np.zeros(num_candidates)
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
-        misses = np.maximum(candidates - number - ranks, 0) / (candidates - ranks)
+        misses = np.maximum(num_candidates - number - ranks, 0) / (num_candidates - ranks)
         later += count / len(num_relevant) * np.cumprod(misses)  # at index j: the probability of a rank above j + 1
     lower, upper = (1 + int((later <= bound).argmax()) for bound in (0.5 + ROUNDING, 0.5 - ROUNDING))
     return (lower + upper) / 2
@@ -371,7 +361,7 @@ def bootstrap_ranks(
     samples: int,
     seed: int,
 ) -> tuple[Float[np.ndarray, "cutoffs samples"], Float[np.ndarray, " samples"]]:
-    """Return recalls and median ranks of bootstrap samples of images with their queries (`owners`: images)."""
+    """Return recalls and median ranks of bootstrap samples of images with their queries (`owners`: their images)."""
     random, images = np.random.default_rng(seed), int(owners.max()) + 1
     order = np.argsort(ranks, kind="stable")
     step = max(1, BOOTSTRAP_ELEMENTS // len(ranks))
@@ -397,7 +387,7 @@ def score_retrieval(
     samples: int = 1000,
     seed: int = 0,
 ) -> RetrievalScore:
-    """Return the retrieval score both ways, next to baselines: other similarities of the same images and texts."""
+    """Return the retrieval score both ways, next to baselines (name → other similarities of these images and texts)."""
     if not len(relevance.owners):
         raise InputError("no images to score. Give a folder or a split that holds some.")
     measure = partial(score_directions, relevance=relevance, samples=samples, seed=seed)

@@ -20,7 +20,6 @@ from lemma.models.base import measuring, tokens_per_batch
 from lemma.models.encoder_decoder import EncoderDecoderModel
 from lemma.optional import import_optional
 from lemma.report.progress import Observer
-from lemma.report.result import to_plain
 from lemma.report.statistics import Estimate, NamedValues, format_named_values, protocol_values
 from lemma.runs.load import Run
 from lemma.spec.data import PairsSpec
@@ -35,7 +34,6 @@ from lemma.tasks.base import (
     Task,
     Worker,
     data_protocol,
-    report_skipped,
 )
 from lemma.tasks.registry import TRANSLATION
 
@@ -46,23 +44,23 @@ BOOTSTRAP_SENTENCES = 4_000_000  # in all samples together: sacrebleu keeps the 
 
 
 class TranslationTask(Task):
-    """Translation by an encoder–decoder."""
+    """Translation of texts by an encoder–decoder."""
 
     info = TRANSLATION
 
-    def load(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
+    def _read(self, data: PairsSpec, context: LoadContext) -> Splits[TokenPairs]:
         """Return the splits of token pairs; pairs too long for the model are skipped."""
-        pairs = prepare_pairs(
+        return prepare_pairs(
             data,
             length=context.model.context,
             tokenizer=context.vocabulary,
             evaluation=context.is_evaluation,
             progress=context.progress,
         )
-        return report_skipped(pairs, context.observer)
 
-    def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> "PairBatches":
-        return PairBatches(examples, recipe, worker)
+    def batches(self, model: Any, examples: TokenPairs, recipe: Recipe, worker: Worker) -> ExampleBatches:
+        """Return batches of token pairs of similar length."""
+        return ExampleBatches(examples, recipe, worker, lambda targets: targets[:, 1:])  # all but the first, <start>
 
     def loss(self, model: EncoderDecoderModel, recipe: Recipe, batches: Any = None) -> SmoothedLoss:
         """Return the model with the cross-entropy of each target token, given the source and earlier target tokens."""
@@ -74,12 +72,13 @@ class TranslationTask(Task):
         return SmoothedLoss(model, recipe.label_smoothing, predict)
 
     def validate(self, model: EncoderDecoderModel, data: Splits[TokenPairs], recipe: Recipe) -> "PairsScore":
+        """Return the mean loss of the validation targets."""
         return score_pairs(model, data.item("validation"))
 
     def score(
         self, run: Run, data: Splits[TokenPairs], split: str, settings: Mapping[str, Any], observer: Observer
     ) -> "TranslationScore":
-        """Return BLEU and chrF of a split's translated sources against their targets."""
+        """Return BLEU and chrF of a split's translated sources; `settings` are fields of `Beam`, and `limit`."""
         beam = Beam(**{name: value for name, value in settings.items() if name != "limit"})
         limit = settings.get("limit")
         if limit is not None and (not isinstance(limit, int) or limit < 1):
@@ -98,18 +97,10 @@ class TranslationTask(Task):
         return score_translations(translations, list(references.values()), protocol)
 
     def samples(self, model: EncoderDecoderModel, data: Splits[TokenPairs]) -> list[str]:
-        """Return translations of the first validation sources."""
+        """Return the translations of the first validation sources."""
         sources = [pair.source for pair in data.item("validation").pairs[:NUM_SAMPLES]]
         translations = translate_texts(model, data.tokenizer, sources, Beam())
         return [f"{translation.source} → {translation.text}" for translation in translations]
-
-
-class PairBatches(ExampleBatches):
-    """Batches of sources and targets."""
-
-    def predicted_targets(self, targets: Any) -> Any:
-        """Return all target tokens but the first, <start>."""
-        return targets[:, 1:]  # all tokens but the first, <start>
 
 
 def teacher_forcing(
@@ -140,13 +131,16 @@ class TranslationScore(Score):
 
     @property
     def figures(self) -> dict[str, float]:
+        """BLEU and chrF by name, from 0 to 100."""
         return {"bleu": self.bleu.value, "chrf": self.chrf.value}
 
     @property
     def headline(self) -> Headline:
+        """BLEU with its interval."""
         return Headline("BLEU", self.bleu.value, self.bleu.interval)
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the JSON values: BLEU, chrF, their intervals and signatures, protocol."""
         intervals = {"bleu": self.bleu.interval, "chrf": self.chrf.interval}
         return {
             **self.figures,
@@ -160,6 +154,7 @@ class TranslationScore(Score):
         return format_named_values(self._lines(self.short_signatures))
 
     def _lines(self, signatures: Mapping[str, str] | None = None) -> NamedValues:
+        """Return (name, value) pairs for the summary; `signatures` of sacrebleu are by default the long ones."""
         signatures = signatures or self.signatures
         return [
             ("BLEU", self.bleu.format_interval()),
@@ -177,17 +172,15 @@ class PairsScore(Score):
 
     title = "Loss of translations"
 
+    json_names = ("perplexity", "loss", "tokens")
+
     loss: float
     tokens: int
-    protocol: Mapping[str, Any]
-
-    def to_dict(self) -> dict[str, Any]:
-        values = {"perplexity": self.perplexity, "loss": self.loss, "tokens": self.tokens}
-        return to_plain(values | ({"protocol": self.protocol} if self.protocol else {}))
 
     def _lines(self) -> NamedValues:
+        """Return (name, value) pairs for the summary: perplexity, loss, number of tokens."""
         lines = [("perplexity", f"{self.perplexity:,.4f}"), ("loss", f"{self.loss:.4f} nats/token")]
-        return [*lines, ("tokens", f"{self.tokens:,}"), *protocol_values(self.protocol)]
+        return [*lines, ("tokens", f"{self.tokens:,}")]
 
 
 def score_translations(
@@ -223,7 +216,7 @@ def score_translations(
 def _compute_metric(
     metric: Any, hypotheses: Sequence[str], streams: Sequence[Any], samples: int
 ) -> tuple[Estimate, Any]:
-    """Return a sacrebleu metric's value with its bootstrap interval, and sacrebleu's own result."""
+    """Return a sacrebleu metric's value with its bootstrap interval, and its signature; `streams`: the references."""
     try:
         score = metric.corpus_score(list(hypotheses), streams, n_bootstrap=max(1, samples))
     except TypeError:  # sacrebleu cannot average samples without a match, a float 0.0, with others, NumPy's float32
@@ -244,7 +237,7 @@ def _compute_metric(
     return Estimate(score.score, bounds=(mean - half_width, mean + half_width)), signature
 
 
-def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any] | None = None) -> PairsScore:
+def score_pairs(model: nn.Module, pairs: TokenPairs) -> PairsScore:
     """Return the mean loss of the target tokens of pairs, `<end>` included, given source and earlier target tokens."""
     if not len(pairs):
         raise InputError("no pairs to measure: there are none, or all are longer than the model reads.")
@@ -260,4 +253,4 @@ def score_pairs(model: nn.Module, pairs: TokenPairs, protocol: Mapping[str, Any]
             losses = functional.cross_entropy(flat_logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
             total += losses.sum(dtype=torch.float64)
             count += int((labels != IGNORE_INDEX).sum())
-    return PairsScore(total.item() / count, count, dict(protocol or {}))
+    return PairsScore(total.item() / count, count)

@@ -48,12 +48,7 @@ STORED_FILES = (SPEC, RECIPE, ADAPTATION, LABELS, WEIGHTS, SUMMARY)
 
 @dataclass(frozen=True)
 class AdaptResult(Result):
-    """An adapted run: trained and stored parameters, and its score on the held-out data.
-
-    Attributes:
-        always_trained: Patterns of the parameters that are trained with every method.
-        describe: Returns the formula of the trained parameters.
-    """
+    """An adapted run: trained and stored parameters, and its score on the held-out data."""
 
     title = "Adapted model"
     json_names = ("path", "base", "method", "formula", "learned", "parameters", "stored_bytes", "training", "score")
@@ -62,13 +57,13 @@ class AdaptResult(Result):
     base: Path
     spec: ModelSpec
     method: Method
-    always_trained: tuple[str, ...]
+    always_trained: tuple[str, ...]  # patterns of the parameters that are trained with every method
     learned: int
     parameters: int
     stored_bytes: int
     training: TrainingResult
     score: Score
-    describe: Describe
+    describe: Describe  # returns the formula of the trained parameters
 
     @cached_property
     def formula(self) -> str:
@@ -80,11 +75,13 @@ class AdaptResult(Result):
         return f"{head}\n\nOn the held-out data:\n{self.score}\n\nThe run is in {self.path}"
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a table of the adaptation's figures, and the blocks of the score."""
         yield Table(("", ""), self._lines(), is_text=True)
         yield Heading("On the held-out data")
         yield from self.score.blocks()
 
     def _lines(self) -> list[tuple[str, str]]:
+        """Return (name, value) pairs for the table: method, base, trained parameters, time, warnings."""
         settings = {name: value for name, value in self.method.to_dict().items() if name != "kind" and value != []}
         listed = ", ".join(f"{name} {value}" for name, value in settings.items())
         percent = 100 * self.learned / self.parameters
@@ -113,7 +110,7 @@ DEFAULT_STEPS = 400  # on text, pairs and images
 
 @dataclass(frozen=True)
 class AdaptationPlan:
-    """An adaptation before it is trained."""
+    """An adaptation before it is trained: base, spec, method, recipe and data."""
 
     base: RunFolder
     model: ModelSpec
@@ -132,12 +129,11 @@ def plan_adaptation(
     data: Splits[Any] | None = None,
     rerank: bool = False,
 ) -> AdaptationPlan:
-    """Return an adaptation's plan: base, data as the base reads them, recipe; raise an error if it cannot be done.
+    """Return the plan of adapting `run` to the data in `args` by a method; raise an error if it cannot be done.
 
     Args:
-        run: The base.
-        settings: Settings of the method, of the recipe and of an added head.
-        data: Data that are loaded already, for another method.
+        settings: Settings (name → value) of the method, of the recipe and of an added head.
+        data: Splits that are loaded already, such as for another method.
         rerank: Make a re-ranker of a dual encoder.
     """
     base = RunFolder.open(Path(run))
@@ -226,9 +222,10 @@ def adapted_spec(base: ModelSpec, args: DataArgs, rerank: bool) -> ModelSpec:
 def adapt_run(
     plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
 ) -> AdaptResult | TrainingResult:
-    """Train a plan's model into the run folder `out`, which stores only what changed; return the held-out score.
+    """Train a plan's model into the run folder `out`, which stores only what changed; return its held-out score.
 
-    If training is interrupted, its result is returned. Only the main process evaluates.
+    If training is interrupted, and in processes other than the main one, the result of training is returned. `describe`
+    returns the formula of the trained parameters.
     """
     training = train(
         plan.model,
@@ -248,7 +245,7 @@ def adapt_run(
 def adapt_or_resume(
     plan: AdaptationPlan, out: Path, observer: Observer, describe: Describe, overwrite: bool = False
 ) -> AdaptResult | TrainingResult:
-    """Adapt as `adapt_run` does, but return or resume a run of the same plan if `out` holds one."""
+    """Do as `adapt_run`, but return or resume a run of the same plan if `out` holds one."""
     if overwrite or not has_same_plan(plan, out):
         return adapt_run(plan, out, observer, describe, overwrite)
     folder = RunFolder.open(out)
@@ -259,7 +256,7 @@ def adapt_or_resume(
 
 
 def has_same_plan(plan: AdaptationPlan, out: Path) -> bool:
-    """Return whether the folder `out` holds a run of the same plan, finished or not."""
+    """Return whether the folder `out` holds a run made by the same plan, finished or not."""
     if not (out / SPEC).exists():
         return False
     folder = RunFolder.open(out)
@@ -296,7 +293,7 @@ def is_main_process() -> bool:
 
 @dataclass(frozen=True)
 class Forgetting:
-    """Perplexity of the base's held-out data with the weights of the base, and with the adapted ones."""
+    """Perplexity on the base's held-out data, before and after adaptation."""
 
     before: float
     after: float
@@ -313,7 +310,7 @@ class Forgetting:
 
 @dataclass(frozen=True)
 class BaseEvaluation:
-    """Perplexity of a base on its own held-out data before adaptation, or the reason why it is not known."""
+    """Perplexity of a base on its own validation data before adaptation, or the reason why it is unknown."""
 
     run: Run | None = None
     data: Splits[Any] | None = None

@@ -25,7 +25,6 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from lemma.errors import SpecError
-from lemma.files import home_folder
 from lemma.kernels.cuda_graphs import capture, warmup_stream
 from lemma.spec.recipe import Recipe
 from lemma.tasks.base import Worker
@@ -47,9 +46,9 @@ class Arithmetic:
 
     @contextmanager
     def autocast(self) -> Iterator[None]:
-        """Run a forward pass under autocast to `dtype`, or unchanged in float32.
+        """Run the block under autocast to `dtype`, unchanged if that is float32.
 
-        A missing kernel, such as the LSTM's on some CPUs, only shows when it runs: it is explained then.
+        A kernel that is missing for this dtype, such as the LSTM's on some CPUs, raises a SpecError.
         """
         if self.dtype == torch.float32:
             yield
@@ -93,17 +92,16 @@ def training_environment(recipe: Recipe, device: torch.device) -> Iterator[None]
 
 
 def fork_random(device: torch.device) -> AbstractContextManager[None]:
-    """Return a context that restores the random states of the CPU and of `device` at its end."""
+    """Return a context manager that restores the random states of the CPU and of `device` at the end of its block."""
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 def choose_arithmetic(recipe: Recipe, device: torch.device, compilable: bool, flops: float = math.inf) -> Arithmetic:
-    """Return device, dtype and how to run for a recipe.
+    """Return device, dtype, and whether to compile and to replay a CUDA graph, for a recipe.
 
-    `auto` is bfloat16 on a GPU, compiled in long runs, else neither.
-
-    A CUDA graph is replayed wherever batches have one shape: it needs no compiler, and without it small models wait for
-    the launches of kernels. `flops` are those of all matrix products of the run.
+    The setting `auto` is bfloat16 on a GPU, compiled in long runs (of `flops` in all matrix products); else neither. A
+    CUDA graph is replayed wherever batches have one shape (`compilable`): it needs no compiler, and without it small
+    models wait for the launches of kernels.
     """
     has_bfloat16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     is_float32 = recipe.precision == "float32" or (recipe.precision == "auto" and not has_bfloat16)
@@ -124,37 +122,11 @@ def check_kernels(model: nn.Module, arithmetic: Arithmetic) -> None:
 
 
 def choose_device(recipe: Recipe, local_rank: int = 0) -> torch.device:
-    """Return the device that a recipe names; `auto` is the GPU if there is one, of several that of `local_rank`."""
+    """Return the device of a recipe; `auto` is the CPU or a GPU, of several the one with the index `local_rank`."""
     has_gpu = torch.cuda.is_available()
     if recipe.device == "cuda" and not has_gpu:
         raise SpecError("device = 'cuda': PyTorch sees no GPU here. Use device=cpu, or device=auto.")
     return torch.device("cuda", local_rank) if has_gpu and recipe.device != "cpu" else torch.device("cpu")
-
-
-def compile_module(
-    module: nn.Module,
-    layers: Sequence[nn.Module],
-    try_forward: Callable[[Forward], object],
-    log_message: Callable[[str], None],
-) -> Forward:
-    """Return a module compiled by torch.compile and tried once; if that fails, log it and return the module itself.
-
-    If it has layers of one shape, one of them is compiled for all, which takes seconds for any number of layers. The
-    compiled module shares the parameters. The code is cached in the data home for later runs.
-    """
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home_folder("compiled")))
-    fast: Forward = module if layers else torch.compile(module, dynamic=False)
-    for layer in layers:
-        layer.compile(dynamic=False)
-    try:
-        try_forward(fast)
-    except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
-        reason = str(error).strip().partition("\n")[0] or type(error).__name__
-        log_message(f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
-        for layer in layers:
-            layer._compiled_call_impl = None
-        return module
-    return fast
 
 
 class GraphedTrainingStep:
@@ -208,18 +180,18 @@ KEEP_BUFFERS: dict[str, Any] = {NEW_NAME if NEW_NAME in DDP_PARAMETERS else OLD_
 
 @dataclass(frozen=True)
 class Distributed(Worker):
-    """The processes that train one model together, seen from one of them."""
+    """One of the processes that train a model together, and the operations between them."""
 
     sharded: bool = False  # whether each process has a shard of weights, gradients and optimizer state
     ddp_modules: list[DistributedDataParallel] = field(default_factory=list)
 
     @property
     def is_main(self) -> bool:
-        """True in the process that writes files, validates and logs."""
+        """True in the main process, which writes files, validates and logs."""
         return self.rank == 0
 
     def wrap(self, module: nn.Module) -> nn.Module:
-        """Return a module that averages its gradients over all processes (DDP), or has its tensors sharded (FSDP2).
+        """Return `module` wrapped to average its gradients over all processes (DDP), or with sharded tensors (FSDP2).
 
         FSDP2 gathers the tensors of a layer when it runs, forward and backward, and frees them afterwards.
         """
@@ -259,7 +231,7 @@ class Distributed(Worker):
         return total / self.size
 
     def broadcast(self, numbers: Sequence[float]) -> list[float]:
-        """Return in every process the numbers of the main process."""
+        """Return, in every process, the numbers that the main process passes."""
         if self.size == 1:
             return list(numbers)
         received = torch.tensor(numbers, dtype=torch.float64, device=self.device)
@@ -267,7 +239,7 @@ class Distributed(Worker):
         return received.tolist()
 
     def collect(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the full tensors by name in the main process, gathered one by one; other processes get none.
+        """Return the full tensors by name in the main process, gathered one by one; {} in other processes.
 
         Tensors of a model that is not sharded are returned as they are.
         """
@@ -283,13 +255,13 @@ class Distributed(Worker):
         return collected
 
     def any(self, flag: bool) -> bool:
-        """Return whether a flag is true in any process."""
+        """Return whether the flag is true in at least one process."""
         return bool(self.mean(torch.tensor(float(flag), device=self.device)).item()) if self.size > 1 else flag
 
 
 @contextmanager
 def skip_gradient_sync(module: nn.Module) -> Iterator[None]:
-    """Accumulate gradients inside the context without averaging them over the processes."""
+    """Accumulate the gradients of backward passes in the block without averaging them over the processes."""
     if isinstance(module, DistributedDataParallel):
         with module.no_sync():
             yield
@@ -311,7 +283,7 @@ def find_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
-    """Return this process's shard of a full tensor if `other` is sharded, else the tensor on the device of `other`."""
+    """Return a full tensor on the device of `other`: only this process's shard if `other` is sharded."""
     local = tensor.to(other.device)
     if not hasattr(other, "device_mesh"):
         return local
@@ -322,7 +294,7 @@ def shard_like(tensor: Tensor, other: Tensor) -> Tensor:
 
 
 def recompute_layers(model: nn.Module) -> None:
-    """Make each layer store only its inputs and run again in the backward pass (Chen et al. 2016).
+    """Change each layer to store only its inputs, and to run again in the backward pass (Chen et al. 2016).
 
     Dropout draws the same numbers again, so gradients are equal bit for bit.
     """
@@ -363,7 +335,7 @@ def check_layers(model: nn.Module, recipe: Recipe) -> None:
 
 @contextmanager
 def join_processes(recipe: Recipe) -> Iterator[Distributed]:
-    """Join the processes that torchrun has started, if any; leave them at the end of the context."""
+    """Join the processes that torchrun has started, or yield a single process; leave them at the end of the block."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     device = choose_device(recipe, int(os.environ.get("LOCAL_RANK", "0")))
     if device.type == "cuda":

@@ -50,9 +50,6 @@ STOP_MESSAGES = {
     "asked": "stopped by on_step",
     "interrupted": "interrupted",
 }
-STATE_FIELDS = ("tokens", "seconds", "training_loss", "validation_loss", "perplexity", "figures")
-STATE_FIELDS += ("best_loss", "best_perplexity", "best_step", "best_figures", "tokenizer_sample")
-"""Fields of the result that come from the state of the session."""
 
 
 # Results
@@ -60,20 +57,7 @@ STATE_FIELDS += ("best_loss", "best_perplexity", "best_step", "best_figures", "t
 
 @dataclass(frozen=True)
 class TrainingResult(Result):
-    """Figures of a run that is done, stopped early or interrupted.
-
-    Attributes:
-        parameters: All parameters of the model.
-        learned: Trained parameters; fewer than all where a base is adapted.
-        training_loss: Mean loss of the steps since the last row of metrics.
-        validation_loss: Loss of the last validation; `perplexity` and `figures` belong to it.
-        seconds: Duration of the training steps, over all sessions of the run.
-        setup_seconds: Duration until the first step of this session: building, copying the text, compiling.
-        split_hashes: Hash of each split, where some are files of their own.
-        overlaps: Sentences on what the splits share.
-        figures: Further figures of the last validation, such as UAS and LAS.
-        tokenizer_sample: Sentence on the part of the text that the tokenizer was trained on, if not all of it.
-    """
+    """Figures of a run that is finished, stopped early or interrupted."""
 
     title = "Training run"
 
@@ -82,30 +66,30 @@ class TrainingResult(Result):
     steps: int
     planned_steps: int
     stopped: StopReason
-    parameters: int
-    learned: int
+    parameters: int  # all parameters of the model
+    learned: int  # trained parameters; fewer than all where a base is adapted
     tokens: int
-    training_loss: float | None
-    validation_loss: float | None
+    training_loss: float | None  # mean loss of the steps since the last row of metrics
+    validation_loss: float | None  # loss of the last validation; `perplexity` and `figures` belong to it
     perplexity: float | None
     best_loss: float | None
     best_perplexity: float | None
     best_step: int | None
-    seconds: float
-    setup_seconds: float
+    seconds: float  # duration of the training steps, over all sessions of the run
+    setup_seconds: float  # duration until the first step of this session: building, copying the text, compiling
     tokens_per_second: float | None
     data_hash: str
-    split_hashes: dict[str, str] = field(default_factory=dict)
-    overlaps: tuple[str, ...] = ()
+    split_hashes: dict[str, str] = field(default_factory=dict)  # hash of each split, where some are files of their own
+    overlaps: tuple[str, ...] = ()  # sentences on what the splits share
     warnings: tuple[str, ...] = ()
     samples: tuple[str, ...] = ()
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)  # of the last validation, such as UAS
     best_figures: dict[str, float] = field(default_factory=dict)
-    tokenizer_sample: str = ""
+    tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
     @property
     def info(self) -> TaskInfo:
-        """Names, unit and wording of the model's task; that of language models for a family not known here."""
+        """Names, unit and wording of the model's task; those of language models for an unknown family."""
         spec = find_family(self.family)
         return LANGUAGE if spec is None else task_info(spec)
 
@@ -115,26 +99,29 @@ class TrainingResult(Result):
     ) -> Self:
         """Return the figures of a session that has stopped for the reason `stopped`."""
         state, model = session.state, session.model
-        return cls(
-            path=folder.path,
-            family=folder.spec.family,
-            steps=state.step,
-            planned_steps=folder.recipe.steps,
-            stopped=stopped,
-            parameters=count_parameters(model),
-            learned=sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad),
-            setup_seconds=setup_seconds,
-            tokens_per_second=state.tokens / state.seconds if state.seconds else None,
-            data_hash=folder.data_hash,
-            split_hashes=dict(data.split_hashes),
-            overlaps=data.overlaps,
-            warnings=tuple(state.warnings.values()),
-            **{name: getattr(state, name) for name in STATE_FIELDS},
-        )
+        shared: dict[str, Any] = {
+            item.name: getattr(state, item.name) for item in fields(cls) if hasattr(state, item.name)
+        }
+        own = {
+            "path": folder.path,
+            "family": folder.spec.family,
+            "steps": state.step,
+            "planned_steps": folder.recipe.steps,
+            "stopped": stopped,
+            "parameters": count_parameters(model),
+            "learned": sum(tensor.numel() for tensor in model.parameters() if tensor.requires_grad),
+            "setup_seconds": setup_seconds,
+            "tokens_per_second": state.tokens / state.seconds if state.seconds else None,
+            "data_hash": folder.data_hash,
+            "split_hashes": dict(data.split_hashes),
+            "overlaps": data.overlaps,
+            "warnings": tuple(state.warnings.values()),
+        }
+        return cls(**shared | own)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the result that `to_dict` wrote to the summary of a run."""
+        """Return the result with the values that `to_dict` wrote to the summary of a run."""
         names = {item.name for item in fields(cls)} - {"figures"}
         arguments: dict[str, Any] = {name: values.get(name) for name in names}
         arguments |= {"path": Path(str(arguments["path"])), "tokenizer_sample": arguments["tokenizer_sample"] or ""}
@@ -149,7 +136,7 @@ class TrainingResult(Result):
         return self.stopped == "interrupted"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields by name, further figures next to them; infinite values and NaN become None."""
+        """Return the JSON values: the fields, with `figures` as entries; infinite values and NaN become None."""
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         values |= values.pop("figures")
         splits = {"split_hashes": values.pop("split_hashes"), "overlaps": values.pop("overlaps")}
@@ -161,6 +148,7 @@ class TrainingResult(Result):
         return to_plain(values)
 
     def blocks(self) -> Iterator[Block]:
+        """Yield a text with the figures and the command that evaluates or resumes the run."""
         info = self.info
         learned = f", of which {self.learned:,} are trained" if self.learned < self.parameters else ""
         steps = f"{self.steps:,} of {self.planned_steps:,} steps, {STOP_MESSAGES[self.stopped]}"
@@ -202,7 +190,7 @@ class TrainingResult(Result):
 
 
 def _format_figure(name: str, value: float) -> str:
-    """Return a figure of a validation as text: fractions with three digits, percentages with two."""
+    """Return the text `name value` of a figure: attachment scores with two decimals, fractions with three."""
     if name in ("uas", "las"):
         return f"{name.upper()} {value:.2f}"
     return f"{name.replace('_at_', '@').replace('_', ' ')} {value:.3f}"
@@ -229,10 +217,10 @@ def train(
     """Train a new model into the folder `out`; its vocabulary and other sizes come from the data.
 
     Args:
-        task: The task of the model, unless it is to be looked up.
-        evaluate: Validates the model instead of the task.
-        sample: Writes samples instead of the task.
-        adaptation: Starts from the weights of a base, and stores only what changed.
+        task: The task, by default that of the model.
+        evaluate: Validates the model instead of the task; returns a score.
+        sample: Writes sample texts instead of the task.
+        adaptation: Start from the weights of a base, and store only what changed.
         hooks: User-supplied functions.
     """
     task = task or task_for(model_spec)
@@ -240,7 +228,7 @@ def train(
         kind = next(info.trains_on for info in TASKS_BY_OPTION.values() if isinstance(data_spec, info.data_spec))
         raise SpecError(f"a model of the family {model_spec.family} learns {task.info.trains_on}, not {kind}.")
     folder = RunFolder(out, model_spec.with_data_sizes(data.sizes()), recipe, data_spec, data.hash, adaptation)
-    return _run(folder, task, data, evaluate, sample, observer or SilentObserver(), overwrite, hooks)
+    return _train_folder(folder, task, data, evaluate, sample, observer or SilentObserver(), overwrite, hooks)
 
 
 def resume(
@@ -254,18 +242,18 @@ def resume(
     changes: Mapping[str, Any] | None = None,
     hooks: TrainingHooks | None = None,
 ) -> TrainingResult:
-    """Resume a run from its last good checkpoint, or from the start if it has none; `changes` are recipe settings."""
+    """Resume a run from its last good checkpoint, or from the start; `changes` are recipe settings (name → value)."""
     folder = RunFolder.open(path, overrides=changes or ())
     check_resumable(folder, data)
     folder = replace(folder, recipe=folder.recipe.replace(**(changes or {})))
     task = task or task_for(folder.spec)
-    return _run(folder, task, data, evaluate, sample, observer or SilentObserver(), None, hooks)
+    return _train_folder(folder, task, data, evaluate, sample, observer or SilentObserver(), None, hooks)
 
 
 def fit_recipe(
     recipe: Recipe, observer: Observer, reference: Recipe | None = None, max_steps: int | None = None
 ) -> Recipe:
-    """Return the recipe with its warm-up shortened if it is too long for the steps; log the change."""
+    """Return the recipe with its warm-up shortened by `fit_warm_up` if it is too long for its steps; log the change."""
     result = fit_warm_up(recipe, reference, max_steps)
     if result.warm_up != recipe.warm_up:
         observer.log(warm_up_message(result, recipe.warm_up))
@@ -275,7 +263,7 @@ def fit_recipe(
 def run_steps(
     session: Session, folder: RunFolder, metrics_log: "MetricsLog", evaluate: Evaluate, stop: "StopFlag"
 ) -> StopReason:
-    """Train until all steps are done, validation stops improving, or a signal or `on_step` asks to stop; return which.
+    """Train until the last step, no better validation, a signal or a request of `on_step`; return which it was.
 
     Every process ends at the same step, for the same reason.
     """
@@ -305,7 +293,7 @@ def run_steps(
     return "done"
 
 
-def _run(
+def _train_folder(
     folder: RunFolder,
     task: Task,
     data: Splits[Any],
@@ -315,7 +303,7 @@ def _run(
     overwrite: bool | None,
     hooks: TrainingHooks | None,
 ) -> TrainingResult:
-    """Train a run and return its figures: start it, or resume it if `overwrite` is None.
+    """Train the run in `folder` and return its figures: a new one, or resumed if `overwrite` is None.
 
     After the last step it is saved, evaluated and finished, or only saved if a signal interrupts it. The random state
     and the precision of the program are as before.
@@ -330,7 +318,7 @@ def _run(
             import_tracker(recipe.tracker)  # to report a missing package before the work
         start = time.perf_counter()
         log_message = observer.log if processes.is_main else SilentObserver().log
-        make_model = partial(build_initial_model, folder)
+        make_model = partial(build_initial_model, folder) if folder.adaptation else None
         session = Session(folder.spec, recipe, data.item("train"), processes, log_message, make_model, hooks, task)
         if processes.is_main:
             folder.path.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -392,7 +380,7 @@ class StopFlag:
 
 @contextmanager
 def catch_signals(is_distributed: bool = False) -> Iterator[StopFlag]:
-    """Yield a flag that Ctrl-C and SIGTERM set; signals reach only the main thread."""
+    """Yield a flag that Ctrl-C and SIGTERM set during the block; outside the main thread it stays unset."""
     stop = StopFlag(ECHO_SECONDS if is_distributed else 0.0)
     if threading.current_thread() is not threading.main_thread():
         yield stop
@@ -409,7 +397,7 @@ def catch_signals(is_distributed: bool = False) -> Iterator[StopFlag]:
 
 
 class MetricsLog:
-    """Writer of the rows of metrics to metrics.jsonl, a tracker and an observer; only the main process writes."""
+    """Writer of rows of metrics to metrics.jsonl, a tracker and an observer; only the main process writes."""
 
     def __init__(self, folder: RunFolder, task: Task, observer: Observer, processes: Distributed, step: int) -> None:
         self.metrics, self.is_main = folder.metrics, processes.is_main
@@ -422,7 +410,7 @@ class MetricsLog:
         self.observer.start("training", folder.recipe.steps, "steps", step)
 
     def write(self, row: Mapping[str, float]) -> None:
-        """Write a row of metrics (name → value), without infinite values and NaN, which JSON cannot hold."""
+        """Write a row of metrics (name → value); infinite values and NaN, which JSON cannot hold, are left out."""
         if not self.is_main:
             return
         finite = {name: value for name, value in row.items() if math.isfinite(value)}
@@ -432,7 +420,7 @@ class MetricsLog:
             self.tracker[0](finite)
 
     def close(self) -> None:
-        """Finish the observer's phase and the tracker's run."""
+        """End the observer's progress and the tracker's run."""
         self.observer.finish()
         if self.tracker:
             with redirect_stdout(sys.stderr):

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from inspect import Parameter, signature, unwrap
 from typing import Any
 
@@ -21,7 +21,7 @@ LOOKUP_TABLES = (nn.Embedding, LearnedEmbedding)  # their rows are looked up, no
 
 
 def build_optimizer(model: nn.Module, recipe: Recipe, capturable: bool = False) -> AdamW:
-    """Return AdamW with two groups: matrices decay; biases, norms, embeddings and positions do not.
+    """Return AdamW (or Muon) in two groups: matrices decay; biases, norms, embeddings and positions do not.
 
     Decay is decoupled from the gradient (Loshchilov & Hutter 2019). With Muon the inner matrices are a third group; the
     output layer stays with AdamW. If `capturable` by a CUDA graph, the learning rate is a tensor on the GPU.
@@ -62,9 +62,11 @@ class LightAdamW(AdamW):
     """AdamW without the decorators that import PyTorch's compiler, which would double the time of `import torch`."""
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters, as AdamW does."""
         unwrap(AdamW.add_param_group)(self, param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset all gradients, as AdamW does."""
         unwrap(AdamW.zero_grad)(self, set_to_none)
 
     @torch.no_grad()
@@ -79,24 +81,6 @@ class Muon(LightAdamW):
     M ← μM + (1−μ)G; the step is Nesterov's (1−μ)G + μM with all singular values near 1, times √max(1, rows/columns).
     Matrices of one shape are orthogonalized in one batch. The learning rate of these groups is multiplied by `ratio`.
     """
-
-    def batched_momentum(self, matrices: Sequence[nn.Parameter]) -> Float[Tensor, "count rows columns"]:
-        """Return the momentum of equally shaped matrices as one tensor; their entries in `state` are views of it."""
-        means = [self.state[matrix].get("mean") for matrix in matrices]
-        first = means[0]
-        if (
-            first is not None
-            and first._base is not None
-            and len(first._base) == len(means)  # otherwise fewer have a gradient this time
-            and all(mean is not None and mean._base is first._base for mean in means)
-        ):
-            return first._base
-        stacked = torch.stack(
-            [torch.zeros_like(matrix) if mean is None else mean for matrix, mean in zip(matrices, means, strict=True)]
-        )
-        for matrix, mean in zip(matrices, stacked.unbind(), strict=True):
-            self.state[matrix]["mean"] = mean
-        return stacked
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -117,9 +101,15 @@ class Muon(LightAdamW):
                     shapes[matrix.shape].append(matrix)
             rate = group["lr"] * group["ratio"]
             for (rows, columns), matrices in shapes.items():
-                gradients = torch.stack([matrix.grad for matrix in matrices if matrix.grad is not None])
-                momentum = self.batched_momentum(matrices).lerp_(gradients, 1 - group["momentum"])
-                steps = orthogonalize(gradients.lerp_(momentum, group["momentum"])).to(gradients.dtype)
+                gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+                for matrix in matrices:
+                    if "mean" not in self.state[matrix]:
+                        self.state[matrix]["mean"] = torch.zeros_like(matrix)
+                means = [self.state[matrix]["mean"] for matrix in matrices]
+                torch._foreach_lerp_(means, gradients, 1 - group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                blended = torch._foreach_lerp(gradients, means, group["momentum"])  # pyright: ignore[reportPrivateImportUsage]
+                nesterov = torch.stack(blended)
+                steps = orthogonalize(nesterov).to(nesterov.dtype)
                 steps *= rate * math.sqrt(max(1, rows / columns))
                 for matrix, step in zip(matrices, steps.unbind(), strict=True):
                     matrix.mul_(1 - rate * group["weight_decay"]).sub_(step)
@@ -141,7 +131,7 @@ def orthogonalize(matrices: Float[Tensor, "count rows columns"]) -> Float[Tensor
 
 
 def clip_gradients(model: nn.Module, max_norm: float) -> Tensor:
-    """Scale all gradients in place to a total norm of at most `max_norm` (0: no limit); return the norm before."""
+    """Scale all gradients in place to a total norm of at most `max_norm` (0: no limit); return the unclipped norm."""
     if max_norm:
         norm = nn.utils.clip_grad_norm_(model.parameters(), max_norm, foreach=True)
     else:
@@ -158,7 +148,7 @@ CUSTOM_OPTIMIZER_HINT = (
 
 
 def build_custom_optimizer(make: Callable[[nn.Module], Optimizer], model: nn.Module) -> Optimizer:
-    """Return the optimizer that a user's function makes; its learning rates are the peaks of the schedule."""
+    """Return the optimizer that a user's function `make` builds; its learning rates become the schedule's peaks."""
     if isinstance(make, type):
         raise SpecError(f"optimizer: {make.__name__} is a class. {CUSTOM_OPTIMIZER_HINT}")
     optimizer = make(model)
@@ -184,7 +174,7 @@ SCALAR_SUFFIX = "number"
 
 
 def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]:
-    """Return the state of an optimizer as `parameter:quantity` → tensor, such as both moments and the step count.
+    """Return the state of an optimizer as `parameter:quantity` → tensor, such as `output.weight:exp_avg`.
 
     Numbers of a user-supplied optimizer become tensors, too.
     """
@@ -204,7 +194,7 @@ def optimizer_state(optimizer: Optimizer, model: nn.Module) -> dict[str, Tensor]
 
 
 def load_optimizer_state(optimizer: Optimizer, model: nn.Module, saved: Mapping[str, Tensor]) -> None:
-    """Load the state that `optimizer_state` returned for the same model."""
+    """Load into an optimizer the state that `optimizer_state` returned for the same model."""
     parameters = dict(model.named_parameters())
     for key, tensor in saved.items():
         name, quantity, *suffix = key.split(":")

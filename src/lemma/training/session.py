@@ -1,6 +1,7 @@
 """A model in training: its weights, optimizer, batches and running figures, its checkpoints, and sanity checks."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -17,6 +18,7 @@ from torch.optim import Optimizer
 
 from lemma.data.splits import Splits
 from lemma.errors import RunError, SpecError, TrainingError
+from lemma.files import home_folder
 from lemma.layers.state import State
 from lemma.models.base import count_parameters
 from lemma.models.build import build
@@ -40,7 +42,6 @@ from lemma.training.devices import (
     check_kernels,
     check_layers,
     choose_arithmetic,
-    compile_module,
     fork_random,
     matmul_precision,
     recompute_layers,
@@ -61,17 +62,11 @@ RANK_SEED_STRIDE = 1_000_003  # between the seeds of two processes, whose dropou
 
 @dataclass(frozen=True)
 class TrainingHooks:
-    """User-supplied functions that replace a part of training, or see every step.
+    """User-supplied functions that replace a part of training, or are called after every step."""
 
-    Attributes:
-        optimizer: Builds the optimizer of a model; the learning rates of its groups are their peaks.
-        schedule: Returns the learning rate of a step, counted from 1, as a fraction of the peak.
-        on_step: Called after every step; training ends there if it returns True.
-    """
-
-    optimizer: Callable[[nn.Module], Optimizer] | None = None
-    schedule: Callable[[int], float] | None = None
-    on_step: "Callable[[Session], object] | None" = None
+    optimizer: Callable[[nn.Module], Optimizer] | None = None  # the learning rates of its groups are their peaks
+    schedule: Callable[[int], float] | None = None  # learning rate of a step (from 1) as a fraction of the peak
+    on_step: "Callable[[Session], object] | None" = None  # called after each step; True ends training
 
     def check(self, recipe: Recipe) -> None:
         """Raise SpecError if a function that the recipe needs is missing, or `on_step` is not a function."""
@@ -87,20 +82,10 @@ class TrainingHooks:
 
 @dataclass
 class TrainingState:
-    """Progress of a run: the numbers that go into every checkpoint.
-
-    Attributes:
-        tokens: Tokens predicted so far, by all processes.
-        figures: Further figures of the last validation, such as UAS and LAS.
-        without_better: Validations since the best one.
-        interval: Sum of the training losses since the last validation, and their number.
-        recent: For each of the last validations, the mean training loss before it, and its loss.
-        warnings: Messages by kind; each is given once per run.
-        tokenizer_sample: Sentence on the part of the text that the tokenizer was trained on, if not all of it.
-    """
+    """Progress of a run: the figures that go into every checkpoint."""
 
     step: int = 0
-    tokens: int = 0
+    tokens: int = 0  # tokens predicted so far, by all processes
     seconds: float = 0.0
     training_loss: float | None = None
     validation_loss: float | None = None
@@ -108,13 +93,13 @@ class TrainingState:
     best_loss: float | None = None
     best_perplexity: float | None = None
     best_step: int | None = None
-    figures: dict[str, float] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)  # of the last validation, such as UAS
     best_figures: dict[str, float] = field(default_factory=dict)
-    without_better: int = 0
-    interval: list[float] = field(default_factory=lambda: [0.0, 0])
-    recent: list[list[float]] = field(default_factory=list)
-    warnings: dict[str, str] = field(default_factory=dict)
-    tokenizer_sample: str = ""
+    without_better: int = 0  # validations since the best one
+    interval: list[float] = field(default_factory=lambda: [0.0, 0])  # sum and number of training losses since then
+    recent: list[list[float]] = field(default_factory=list)  # of the last: training loss before, loss
+    warnings: dict[str, str] = field(default_factory=dict)  # messages by kind; each is given once per run
+    tokenizer_sample: str = ""  # sentence on the part of the text that the tokenizer was trained on, if not all of it
 
     def record_validation(self, loss: float, perplexity: float) -> bool:
         """Record the figures of a validation; return whether its loss is the lowest so far."""
@@ -237,7 +222,7 @@ class Session:
         self.optimizer.zero_grad(set_to_none=True)
 
     def scheduled_rate(self, step: int) -> float:
-        """Return the learning rate of a step by the recipe's schedule or the user's function."""
+        """Return the learning rate of a step (from 1) by the recipe's schedule or the user's function."""
         if self.recipe.schedule != "custom" or not self.hooks.schedule:
             return learning_rate(self.recipe, step)
         value: Any = self.hooks.schedule(step)
@@ -253,9 +238,9 @@ class Session:
         return self.recipe.learning_rate * fraction
 
     def reset_sums(self, seconds: float, sums: Sequence[float] = (), steps: int = 0) -> None:
-        """Set the running sums of metrics to zero, or to those of a checkpoint, with the seconds and steps they cover.
+        """Set the running sums of metrics to zero, or to `sums` of a checkpoint over its last `steps` steps.
 
-        The sums of loss, gradient norm and other terms are on the device, so that no step waits for them.
+        They are on the device, so that no step waits for them. `seconds` is the training time at their start.
         """
         count = 2 + len(self.terms)
         values = [*sums, *[0.0] * count][:count]  # a resumed run may report other terms than before
@@ -263,7 +248,7 @@ class Session:
         self.summed_steps, self.row_start = steps, seconds
 
     def compute_gradients(self) -> list[Float[Tensor, ""]]:
-        """Accumulate the gradients of the step's batch, part by part; return its loss and other logged terms."""
+        """Accumulate the gradients of the step's batch, part by part; return its loss and the other logged terms."""
         step, parts = self.state.step - 1, self.recipe.accumulate
         if self.batches.resets_state(step):
             self.carried_states = [None] * parts
@@ -286,7 +271,7 @@ class Session:
         check_finite(loss, norm, range(last - steps + 1, last + 1), self.applied_rate, self.saved_step)
 
     def synchronize(self) -> tuple[float, float, dict[str, float]]:
-        """Wait for the device; return mean loss, mean gradient norm and further means since the last row of metrics."""
+        """Wait for the device; return mean loss, mean gradient norm and other means by term since the last row."""
         steps = max(1, self.summed_steps)
         loss, norm, *terms = (self.processes.mean(self.sums) / steps).tolist()
         self.check_finite(loss, norm, steps)
@@ -300,7 +285,7 @@ class Session:
         self.clock_start = time.perf_counter()
 
     def metrics_row(self) -> dict[str, float]:
-        """Return a row of metrics (name → value) about the steps since the last row."""
+        """Return a row of metrics (name → value) about the steps since the last row, and start the next sums."""
         loss, norm, terms = self.synchronize()
         state = self.state
         state.training_loss = loss
@@ -321,9 +306,10 @@ class Session:
         }
 
     def validate(self, evaluate: Callable[[Any], Any]) -> dict[str, float]:
-        """Evaluate the model in the main process, copy the weights if they are the best; return columns of a row.
+        """Evaluate the model in the main process, and copy its weights if they are the best so far.
 
-        The precision is that of training; `revalidate_in_float32` gives the final figures.
+        Returns the figures (name → value) for the row of metrics. The precision is that of training;
+        `revalidate_in_float32` gives the final figures.
         """
         score = (math.nan, math.nan)
         with self.evaluating(self.validates_in_bfloat16) as model:
@@ -350,7 +336,7 @@ class Session:
         return {"validation_loss": loss, "perplexity": perplexity, **self.state.figures}
 
     def revalidate_in_float32(self, evaluate: Callable[[Any], Any]) -> None:
-        """Evaluate the last and the best weights again in float32, if validations ran in bfloat16."""
+        """Evaluate the last and the best weights again with `evaluate` in float32, if validations ran in bfloat16."""
         state = self.state
         if not self.validates_in_bfloat16 or state.validation_loss is None:
             return
@@ -375,7 +361,7 @@ class Session:
 
     @contextmanager
     def evaluating(self, in_training_precision: bool = False) -> Iterator[Any]:
-        """Yield the model for evaluation; gradients, dropout and random state stay as they were.
+        """Yield the model for evaluation in the block; gradients, dropout and random state stay as they were.
 
         It computes in float32 unless `in_training_precision`. For a sharded model, the main process gets a full copy,
         which is on the device meanwhile; the others get their shard.
@@ -400,23 +386,36 @@ class Session:
                     model.cpu()
 
     def warn(self, kind: str, message: str | None) -> None:
-        """Log a message, once per kind and run."""
+        """Log a message unless it is None or one of this kind was logged in this run already."""
         if message and kind not in self.state.warnings:
             self.state.warnings[kind] = message
             self.log_message(message)
 
     def _compile_loss(self) -> Forward:
-        """Return the model with its loss, compiled and tried on a part of the first batch."""
+        """Return the module of model and loss, compiled and tried on a part of a batch, or uncompiled if that fails.
+
+        Of layers of one shape, one is compiled for all, which takes seconds for any number of them. The compiled module
+        shares the parameters. The code is cached in the data home for later runs.
+        """
         inputs, targets = (tensor.chunk(self.recipe.accumulate)[0] for tensor in self.batches.batch(0))
 
-        def try_loss(loss: Forward) -> None:
+        self.log_message("compiling the model, which takes some seconds the first time")
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home_folder("compiled")))
+        compiled: Forward = self.wrapped_loss if self.layers else torch.compile(self.wrapped_loss, dynamic=False)
+        for layer in self.layers:
+            layer.compile(dynamic=False)
+        try:
             with self.arithmetic.autocast():
-                objective, _, _ = loss(inputs, targets, None)
+                objective, _, _ = compiled(inputs, targets, None)
             objective.backward()
             self.optimizer.zero_grad(set_to_none=True)
-
-        self.log_message("compiling the model, which takes some seconds the first time")
-        return compile_module(self.wrapped_loss, self.layers, try_loss, lambda message: self.warn("compile", message))
+        except Exception as error:  # whatever the compiler, its C++ or its GPU back end may raise
+            reason = str(error).strip().partition("\n")[0] or type(error).__name__
+            self.warn("compile", f"torch.compile is not possible here ({reason}); training goes on uncompiled.")
+            for layer in self.layers:
+                layer._compiled_call_impl = None
+            return self.wrapped_loss
+        return compiled
 
     def _record_step(self) -> GraphedTrainingStep | None:
         """Return a training step recorded as a CUDA graph; None, with a warning, if it cannot be recorded."""
@@ -442,7 +441,7 @@ class Session:
 
 
 def seed_random(seed: int, device: torch.device) -> None:
-    """Set the seeds of the random generators of the CPU and of `device`, which `fork_random` restores.
+    """Set the seeds of the random generators of the CPU and of `device` only.
 
     `torch.manual_seed` would also seed all other GPUs, and those of a program that has not used its GPUs yet.
     """
@@ -482,7 +481,7 @@ def save_session(session: Session, folder: RunFolder) -> None:
             "sums": processes.mean(session.sums).tolist(),
             "steps": session.summed_steps,
         },
-        "reading": _reading(session),
+        "reading": _reading_settings(session),
         "spec": session.model.spec.to_dict(),
         "optimizer": _optimizer_name(session),
         "threads": torch.get_num_threads(),
@@ -517,7 +516,7 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
     if checkpoint:
         if folder.metrics.path.exists():
             folder.metrics.check(checkpoint.state.get("metrics"), f"the checkpoint of step {checkpoint.step}")
-        _restore(session, checkpoint, folder)
+        _restore_checkpoint(session, checkpoint, folder)
     for message in damage:
         session.warn(message, message)
     session.processes.any(True)  # a barrier: all have read before the main process removes later checkpoints
@@ -525,8 +524,8 @@ def restore_latest(session: Session, folder: RunFolder) -> None:
         folder.rewind(session.state.step)
 
 
-def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
-    """Load weights, optimizer, progress and random state of a checkpoint into a session."""
+def _restore_checkpoint(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> None:
+    """Load weights, optimizer state, progress and random state of a checkpoint into a session."""
     path = folder.checkpoints / f"step-{checkpoint.step}"
     values, tensors = checkpoint.state, checkpoint.tensors
     check_weights_spec(path, values["spec"], folder.spec)
@@ -568,10 +567,10 @@ def _restore(session: Session, checkpoint: Checkpoint, folder: RunFolder) -> Non
 def _restore_carried_states(
     session: Session, saved_reading: Mapping[str, int], carried: Mapping[str, Tensor] | None
 ) -> None:
-    """Load the recurrent states carried between batches, unless the resumed run reads the text otherwise."""
+    """Load the saved recurrent states carried between batches, if the text is read as `saved_reading` says."""
     # those of version 0.1 have former names of settings
     reading = {Recipe.renamed.get(name, name): value for name, value in saved_reading.items()}
-    if not carried or reading != _reading(session):
+    if not carried or reading != _reading_settings(session):
         return
     processes, num_parts = session.processes, session.recipe.accumulate
     with session.evaluating() as model:  # a state of the right class, to be filled with the saved tensors
@@ -585,13 +584,13 @@ def _restore_carried_states(
 
 
 def _optimizer_name(session: Session) -> str:
-    """Return the name of a session's optimizer; of a user-supplied one its class."""
+    """Return the recipe's name of a session's optimizer; the class name of a user-supplied one."""
     kind = session.recipe.optimizer.kind
     return type(session.optimizer).__name__ if kind == "custom" else kind
 
 
-def _reading(session: Session) -> dict[str, int]:
-    """Return the settings by name that determine which tokens a step reads."""
+def _reading_settings(session: Session) -> dict[str, int]:
+    """Return the settings (name → value) that determine which tokens a step reads: batch, sequence length, seed."""
     recipe = session.recipe
     return {"batch": recipe.batch, "sequence_length": session.batches.length, "seed": recipe.seed}
 
@@ -610,8 +609,8 @@ def chance_warning(
 ) -> str | None:
     """Return a warning if the training loss is still at chance late in a run, else None.
 
-    Late is after a fifth of the steps, twice the warm-up and fifty steps. Chance is the logarithm of the choices: ln V
-    among V tokens, ln B among the B captions of a batch.
+    Late is after a fifth of the steps, twice the warm-up and fifty steps. Chance is ln(`choices`): ln V among V tokens,
+    ln B among the B captions of a batch; `noun` and `symbol` name the choices in the message.
     """
     chance = math.log(choices)
     if step < max(recipe.steps / 5, 2 * recipe.warm_up, 50) or loss < CHANCE_FRACTION * chance:
@@ -624,7 +623,7 @@ def chance_warning(
 
 
 def validation_warning(recipe: Recipe, step: int, validation: float, training: float) -> str | None:
-    """Return a warning if validation loss is far below training loss after a third of the steps, else None."""
+    """Return a warning if the validation loss is far below the training loss after a third of the steps, else None."""
     if step <= recipe.steps / 3 or validation >= min(SUSPICIOUS_FRACTION * training, training - SUSPICIOUS_GAP):
         return None
     cause = f"; dropout = {recipe.dropout:g} may be too much" if recipe.dropout >= 0.3 else ""
@@ -643,7 +642,7 @@ def epochs_warning(recipe: Recipe, tokens: int, sequence_length: int) -> str | N
 
 
 def check_finite(loss: float, norm: float, steps: range, rate: float, saved_step: int) -> None:
-    """Raise TrainingError if the mean loss or gradient norm of these steps is infinite or NaN; the message advises."""
+    """Raise TrainingError with advice if the mean loss or gradient norm of these steps is infinite or NaN."""
     if math.isfinite(loss) and math.isfinite(norm):
         return
     problem = f"the loss is {loss}" if not math.isfinite(loss) else f"the gradient's norm is {norm}"
@@ -653,5 +652,5 @@ def check_finite(loss: float, norm: float, steps: range, rate: float, saved_step
 
 
 def describe_checkpoint(saved_step: int) -> str:
-    """Return a clause for messages of failed runs: which checkpoint is good, or that none was saved (step 0)."""
+    """Return a clause for an error message: which checkpoint is good, or that there is none (`saved_step` 0)."""
     return f"The checkpoint of step {saved_step} is good" if saved_step else "No checkpoint had been saved before"

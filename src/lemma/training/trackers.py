@@ -23,7 +23,7 @@ Tracker = tuple[Callable[[Row], None], Callable[[], object]]
 
 
 def import_tracker(name: str) -> Any:
-    """Return the imported package of a tracker; if it is missing, raise SpecError with the command that installs it."""
+    """Import and return the package of the tracker `name`; raise SpecError with its install command without it."""
     try:
         match name:
             case "tensorboard":
@@ -43,7 +43,7 @@ def import_tracker(name: str) -> Any:
 
 
 def open_tracker(folder: RunFolder, step: int) -> Tracker:
-    """Return a new run of the recipe's tracker, to which metrics are logged; `step` is the last step already trained.
+    """Start a run of the recipe's tracker after `step`; return functions that log a row of metrics and end the run.
 
     A tracker that fails later is not used any more, and training continues.
     """
@@ -54,7 +54,7 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
         if isinstance(error, SpecError):
             raise
         raise SpecError(
-            f"recipe.tracker = {name}: {name} does not begin a run ({_first_line(error)}). Set it up, or leave it out: "
+            f"recipe.tracker = {name}: {name} does not begin a run ({_error_line(error)}). Set it up, or leave it out: "
             "metrics.jsonl is always written."
         ) from error
     failed = False
@@ -66,7 +66,7 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
         try:
             act(*row)
         except Exception as error:
-            message = f"{name} takes no more rows ({_first_line(error)}). Training goes on; metrics.jsonl has all."
+            message = f"{name} takes no more rows ({_error_line(error)}). Training goes on; metrics.jsonl has all."
             if not failed:
                 warnings.warn(message, stacklevel=2)
             failed = True
@@ -74,14 +74,14 @@ def open_tracker(folder: RunFolder, step: int) -> Tracker:
     return partial(guarded, log), partial(guarded, end)
 
 
-def _first_line(error: Exception) -> str:
-    """Return an error's type and the first line of its message."""
+def _error_line(error: Exception) -> str:
+    """Return the type of an error and the first line of its message."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _start_run(name: str, folder: RunFolder, step: int) -> Tracker:
-    """Return functions that log a row of metrics to the tracker `name` and that close its run."""
-    package, title, settings = import_tracker(name), folder.path.resolve().name, _settings(folder)
+    """Start a run of the tracker `name`; return functions that log a row of metrics and that end the run."""
+    package, title, settings = import_tracker(name), folder.path.resolve().name, _flatten_settings(folder)
     if name == "tensorboard":
         writer = package.SummaryWriter(str(folder.path / TENSORBOARD), purge_step=step + 1)
 
@@ -114,8 +114,8 @@ def _start_run(name: str, folder: RunFolder, step: int) -> Tracker:
     return log, package.finish if name == "trackio" else tracked.finish  # or Trackio ends it again when Python does
 
 
-def _settings(folder: RunFolder) -> dict[str, Any]:
-    """Return the settings of a run by dotted names: model.width, recipe.steps, data.text."""
+def _flatten_settings(folder: RunFolder) -> dict[str, Any]:
+    """Return the settings of a run by dotted names, such as model.width, recipe.steps and data.text."""
     settings: dict[str, Any] = {}
 
     def add(prefix: str, table: Mapping[str, Any]) -> None:

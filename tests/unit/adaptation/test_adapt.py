@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from lemma.adaptation.adapt import adapt_model, trainable_parameters
-from lemma.adaptation.lora import list_paths, match_patterns
+from lemma.adaptation.lora import format_paths, match_patterns
 from lemma.counting.count import count
 from lemma.counting.subject import adapted_subject
 from lemma.errors import SpecError
@@ -25,7 +25,6 @@ def test_frozen_trains_only_the_head_and_full_trains_everything() -> None:
     assert frozen.model is model
     assert frozen.trainable == [("head.weight", (3, 7)), ("head.bias", (3,))]
     assert (frozen.num_trainable, frozen.trainable_bytes) == (24, 96)
-    assert str(frozen).startswith("frozen: 24 of ")
     full = adapt_model(model, Full())
     assert full.num_trainable == sum(parameter.numel() for parameter in model.parameters())
 
@@ -53,8 +52,8 @@ def test_patterns_are_case_sensitive_and_each_must_match() -> None:
     assert match_patterns("targets", ["a.*"], [["a.b"], ["A.b"]]) == [0]
     with pytest.raises(SpecError, match="'c' matches nothing"):
         match_patterns("targets", ["a.*", "c"], [["a.b"]])
-    assert list_paths(f"layer{number}.x" for number in range(30)).endswith("and 6 more")
-    assert list_paths([]) == "none"
+    assert format_paths(f"layer{number}.x" for number in range(30)).endswith("and 6 more")
+    assert format_paths([]) == "none"
 
 
 @pytest.mark.parametrize(

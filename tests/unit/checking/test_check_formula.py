@@ -312,7 +312,7 @@ def test_unrelated_formula_is_compared_with_the_nearest_part() -> None:
 def test_unknown_quantities_and_models_suggest_the_nearest() -> None:
     with pytest.raises(InputError, match="Did you mean 'd_h'"):
         check_formula("feed-forward", "parameters", "V*d_hh")
-    with pytest.raises(InputError, match="quantity = 'params'"):
+    with pytest.raises(InputError, match="unknown quantity 'params'"):
         check_formula("feed-forward", "params", "V")  # type: ignore[arg-type]
     with pytest.raises(CountingError, match="only its parameters"):
         lemma.check("flops", "torch.nn:Linear", "in_features", in_features=4, out_features=2)

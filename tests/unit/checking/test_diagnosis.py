@@ -15,7 +15,7 @@ from torch import nn
 
 from lemma.checking.accounts import account_for
 from lemma.checking.check_formula import check_formula
-from lemma.checking.compare_formula import read_question
+from lemma.checking.compare_formula import compare_answer
 from lemma.checking.explain import explain
 from lemma.checking.read_formula import read_formula
 from lemma.counting.account import Account
@@ -380,13 +380,12 @@ def wrong_answers() -> Iterator[tuple[str, str, tuple[MadeMistake, ...]]]:
         yield from pairs[: len(mistakes)]
 
 
-ANSWERS = list(wrong_answers())
 UNCERTAIN = re.compile(r"\b[Ee]ither\b|one of these|No simple explanation|[Mm]ost likely")
 
 
 def diagnose(model: str, formula: str, mistakes: tuple[MadeMistake, ...]) -> tuple[bool, bool, str]:
     """Return whether every mistake is named, whether a wrong diagnosis is given as certain, and the diagnosis."""
-    question = read_question(cached_account(model), "parameters", formula, {})
+    question = compare_answer(cached_account(model), "parameters", formula, {})
     assert not question.is_equal
     diagnosis = explain(question)[0] or "No simple explanation."
     is_exact = all(re.search(mistake.pattern, diagnosis) for mistake in mistakes)
@@ -395,7 +394,7 @@ def diagnose(model: str, formula: str, mistakes: tuple[MadeMistake, ...]) -> tup
 
 def test_textbook_formulas_are_right() -> None:
     for model, (parts, _) in MODELS.items():
-        assert read_question(cached_account(model), "parameters", write_parts(parts), {}).is_equal, model
+        assert compare_answer(cached_account(model), "parameters", write_parts(parts), {}).is_equal, model
 
 
 def test_no_part_is_explained_twice() -> None:
@@ -405,12 +404,13 @@ def test_no_part_is_explained_twice() -> None:
 
 
 def test_diagnosis_is_mostly_exact_and_never_confidently_wrong() -> None:
-    results = [(diagnose(*answer), answer) for answer in ANSWERS]
+    answers = list(wrong_answers())
+    results = [(diagnose(*answer), answer) for answer in answers]
     num_exact = sum(is_exact for (is_exact, _, _), _ in results)
     wrong = [(answer, diagnosis) for (_, is_wrong, diagnosis), answer in results if is_wrong]
     pairs = [is_exact for (is_exact, _, _), answer in results if len(answer[2]) == 2]
     counts = f"{num_exact} of {len(results)} exact ({sum(pairs)} of {len(pairs)} with two mistakes)"
     print(f"{counts}, {len(wrong)} certain and wrong")
-    assert len(ANSWERS) >= 200 and len(pairs) >= len(ANSWERS) / 2
+    assert len(answers) >= 200 and len(pairs) >= len(answers) / 2
     assert not wrong, wrong[:3]
     assert num_exact / len(results) >= 0.95 and sum(pairs) / len(pairs) >= 0.92

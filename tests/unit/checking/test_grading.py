@@ -166,8 +166,8 @@ def test_identical_answers_are_read_and_marked_once(
 ) -> None:
     calls: Counter[tuple[str, bool]] = Counter()
     reads: Counter[str] = Counter()
-    read = question_kinds.read_question
-    compare = ModelFormula.compare
+    read = question_kinds.compare_answer
+    compare = ModelFormula.check
 
     def count_reads(account, quantity, text, *rest):
         reads[text] += 1
@@ -177,8 +177,8 @@ def test_identical_answers_are_read_and_marked_once(
         calls[str(answer.answer), diagnose] += 1
         return compare(self, answer, diagnose)
 
-    monkeypatch.setattr(question_kinds, "read_question", count_reads)
-    monkeypatch.setattr(ModelFormula, "compare", count_comparisons)
+    monkeypatch.setattr(question_kinds, "compare_answer", count_reads)
+    monkeypatch.setattr(ModelFormula, "check", count_comparisons)
     students = {f"S{number}": {"Q1": (LORA_FORMULA, "R", "W_in")[number % 3]} for number in range(60)}
     result = mark_class(sheet, [write_table(tmp_path / "class.csv", students)])
     assert Counter(student.points for student in result.students) == {2: 20, 0: 40}

@@ -120,7 +120,7 @@ def test_crashing_checker_does_not_stop_the_marking(tmp_path: Path, monkeypatch)
     def failing(*args, **kwargs):
         raise RecursionError("too deep")
 
-    monkeypatch.setattr("lemma.checking.question_kinds.compare_formula", failing)
+    monkeypatch.setattr("lemma.checking.question_kinds.ModelFormula.check", failing)
     result = mark_submission(tmp_path, write_answers(Q1="V", Q4="14980860"))
     assert [mark.verdict for mark in result.marks] == ["unreadable", "not answered", "not answered", "right"]
 

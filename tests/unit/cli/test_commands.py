@@ -155,7 +155,7 @@ def test_help_of_generate_states_the_actual_defaults(folder: Path) -> None:
     base, spelt = (json.loads(CliRunner().invoke(app, [*words, *more]).stdout) for more in (["--seed=1"], settings))
     assert base["tokens"] == spelt["tokens"]
     help = " ".join(CliRunner().invoke(app, ["generate", "--help"], env={"COLUMNS": "400"}).stdout.split())
-    assert all(f"; {value} if not given" in help for value in ("200", "0.8", "1", "no"))
+    assert all(f"Default: {value}" in help for value in ("200", "0.8", "1", "no"))
 
 
 @pytest.mark.parametrize("case", WRONG)

@@ -9,9 +9,7 @@ from typer.testing import CliRunner
 import lemma
 from lemma.cli.main import app
 from lemma.errors import InputError, LemmaError, SpecError
-from lemma.generation.sampling import Sampling
 from lemma.runs.load import Run, load
-from lemma.spec.settings import SamplingSettings
 from served_runs import untrained
 
 
@@ -61,11 +59,6 @@ def test_generate_options_set_sampling_settings_of_the_same_name(kind: str, name
         without = lemma.generate(run, "the", tokens=settings.get("tokens", 200), temperature=1.5)
         assert result.tokens != without.tokens
     assert result.stopped == ("stop" if "stop" in name else "length")
-
-
-def test_generate_signature_lists_sampling_and_beam_settings() -> None:
-    names = set(Sampling.__dataclass_fields__) | {"beam", "length_penalty"}
-    assert set(SamplingSettings.__annotations__) == names - {"samples"}  # a separate argument
 
 
 def test_samples_are_ordered_by_prompt(runs: dict[str, Run]) -> None:

@@ -1,10 +1,7 @@
-"""Share one cache of accounts between all tests of counting, so that each model is probed once."""
+"""Share the formulas of modules between all tests of counting, so that each module is probed once."""
 
 import pytest
 
 
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield
+@pytest.fixture(scope="module", autouse=True)
+def _account_cache(account_cache: None) -> None: ...

@@ -28,7 +28,7 @@ def decoder():
     return resolve_subject("decoder", DECODER)
 
 
-def made_up(monkeypatch: pytest.MonkeyPatch, reading) -> None:
+def use_tool(monkeypatch: pytest.MonkeyPatch, reading) -> None:
     monkeypatch.setitem(TOOLS, "made-up", reading)
 
 
@@ -44,7 +44,7 @@ def test_exact_figures_add_up_to_pytorch_totals(decoder) -> None:
 
 def test_correct_tool_has_no_reasons(decoder, monkeypatch) -> None:
     exact = count_exactly(decoder)
-    made_up(monkeypatch, lambda base: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
+    use_tool(monkeypatch, lambda base: ToolCount(exact.total_parameters, exact.total_flops, "all", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert (row.parameters_ratio, row.flops_ratio, row.reasons) == (1.0, 1.0, ())
 
@@ -52,7 +52,7 @@ def test_correct_tool_has_no_reasons(decoder, monkeypatch) -> None:
 def test_omitted_module_is_reported_with_its_function(decoder, monkeypatch) -> None:
     exact = count_exactly(decoder)
     saved = {path: count for path, count in exact.flops.items() if not path.endswith("attention")}
-    made_up(monkeypatch, lambda base: ToolCount(PARAMETERS - 512, sum(saved.values()), "no attention", saved))
+    use_tool(monkeypatch, lambda base: ToolCount(PARAMETERS - 512, sum(saved.values()), "no attention", saved))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     left_out = 2 * 4 * 16 * 16 * 32
     assert row.reasons == (
@@ -65,7 +65,7 @@ def test_omitted_module_is_reported_with_its_function(decoder, monkeypatch) -> N
 def test_overcounted_and_unattributed_flops_are_reported(decoder, monkeypatch) -> None:
     exact = count_exactly(decoder)
     more = {**exact.flops, "norm": 7000, "output": exact.flops["output"] + 9000}
-    made_up(monkeypatch, lambda base: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
+    use_tool(monkeypatch, lambda base: ToolCount(PARAMETERS + 9600, exact.total_flops + 16_500, "", more))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == (
         "parameters: embedding (Embedding): counted twice",
@@ -77,7 +77,7 @@ def test_overcounted_and_unattributed_flops_are_reported(decoder, monkeypatch) -
 def test_parameters_missing_in_many_modules_have_no_reason(decoder, monkeypatch) -> None:
     exact = count_exactly(decoder)
     reserved = sum(count for path, count in exact.parameters.items() if "layers" not in path)
-    made_up(monkeypatch, lambda base: ToolCount(reserved, exact.total_flops, "", exact.flops))
+    use_tool(monkeypatch, lambda base: ToolCount(reserved, exact.total_flops, "", exact.flops))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.parameters == reserved and row.reasons == ()
 
@@ -93,7 +93,7 @@ def test_missing_dependency_of_a_tool_is_reported(decoder, monkeypatch) -> None:
     def needy(plain):
         raise ModuleNotFoundError("No module named 'accelerate.hooks'", name="accelerate.hooks")
 
-    made_up(monkeypatch, needy)
+    use_tool(monkeypatch, needy)
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == ("not installed (it needs accelerate): pip install accelerate",)
 
@@ -103,7 +103,7 @@ def test_failing_or_printing_tool_is_isolated(decoder, monkeypatch, capsys) -> N
         print("noise")
         raise RuntimeError("cannot trace this\nand more")
 
-    made_up(monkeypatch, failing)
+    use_tool(monkeypatch, failing)
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons == ("failed: RuntimeError: cannot trace this",)
     assert capsys.readouterr().out == ""
@@ -111,7 +111,7 @@ def test_failing_or_printing_tool_is_isolated(decoder, monkeypatch, capsys) -> N
 
 def test_tools_skip_models_too_large_for_memory(decoder, monkeypatch) -> None:
     monkeypatch.setattr(comparing, "MAX_RUN_BYTES", 4 * PARAMETERS - 1)
-    made_up(monkeypatch, lambda base: pytest.fail("it was run"))
+    use_tool(monkeypatch, lambda base: pytest.fail("it was run"))
     (row,) = compare_tools(decoder, ["made-up"]).rows
     assert row.reasons[0].startswith("not run")
 
@@ -130,7 +130,7 @@ def test_tools_receive_tensor_inputs_of_the_module(decoder, monkeypatch) -> None
         seen["lookups"] = plain.get_submodule("module.embedding").weight.shape
         return ToolCount(1, 1.0, "", {})
 
-    made_up(monkeypatch, look)
+    use_tool(monkeypatch, look)
     compare_tools(decoder, ["made-up"])
     assert seen["shapes"][0] == (1, 16, 300) and seen["lookups"] == (300, 32)
 
@@ -187,7 +187,7 @@ def test_fvcore_omits_attention(decoder) -> None:
 
 
 def test_tool_comparison_renders_in_every_format(decoder, monkeypatch) -> None:
-    made_up(monkeypatch, lambda base: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
+    use_tool(monkeypatch, lambda base: ToolCount(PARAMETERS, 579_584.0, "<half>", {}))
     result = compare_tools(decoder, ["made-up"])
     lines = str(result).splitlines()
     assert lines[2].split()[:5] == ["lemma", "35,584", "1.000", "1,159,168", "1.000"]

@@ -455,8 +455,11 @@ def test_cache_of_sliding_window_and_state_space_models_is_exact() -> None:
             transformers.MambaConfig(vocab_size=30, hidden_size=8, num_hidden_layers=L, state_size=4, **none)
         )
 
-    for built in (mistral, mamba):
-        built.inputs = lambda B=1, T=128: {"input_ids": torch.zeros(B, T, dtype=torch.long), "use_cache": True}
+    def make_inputs(B: int, T: int) -> dict[str, object]:
+        return {"input_ids": torch.zeros(B, T, dtype=torch.long), "use_cache": True}
+
+    mistral.inputs = lambda B=1, T=128: make_inputs(B, T)  # longer than the window
+    mamba.inputs = lambda B=1, T=8: make_inputs(B, T)  # its state does not depend on T, and transformers loops over T
     assert lemma.count(mistral, quantities=["cache"]).cache.total == 2 * 2 * 63 * 2 * 4 * 4  # the last 63 positions
     assert lemma.count(mamba, quantities=["cache"]).cache.formula == "512*L*B"
 

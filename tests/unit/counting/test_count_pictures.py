@@ -11,10 +11,8 @@ ODD = {"V": 31, "d": 7, "D": 11, "L": 3, "G": 5, "P": 3, "d_i": 21, "L_i": 3, "h
 
 
 @pytest.fixture(scope="module")
-def account(tmp_path_factory: pytest.TempPathFactory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        yield lemma.count(SPEC, quantities=["parameters", "flops"], **ODD, B=5, T=9)
+def account(account_cache: None):
+    return lemma.count(SPEC, quantities=["parameters", "flops"], **ODD, B=5, T=9)
 
 
 def test_dual_encoder_formula_matches_module_at_odd_sizes(account) -> None:

@@ -280,7 +280,7 @@ def test_damaged_image_cache_is_rebuilt(folder: Folder, home: Path, damage: str)
     if damage in ("shorter", "longer"):
         (cache / "pixels.bin").write_bytes(b"\0" if damage == "shorter" else b"\0" * 10_000)
     elif damage == "header":
-        (cache / "pixels.json").write_text(json.dumps([1, 2]))
+        (cache / "manifest.json").write_text(json.dumps([1, 2]))
     else:
         (cache / "pixels.bin").unlink()
     assert (prepared(root).item("train").pixels == before).all()

@@ -47,7 +47,7 @@ def test_masked_rows_are_text_spans_with_original_targets(objective: str, contex
     assert ((full[:, 1:-1] == END).sum(1) == (objective != "masked")).all() and (full != MASK).all()
     hidden = (targets[:, 1:] >= 0).sum(1)
     assert (hidden == order.num_predicted).all() and order.num_predicted == (
-        0 if objective == "next-sentence" else max(1, round(rate * order.text_tokens))
+        0 if objective == "next-sentence" else max(1, round(rate * order.num_text_tokens))
     )
     changed = inputs != full
     assert not (changed & (targets < 0)).any() and not changed[:, 0].any()
@@ -74,7 +74,7 @@ def test_masked_positions_are_uniform_outside_special_tokens() -> None:
     choice = (targets >= 0).mean(0)
     marks = [21, 41]  # after A and after B
     assert choice[marks].tolist() == [0, 0] and choice[0] == 1
-    rate = windows("both").num_predicted / windows("both").text_tokens
+    rate = windows("both").num_predicted / windows("both").num_text_tokens
     remaining = np.delete(choice, [0, *marks])
     assert np.abs(remaining - rate).max() < 5 * np.sqrt(rate * (1 - rate) / len(targets))
 
@@ -86,7 +86,7 @@ def test_half_of_the_second_segments_follow_the_first(objective: str) -> None:
         inputs, targets = order.batch(TEXT, step)
         assert targets[:, 0].sum() == 32 and set(targets[:, 0]) == {0, 1}
         full = original(inputs, targets)
-        first, second = full[:, 1 : 1 + order.first_segment], full[:, 2 + order.first_segment : -1]
+        first, second = full[:, 1 : 1 + order.first_segment_length], full[:, 2 + order.first_segment_length : -1]
         for a, b, follows in zip(first, second, targets[:, 0], strict=True):
             assert (stands_in_text(np.concatenate([a, b])) != []) == bool(follows)
             assert stands_in_text(b)
@@ -96,10 +96,10 @@ def test_random_second_segment_is_never_the_next_one() -> None:
     text = np.arange(20)  # every span identifies its position
     order = MaskedWindows(20, 13, 400, 1, 0.15, "next-sentence", 23)
     inputs, targets = order.batch(text, 0)
-    separate = inputs[:, 2 + order.first_segment] - inputs[:, 1]
-    np.testing.assert_array_equal(separate == order.first_segment, targets[:, 0] == 1)
-    assert set(inputs[targets[:, 0] == 0, 2 + order.first_segment]) == set(
-        range(20 - order.text_tokens + order.first_segment + 1)
+    separate = inputs[:, 2 + order.first_segment_length] - inputs[:, 1]
+    np.testing.assert_array_equal(separate == order.first_segment_length, targets[:, 0] == 1)
+    assert set(inputs[targets[:, 0] == 0, 2 + order.first_segment_length]) == set(
+        range(20 - order.num_text_tokens + order.first_segment_length + 1)
     )
 
 
@@ -127,9 +127,9 @@ def test_masked_batch_is_determined_by_seed_and_step() -> None:
 def test_masked_evaluation_reads_each_window_once_with_fixed_masks(objective: str) -> None:
     order = windows(objective, batch=1)
     rows = [original(*part) for part in order.evaluation_batches(TEXT)]
-    firsts = np.concatenate(rows)[:, 1 : 1 + order.first_segment]
-    starts = np.arange(0, len(TEXT) - order.text_tokens + 1, order.text_tokens)
-    np.testing.assert_array_equal(firsts, [TEXT[start : start + order.first_segment] for start in starts])
+    firsts = np.concatenate(rows)[:, 1 : 1 + order.first_segment_length]
+    starts = np.arange(0, len(TEXT) - order.num_text_tokens + 1, order.num_text_tokens)
+    np.testing.assert_array_equal(firsts, [TEXT[start : start + order.first_segment_length] for start in starts])
     for item, again in zip(order.evaluation_batches(TEXT), order.evaluation_batches(TEXT), strict=True):
         np.testing.assert_array_equal(item, again)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lemma.data.splits import Splits, assign_splits, select_split, shuffle_keys, split_groups
+from lemma.data.splits import ExampleFile, Splits, assign_splits, prepare_examples, shuffle_keys, split_groups
 from lemma.data.store import TokenArray
 from lemma.errors import DataError
 
@@ -15,14 +15,25 @@ def splits_of(**items: list[int]) -> Splits[list[int]]:
 def test_unknown_split_error_lists_the_splits() -> None:
     with pytest.raises(DataError, match=r"no split 'test' in toy\. It has: train, validation\."):
         splits_of(train=[1], validation=[2]).item("test")
+    toy = ExampleFile(["a", "b"], "hash", "toy")
     with pytest.raises(DataError, match=r"unknown split 'tset'\. Did you mean 'test'"):
-        select_split({"train": 1, "test": 2}, "tset", "toy")
+        prepare_examples(
+            "labels",
+            toy,
+            {},
+            lambda: ({"train": ["a"], "test": ["b"]}, ()),
+            key=str,
+            noun="texts",
+            is_builtin=True,
+            evaluation=True,
+            split="tset",
+            name="text",
+        )
 
 
 def test_selected_split_is_named_in_the_description() -> None:
     data = splits_of(train=[1], test=[2]).select("test")
     assert (data.split_names, data.item("test"), data.description) == (("test",), [2], "toy (test)")
-    assert select_split({"train": 1, "test": 2}, None, "toy") == ({"test": 2}, "toy (test)")
 
 
 def test_split_sizes_are_returned_as_a_copy() -> None:

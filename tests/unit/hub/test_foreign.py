@@ -2,7 +2,6 @@
 
 import json
 import random
-import re
 import struct
 import time
 from pathlib import Path
@@ -16,8 +15,7 @@ from lemma.adaptation.adapt import adapt_model
 from lemma.data.foreign import reading_foreign_file
 from lemma.errors import DataError, LemmaError, MemoryLimitError, RunError, StorageError
 from lemma.hub.llama2c import open_llama2c
-from lemma.hub.patterns import matches_to_end
-from lemma.hub.peft import read_peft, write_peft
+from lemma.hub.peft import matches_path, read_peft, write_peft
 from lemma.hub.pretrained import open_pretrained
 from lemma.models.build import build
 from lemma.spec.recipe import Lora
@@ -189,46 +187,33 @@ def test_invalid_peft_options_name_the_folder(options: dict[str, Any], adapter: 
         read_with(adapter, **options)
 
 
-@pytest.mark.parametrize("pattern", ["(.+)+x", "(.*)*(.*)*x", "((.|a)+)+$x", "(((a?){50}){50}){50}x"])
+@pytest.mark.parametrize(
+    "pattern", ["(.+)+x", "(.*)*(.*)*x", "((.|a)+)+$x", "(((a?){50}){50}){50}x", ".*" * 9 + "x", "(a?)?" * 30 + "x"]
+)
 def test_exponential_regex_is_matched_in_bounded_time(pattern: str, adapter: Path) -> None:
     start = time.process_time()
     try:
         read_with(adapter, rank_pattern={pattern: 3})
     except RunError as error:
-        assert "peft: a regular expression takes too much work" in str(error)
+        assert "peft: the regular expression" in str(error)
     assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
     ("pattern", "message"),
-    [("(", "is not a regular expression"), (r"(a)\1", "not supported"), ("(?=a)", "not supported"), ("(?i)A", "flags")],
+    [
+        ("(", "is not a regular expression"),
+        (r"(a)\1", "not supported"),
+        ("(?=a)", "not supported"),
+        ("(?i)A", "not supported"),
+    ],
 )
 def test_unsupported_regex_is_rejected_with_the_reason(pattern: str, message: str, adapter: Path) -> None:
     with pytest.raises(RunError, match=f"peft: .*{message}"):
         read_with(adapter, rank_pattern={pattern: 3})
 
 
-def random_pattern(chance: random.Random, depth: int = 0) -> str:
-    """Return a random regular expression of supported constructs."""
-
-    def inner() -> str:
-        return random_pattern(chance, depth + 1)
-
-    leaf = chance.choice(["a", "b", r"\.", "1", ".", r"\d", "[ab1]", "[^a]", r"\w", "[a-c.]", ""])
-    if depth > 4:
-        return leaf
-    repeat = chance.choice(["*", "+", "?", "{2}", "{1,3}", "*?", "{0}"])
-    choices = [leaf, inner() + inner(), f"({inner()}|{inner()})", f"({inner()}){repeat}", chance.choice("^$") + inner()]
-    return chance.choice(choices)
-
-
-def test_regex_matching_agrees_with_python() -> None:
-    chance = random.Random(4)
-    matched = 0
-    for _ in range(2000):
-        pattern, text = random_pattern(chance), "".join(chance.choices("ab1._", k=chance.randrange(7)))
-        expected = bool(re.match(rf"(.*\.)?({pattern})$", text))
-        starts = [0, *(at + 1 for at, character in enumerate(text) if character == ".")]
-        assert matches_to_end(pattern, text, starts) == expected, (pattern, text)
-        matched += expected
-    assert 100 < matched < 1900
+def test_long_paths_bound_the_work_of_a_regex() -> None:
+    assert matches_path("layers.*proj", f"layers.{'x' * 1000}.proj")
+    with pytest.raises(RunError, match="too much work"):
+        matches_path("layers.*.*.*proj", "x" * 1000)

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 LINES = ("the cat", " the cat ", "naïve ünï 🎉 mat", "a\n\n  b\tc", "<|im_end|> </s>", "12345!", "")
 ENGINES = {
     "byte-level": byte_level,
-    "with begin": lambda: byte_level(begin=True),
+    "with begin": lambda: byte_level(starts_text=True),
     "pieces": pieces,
     "wordpiece": wordpiece,
 }
@@ -94,7 +94,7 @@ def test_incremental_detokenization_equals_full_decoding(name: str) -> None:
 
 
 def test_token_strings_show_special_tokens_and_spaces() -> None:
-    ours = Tokenizer(byte_level(begin=True).to_str())
+    ours = Tokenizer(byte_level(starts_text=True).to_str())
     assert "".join(ours.token_strings(ours.encode("the cat sat"))) == "<|endoftext|>the cat sat"
     spaced = Tokenizer(pieces().to_str())
     assert "".join(spaced.token_strings(spaced.encode("the cat sat"))) == "<s>the cat sat"

@@ -8,9 +8,9 @@ import pytest
 from lemma.inspection.patterns import (
     MIN_GAIN,
     PatternMatch,
+    best_pattern,
     match_pattern,
     measure_weights,
-    nearest_pattern,
     pattern_masks,
     pattern_name,
 )
@@ -77,7 +77,7 @@ def test_handmade_pattern_head_gets_its_name(pattern: str) -> None:
         match_pattern(name, weights, allowed, location)
         for name, location in pattern_masks(words, words, cross=False).items()
     ]
-    result = nearest_pattern(matches)
+    result = best_pattern(matches)
     assert result and result.pattern == pattern and result.score > 0.97
     assert pattern_name(result, 0.0) == pattern
 
@@ -91,7 +91,7 @@ def test_uniform_attention_has_no_gain_and_is_broad() -> None:
     ]
     assert all(match.gain == pytest.approx(0, abs=1e-12) for match in matches)
     breadth = measure_weights(weights, allowed, None).breadth
-    assert breadth == pytest.approx(1) and pattern_name(nearest_pattern(matches), breadth) == "broad"
+    assert breadth == pytest.approx(1) and pattern_name(best_pattern(matches), breadth) == "broad"
 
 
 def test_causal_head_has_no_future_positions() -> None:
@@ -102,9 +102,9 @@ def test_causal_head_has_no_future_positions() -> None:
 
 def test_pattern_with_enough_rows_beats_a_single_row() -> None:
     lucky, steady = PatternMatch("induction", 1.0, 0.1, 1), PatternMatch("previous", 0.5, 0.1, 9)
-    assert nearest_pattern([lucky, steady]) == steady
-    assert nearest_pattern([lucky]) == lucky
-    assert nearest_pattern([PatternMatch("next", 0.0, 0.0, 0)]) is None
+    assert best_pattern([lucky, steady]) == steady
+    assert best_pattern([lucky]) == lucky
+    assert best_pattern([PatternMatch("next", 0.0, 0.0, 0)]) is None
 
 
 def test_weak_match_has_no_pattern_name() -> None:

@@ -34,7 +34,7 @@ SPECS = {name: spec for name, spec in SMALL.items() if isinstance(spec, Decoder)
 COVERED = [name for name, spec in SPECS.items() if supports_numpy(build(spec))]
 
 
-def drawn(spec: Decoder) -> DecoderModel:
+def random_decoder(spec: Decoder) -> DecoderModel:
     torch.manual_seed(3)
     model = build(spec).eval()
     for parameter in model.parameters():
@@ -53,7 +53,7 @@ def test_numpy_step_supports_expected_decoders() -> None:
 @pytest.mark.parametrize("name", COVERED)
 @torch.inference_mode()
 def test_numpy_logits_match_decoder_within_and_past_context(name: str) -> None:
-    model = drawn(SPECS[name])
+    model = random_decoder(SPECS[name])
     tokens = torch.randint(11, (1, 30), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     expected = model(tokens)[0]
@@ -66,7 +66,7 @@ def test_numpy_logits_match_decoder_within_and_past_context(name: str) -> None:
 
 @torch.inference_mode()
 def test_numpy_cache_capacity_grows_with_the_sequence() -> None:
-    model = drawn(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
+    model = random_decoder(Decoder(vocabulary=11, width=8, depth=2, heads=2, context=16, positions=Rotary()))
     tokens = torch.randint(11, (1, 2 * INITIAL_CAPACITY + 40), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     result = []
@@ -78,7 +78,7 @@ def test_numpy_cache_capacity_grows_with_the_sequence() -> None:
 
 @torch.inference_mode()
 def test_sequence_can_alternate_between_numpy_and_torch() -> None:
-    model = drawn(SPECS["decoder-rotary"])
+    model = random_decoder(SPECS["decoder-rotary"])
     tokens = torch.randint(11, (1, 24), generator=torch.Generator().manual_seed(2))
     step, (_, state) = partial(step_in_numpy, model, model), model(tokens[:, :3])
     for index in range(3, 24):
@@ -100,7 +100,7 @@ GREEDY = Sampling(tokens=6, temperature=0.0)
 
 
 def test_numpy_step_is_used_for_single_sequences_only(steps: list[int]) -> None:
-    model = drawn(SPECS["decoder-rotary"])
+    model = random_decoder(SPECS["decoder-rotary"])
     generate(model, [[1, 2]], GREEDY)
     assert len(steps) == 5  # the prompt gives the first token
     generate(model, [[1, 2], [3, 4]], GREEDY)
@@ -108,7 +108,7 @@ def test_numpy_step_is_used_for_single_sequences_only(steps: list[int]) -> None:
 
 
 def test_numpy_sequence_continues_after_joining_a_batch(steps: list[int]) -> None:
-    model, settings = drawn(SPECS["decoder-rotary"]), Sampling(tokens=20, temperature=0.0)
+    model, settings = random_decoder(SPECS["decoder-rotary"]), Sampling(tokens=20, temperature=0.0)
     single = [generate(model, [prompt], settings)[0].tokens for prompt in ([1, 2], [5, 6, 7])]
     steps.clear()
     engine, result = BatchEngine(model, None), {}
@@ -123,7 +123,7 @@ def test_numpy_sequence_continues_after_joining_a_batch(steps: list[int]) -> Non
 
 
 def test_attention_recording_disables_the_numpy_step(steps: list[int]) -> None:
-    model = drawn(SPECS["decoder"])
+    model = random_decoder(SPECS["decoder"])
     with record_attention() as records:
         generate(model, [[1, 2]], GREEDY)
     assert len(records) == 6 * 2 and not steps  # six calls of two layers
@@ -131,7 +131,7 @@ def test_attention_recording_disables_the_numpy_step(steps: list[int]) -> None:
 
 @torch.inference_mode()
 def test_recording_after_numpy_steps_includes_earlier_tokens() -> None:
-    model, tokens = drawn(SPECS["decoder"]), torch.tensor([[1, 2, 3, 4]])
+    model, tokens = random_decoder(SPECS["decoder"]), torch.tensor([[1, 2, 3, 4]])
     step = partial(step_in_numpy, model, model)
     _, state = step(tokens[:, 2:3], model(tokens[:, :2])[1])
     with record_attention() as records:
@@ -141,7 +141,7 @@ def test_recording_after_numpy_steps_includes_earlier_tokens() -> None:
 
 
 def test_hooks_and_adapters_disable_the_numpy_step(steps: list[int]) -> None:
-    model, seen = drawn(SPECS["decoder"]), []
+    model, seen = random_decoder(SPECS["decoder"]), []
     handle = model.layers[1].register_forward_hook(lambda *given: seen.append(1))
     generate(model, [[1, 2]], GREEDY)
     handle.remove()
@@ -151,7 +151,7 @@ def test_hooks_and_adapters_disable_the_numpy_step(steps: list[int]) -> None:
 
 
 def test_nonfinite_numpy_logits_raise_without_warnings(steps: list[int]) -> None:
-    model = drawn(SPECS["decoder"])
+    model = random_decoder(SPECS["decoder"])
     model.positions.weight.data[4] = torch.inf  # read after three tokens
     with warnings.catch_warnings(), pytest.raises(InputError):
         warnings.simplefilter("error")
@@ -160,7 +160,7 @@ def test_nonfinite_numpy_logits_raise_without_warnings(steps: list[int]) -> None
 
 
 def test_numpy_step_uses_current_weights() -> None:
-    model = drawn(SPECS["decoder"])
+    model = random_decoder(SPECS["decoder"])
     first = generate(model, [[1, 2]], GREEDY)[0].tokens
     with torch.no_grad():
         for parameter in model.parameters():
@@ -174,7 +174,7 @@ def test_numpy_step_uses_current_weights() -> None:
 
 
 def test_engine_uses_reallocated_weights_for_new_sequences() -> None:
-    model, settings, result = drawn(SPECS["decoder"]), Sampling(tokens=6, temperature=0.0), []
+    model, settings, result = random_decoder(SPECS["decoder"]), Sampling(tokens=6, temperature=0.0), []
     engine = BatchEngine(model, None)
     for turn in range(2):
         if turn:
@@ -187,7 +187,7 @@ def test_engine_uses_reallocated_weights_for_new_sequences() -> None:
 
 
 def test_autocast_disables_the_numpy_step(steps: list[int]) -> None:
-    model = drawn(SPECS["wide"])
+    model = random_decoder(SPECS["wide"])
     with torch.autocast("cpu", torch.bfloat16):
         generate(model, [[1, 2]], GREEDY)
     assert not steps
@@ -203,7 +203,7 @@ def test_autocast_disables_the_numpy_step(steps: list[int]) -> None:
 @torch.inference_mode()
 def test_long_multi_query_attention_uses_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = Decoder(vocabulary=11, width=64, depth=1, heads=8, key_value_heads=1, context=16, positions=Rotary())
-    model, large = drawn(spec), []
+    model, large = random_decoder(spec), []
     by_pytorch = decoder_numpy.matmul
     monkeypatch.setattr(decoder_numpy, "matmul", lambda *given: large.append(1) or by_pytorch(*given))
     tokens = torch.randint(11, (1, 4100), generator=torch.Generator().manual_seed(2))
@@ -216,7 +216,7 @@ def test_long_multi_query_attention_uses_pytorch(monkeypatch: pytest.MonkeyPatch
 
 
 def test_idle_engine_releases_numpy_state() -> None:
-    engine = BatchEngine(drawn(SPECS["decoder-rotary"]), None)
+    engine = BatchEngine(random_decoder(SPECS["decoder-rotary"]), None)
     engine.add(TextRequest((1, 2), Sampling(tokens=9, temperature=0.0), decode_text=False))
     while engine.is_busy:
         engine.step()

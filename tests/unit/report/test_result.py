@@ -26,13 +26,11 @@ from lemma.report.result import (
     Heading,
     Image,
     Items,
-    Legend,
     Matrix,
     Pre,
     Result,
     Table,
     Text,
-    as_latex,
     as_markdown,
     check_target,
     plot_blocks,
@@ -51,7 +49,6 @@ EVERY: list[Block] = [
     Table(["name", "formula"], [["d", "d_k·h"]], is_text=True, formulas=[1], row_kinds=["best"]),
     Matrix(f"matrix {EVIL}", ["r"], ["c", EVIL], np.array([[0.25, -np.inf]]), sums=[1.0]),
     Figure(SVG, f"figure {EVIL}"),
-    Legend([("#0072B2", (6, 3), f"legend {EVIL}")]),
     Image(b"\x89PNG", f"image {EVIL}"),
     Image(None, "not here"),
     Facts({f"name {EVIL}": f"value {EVIL}"}),
@@ -125,7 +122,6 @@ def test_page_shows_every_block_without_scripts(tmp_path: Path) -> None:
         "caption",
         "matrix",
         "figure",
-        "legend",
         "name",
         "value",
         "card",
@@ -177,13 +173,6 @@ def test_markdown_escapes_special_characters() -> None:
     assert "&emsp;row" in text
     fenced = as_markdown([Pre([("a ``` b", "")])])
     assert fenced.startswith("````\n") and fenced.endswith("````\n")
-
-
-def test_latex_escapes_special_characters() -> None:
-    text = as_latex([Table(["α & β", "n"], [["50 % of x_1", "−1"]], total=["sum", "2"])])
-    assert r"$\alpha$ \& $\beta$ & n \\" in text and r"50 \% of x\_1 & $-$1 \\" in text
-    assert text.count(r"\midrule") == 2 and r"\begin{tabular}{lr}" in text
-    assert not re.search(r"(?<!\\)[%_#]", as_latex(EVERY).replace("% needs", ""))
 
 
 def test_svg_is_well_formed_with_tables_matrices_and_figures(tmp_path: Path) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from image_runs import drawn
+from image_runs import draw_shape
 from lemma.data.images import decode_image
 from lemma.errors import RunError
 from lemma.retrieval import index as indexing
 from lemma.retrieval.embedding import Embedder
-from lemma.retrieval.index import HEADER_FILE, Index, UpdatedIndex, open_images, update_index
+from lemma.retrieval.index import HEADER_FILE, Index, OpenedIndex, open_images, update_index
+from lemma.runs.folder import write_lock
 from lemma.runs.load import load
 from search_runs import image_folder, untrained_run
 
@@ -45,7 +46,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield seen
 
 
-def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -> UpdatedIndex:
+def update(embedder: Embedder, folder: Path, index_folder: Path | None = None) -> OpenedIndex:
     return update_index(index_folder or folder.parent / "index", embedder, open_images(folder))
 
 
@@ -62,7 +63,7 @@ def check_complete(index: Index, embedder: Embedder, folder: Path) -> None:
 
 def test_every_image_has_a_normalized_memory_mapped_vector(embedder: Embedder, folder: Path) -> None:
     done = update(embedder, folder)
-    assert (done.new, done.removed, len(done.index)) == (12, 0, 12)
+    assert (done.counts.new, done.counts.removed, len(done.index)) == (12, 0, 12)
     assert isinstance(done.index.vectors, np.memmap) and done.index.vectors.dtype == np.float32
     check_complete(done.index, embedder, folder)
 
@@ -71,19 +72,19 @@ def test_second_update_reads_and_writes_nothing(embedder: Embedder, folder: Path
     index_folder = update(embedder, folder).index.folder
     before = {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()}
     reads.clear()
-    assert update(embedder, folder).new == 0 and reads == []
+    assert update(embedder, folder).counts.new == 0 and reads == []
     assert {file.name: file.stat().st_mtime_ns for file in index_folder.iterdir()} == before
 
 
 def test_update_reads_only_changed_images_and_drops_removed(embedder: Embedder, folder: Path, reads: list) -> None:
     update(embedder, folder)
     reads.clear()
-    drawn("red", "circle", side=31).save(folder / "new.png")
-    drawn("blue", "square", side=33).save(folder / "01-green-square.png")
+    draw_shape("red", "circle", side=31).save(folder / "new.png")
+    draw_shape("blue", "square", side=33).save(folder / "01-green-square.png")
     (folder / "02-blue-triangle.png").unlink()
     done = update(embedder, folder)
     assert sorted(reads) == ["01-green-square.png", "new.png"]
-    assert (done.new, done.removed, len(done.index)) == (2, 2, 12)
+    assert (done.counts.new, done.counts.removed, len(done.index)) == (2, 2, 12)
     check_complete(done.index, embedder, folder)
 
 
@@ -93,7 +94,7 @@ def test_renamed_and_touched_images_are_not_read_again(embedder: Embedder, folde
     (folder / "00-red-circle.png").rename(folder / "inner" / "moved.png")
     os.utime(folder / "03-yellow-circle.png", ns=(1, 1))
     done = update(embedder, folder)
-    assert reads == [] and (done.new, done.removed) == (0, 0)
+    assert reads == [] and (done.counts.new, done.counts.removed) == (0, 0)
     check_complete(done.index, embedder, folder)
 
 
@@ -108,7 +109,7 @@ def test_unreadable_images_are_listed_and_retried_after_changes(embedder: Embedd
     reads.clear()
     update(embedder, folder)
     assert reads == []
-    drawn("red", "square").save(folder / "bad.png")
+    draw_shape("red", "square").save(folder / "bad.png")
     done = update(embedder, folder)
     assert reads == ["bad.png"] and [entry.name for entry in done.index.unreadable] == ["empty.png"]
     check_complete(done.index, embedder, folder)
@@ -118,7 +119,7 @@ def test_index_of_another_run_is_rebuilt(embedder: Embedder, folder: Path, tmp_p
     update(embedder, folder)
     other = Embedder(load(untrained_run(tmp_path / "other", seed=2)))
     done = update(other, folder)
-    assert done.new == 12 and "another run's" in done.note
+    assert done.counts.new == 12 and "another run's" in done.note
     check_complete(done.index, other, folder)
 
 
@@ -202,7 +203,7 @@ def test_open_reader_is_unaffected_by_updates(embedder: Embedder, folder: Path) 
     index = update(embedder, folder).index
     before = np.array(index.vectors)
     (folder / "00-red-circle.png").unlink()
-    drawn("red", "circle", side=40).save(folder / "later.png")
+    draw_shape("red", "circle", side=40).save(folder / "later.png")
     update(embedder, folder)
     np.testing.assert_array_equal(index.vectors, before)
 
@@ -210,7 +211,7 @@ def test_open_reader_is_unaffected_by_updates(embedder: Embedder, folder: Path) 
 def test_concurrent_writer_is_refused(embedder: Embedder, folder: Path) -> None:
     index_folder = update(embedder, folder).index.folder
     with (
-        indexing.lock_index(index_folder),
+        write_lock(index_folder),
         pytest.raises(RunError, match=r"another process\. Wait for it; or search it as"),
     ):
         update(embedder, folder)

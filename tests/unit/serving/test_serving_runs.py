@@ -158,7 +158,7 @@ def test_requests_exceeding_the_time_limit_fail(runs: dict[str, Path]) -> None:
 
 def test_slow_and_silent_clients_do_not_block_others(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lemma.serving.server.SECONDS_FOR_HEAD", 0.3)
-    monkeypatch.setattr("lemma.serving.service.SECONDS_FOR_BODY", 0.3)
+    monkeypatch.setattr("lemma.serving.requests.SECONDS_FOR_BODY", 0.3)
     with running(runs["trigram"]) as address:
         host, port = address.removeprefix("http://").split(":")
         silent, halting, lingering = (socket.create_connection((host, int(port)), timeout=5) for _ in range(3))
@@ -230,7 +230,7 @@ def small_send_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "bind", bind)
 
 
-@pytest.mark.usefixtures("narrow")
+@pytest.mark.usefixtures("small_send_buffer")
 def test_non_reading_client_is_disconnected(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "SECONDS_FOR_READER", 0.4)
     with running(runs["trigram"]) as address, open_stalled_connection(address):
@@ -239,7 +239,7 @@ def test_non_reading_client_is_disconnected(runs: dict[str, Path], monkeypatch: 
         assert not item.jobs
 
 
-@pytest.mark.usefixtures("narrow")
+@pytest.mark.usefixtures("small_send_buffer")
 def test_non_reading_client_frees_its_row_after_timeout(runs: dict[str, Path]) -> None:
     with running(runs["trigram"], seconds=0.5) as address, open_stalled_connection(address):
         [item] = running.server._service.served.values()
@@ -247,7 +247,7 @@ def test_non_reading_client_frees_its_row_after_timeout(runs: dict[str, Path]) -
         assert not item.jobs
 
 
-@pytest.mark.usefixtures("narrow")
+@pytest.mark.usefixtures("small_send_buffer")
 @pytest.mark.parametrize("signals", [1, 2])
 def test_non_reading_client_does_not_delay_shutdown(signals: int, runs: dict[str, Path]) -> None:
     with running(runs["trigram"], grace=0.2 if signals == 1 else 20) as address, open_stalled_connection(address):

@@ -17,7 +17,7 @@ from scipy import stats
 from sklearn.metrics import accuracy_score, precision_recall_fscore_support
 from torch import nn
 
-from labelled_tables import made_row, made_texts, write_table
+from labelled_tables import label_row, random_texts, write_table
 from lemma.data.labels import prepare_labels
 from lemma.errors import LemmaError, RunError, SpecError
 from lemma.models.base import count_parameters
@@ -37,7 +37,7 @@ from lemma.studies.claims import CheaperClaim, CostRatio, judge_equivalence
 from lemma.studies.classifiers import (
     compare_with_first,
     count_layer_parameters,
-    estimate_over_texts,
+    estimate_difference_over_texts,
     make_table,
 )
 from lemma.studies.experiment import run_study
@@ -51,7 +51,7 @@ TINY = {"width": 6, "hidden": 8, "steps": 12, "batch": 8, "device": "cpu", "lear
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(report, "can_draw", lambda: False)  # drawing takes longer than these studies
-    table = write_table(tmp_path / "texts.csv", made_texts(60))
+    table = write_table(tmp_path / "texts.csv", random_texts(60))
 
     def make(**changes: Any) -> ClassifiersStudy:
         words = {"name": "small", "labels": str(table), "tokenizer": "words", "settings": TINY, "seeds": (1, 2)}
@@ -84,7 +84,7 @@ def test_run_scores_are_computed_on_test_texts(small: Make, tmp_path: Path) -> N
     assert run.measures.accuracy == pytest.approx(accuracy_score(truths, guesses))
     assert [run.measures.precision, run.measures.recall, run.measures.f1] == pytest.approx([precision, recall, f1])
     assert run.measures.right == "".join(str(int(a == b)) for a, b in zip(truths, guesses, strict=True))
-    assert set(data) <= set(made_texts(60))
+    assert set(data) <= set(random_texts(60))
     assert run.measures.parameters == sum(parameter.numel() for parameter in trained.module.parameters())
 
 
@@ -257,8 +257,8 @@ def test_cost_is_judged_by_the_ratio_interval(ratio: CostRatio, verdict: str) ->
 def compared(
     first: list[Any], second: list[Any], seconds: tuple[float, float], inference: tuple[float, float]
 ) -> CheaperClaim:
-    lstm = made_row("lstm", first, seconds=seconds[0], parameters=1000, layers=400)
-    gru = made_row("gru", second, seconds=seconds[1], parameters=900, layers=300)
+    lstm = label_row("lstm", first, seconds=seconds[0], parameters=1000, layers=400)
+    gru = label_row("gru", second, seconds=seconds[1], parameters=900, layers=300)
     used = {"lstm": [inference[0]] * 4, "gru": [inference[1]] * 4}
     [claim] = compare_with_first([lstm, gru], 0.02, used)
     return claim
@@ -267,7 +267,7 @@ def compared(
 def test_claim_holds_for_every_cost_measure() -> None:
     item = compared([0.80, 0.82, 0.81], [0.80, 0.82, 0.81], (2.0, 1.0), (0.3, 0.2))
     output = " ".join(item.sentences())
-    assert item.same == "held"
+    assert item.accuracy_verdict == "held"
     assert "holds if cost means parameters, parameters of the layers, training time or inference time" in output
     assert "not cheaper" not in output
 
@@ -299,7 +299,7 @@ def test_claim_needs_more_than_one_seed() -> None:
 
 def test_differences_use_a_t_test_paired_by_seed() -> None:
     ones, remaining = [0.81, 0.84, 0.79, 0.83], [0.80, 0.80, 0.78, 0.84]
-    test = compare_rows(made_row("a", ones), made_row("b", remaining), "accuracy", log=False)
+    test = compare_rows(label_row("a", ones), label_row("b", remaining), "accuracy", log=False)
     assert test
     expected = stats.ttest_rel(ones, remaining)
     low, high = expected.confidence_interval(0.95)
@@ -308,10 +308,10 @@ def test_differences_use_a_t_test_paired_by_seed() -> None:
 
 
 def test_only_common_seeds_are_paired() -> None:
-    test = compare_rows(made_row("a", [0.9, "failed", 0.5]), made_row("b", [0.8, 0.1, None]), "accuracy", log=False)
+    test = compare_rows(label_row("a", [0.9, "failed", 0.5]), label_row("b", [0.8, 0.1, None]), "accuracy", log=False)
     assert test
     assert (test.mean, test.p, len(test.differences)) == (pytest.approx(0.1), None, 1)
-    assert compare_rows(made_row("a", ["failed"]), made_row("b", [0.8]), "accuracy") is None
+    assert compare_rows(label_row("a", ["failed"]), label_row("b", [0.8]), "accuracy") is None
 
 
 def test_interval_over_texts_averages_seeds_first() -> None:
@@ -319,20 +319,20 @@ def test_interval_over_texts_averages_seeds_first() -> None:
     ones, remaining = rng.integers(0, 2, (2, 3, 50))
     rows = []
     for name, hits in (("a", ones), ("b", remaining)):
-        row = made_row(name, [0.5] * 3)
+        row = label_row(name, [0.5] * 3)
         saved = {
             seed: type(item)(**{**item.__dict__, "right": "".join(map(str, hits[seed - 1]))})
             for seed, item in row.measures.items()
         }
         rows.append(replace(row, measures=saved))
-    gap = estimate_over_texts(*rows)
+    gap = estimate_difference_over_texts(*rows)
     assert gap and gap.margin
     low, high = stats.ttest_1samp((ones - remaining).mean(0), 0).confidence_interval(0.95)
     assert (gap.low, gap.high) == pytest.approx((low, high), rel=1e-6)
 
 
 def test_training_time_ratio_is_a_geometric_mean() -> None:
-    lstm, gru = (made_row(name, [0.8, 0.8, 0.8]) for name in ("lstm", "gru"))
+    lstm, gru = (label_row(name, [0.8, 0.8, 0.8]) for name in ("lstm", "gru"))
     seconds = {"lstm": [1.0, 2.0, 4.0], "gru": [2.0, 3.0, 5.0]}
     for row in (lstm, gru):
         for item, used in zip(row.measures.values(), seconds[row.title], strict=True):
@@ -432,6 +432,6 @@ def test_wide_table_wraps_and_repeats_its_first_column() -> None:
 
 
 def test_missing_runs_are_dashes_with_notes() -> None:
-    table = make_table([made_row("lstm", ["no room", None]), made_row("gru", [0.8, 0.9])], {})
+    table = make_table([label_row("lstm", ["no room", None]), label_row("gru", [0.8, 0.9])], {})
     assert table.rows[0][1:5] == ("–",) * 4
     assert table.notes == ("lstm, seed 1 failed: no room", "lstm, seed 2 not run yet")

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 from lemma import api
+from lemma.counting.count import count
+from lemma.counting.subject import Subject
 from lemma.errors import SpecError
 from lemma.models.base import count_parameters
 from lemma.spec.base import to_toml
@@ -25,13 +28,30 @@ TINY: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
-    result: dict[str, Any] = {}
+pytestmark = pytest.mark.usefixtures("account_cache")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _count_once(account_cache: None) -> Iterator[None]:
+    """Count each layer once for all studies, since the formulas of factories are not cached on disk."""
+    accounts: dict[str, Any] = {}
+
+    def count_once(subject: Subject, quantities: list[str]) -> Any:
+        key = f"{subject.name} {subject.sizes(with_inputs=True)} {subject.probe_sizes} {quantities}"
+        if key not in accounts:
+            accounts[key] = count(subject, quantities)
+        return accounts[key]
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LEMMA_HOME", str(tmp_path_factory.mktemp("home")))
-        for name, words in TINY.items():
-            result[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
+        patch.setattr(costs, "count", count_once)
+        yield
+
+
+@pytest.fixture(scope="module")
+def results(account_cache: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, StudyResult]:
+    result: dict[str, Any] = {}
+    for name, words in TINY.items():
+        result[name] = api.study(name, out=tmp_path_factory.mktemp(name), progress=False, device="cpu", **words)
     return result
 
 
@@ -125,7 +145,6 @@ def test_sizes_beyond_memory_are_refused_before_building(name: str, words: dict[
 def test_single_size_has_no_plot_and_report_notes_it(
     name: str, words: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     sizes = {**TINY[name], **words, "repetitions": 1}
     result: Any = api.study(name, out=tmp_path / "out", progress=False, device="cpu", **sizes)
     assert "No plot: one " in str(result)
@@ -142,7 +161,6 @@ def test_formulas_are_printed_without_code_operators(results: dict[str, StudyRes
 def test_failed_and_interrupted_timings_keep_finished_rows(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("LEMMA_HOME", str(tmp_path / "home"))
     races: list[Any] = [
         time_in_turns,
         time_in_turns,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labelled_tables import made_row
+from labelled_tables import label_row
 from lemma.errors import DataError, RunError, SpecError
 from lemma.report.progress import SilentObserver
 from lemma.report.statistics import estimate
@@ -72,7 +72,7 @@ def test_edge_table_without_nodes_suggests_nodes_file(tmp_path: Path) -> None:
 
 
 def test_intervals_are_clipped_to_0_and_100_percent() -> None:
-    row = made_row("two layers", [0.8, 0.9, 1.0])
+    row = label_row("two layers", [0.8, 0.9, 1.0])
     uncut = row.estimate("accuracy")
     assert uncut and uncut.high > 1, "the interval itself goes beyond"
     plots = list(plot_graph_models([row]))
@@ -86,7 +86,7 @@ def test_significance_depends_on_the_number_of_nodes() -> None:
         right = {
             fraction: "1" * round(fraction * nodes) + "0" * round(nodes - fraction * nodes) for fraction in (0.9, 0.8)
         }
-        rows = [made_row(f"{fraction}", [fraction] * seeds, right=subset) for fraction, subset in right.items()]
+        rows = [label_row(f"{fraction}", [fraction] * seeds, right=subset) for fraction, subset in right.items()]
         output = list(compare_graph_models(rows, nodes))[1]
         assert output.startswith("0.8 against 0.9: −10.0") and f": {verdict}" in output and "± 0.0" not in output
 

@@ -10,24 +10,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up import GREEDY, made_up
 from scipy import stats
+from study_outcomes import GREEDY, make_outcomes
 
 from lemma.errors import SpecError
+from lemma.report import result as results
 from lemma.report.curves import COLOURS
 from lemma.report.result import as_csv
 from lemma.spec.data import DataSpec
 from lemma.spec.studies import ClaimComparison, ComparedModel, GridStudy, StudyClaim, read_study
-from lemma.studies import grid_report
 from lemma.studies.cells import group_rows
 from lemma.studies.claims import judge_claims
 from lemma.studies.grid_report import (
     ChosenRate,
     conclude,
     describe_loop,
-    line_styles,
     make_table,
     mean_curve,
+    plot_learning_curves,
     report_grid,
     trial_blocks,
 )
@@ -45,7 +45,7 @@ def table_of(outcomes: list[Any]) -> StudyTable:
 
 
 def test_rows_hold_seed_means_and_mark_the_lowest() -> None:
-    table = table_of([*made_up("rnn", [8.0, 8.2, 8.1]), *made_up("lstm", [6.0, 6.2, 6.1])])
+    table = table_of([*make_outcomes("rnn", [8.0, 8.2, 8.1]), *make_outcomes("lstm", [6.0, 6.2, 6.1])])
     assert table.best_row == 1 and [record["best"] for record in table.records] == [False, True]
     assert str(table).splitlines()[:4] == [
         "model    perplexity    bits/byte  parameters  1,000 tokens/s",
@@ -58,20 +58,23 @@ def test_rows_hold_seed_means_and_mark_the_lowest() -> None:
 
 def test_grid_table_has_a_column_per_setting() -> None:
     table = table_of(
-        [*made_up("a", [3.0, 3.1], {"depth": 2, "tied": True}), *made_up("a", [4.0], {"depth": 4, "tied": False})]
+        [
+            *make_outcomes("a", [3.0, 3.1], {"depth": 2, "tied": True}),
+            *make_outcomes("a", [4.0], {"depth": 4, "tied": False}),
+        ]
     )
     assert table.header[:3] == ["model", "depth", "tied"]
     assert [row[:3] for row in table.rows] == [["a", "2", "true"], ["a", "4", "false"]]
 
 
 def test_two_seeds_are_listed_without_interval() -> None:
-    table = table_of([*made_up("rnn", [8.0, 8.2]), *made_up("lstm", [6.0, 6.2])])
+    table = table_of([*make_outcomes("rnn", [8.0, 8.2]), *make_outcomes("lstm", [6.0, 6.2])])
     assert table.rows[0][1] == "8.000 / 8.200" and "±" not in str(table)
     assert "Two seeds are shown as they are" in table.caption
 
 
 def test_speed_shows_quartiles_and_tokens_only_if_different() -> None:
-    rows = group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0], tokens=4000)])
+    rows = group_rows([*make_outcomes("rnn", [8.0]), *make_outcomes("lstm", [6.0], tokens=4000)])
     table = make_table(rows, {"rnn": [1e-3, 2e-3, 4e-3, 1e-3, 1e-3]})
     assert table.header[-2:] == ["tokens", "1,000 tokens/s"]
     assert [row[-2:] for row in table.rows] == [["5,000", "1 (0.5–1)"], ["4,000", "–"]]
@@ -79,13 +82,13 @@ def test_speed_shows_quartiles_and_tokens_only_if_different() -> None:
 
 
 def test_single_seed_has_no_interval_and_caption_notes_it() -> None:
-    table = table_of(made_up("rnn", [8.0]))
+    table = table_of(make_outcomes("rnn", [8.0]))
     assert "±" not in table.rows[0][1]
     assert "one seed, which has no interval" in table.caption
 
 
 def test_failed_and_pending_seeds_are_noted() -> None:
-    table = table_of([*made_up("rnn", ["the loss is nan", "out of memory"]), *made_up("lstm", [6.0, None])])
+    table = table_of([*make_outcomes("rnn", ["the loss is nan", "out of memory"]), *make_outcomes("lstm", [6.0, None])])
     assert table.rows[0][1] == "–"
     assert table.best_row == 1
     assert table.notes == [
@@ -94,12 +97,12 @@ def test_failed_and_pending_seeds_are_noted() -> None:
         "lstm, seed 2 not run yet",
     ]
     assert str(table).endswith("\n".join(table.notes))
-    assert table_of(made_up("rnn", ["no"])).caption == "No run finished."
+    assert table_of(make_outcomes("rnn", ["no"])).caption == "No run finished."
 
 
 def test_csv_and_json_hold_unrounded_values() -> None:
     table = table_of(
-        [*made_up("a,b", [1 / 3, 2 / 3], {"depth": 2}), *made_up("c", ["line\nbreak, comma"], {"depth": 4})]
+        [*make_outcomes("a,b", [1 / 3, 2 / 3], {"depth": 2}), *make_outcomes("c", ["line\nbreak, comma"], {"depth": 4})]
     )
     first, second = csv.DictReader(io.StringIO(as_csv(table.records)))
     assert (first["model"], first["depth"], float(first["perplexity"])) == ("a,b", "2", 0.5)
@@ -109,7 +112,7 @@ def test_csv_and_json_hold_unrounded_values() -> None:
 
 
 def test_markdown_table_escapes_names() -> None:
-    markdown = table_of([*made_up("a|b", [3.0]), *made_up("c", ["line\nbreak | <b>"])]).to_markdown()
+    markdown = table_of([*make_outcomes("a|b", [3.0]), *make_outcomes("c", ["line\nbreak | <b>"])]).to_markdown()
     lines = markdown.splitlines()
     assert all(line.replace("\\|", "").count("|") == 6 for line in lines[:4])
     assert lines[2].startswith("| a\\|b \\* |")
@@ -117,11 +120,13 @@ def test_markdown_table_escapes_names() -> None:
 
 
 def test_row_titles_show_distinguishing_settings() -> None:
-    grid = group_rows([*made_up("a", [3.0], {"depth": 2, "N": 3}), *made_up("a", [4.0], {"depth": 4, "N": 3})])
+    grid = group_rows(
+        [*make_outcomes("a", [3.0], {"depth": 2, "N": 3}), *make_outcomes("a", [4.0], {"depth": 4, "N": 3})]
+    )
     assert [row.title for row in grid] == ["depth=2, N=3", "depth=4, N=3"]
-    both = group_rows([*made_up("a", [3.0], {"depth": 2}), *made_up("b", [4.0], {"depth": 2})])
+    both = group_rows([*make_outcomes("a", [3.0], {"depth": 2}), *make_outcomes("b", [4.0], {"depth": 2})])
     assert [row.title for row in both] == ["a, depth=2", "b, depth=2"]
-    assert [row.title for row in group_rows(made_up("a", [3.0]))] == ["a"]
+    assert [row.title for row in group_rows(make_outcomes("a", [3.0]))] == ["a"]
 
 
 # Claims and the conclusion
@@ -135,7 +140,7 @@ def verdicts(numbers: Numbers) -> list[str]:
     outcomes = [
         outcome
         for (depth, context), values in numbers.items()
-        for outcome in made_up("table-a5", values, {"depth": depth, "context": context})
+        for outcome in make_outcomes("table-a5", values, {"depth": depth, "context": context})
     ]
     return [item.verdict for item in judge_claims(A6, group_rows(outcomes))]
 
@@ -173,7 +178,9 @@ def test_clear_refutation_outweighs_noisy_comparisons() -> None:
 
 
 def test_findings_report_grid_points_and_difference() -> None:
-    rows = group_rows([*made_up("a", [9.0, 9.2, 9.1], {"depth": 2}), *made_up("a", [7.0, 7.2, 7.15], {"depth": 4})])
+    rows = group_rows(
+        [*make_outcomes("a", [9.0, 9.2, 9.1], {"depth": 2}), *make_outcomes("a", [7.0, 7.2, 7.15], {"depth": 4})]
+    )
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
     ((checked,),) = (item.comparisons for item in judge_claims([claim], rows))
     expected = stats.ttest_rel(np.log([7.0, 7.2, 7.15]), np.log([9.0, 9.2, 9.1]))
@@ -185,7 +192,13 @@ def test_findings_report_grid_points_and_difference() -> None:
 
 
 def test_p_values_are_corrected_across_all_comparisons() -> None:
-    rows = group_rows([*made_up("a", [9.0, 9.2, 9.4]), *made_up("b", [7.0, 7.2, 7.15]), *made_up("c", [8.0, 8.2, 8.4])])
+    rows = group_rows(
+        [
+            *make_outcomes("a", [9.0, 9.2, 9.4]),
+            *make_outcomes("b", [7.0, 7.2, 7.15]),
+            *make_outcomes("c", [8.0, 8.2, 8.4]),
+        ]
+    )
     two = [
         StudyClaim(says=f"{at} is better.", comparisons=(ClaimComparison(at={"model": at}, against={"model": "a"}),))
         for at in ("b", "c")
@@ -202,7 +215,7 @@ def test_models_are_compared_at_every_grid_point() -> None:
                 outcome
                 for name in ("x", "y")
                 for depth in (1, 2)
-                for outcome in made_up(name, [5.0, 5.1], {"depth": depth})
+                for outcome in make_outcomes(name, [5.0, 5.1], {"depth": depth})
             )
         ]
     )
@@ -237,12 +250,18 @@ def test_claim_without_matching_cells_is_refused(comparison: dict[str, Any], mes
 
 
 def test_conclusion_reports_best_model_and_significant_differences() -> None:
-    clear = conclude(group_rows([*made_up("lstm", [73.0, 55.0, 55.0]), *made_up("decoder", [35.0, 35.0, 35.0])]))
+    clear = conclude(
+        group_rows([*make_outcomes("lstm", [73.0, 55.0, 55.0]), *make_outcomes("decoder", [35.0, 35.0, 35.0])])
+    )
     assert clear[0] == "decoder has the lowest validation perplexity at this budget: 35.0 ± 0.0."
     assert clear[1] == "Significantly higher: lstm by +72.7 % (95 %: +15.1 to +159.2; p = 0.029, d = 3.3)."
     nearby = conclude(
         group_rows(
-            [*made_up("rnn", [6.0, 6.4, 6.1]), *made_up("gru", [9.9, 9.91, 9.9]), *made_up("lstm", [6.1, 6.2, 6.1])]
+            [
+                *make_outcomes("rnn", [6.0, 6.4, 6.1]),
+                *make_outcomes("gru", [9.9, 9.91, 9.9]),
+                *make_outcomes("lstm", [6.1, 6.2, 6.1]),
+            ]
         )
     )
     assert nearby[0].startswith("lstm has the lowest")
@@ -257,7 +276,11 @@ def test_false_positive_rate_of_best_model_is_controlled() -> None:
     for _ in range(150):
         values = np.exp(2 + 0.05 * chance.normal(size=(5, 4)))
         rows = group_rows(
-            [item for name, subset in zip("abcde", values.tolist(), strict=True) for item in made_up(name, subset)]
+            [
+                item
+                for name, subset in zip("abcde", values.tolist(), strict=True)
+                for item in make_outcomes(name, subset)
+            ]
         )
         alarms += any("Significantly" in output for output in conclude(rows))
     assert alarms <= 15, "at a level of 5 % about 7 of 150 are expected"
@@ -265,42 +288,44 @@ def test_false_positive_rate_of_best_model_is_controlled() -> None:
 
 def test_two_seeds_are_compared_without_significance_claims() -> None:
     output = conclude(
-        group_rows([*made_up("rnn", [8.0, 8.01]), *made_up("gru", [7.0, 7.1]), *made_up("lstm", [6.0, 6.01])])
+        group_rows(
+            [*make_outcomes("rnn", [8.0, 8.01]), *make_outcomes("gru", [7.0, 7.1]), *make_outcomes("lstm", [6.0, 6.01])]
+        )
     )
     assert output[0] == "lstm has the lowest validation perplexity at this budget: 6.000 / 6.010."
     assert output[1] == (
         "It is ahead of every other in both seeds; next is gru with 7.000 / 7.100. "
         "Two seeds are no test: with seeds=3 or more differences get p-values."
     )
-    mixed = conclude(group_rows([*made_up("rnn", [8.0, 5.0]), *made_up("lstm", [6.0, 6.01])]))
+    mixed = conclude(group_rows([*make_outcomes("rnn", [8.0, 5.0]), *make_outcomes("lstm", [6.0, 6.01])]))
     assert mixed[1].startswith("Next is rnn with") and not any("ignificant" in item for item in (*output, *mixed))
 
 
 def test_conclusion_mentions_single_seeds_and_missing_runs() -> None:
-    single = conclude(group_rows([*made_up("rnn", [8.0]), *made_up("lstm", [6.0])]))
+    single = conclude(group_rows([*make_outcomes("rnn", [8.0]), *make_outcomes("lstm", [6.0])]))
     assert "One seed is no test" in single[1]
-    invalid = conclude(group_rows([*made_up("rnn", [8.0, "nan"]), *made_up("lstm", [None, None])]))
+    invalid = conclude(group_rows([*make_outcomes("rnn", [8.0, "nan"]), *make_outcomes("lstm", [None, None])]))
     assert "1 of 4 runs failed; its reason is below the table." in invalid
     assert "2 of 4 runs are still to be run." in invalid
-    assert conclude(group_rows(made_up("rnn", ["nan"])))[0].startswith("No run finished")
+    assert conclude(group_rows(make_outcomes("rnn", ["nan"])))[0].startswith("No run finished")
 
 
 def test_conclusion_describes_the_trend_of_loss_curves() -> None:
     falling = (CurvePoint(3000, 1.0, 3.0), CurvePoint(4000, 2.0, 2.5), CurvePoint(5000, 2.5, 2.4))
     flat = (*falling[:2], CurvePoint(5000, 2.5, 2.499))
-    output = conclude(group_rows([*made_up("a", [8.0], curve=falling), *made_up("b", [9.0], curve=flat)]))
+    output = conclude(group_rows([*make_outcomes("a", [8.0], curve=falling), *make_outcomes("b", [9.0], curve=flat)]))
     assert (
         "The curves are still falling; over the last 20 % of the training perplexity fell by: a 9.5 %, b 0.1 %. What "
         "holds at this budget need not hold at a larger one."
     ) in output
     assert any(
-        item.startswith("The curves are flat;") for item in conclude(group_rows(made_up("b", [9.0], curve=flat)))
+        item.startswith("The curves are flat;") for item in conclude(group_rows(make_outcomes("b", [9.0], curve=flat)))
     )
 
 
 def test_fastest_model_is_reported_only_beyond_timing_noise() -> None:
-    rates = [outcome for rate in (0.002, 0.008) for outcome in made_up("lstm", [6.0], {"learning_rate": rate})]
-    rows = group_rows([*rates, *made_up("rnn", [8.0], {"learning_rate": 0.002})])
+    rates = [outcome for rate in (0.002, 0.008) for outcome in make_outcomes("lstm", [6.0], {"learning_rate": rate})]
+    rows = group_rows([*rates, *make_outcomes("rnn", [8.0], {"learning_rate": 0.002})])
     slow, fast = [4.0, 4.1, 4.2, 4.0], [1.0, 1.1, 1.0, 1.0]
     seconds = {row.title: slow if row.condition == "rnn" else fast for row in rows}
     [output] = [item for item in conclude(rows, (), seconds) if "fastest" in item]
@@ -312,7 +337,10 @@ def test_fastest_model_is_reported_only_beyond_timing_noise() -> None:
 
 
 def test_conclusion_reports_the_verdict_on_each_claim() -> None:
-    outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.01], {"depth": 4})]
+    outcomes = [
+        *make_outcomes("a", [9.0, 9.01, 9.0], {"depth": 2}),
+        *make_outcomes("a", [7.0, 7.01, 7.01], {"depth": 4}),
+    ]
     rows = group_rows(outcomes)
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
     assert conclude(rows, judge_claims([claim], rows))[-1] == "“Deeper is better”: held in every comparison."
@@ -372,11 +400,13 @@ def read_page(outcomes: list[Any], folder: Path, **words: Any) -> Checker:
 
 
 def test_report_is_one_complete_self_contained_page(tmp_path: Path) -> None:
-    page = read_page([*made_up("rnn", [8.0, 8.1]), *made_up("lstm", [6.0, 6.1])], tmp_path, question="Which?")
+    page = read_page(
+        [*make_outcomes("rnn", [8.0, 8.1]), *make_outcomes("lstm", [6.0, 6.1])], tmp_path, question="Which?"
+    )
     assert not {"script", "link", "img", "iframe"} & set(page.tags)
     assert not page.links
     assert len(page.ids) == len(set(page.ids))
-    assert page.tags.count("svg") == 3 + 2, "intervals, two plots of curves, and a swatch for each row"
+    assert page.tags.count("svg") == 3, "intervals and two plots of curves"
     assert not re.search(r"url\((?!#)|@import", (tmp_path / "report.html").read_text())
     for part in (
         "Which?",
@@ -395,9 +425,9 @@ def test_report_escapes_all_text(tmp_path: Path) -> None:
         "sample": TextSample(EVIL, EVIL),
         "greedy": TextSample(EVIL, EVIL * 2, SampleLoop(0, 3, True, EVIL, 0, len(EVIL))),
     }
-    outcomes = [*made_up(EVIL, [8.0, EVIL], {"depth": EVIL}, **samples)]
+    outcomes = [*make_outcomes(EVIL, [8.0, EVIL], {"depth": EVIL}, **samples)]
     claim = StudyClaim(says=EVIL, comparisons=(ClaimComparison(at={"depth": EVIL}, against={"depth": 1}),))
-    outcomes += made_up(EVIL, [7.0], {"depth": 1}, **samples)
+    outcomes += make_outcomes(EVIL, [7.0], {"depth": 1}, **samples)
     page = read_page(outcomes, tmp_path, question=EVIL, grid={"depth": (EVIL, 1)}, claims=(claim,))
     assert "script" not in page.tags
     assert page.text.count(EVIL) > 8
@@ -406,23 +436,26 @@ def test_report_escapes_all_text(tmp_path: Path) -> None:
 
 
 def test_failed_runs_are_reported_on_the_page(tmp_path: Path) -> None:
-    page = read_page([*made_up("rnn", ["it broke", None]), *made_up("lstm", [6.0, 6.1])], tmp_path)
+    page = read_page([*make_outcomes("rnn", ["it broke", None]), *make_outcomes("lstm", [6.0, 6.1])], tmp_path)
     assert "rnn, seed 1 failed: it broke" in page.text
     assert "rnn, seed 2 not run yet" in page.text
-    empty = read_page(made_up("rnn", ["it broke"]), tmp_path)
+    empty = read_page(make_outcomes("rnn", ["it broke"]), tmp_path)
     assert "No run finished" in empty.text
     assert "svg" not in empty.tags
 
 
 def test_report_without_plot_libraries_shows_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_report, "can_draw", lambda: False)
-    page = read_page(made_up("rnn", [8.0, 8.1]), tmp_path)
+    monkeypatch.setattr(results, "can_draw", lambda: False)
+    page = read_page(make_outcomes("rnn", [8.0, 8.1]), tmp_path)
     assert "svg" not in page.tags
     assert "pip install 'lemma-lm[plots]'" in page.text
 
 
 def test_report_shows_claims_with_their_verdict(tmp_path: Path) -> None:
-    outcomes = [*made_up("a", [9.0, 9.01, 9.0], {"depth": 2}), *made_up("a", [7.0, 7.01, 7.0], {"depth": 4})]
+    outcomes = [
+        *make_outcomes("a", [9.0, 9.01, 9.0], {"depth": 2}),
+        *make_outcomes("a", [7.0, 7.01, 7.0], {"depth": 4}),
+    ]
     claim = StudyClaim(says="Deeper is better.", comparisons=(ClaimComparison(at={"depth": 4}, against={"depth": 2}),))
     page = read_page(outcomes, tmp_path, grid={"depth": (2, 4)}, claims=(claim,))
     assert "Deeper is better. held depth=4 against depth=2" in " ".join(page.text.split())
@@ -430,7 +463,7 @@ def test_report_shows_claims_with_their_verdict(tmp_path: Path) -> None:
 
 def test_first_loop_period_is_marked_and_repetitions_shortened(tmp_path: Path) -> None:
     talk = TextSample("", "well " + "to be " * 40, SampleLoop(5, 6, False, "the hidden vectors", 5, 11))
-    read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
+    read_page(make_outcomes("rnn", [8.0], greedy=talk), tmp_path)
     html = (tmp_path / "report.html").read_text()
     assert '<pre>well <mark class="loop">to be </mark><mark class="again">to be ' in html
     assert html.count("to be ") < 15
@@ -441,7 +474,7 @@ def test_first_loop_period_is_marked_and_repetitions_shortened(tmp_path: Path) -
 
 def test_whitespace_loop_is_made_visible(tmp_path: Path) -> None:
     talk = TextSample("", "a" + "\n" * 40, SampleLoop(1, 1, True, "the last token", 1, 2))
-    read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
+    read_page(make_outcomes("rnn", [8.0], greedy=talk), tmp_path)
     assert '<pre>a<mark class="loop">↵</mark>' in (tmp_path / "report.html").read_text()
 
 
@@ -458,29 +491,33 @@ def test_mean_curve_ends_with_the_shortest_seed() -> None:
 
 
 def test_rows_beyond_the_palette_differ_by_dashes() -> None:
-    rows = group_rows([outcome for number in range(15) for outcome in made_up(f"m{number}", [5.0])])
-    assert len({(colour, dash) for colour, dash, _ in line_styles(rows)}) == 15 > len(COLOURS)
+    rows = group_rows([outcome for number in range(15) for outcome in make_outcomes(f"m{number}", [5.0])])
+    styles = re.findall(
+        r'stroke="(#\w{6})"[^>]*?stroke-width="2.5"[^>]*?stroke-dasharray="([\d,]+)"',
+        plot_learning_curves(rows, "tokens").svg(),
+    )
+    assert len(set(styles)) == 15 > len(COLOURS)
 
 
 def test_saving_writes_four_complete_files(tmp_path: Path) -> None:
-    report = result(made_up("rnn", [8.0, 8.1])).save(tmp_path / "deep" / "folder")
+    report = result(make_outcomes("rnn", [8.0, 8.1])).save(tmp_path / "deep" / "folder")
     assert sorted(file.name for file in report.parent.iterdir()) == [
         "report.html",
         "results.json",
         "table.csv",
         "table.md",
     ]
-    assert "Report: out/report.html" in str(result(made_up("rnn", [8.0])))
+    assert "Report: out/report.html" in str(result(make_outcomes("rnn", [8.0])))
 
 
 def test_loop_of_short_lines_is_shortened(tmp_path: Path) -> None:
     talk = TextSample("", "so\n" * 90, SampleLoop(0, 3, True, "the last token", 0, 3))
-    read_page(made_up("rnn", [8.0], greedy=talk), tmp_path)
+    read_page(make_outcomes("rnn", [8.0], greedy=talk), tmp_path)
     assert (tmp_path / "report.html").read_text().count("so\n") == 1 + 6
 
 
 def test_single_validation_per_run_has_no_curve(tmp_path: Path) -> None:
-    page = read_page(made_up("rnn", [8.0], curve=(CurvePoint(5000, 2.5, 2.5),)), tmp_path)
+    page = read_page(make_outcomes("rnn", [8.0], curve=(CurvePoint(5000, 2.5, 2.5),)), tmp_path)
     assert "each run was validated once, at its end" in page.text
     assert page.tags.count("svg") == 1, "the intervals alone"
 

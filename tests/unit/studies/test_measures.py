@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up import made_up, measured
+from study_outcomes import make_outcomes, measured
 from torch.nn import functional
 
 from lemma.layers.recording import AttentionRecord
@@ -211,7 +211,7 @@ def test_shaping_effects_compare_rows_with_equal_other_settings() -> None:
 
 
 def test_rows_without_measures_are_omitted() -> None:
-    outcomes = made_up("a", [3.0, "broke"])
+    outcomes = make_outcomes("a", [3.0, "broke"])
     assert outcomes[0].measures
     assert outcomes[0].measures.more == {}
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import made_up
 from scipy import stats
+from study_outcomes import make_outcomes
 
 from lemma.errors import SpecError
 from lemma.report.progress import SilentObserver
@@ -18,7 +18,7 @@ from lemma.studies.cells import group_rows
 from lemma.studies.experiment import run_study
 from lemma.studies.grid import TuneExperiment, expand_grid
 from lemma.studies.grid_report import plot_sweeps
-from lemma.studies.measures import steps_to, view_steps
+from lemma.studies.measures import interpolate_steps, view_steps
 
 
 def lengths(name: str, losses: dict[int, list[float]]) -> list:
@@ -27,14 +27,16 @@ def lengths(name: str, losses: dict[int, list[float]]) -> list:
         outcome
         for steps, subset in losses.items()
         for seed, loss in enumerate(subset, start=1)
-        for outcome in made_up(name, [math.exp(loss)] * seed, {"steps": steps}, loss=loss, recipe={"steps": steps})[-1:]
+        for outcome in make_outcomes(
+            name, [math.exp(loss)] * seed, {"steps": steps}, loss=loss, recipe={"steps": steps}
+        )[-1:]
     ]
 
 
 def test_steps_to_loss_interpolate_over_log_steps() -> None:
     curve = [(round(100 * 2**k), 3.0 - 0.5 * k) for k in range(4)]
     for target in (2.9, 2.2, 1.6):
-        assert steps_to(curve, target)[0] == pytest.approx(100 * 2 ** ((3.0 - target) / 0.5))
+        assert interpolate_steps(curve, target)[0] == pytest.approx(100 * 2 ** ((3.0 - target) / 0.5))
 
 
 def test_muon_step_fraction_is_tested_on_log_scale() -> None:
@@ -65,13 +67,13 @@ def test_swept_setting_is_the_plot_axis() -> None:
         outcome
         for name in ("lstm", "gru")
         for rate in (0.004, 0.001, 0.016)
-        for outcome in made_up(name, [1 / rate, 2 / rate, 3 / rate], {"learning_rate": rate, "tied": True})
+        for outcome in make_outcomes(name, [1 / rate, 2 / rate, 3 / rate], {"learning_rate": rate, "tied": True})
     ]
     [plot] = plot_sweeps(group_rows(outcomes))
     assert (plot.x, plot.log_x) == ("learning rate", True) and len(plot.curves) == 2
     assert plot.curves[0].x == (0.001, 0.004, 0.016) and plot.curves[0].y == pytest.approx((2000, 500, 125))
     assert plot.curves[0].low != plot.curves[0].high
-    assert plot_sweeps(group_rows(made_up("a", [3.0], {"depth": 2}))) == []
+    assert plot_sweeps(group_rows(make_outcomes("a", [3.0], {"depth": 2}))) == []
 
 
 def test_optimizers_study_compares_adamw_and_muon_at_every_length() -> None:

@@ -14,12 +14,13 @@ import pytest
 
 from lemma.data.store import prepare_text
 from lemma.errors import InputError, RunError, SpecError
+from lemma.report import result as results
 from lemma.report.progress import SilentObserver
 from lemma.runs.load import load
 from lemma.runs.verify import verify_folder
 from lemma.spec.base import to_toml
 from lemma.spec.studies import ComparedModel, GridStudy, StudyTuning, read_study
-from lemma.studies import experiment, grid, grid_report, workers
+from lemma.studies import experiment, grid, workers
 from lemma.studies.experiment import run_study
 from lemma.studies.result import StudyResult
 from lemma.tasks.language import perplexity
@@ -51,7 +52,7 @@ def test_damaged_files_are_listed_and_damaged_trials_repeated(
     tiny_study: MakeStudy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(grid, "time_steps", lambda models, tokens: {name: [1e-5] * 5 for name in models})
-    monkeypatch.setattr(grid_report, "can_draw", lambda: False)
+    monkeypatch.setattr(results, "can_draw", lambda: False)
     out = tmp_path / "out"
     spec = tuned_study(tiny_study, models=(ComparedModel(model="rnn"),), seeds=(1,))
     full = scores(run_study(spec, out))

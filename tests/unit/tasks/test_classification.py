@@ -45,10 +45,11 @@ def examples(texts: int = 50) -> LabelledExamples:
     return LabelledExamples(TokenRows(tokens, np.cumsum([0, *lengths])), random.integers(0, 3, size=texts))
 
 
-@pytest.mark.parametrize("batch", [None, 1, 7])
-def test_class_probabilities_do_not_depend_on_batching(batch: int | None) -> None:
+@pytest.mark.parametrize("tokens", [1, 70, 10_000])
+def test_class_probabilities_do_not_depend_on_batching(tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
     model, texts = Bag(), examples()
-    result = classify(model, texts, batch=batch)
+    monkeypatch.setattr("lemma.tasks.classification.tokens_per_batch", lambda device: tokens)
+    result = classify(model, texts)
     assert model.training and model.dropout.training
     for index in range(50):
         single = model.eval()(torch.from_numpy(texts.batch([index])[0])).softmax(-1)
@@ -98,7 +99,8 @@ def test_confidence_intervals_have_nominal_coverage() -> None:
     for _ in range(200):
         gold = random.integers(0, 2, size=300)
         guessed = np.where(random.random(300) < 0.8, gold, 1 - gold)
-        result = Estimate.from_resamples(0.0, bootstrap_metrics(gold, guessed, 2, 200, seed=1)[0])
+        confusion = np.bincount(2 * gold + guessed, minlength=4).reshape(2, 2)
+        result = Estimate.from_resamples(0.0, bootstrap_metrics(confusion, 200, seed=1)[0])
         covered += (result.low or 0) <= 0.8 <= (result.high or 0)
     assert 178 <= covered <= 200  # 95 % of 200 minus four standard deviations
 

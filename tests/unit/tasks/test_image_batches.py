@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from image_runs import LSTM, SPEC, made_up
+from image_runs import LSTM, SPEC, random_captioned_images
 from lemma.data.batches import TokenRows
 from lemma.data.images import CaptionedImages
 from lemma.errors import SpecError
@@ -32,7 +32,7 @@ def random_images(count: int = 4, side: int = 16, seed: int = 0) -> torch.Tensor
 
 
 def test_image_batch_is_determined_by_its_step() -> None:
-    source, other = (ImageBatches(made_up(captions=3), RECIPE, CPU) for _ in range(2))
+    source, other = (ImageBatches(random_captioned_images(captions=3), RECIPE, CPU) for _ in range(2))
     later = [source.batch(step) for step in range(5)]
     for tensor, again in zip(later[4], other.batch(4), strict=True):
         assert torch.equal(tensor, again)
@@ -42,14 +42,17 @@ def test_image_batch_is_determined_by_its_step() -> None:
 @pytest.mark.parametrize("strength", [0.0, 1.0])
 def test_processes_share_one_global_image_batch(strength: float) -> None:
     recipe = RECIPE.replace(augment=strength)
-    full = ImageBatches(made_up(captions=2), recipe, CPU).batch(7)
-    parts = [ImageBatches(made_up(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7) for rank in range(2)]
+    full = ImageBatches(random_captioned_images(captions=2), recipe, CPU).batch(7)
+    parts = [
+        ImageBatches(random_captioned_images(captions=2), recipe, replace(CPU, rank=rank, size=2)).batch(7)
+        for rank in range(2)
+    ]
     for index in range(2):
         torch.testing.assert_close(torch.cat([part[index] for part in parts]), full[index])
 
 
 def test_epochs_reshuffle_images_into_batches_of_one_shape() -> None:
-    examples = made_up(12, captions=3)
+    examples = random_captioned_images(12, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
     batches = [source.batch(step) for step in range(4)]
     assert {tuple(tokens.shape) for _, tokens in batches} == {(6, int(examples.rows.lengths.max()))}
@@ -63,7 +66,9 @@ def test_epochs_reshuffle_images_into_batches_of_one_shape() -> None:
 def test_captions_of_mixed_length_are_padded_to_the_longest() -> None:
     lengths = np.array([2] * 6 + [3] * 5 + [7])
     rows = TokenRows(np.arange(lengths.sum()) % 20, np.concatenate([[0], np.cumsum(lengths)]))
-    source = ImageBatches(CaptionedImages(made_up(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU)
+    source = ImageBatches(
+        CaptionedImages(random_captioned_images(12).pixels, rows, np.arange(13), np.arange(12)), RECIPE, CPU
+    )
     batches = [source.batch(step)[1] for step in range(8)]
     assert {tuple(tokens.shape) for tokens in batches} == {(6, 7)}
     short = [int(((tokens >= 0).sum(1) == 2).sum()) for tokens in batches]
@@ -71,7 +76,7 @@ def test_captions_of_mixed_length_are_padded_to_the_longest() -> None:
 
 
 def test_images_are_sampled_with_all_their_captions() -> None:
-    examples = made_up(6, captions=3)
+    examples = random_captioned_images(6, captions=3)
     source = ImageBatches(examples, RECIPE.replace(augment=0.0), CPU)
     names = {image.tobytes(): index for index, image in enumerate(examples.pixels)}
     met: set[tuple[int, int]] = set()
@@ -86,7 +91,7 @@ def test_images_are_sampled_with_all_their_captions() -> None:
 
 def test_repeated_image_in_a_batch_gets_the_same_caption() -> None:
     choice = np.array([0, 1, 1, 0, 1, 0])
-    source = ImageBatches(made_up(6, captions=5), RECIPE.replace(augment=0.0), CPU)
+    source = ImageBatches(random_captioned_images(6, captions=5), RECIPE.replace(augment=0.0), CPU)
     source.order = SimpleNamespace(examples=lambda step: choice)  # pyright: ignore[reportAttributeAccessIssue]
     tokens = source.batch(0)[1].numpy()
     for index in range(6):
@@ -211,7 +216,7 @@ def test_augmented_images_have_valid_shape_and_range() -> None:
 @pytest.mark.parametrize("spec", [SPEC, LSTM])
 def test_image_text_loss_is_the_contrastive_loss(spec) -> None:
     model = build(spec.with_data_sizes({"vocabulary": 20})).eval()
-    images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
+    images, tokens = ImageBatches(random_captioned_images(), RECIPE, CPU).batch(0)
     result, terms, state = task_for(model.spec).loss(model, RECIPE)(images, tokens)
     torch.testing.assert_close(result, contrastive_loss(model(images, tokens)).loss)
     assert torch.equal(terms[0], result) and terms[1].item() == pytest.approx(spec.temperature) and state is None
@@ -219,7 +224,7 @@ def test_image_text_loss_is_the_contrastive_loss(spec) -> None:
 
 def test_smoothed_loss_is_minimised_and_unsmoothed_reported() -> None:
     model = build(SPEC.with_data_sizes({"vocabulary": 20})).eval()
-    images, tokens = ImageBatches(made_up(), RECIPE, CPU).batch(0)
+    images, tokens = ImageBatches(random_captioned_images(), RECIPE, CPU).batch(0)
     result, terms, _ = task_for(model.spec).loss(model, RECIPE.replace(label_smoothing=0.3))(images, tokens)
     logits = model(images, tokens)
     torch.testing.assert_close(result, contrastive_loss(logits, smoothing=0.3).objective)
@@ -227,7 +232,7 @@ def test_smoothed_loss_is_minimised_and_unsmoothed_reported() -> None:
 
 
 def test_equal_captions_in_a_batch_are_not_negatives() -> None:
-    examples = made_up(6)
+    examples = random_captioned_images(6)
     rows = TokenRows(np.tile([4, 5], 6), 2 * np.arange(7))
     same = CaptionedImages(examples.pixels, rows, examples.caption_bounds, np.zeros(6, dtype=np.int64))
     images, tokens = ImageBatches(same, RECIPE, CPU).batch(0)
@@ -253,11 +258,11 @@ def test_oversized_image_batch_is_reduced_with_a_message() -> None:
     assert cut.chance == (64, "captions", "B")
     images, _ = cut.batches.batch(0)
     assert len({image.numpy().tobytes() for image in images}) == len(images) == 64
-    assert ImageBatches(made_up(64), Recipe(batch=500), replace(CPU, size=3)).recipe.batch == 63
+    assert ImageBatches(random_captioned_images(64), Recipe(batch=500), replace(CPU, size=3)).recipe.batch == 63
 
 
 def session(recipe: Recipe, tell=lambda message: None) -> Session:
-    return Session(SPEC.with_data_sizes({"vocabulary": 20}), recipe, made_up(64), CPU, tell)
+    return Session(SPEC.with_data_sizes({"vocabulary": 20}), recipe, random_captioned_images(64), CPU, tell)
 
 
 def test_contrastive_loss_stuck_at_log_batch_warns() -> None:

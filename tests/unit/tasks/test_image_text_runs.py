@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import lemma
-from image_runs import QUICK, SPEC, made_up, shapes, token_names
+from image_runs import QUICK, SPEC, random_captioned_images, shapes, token_names
 from lemma.data.batches import TokenRows
 from lemma.data.images import CaptionedImages
 from lemma.errors import RunError, SpecError
@@ -40,7 +40,10 @@ def test_dual_encoder_learns_twelve_coloured_shapes(run: Path, folder: Path) -> 
 
 
 def test_retrieval_score_uses_the_model_embeddings(run: Path) -> None:
-    model, examples = load(run).require(DualEncoderModel, "a dual encoder"), made_up(7, captions=2, vocabulary=8)
+    model, examples = (
+        load(run).require(DualEncoderModel, "a dual encoder"),
+        random_captioned_images(7, captions=2, vocabulary=8),
+    )
     images = torch.stack([model.image_vectors(torch.from_numpy(pixel[None]))[0] for pixel in examples.pixels]).detach()
     rows = [torch.from_numpy(examples.rows.pad([row])) for row in range(14)]
     texts = torch.cat([model.text_vectors(row) for row in rows]).detach()
@@ -134,7 +137,7 @@ def test_tree_body_is_rejected_for_captions(folder: Path, tmp_path: Path) -> Non
 
 
 def test_duplicate_captions_are_relevant_to_both_images() -> None:
-    examples = made_up(4)
+    examples = random_captioned_images(4)
     rows = TokenRows(np.array([3, 4, 3, 5]), np.arange(5))
     score = score_dual_encoder(
         load_small(), CaptionedImages(examples.pixels, rows, np.arange(5), token_names(rows)), 4, samples=0

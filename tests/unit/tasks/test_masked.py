@@ -46,7 +46,7 @@ def test_masked_loss_and_accuracy_match_per_token_reference(objective: str) -> N
                     right[description].append(int(logits.argmax()) == token)
     main = "hidden" if losses["hidden"] else "follows"
     assert score.loss == pytest.approx(np.mean(losses[main]), rel=1e-5)
-    assert score.tokens == len(losses["hidden"]) and score.rows == 1003 // windows.text_tokens
+    assert score.tokens == len(losses["hidden"]) and score.rows == 1003 // windows.num_text_tokens
     assert score.accuracy == (pytest.approx(np.mean(right["hidden"])) if right["hidden"] else None)
     if losses["follows"]:
         assert score.follows_loss == pytest.approx(np.mean(losses["follows"]), rel=1e-5)

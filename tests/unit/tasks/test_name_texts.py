@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 import lemma
-from labelled_tables import made_texts, write_table
+from labelled_tables import random_texts, write_table
 from lemma.errors import InputError
 from lemma.runs.load import Run, load
 from lemma.tasks.classification import classify_texts
@@ -16,7 +16,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("naming")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LEMMA_HOME", str(folder / "home"))
-        table = write_table(folder / "texts.csv", made_texts(60))
+        table = write_table(folder / "texts.csv", random_texts(60))
         words: dict[str, Any] = {
             "steps": 5,
             "batch": 8,
@@ -42,7 +42,7 @@ def test_non_string_source_is_rejected(run: Run, source: Any, message: str) -> N
 
 
 def test_unknown_characters_are_skipped_and_reported(run: Run) -> None:
-    text = made_texts(1)[0][0]
+    text = random_texts(1)[0][0]
     base, strange = classify_texts(run, [text, f"\u2603{text}\u2604"])
     assert base.note == "" and "2 characters left out" in strange.note
     assert strange.probabilities == pytest.approx(base.probabilities)

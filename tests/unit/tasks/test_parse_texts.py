@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lemma
-from labelled_tables import made_texts, write_table
+from labelled_tables import random_texts, write_table
 from lemma.data import treebanks
 from lemma.data.labels import ParsedWords
 from lemma.data.treebanks import Sentence, format_conllu, split_sentences
@@ -34,7 +34,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (folder / "bank.conllu").write_text(format_conllu(tiny()))
         words = {**PARSER, "encoder": {"kind": "bilstm", "hidden": 8, "depth": 1}}
         lemma.train("parser", treebank=folder / "bank.conllu", out=folder / "parser", progress=False, **words)
-        table = write_table(folder / "texts.csv", made_texts(120))
+        table = write_table(folder / "texts.csv", random_texts(120))
         lemma.train("tree", labels=table, parser=folder / "parser", out=folder / "run", **TREE)
         yield folder
 
@@ -70,13 +70,13 @@ def test_run_stores_the_absolute_path_of_its_parser(home: Path) -> None:
 
 
 def test_evaluating_other_labels_uses_the_same_parser(home: Path) -> None:
-    other = write_table(home / "other.csv", made_texts(40, seed=5))
+    other = write_table(home / "other.csv", random_texts(40, seed=5))
     score = lemma.evaluate(home / "run", labels=other, progress=False)
     assert score.texts == 40 and score.accuracy.value > 0.6
 
 
 def test_single_text_gets_the_class_of_its_evaluation(home: Path) -> None:
-    rows = made_texts(40, seed=5)
+    rows = random_texts(40, seed=5)
     other = write_table(home / "again.csv", rows)
     labelled = lemma.generate(home / "run", source=[text for text, _ in rows])
     right = [item.label == label for item, (_, label) in zip(labelled, rows, strict=True)]

@@ -8,7 +8,7 @@ from lemma.errors import DataError, InputError
 from lemma.models.base import LanguageModel
 from lemma.models.build import build
 from lemma.spec.models import Attentive, Decoder, FeedForward, Gru, Lstm, ModelSpec, Rnn, TableA5
-from lemma.tasks.language import WARM_UP_TOKENS, PerplexityScore, TextSource, perplexity
+from lemma.tasks.language import WARM_UP_TOKENS, PerplexityScore, Protocol, perplexity
 
 V = 11
 FEED_FORWARD = FeedForward(V=V, d=4, d_h=8, N=4)
@@ -156,7 +156,9 @@ def test_perplexity_accepts_tensors_and_arrays() -> None:
 
 def test_bfloat16_perplexity_is_close_and_in_the_protocol() -> None:
     model, tokens = build(DECODER), text(60)
-    rounded, base = perplexity(model, tokens, precision="bfloat16"), perplexity(model, tokens)
+    base = perplexity(model, tokens)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = perplexity(model, tokens)
     assert rounded.loss != base.loss and rounded.loss == pytest.approx(base.loss, abs=0.02)
     assert (rounded.protocol.precision, base.protocol.precision) == ("bfloat16", "float32")
 
@@ -202,7 +204,7 @@ def test_nan_loss_is_reported_as_nan() -> None:
 
 
 def test_perplexity_protocol_includes_the_text_source() -> None:
-    source = TextSource(tokenizer="characters, V = 11", data_hash="abc123", split="validation")
+    source = Protocol(tokenizer="characters, V = 11", data_hash="abc123", split="validation")
     score: PerplexityScore = perplexity(build(DECODER), text(30), bytes=30, source=source)
     protocol = score.to_dict()["protocol"]
     assert {name: protocol[name] for name in ("tokenizer", "data_hash", "split")} == {
@@ -215,12 +217,12 @@ def test_perplexity_protocol_includes_the_text_source() -> None:
 
 
 def test_protocol_lists_unscored_text_per_reading_method() -> None:
-    def left_out(spec: ModelSpec, length: int, source: TextSource | None = None) -> tuple[str, ...]:
+    def left_out(spec: ModelSpec, length: int, source: Protocol | None = None) -> tuple[str, ...]:
         return perplexity(build(spec), text(length), source=source).protocol.left_out[1:]
 
     assert left_out(FEED_FORWARD, 40) == left_out(LSTM, 40) == left_out(DECODER, 7) == ()
     assert left_out(LSTM, 2100) == (
         "what lies further back than the 128 tokens that warm each stream but the first up",
     )
-    unknown = TextSource(unknown_characters=1234)
-    assert left_out(LSTM, 40, unknown) == ("1,234 characters that are not in the tokenizer's alphabet",)
+    unknown = Protocol(left_out=("1,234 characters that are not in the tokenizer's alphabet",))
+    assert left_out(LSTM, 40, unknown) == unknown.left_out

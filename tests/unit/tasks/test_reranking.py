@@ -48,13 +48,13 @@ def test_reranking_gain_ceiling_and_recall_match_reference() -> None:
     way = result.image_to_text
     assert (way.better, way.worse) == ((after & ~before).sum(), (before & ~after).sum())
     assert way.recall.value == pytest.approx(after.mean() - before.mean())
-    assert result.score.scores.image_to_text.recall[1].value == pytest.approx(after.mean())
-    assert result.score.baselines["dual encoder"].image_to_text.recall[1].value == pytest.approx(before.mean())
+    assert result.scores.image_to_text.recall[1].value == pytest.approx(after.mean())
+    assert result.baselines["dual encoder"].image_to_text.recall[1].value == pytest.approx(before.mean())
     among = np.array([i in row[:5] for i, row in enumerate(ordered_by_hand(scores, remaining, 5))])
     assert way.ceiling == pytest.approx(among.mean()) and after.mean() <= way.ceiling
-    assert result.score.scores.image_to_text.recall[5].value == pytest.approx(among.mean())
+    assert result.scores.image_to_text.recall[5].value == pytest.approx(among.mean())
     columns = np.array([row[0] for row in ordered_by_hand(scores.T, remaining.T, 5)]) == np.arange(40)
-    assert result.score.scores.text_to_image.recall[1].value == pytest.approx(columns.mean())
+    assert result.scores.text_to_image.recall[1].value == pytest.approx(columns.mean())
 
 
 def test_reranking_interval_matches_paired_bootstrap() -> None:
@@ -72,7 +72,7 @@ def test_reranking_with_equal_logits_gains_nothing() -> None:
     images, texts = RANDOM.normal(size=(30, 4)), RANDOM.normal(size=(30, 4))
     products = images @ texts.T
     result = score_reranking(vector_scores(images, texts), one_each(30), 6, lambda i, t: 7 * products[i, t] + 2)
-    assert result.score.scores.to_dict() == result.score.baselines["dual encoder"].to_dict()
+    assert result.scores.to_dict() == result.baselines["dual encoder"].to_dict()
     for gain in (result.image_to_text, result.text_to_image):
         assert (gain.recall.value, gain.better, gain.worse, gain.recall.interval) == (0, 0, 0, [0, 0])
 
@@ -89,7 +89,7 @@ def test_additional_and_equal_captions_are_not_errors() -> None:
     scores = np.array([[9.0, 8.0, 7.0, 0.0], [0.0, 0.0, 9.0, 8.0]])
     belonging = Relevance(np.array([0, 0, 1, 1]), np.array([0, 1, 2, 0]))  # the fourth text equals the first
     result = score_reranking(table_scores(scores), belonging, 2, lambda i, t: scores[i, t], samples=0)
-    assert result.score.scores.image_to_text.recall[1].value == 1
+    assert result.scores.image_to_text.recall[1].value == 1
     custom = scores[belonging.owners, np.arange(4)]
     assert result.loss < np.log(2) and np.isfinite(custom).all()
 

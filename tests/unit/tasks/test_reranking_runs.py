@@ -76,9 +76,9 @@ def test_reranking_improves_recall_beyond_the_dual_encoder(dual: Path, images: P
     for gain in (score.image_to_text, score.text_to_image):
         assert gain.recall.value > 0.2 and gain.recall.low > 0.05 and gain.better > 5 * gain.worse
     single = lemma.evaluate(dual, images=remaining, progress=False)
-    before = score.score.baselines["dual encoder"]  # the original dual encoder, not the trained towers
+    before = score.baselines["dual encoder"]  # the original dual encoder, not the trained towers
     assert before.image_to_text.recall == single.scores.image_to_text.recall
-    assert score.score.scores.image_to_text.recall[1].value <= score.image_to_text.ceiling
+    assert score.scores.image_to_text.recall[1].value <= score.image_to_text.ceiling
 
 
 def test_interrupted_reranker_resumes_bit_identically(frozen: Path, dual: Path, images: Path) -> None:

@@ -144,7 +144,7 @@ def test_nearest_pixel_baseline_scores_training_images_with_the_caption(monkeypa
     scores = NearestPixel(pixels, texts, trained, owners, names)
     result = np.concatenate([scores.of_images(slice(0, 3)), scores.of_images(slice(3, 4))])
     np.testing.assert_allclose(scores.of_texts(slice(1, 4)), result[:, 1:4].T, atol=1e-4)
-    assert scores.count_training_images() == 1
+    assert scores.count_seen_in_training() == 1
     for image, text in itertools.product(range(4), range(5)):
         carried = [
             ((pixels[image].astype(float) - trained[owner].astype(float)) ** 2).sum() / 255**2

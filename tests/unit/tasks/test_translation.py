@@ -54,9 +54,8 @@ def test_translation_loss_averages_over_target_tokens() -> None:
         total -= sum(log[t, token].item() for t, token in enumerate(target[0, 1:]))
         count += target.shape[1] - 1
     assert tokens == count and loss == pytest.approx(total / count, rel=1e-5)
-    score = score_pairs(model, settings, {"split": "test"})
-    assert score.perplexity == pytest.approx(math.exp(loss), rel=1e-6)
-    assert score.to_dict()["tokens"] == count and "nats/token" in str(score)
+    assert measured.perplexity == pytest.approx(math.exp(loss), rel=1e-6)
+    assert measured.to_dict()["tokens"] == count and "nats/token" in str(measured)
 
 
 def test_empty_pair_list_is_rejected() -> None:

@@ -48,7 +48,7 @@ def reversed_digits(folder: Path, count: int = 4000) -> Path:
 @pytest.mark.slow
 def test_encoder_decoder_learns_to_reverse_digits(tmp_path: Path) -> None:
     pairs = reversed_digits(tmp_path)
-    words = {**DIGITS, **TINY, "steps": 600, "evaluate_every": 600}
+    words = {**DIGITS, **TINY, "steps": 400, "evaluate_every": 400}
     lemma.train("encoder-decoder", pairs=pairs, out=tmp_path / "run", **words)
     unseen = [line.split("\t") for line in pairs.read_text().splitlines()[1:]]
     names = lemma.load(tmp_path / "run")

@@ -15,7 +15,7 @@ IDENTITIES: dict[str, Identity] = dict(  # in the order of the problems
 
 
 def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> IdentityReport:
-    """Run the identity with that number, such as c7, or alias, such as products; `sizes` replace its default sizes.
+    """Run an identity by number, such as c7, or alias, such as products; `sizes` replace its defaults, as in {"D": 3}.
 
     >>> check_identity("products", {"D": 3, "samples": 1000}).holds
     True
@@ -24,7 +24,7 @@ def check_identity(name: str, sizes: Mapping[str, Any] | None = None) -> Identit
 
 
 def find_identity(name: str) -> Identity:
-    """Return the identity with that number, such as c7, or alias, such as products."""
+    """Return the identity of this number, such as c7, or alias, such as products; a SpecError says if none has it."""
     by_name = {alias: identity for identity in IDENTITIES.values() for alias in (identity.name, *identity.aliases)}
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     if key not in by_name:
@@ -33,25 +33,25 @@ def find_identity(name: str) -> Identity:
 
 
 def list_identities() -> "IdentityList":
-    """Return the list of all identities, for printing."""
+    """Return all identities as a result that can be printed and saved."""
     return IdentityList(tuple(IDENTITIES.values()))
 
 
 @dataclass(frozen=True)
 class IdentityList(Result):
-    """The identities that can be checked, with their sizes."""
+    """A list of the identities that can be checked, with their default sizes."""
 
     identities: tuple[Identity, ...]
     title = "The identities that can be checked"
 
     def blocks(self) -> list[Block]:
-        """Return a list of the identities with their default sizes, and an example of use."""
+        """Return the report blocks: names, titles and default sizes, and how to run one."""
         first = self.identities[0]
         usage = f"As in: lemma check identity {first.aliases[0]} {first.default_sizes.split()[0]}"
         return [Text("\n".join(map(str, self.identities))), Text(usage, blank_before=True)]
 
     def details(self) -> list[Block]:
-        """Return a table of the identities with their names, titles and default sizes."""
+        """Return the report blocks with a table of the identities."""
         rows = [
             (identity.name, ", ".join(identity.aliases), identity.title, identity.default_sizes)
             for identity in self.identities
@@ -59,7 +59,7 @@ class IdentityList(Result):
         return [Heading(self.title, 1), Table(("name", "or", "what it is about", "sizes"), rows, is_text=True)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the names, titles and default sizes of the identities as plain values for JSON."""
+        """Return name, aliases, title and default sizes of each identity as plain values for JSON."""
         return {
             "identities": [
                 {

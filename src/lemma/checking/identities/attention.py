@@ -51,7 +51,7 @@ def window_head(
     N: int = setting(5, 2, 512, "the window has N−1 words"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare Lemma's window head with the formulas, computed word by word, on a random window."""
+    """Compare Lemma's window head on random words with the formulas, computed word by word."""
     words = sample_normal(N - 1, d, seed=seed)
     head = random_module(lambda: WindowHead(d, d_k, d_v), seed)
     output, record = run_recorded(head, words[None], 1, N - 1)
@@ -89,20 +89,19 @@ def orthogonal_inputs(
     says: Literal["equality", "limit"] = setting("equality", None, None, "what is claimed"),
     seed: int = SEED,
 ) -> Evidence:
-    """Measure how far self-attention moves orthogonal inputs, by their norm; compare with the formula and its limit."""
+    """Compare the distance of outputs of self-attention from orthogonal inputs, at growing norms, with its formula."""
     if N > D:
         raise SpecError(f"N = {N}: in width D = {D} there are at most {D} orthogonal inputs.")
-    check_work({"N": N, "D": D}, operations=4 * N**2 * D * (NUM_NORMS + 3), numbers=4 * N * D + 4 * N**2)
+    check_work(4 * N**2 * D * (NUM_NORMS + 3), 4 * N * D + 4 * N**2, N=N, D=D)
     scale, directions = D**-0.5 if scaled else 1.0, draw_orthogonal(N, D, seed)
     largest_norm = math.sqrt(MAX_SCORE / scale)
     norms = [largest_norm * (step + 1) / NUM_NORMS for step in range(NUM_NORMS)]
 
-    def measure_error(r: float) -> float:
-        inputs = directions * r
-        return float(((self_attention(inputs, scale) - inputs).norm(dim=1) / r).max())
-
-    measured = {r: measure_error(r) for r in (*norms, norm)}
-    predicted = {r: relative_error(N, r**2 * scale) for r in measured}
+    measured: dict[float, float] = {}
+    for r in (*norms, norm):
+        deviations = self_attention(directions * r, scale) - directions * r
+        measured[r] = float((deviations.norm(dim=1) / r).max())
+    predicted = {r: predict_error(N, r**2 * scale) for r in measured}
     limits = {r: math.sqrt(N * (N - 1)) * math.exp(-(r**2) * scale) for r in measured}
 
     at_last = f"claimed: error 0 in the limit; at the largest norm, r = {norms[-1]:.3g}"
@@ -152,22 +151,18 @@ def orthogonal_inputs(
 
 
 def draw_orthogonal(N: int, D: int, seed: int) -> Float[Tensor, "N D"]:
-    """Return N random orthogonal vectors of width D and norm 1."""
+    """Return N random orthogonal vectors of width D and norm 1, fixed by the seed."""
     return torch.linalg.qr(sample_normal(D, N, seed=seed)).Q.T
 
 
 def self_attention(inputs: Float[Tensor, "N D"], scale: float) -> Float[Tensor, "N D"]:
-    """Compute softmax(XXᵀ·scale)X with PyTorch's fused attention, without trained maps."""
+    """Compute softmax(XXᵀ·scale)X of the inputs X with PyTorch's fused attention, without trained maps."""
     batch = inputs[None]
     return functional.scaled_dot_product_attention(batch, batch, batch, scale=scale)[0]
 
 
-def relative_error(N: int, score: float) -> float:
-    """Return √(N(N−1)) / (e^s + N − 1), the distance of each output from its input relative to the input's norm.
-
-    Args:
-        score: s, the score of an input with itself.
-    """
+def predict_error(N: int, score: float) -> float:
+    """Return √(N(N−1)) / (e^s + N − 1), an output's relative distance from its input whose score with itself is s."""
     return math.sqrt(N * (N - 1)) * math.exp(-score) / (1 + (N - 1) * math.exp(-score))
 
 
@@ -195,11 +190,9 @@ def dense_layer(
             f"N = {N}, D = {D}: M would have N⁴D² = {entries:,} entries, {8 * entries:,} bytes. "
             f"At most {MAX_ENTRIES:,} are built; that N⁴D² grows so fast is the point."
         )
-    check_work(
-        {"N": N, "D": D, "D_k": D_k},
-        operations=2 * D_k * D * (D + 2 * N + OPERATIONS_PER_DRAW) + 4 * entries,
-        numbers=2 * entries + 2 * D * D_k + D**2,
-    )
+    operations = 2 * D_k * D * (D + 2 * N + OPERATIONS_PER_DRAW) + 4 * entries
+    numbers = 2 * entries + 2 * D * D_k + D**2
+    check_work(operations, numbers, N=N, D=D, D_k=D_k)
     inputs, query, key = sample_normal(N, D, seed=seed), *sample_normal(2, D, D_k, seed=seed + 1)
     queries, keys = inputs @ query, inputs @ key
     M = dense_map(query @ key.T * D_k**-0.5, N)
@@ -224,13 +217,13 @@ def dense_layer(
 
 
 def dense_map(A: Float[Tensor, "D D"], N: int) -> Float[Tensor, "ND ND N N"]:
-    """Return M[(i,a), (j,b), n, m] = A[a,b] δ_in δ_jm, a dense layer from products of entries of X to XAXᵀ."""
+    """Return the dense layer M that maps products of entries of X to XAXᵀ: M[(i,a), (j,b), n, m] = A[a,b] δ_in δ_jm."""
     D, eye = len(A), torch.eye(N, dtype=A.dtype)
     return torch.einsum("ab,in,jm->iajbnm", A, eye, eye).reshape(N * D, N * D, N, N)
 
 
 def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) -> Float[Tensor, "N N"]:
-    """Apply M as a dense layer to all products of two entries of the inputs."""
+    """Return the scores XAXᵀ of the inputs X: the dense layer M applied to all products of two of their entries."""
     flat, N = inputs.flatten(), len(inputs)
     return (torch.outer(flat, flat).flatten() @ M.flatten(0, 1).flatten(1)).view(N, N)
 
@@ -240,7 +233,7 @@ def dense_scores(M: Float[Tensor, "ND ND N N"], inputs: Float[Tensor, "N D"]) ->
     title="Self-attention is permutation-equivariant",
     claim="Self-attention without positions is permutation-equivariant: f(PX) = P f(X).",
 )
-def permutation(
+def permutation_equivariance(
     N: int = setting(12, 3, 2000, "number of inputs"),
     D: int = setting(32, 1, 2048, "their width"),
     H: int = setting(4, 1, None, "number of heads; each is D/H wide"),
@@ -248,11 +241,9 @@ def permutation(
 ) -> Evidence:
     """Compare f(PX) with P f(X) for PyTorch's and Lemma's attention, with and without positions and masks."""
     check_divisible("H", H, "D", D)
-    check_work(
-        {"N": N, "D": D, "H": H},
-        operations=12 * (8 * N * D**2 + 4 * N**2 * D + 10 * H * N**2) + OPERATIONS_PER_DRAW * 24 * D**2,
-        numbers=24 * D**2 + 4 * H * N**2,
-    )
+    operations = 12 * (8 * N * D**2 + 4 * N**2 * D + 10 * H * N**2) + OPERATIONS_PER_DRAW * 24 * D**2
+    numbers = 24 * D**2 + 4 * H * N**2
+    check_work(operations, numbers, N=N, D=D, H=H)
     shape = AttentionShape(D, H, causal=False)
     attention = random_module(lambda: Attention(shape), seed)
     reference = random_module(lambda: nn.MultiheadAttention(D, H, batch_first=True), seed)
@@ -306,13 +297,13 @@ def focus_loss(
     T: int = setting(16, 2, 512, "places"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compute the focus loss of random, uniform and sharp attention; compare each with its formula."""
-    check_work({"L": L, "K": K, "T": T}, operations=100 * L * K * T**2, numbers=8 * L * K * T**2)
+    """Compare the focus loss (mean entropy) of random, uniform and sharp attention with its formula."""
+    check_work(100 * L * K * T**2, 8 * L * K * T**2, L=L, K=K, T=T)
     scores = sample_normal(L, K, T, T, seed=seed)
     alpha = scores.softmax(-1)
     expected = float(-(alpha * alpha.log()).sum((1, 2, 3)).sum() / (K * T * L))
     random, uniform, sharp = (
-        float(row_statistics(_records(layer_scores), distance_max=1.0).entropy)
+        float(row_statistics(_make_records(layer_scores), distance_max=1.0).entropy)
         for layer_scores in (scores, torch.zeros_like(scores), _farthest_scores(L, K, T))
     )
     return Evidence(
@@ -337,14 +328,14 @@ def near_loss(
     seed: int = SEED,
     L_max: float = setting(6.0, None, 1e12, "where a row's squared distance is cut off", gt=0),
 ) -> Evidence:
-    """Compute the near loss of attention as far away as possible, for longer and longer sequences."""
-    check_work({"L": L, "K": K, "T": T}, operations=200 * L * K * T**2, numbers=8 * L * K * T**2)
+    """Compare the near loss of attention to the farthest positions, for longer and longer sequences, with its bound."""
+    check_work(200 * L * K * T**2, 8 * L * K * T**2, L=L, K=K, T=T)
     first = 2 * math.ceil(math.sqrt(L_max))
     if L_max > (T // 2) ** 2:
         raise SpecError(f"T = {T}: no row reaches the bound L_max = {L_max:g}; give T = {first} or more.")
 
     def near(scores: Scores, bound: float = L_max) -> float:
-        return float(row_statistics(_records(scores), distance_max=bound).distance)
+        return float(row_statistics(_make_records(scores), distance_max=bound).distance)
 
     lengths = sweep_sizes((size for size in (first, 16, 32, 64, 128, 256) if size >= first), T)
     rows = [
@@ -367,15 +358,15 @@ def near_loss(
     )
 
 
-def _records(scores: Scores) -> list[AttentionRecord]:
-    """Return records of attention with these scores, one per layer."""
+def _make_records(scores: Scores) -> list[AttentionRecord]:
+    """Return one record of attention per layer with these scores; its queries and keys are zeros."""
     layers, heads, positions, _ = scores.shape
     empty = torch.zeros(1, heads, positions, 1, dtype=scores.dtype)
     return [AttentionRecord(empty, empty, None, 1.0, scores[layer][None]) for layer in range(layers)]
 
 
 def _farthest_scores(layers: int, heads: int, positions: int) -> Scores:
-    """Return scores for which every row attends only to the position farthest from it."""
+    """Return scores with which each position attends only to the position farthest from it."""
     row = torch.arange(positions)
     scores = torch.full((positions, positions), -1e4, dtype=torch.float64)  # so low that its exponential is 0
     scores[row, torch.where(row * 2 >= positions - 1, 0, positions - 1)] = 0.0

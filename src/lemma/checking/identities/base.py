@@ -33,7 +33,7 @@ OPERATIONS_PER_DRAW = 20  # cost of drawing a random number
 
 @dataclass(frozen=True)
 class Finding:
-    """A measured number next to the expected one; they must agree, or must differ."""
+    """A measured number next to the expected one: the two must agree within a tolerance, or must differ."""
 
     label: str
     actual: float
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def is_equal(self) -> bool:
-        """True if the actual number is the expected one up to the tolerance."""
+        """True if the measured number is the expected one up to the tolerance."""
         return abs(self.actual - self.expected) <= self.tolerance
 
     @property
@@ -58,16 +58,12 @@ class Finding:
         return f"{mark} {self.label}: {numbers} (tolerance {self.tolerance:.2g}, {self.measure})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return all fields, and whether the finding holds, as plain values for JSON."""
+        """Return the fields and `holds` as plain values for JSON."""
         return {**asdict(self), "holds": self.holds}
 
 
 def expect_count(label: str, actual: int, expected: int, measure: str = "a count") -> Finding:
-    """Return a finding that expects a whole number to equal another exactly.
-
-    Args:
-        measure: the meaning of the number, for the report.
-    """
+    """Return a finding that expects one whole number to equal another; `measure` is printed with the tolerance, 0."""
     return Finding(label, actual, expected, 0, measure)
 
 
@@ -89,7 +85,7 @@ def expect_mean(label: str, actual: float, expected: float, standard_error: floa
 
 @dataclass(frozen=True)
 class Evidence:
-    """The outcome of running an identity."""
+    """The outcome of running an identity: numbers next to what is expected, a table, a plot."""
 
     findings: tuple[Finding, ...]
     header: tuple[str, ...] = ()  # names of the columns of `rows`
@@ -104,14 +100,14 @@ class Evidence:
 
 @dataclass(frozen=True)
 class IdentityReport(Evidence, Result):
-    """The report on an identity of the sources; true if the source's claim holds."""
+    """A report on the claim of a source, run at certain sizes; true in Python if the claim holds."""
 
     name: str = field(kw_only=True)
     title: str = field(kw_only=True)
 
     @property
     def confirmed(self) -> bool:
-        """True if every measured number is as the mathematics says."""
+        """True if every measured number is as the mathematics says, whether or not the source claims the same."""
         return all(finding.holds for finding in self.findings)
 
     @property
@@ -123,7 +119,7 @@ class IdentityReport(Evidence, Result):
         return self.holds
 
     def claim_and_correction(self) -> tuple[str, str]:
-        """Return the source's claim, and the right statement instead; "" for the latter if the claim holds."""
+        """Return the claim, and the right statement in its place; "" if the claim holds."""
         return self.claim, "" if self.holds else self.correction or self.verdict
 
     @property
@@ -134,26 +130,26 @@ class IdentityReport(Evidence, Result):
         return "holds." if self.holds else f"is false. Right: {self.correction}"
 
     def blocks(self) -> list[Block]:
-        """Return claim, sizes, findings with their table, notes and verdict."""
+        """Return the report blocks: claim, sizes, evidence, notes and verdict."""
         sizes = " ".join(f"{name}={value}" for name, value in self.sizes.items())
         heading = Text(f"{self.name.upper()}  {self.title}\nClaim: {self.claim}\nSizes: {sizes}")
         notes = [Text("\n".join(self.notes), blank_before=True)] if self.notes else []
-        return [heading, *self._evidence(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
+        return [heading, *self._evidence_blocks(), *notes, Text(f"The claim {self.verdict}", blank_before=True)]
 
     def details(self) -> list[Block]:
-        """Return everything that is printed, and the plot."""
+        """Return the report blocks with the plot, if there is one."""
         return [
             Heading(f"{self.name.upper()}: {self.title}", 1),
             Text(f"Claim: {self.claim}"),
             Text(f"The claim {self.verdict}", "good" if self.holds else "bad"),
             Text(", ".join(f"{name} = {value}" for name, value in self.sizes.items()), "note"),
-            *self._evidence(),
+            *self._evidence_blocks(),
             *plot_blocks([self.plot] if self.plot else []),
             *map(Text, self.notes),
         ]
 
-    def _evidence(self) -> list[Block]:
-        """Return the report blocks of the findings and, if there are rows, of their table."""
+    def _evidence_blocks(self) -> list[Block]:
+        """Return report blocks of the findings and, if there are rows, of the table."""
         findings = Items([str(finding) for finding in (*self.claimed, *self.findings)])
         if not self.rows:
             return [findings]
@@ -162,14 +158,14 @@ class IdentityReport(Evidence, Result):
         return [findings, Table(self.header, cells, left=left, breakable=left)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return claim, verdict, sizes, findings, table and plot as plain values for JSON."""
+        """Return claim, outcome, findings, table and plot as plain values for JSON."""
         names = ("name", "title", "claim", "holds", "confirmed", "correction", "sizes", "claimed", "findings")
         table = [dict(zip(self.header, row, strict=True)) for row in self.rows]
         values = {name: getattr(self, name) for name in names}
         return to_plain({**values, "table": table, "remarks": self.notes, "plot": self.plot})
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that make the content of a file, by its suffix; .svg is the plot alone."""
+        """Return functions that write the report as text, by file suffix; .svg is the plot."""
 
         def svg() -> str:
             if self.plot is None:
@@ -182,7 +178,7 @@ class IdentityReport(Evidence, Result):
 
 
 def _format_cell(value: float | int | str) -> str:
-    """Write a number or text for a table."""
+    """Write a number for a table, a fraction with 6 digits; return text unchanged."""
     if isinstance(value, str):
         return value
     return f"{value:,}" if isinstance(value, int) else f"{value:.6g}".replace("-", "−")
@@ -193,7 +189,7 @@ def _format_cell(value: float | int | str) -> str:
 
 @dataclass(frozen=True)
 class Identity:
-    """An identity of the sources; called with sizes, it runs and reports."""
+    """An identity of the sources; called with sizes, it is run at them and returns a report."""
 
     name: str
     aliases: tuple[str, ...]
@@ -226,13 +222,13 @@ REGISTRY: dict[str, Identity] = {}  # identities by name
 
 
 def identity(names: str, title: str, claim: str = "", row: str = "") -> Callable[..., Identity]:
-    """Return a decorator that registers a function of sizes as an identity; users may set its parameters.
+    """Return a decorator that makes a function of sizes an identity, which is registered under its name.
 
     Args:
-        names: its number and aliases, separated by blanks.
+        names: its number and aliases, separated by blanks, as in "c7 products".
         title: its heading in the report.
         claim: the source's claim; empty if it depends on the sizes.
-        row: the row of the problems, if it is not the number.
+        row: the number of the problem it belongs to, if not its own.
     """
     name, *aliases = names.split()
 
@@ -249,7 +245,7 @@ def identity(names: str, title: str, claim: str = "", row: str = "") -> Callable
 def setting(
     default: Any, minimum: float | None, maximum: float | None, description: str, gt: float | None = None
 ) -> Any:
-    """Return a pydantic field for a size or choice of an identity, with bounds and meaning; `gt` excludes its bound."""
+    """Return a pydantic field for a size or choice of an identity, from `minimum` to `maximum` or greater than `gt`."""
     return Field(default=default, ge=minimum, le=maximum, gt=gt, description=description)
 
 
@@ -257,7 +253,7 @@ SEED: int = setting(1, 0, 2**31, "fixes all that is drawn at random")
 
 
 def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
-    """Return in increasing order the sizes below `last`, and `last` itself.
+    """Return the sizes below `last`, in increasing order, and `last` itself.
 
     >>> sweep_sizes((1, 4, 16, 64), 10)
     [1, 4, 10]
@@ -265,15 +261,10 @@ def sweep_sizes(sizes: Iterable[int], last: int) -> list[int]:
     return sorted({*(size for size in sizes if size < last), last})
 
 
-def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
-    """Raise a SpecError if an identity would take more than MAX_OPERATIONS or MAX_NUMBERS.
+def check_work(operations: int, numbers: int, **sizes: int) -> None:
+    """Raise a SpecError if an identity takes too many operations or float64 numbers in memory at these sizes.
 
-    Args:
-        sizes: the requested sizes by name, for the message.
-        operations: floating-point operations it takes.
-        numbers: float64 numbers it holds in memory at once.
-
-    >>> check_work({"D": 10**5}, operations=4 * 10**13, numbers=10**8)
+    >>> check_work(4 * 10**13, 10**8, D=10**5)
     Traceback (most recent call last):
     lemma.errors.SpecError: D = 100,000: that takes 4e+13 operations; at most 2e+10 are made. Give smaller sizes.
     """
@@ -287,7 +278,7 @@ def check_work(sizes: Mapping[str, int], operations: int, numbers: int) -> None:
 
 
 def check_divisible(heads_name: str, heads: int, width_name: str, width: int) -> None:
-    """Raise a SpecError if the number of heads does not divide the width; the names are for the message."""
+    """Raise a SpecError, which uses the two names, if the number of heads does not divide the width."""
     if width % heads:
         raise SpecError(f"{heads_name} = {heads} does not divide {width_name} = {width}.")
 
@@ -301,7 +292,7 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def draw(distribution: Distribution, shape: tuple[int, ...], generator: torch.Generator) -> Float[Tensor, "..."]:
-    """Draw a tensor of independent numbers of zero mean and unit variance, in float64.
+    """Draw a float64 tensor of this shape of independent numbers of zero mean and unit variance.
 
     >>> draw("signs", (3,), torch.Generator().manual_seed(0)).abs().tolist()
     [1.0, 1.0, 1.0]
@@ -313,7 +304,7 @@ def draw(distribution: Distribution, shape: tuple[int, ...], generator: torch.Ge
 
 
 def sample_normal(*shape: int, seed: int) -> Float[Tensor, "..."]:
-    """Draw a tensor of this shape of standard normal numbers in float64, fixed by the seed."""
+    """Draw a float64 tensor of this shape of standard normal numbers, fixed by the seed."""
     return draw("normal", shape, torch.Generator().manual_seed(seed))
 
 
@@ -329,7 +320,7 @@ def default_float64() -> Iterator[None]:
 
 
 def random_module(make: Callable[[], Module], seed: int) -> Module:
-    """Build a module in float64 with normal weights of variance 1/width, fixed by the seed, in evaluation mode."""
+    """Return the module that `make` builds, in float64 and evaluation mode, with normal weights of variance 1/width."""
     with default_float64(), torch.random.fork_rng(devices=[]):  # its initial weights are not used
         module = make()
     with torch.no_grad():
@@ -339,11 +330,7 @@ def random_module(make: Callable[[], Module], seed: int) -> Module:
 
 
 def run_recorded(attention: nn.Module, *args: Any) -> tuple[Any, AttentionRecord]:
-    """Call a module with one attention layer; return its output and the record of its attention.
-
-    Args:
-        args: arguments of the module's forward.
-    """
+    """Call a module of one attention layer with `args`; return its output and the record of its scores and weights."""
     with torch.no_grad(), default_float64(), record_attention() as records:
         output = attention(*args)
     return output, records[0]

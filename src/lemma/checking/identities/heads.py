@@ -54,7 +54,7 @@ ARCS = {
 def relation_head(
     sharpness: float = setting(60.0, None, 1000, "the score of what is right; all others are 0", gt=0),
 ) -> Evidence:
-    """Compute the parser's attention from the right scores of a sentence; compare it with the annotated tree."""
+    """Compare a parser's attention, from scores of `sharpness` on the arcs of a tree and 0 elsewhere, with the tree."""
     words, relations = list(ARCS), sorted({relation for _, relation in ARCS.values()})
     candidates = ["(top)", *words]
     targets = torch.tensor([[[candidates.index(head), relations.index(relation)] for head, relation in ARCS.values()]])
@@ -94,16 +94,14 @@ def merged_matrices(
     H: int = setting(3, 1, 64, "number of heads"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare attention with separate query and key matrices, with merged ones, and with the identity matrix instead.
+    """Compare attention with separate query and key matrices, with their product, and with the identity instead of it.
 
-    A plain inner product of the inputs cannot replace the merged matrix: it is the same for every head.
+    The identity matrix, a plain inner product of the inputs, cannot replace the product: it is the same for every head.
     """
     maps, scores = H * J * (5 * I + 4 * J), H * N**2
-    check_work(
-        {"N": N, "J": J, "I": I, "H": H},
-        operations=2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps,
-        numbers=maps + 5 * scores,
-    )
+    operations = 2 * N * maps + 6 * scores * (2 * I + J) + 2 * H * I * J**2 + OPERATIONS_PER_DRAW * maps
+    numbers = maps + 5 * scores
+    check_work(operations, numbers, N=N, J=J, I=I, H=H)
     shape = AttentionShape(width=J, heads=H, attention_width=H * I, causal=False, bias=False)
     separate = random_module(lambda: Attention(shape), seed)
     with default_float64():
@@ -111,11 +109,8 @@ def merged_matrices(
     query, key, value = separate.query_key_value.weight.detach().split(H * I)
     matrices = [merged_weight(*pair) for pair in zip(query.split(I), key.split(I), strict=True)]
     with torch.no_grad():
-        merged.get_parameter("query_value.weight").copy_(torch.cat([*matrices, value]))
-        identity_layer.get_parameter("query_value.weight").copy_(
-            torch.cat([*[torch.eye(J, dtype=value.dtype)] * H, value])
-        )
-        for layer in (merged, identity_layer):
+        for layer, maps_per_head in ((merged, matrices), (identity_layer, [torch.eye(J, dtype=value.dtype)] * H)):
+            layer.get_parameter("query_value.weight").copy_(torch.cat([*maps_per_head, value]))
             layer.output.weight.copy_(separate.output.weight)
     inputs = sample_normal(1, N, J, seed=seed)
     runs = [run_recorded(layer, inputs) for layer in (separate, merged, identity_layer)]
@@ -144,7 +139,7 @@ def merged_matrices(
 
 
 def merged_weight(query: Float[Tensor, "I J"], key: Float[Tensor, "I J"]) -> Float[Tensor, "J J"]:
-    """Return the merged query–key matrix (W_Qᵀ W_K)ᵀ of a head, for maps written W x."""
+    """Return the merged query–key matrix (W_Qᵀ W_K)ᵀ of a head with the maps `query` and `key`, applied as W x."""
     return (query.T @ key).T
 
 
@@ -157,7 +152,7 @@ def merged_parameters(
     J: int = setting(64, 2, 4096, "width of the inputs"),
     I: int = setting(16, 1, 4096, "width of a head's queries and keys"),  # noqa: E741 - the source's letter
 ) -> Evidence:
-    """Count the query–key parameters of both forms as formulas, and check where the formulas are equal."""
+    """Count the query–key parameters of separate and merged matrices as formulas; check that these meet at I = J/2."""
     separate, merged = (query_key_parameters(factory, J, I) for factory in (separate_head, merged_head))
     head, width, order, sizes = symbol("I"), symbol("J"), ("I", "J"), {"I": I, "J": J}
     num_terms = len((separate - 2 * head * width).terms) + len((merged - width**2).terms)
@@ -171,14 +166,11 @@ def merged_parameters(
         Curve("merged, J²", x, tuple(float(J**2) for _ in x), dashed=True),
     )
     caption = f"Query–key parameters of one head at J = {J}; the two meet at I = J/2 = {J / 2:g}."
+    formulas = [write_formula(formula, order, "unicode") for formula in (separate, merged)]
     return Evidence(
         (
-            expect_count(
-                f"separate, {write_formula(separate, order, 'unicode')} at I = {I}, J = {J}",
-                int(separate.at(sizes)),
-                2 * I * J,
-            ),
-            expect_count(f"merged, {write_formula(merged, order, 'unicode')} at J = {J}", int(merged.at(sizes)), J**2),
+            expect_count(f"separate, {formulas[0]} at I = {I}, J = {J}", int(separate.at(sizes)), 2 * I * J),
+            expect_count(f"merged, {formulas[1]} at J = {J}", int(merged.at(sizes)), J**2),
             expect_count("formulas of the module − 2IJ and J²: terms left", num_terms, 0, "exact"),
             Finding(f"at I = J/2 = {J / 2:g}{odd_note}, merged − separate", meeting, 0.0, 0.0, "exact"),
         ),
@@ -200,11 +192,7 @@ def merged_head(J: int, I: int) -> Attention:  # noqa: E741
 
 
 def query_key_parameters(factory: object, J: int, I: int) -> Polynomial:  # noqa: E741
-    """Return the number of query and key parameters of a module as a polynomial in J and I.
-
-    Args:
-        factory: function of J and I that builds the module.
-    """
+    """Return the number of query and key parameters of the attention that factory(J, I) builds, as a polynomial."""
     parts = count(factory_subject(factory, {"J": J, "I": I}), ["parameters"]).quantities["parameters"].groups
     return sum_polynomials(part.total for part in parts if "query" in part.path)
 
@@ -221,13 +209,11 @@ def sum_over_heads(
     bias: bool = setting(False, None, None, "whether the four maps have biases"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare PyTorch's multi-head attention, and Lemma's with the same weights, with the sum over heads."""
+    """Compare multi-head attention of PyTorch, and of Lemma with the same weights, with the sum over heads."""
     check_divisible("H", H, "D", D)
-    check_work(
-        {"N": N, "D": D, "H": H},
-        operations=H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2,
-        numbers=4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2,
-    )
+    operations = H * (6 * D**2 * (D + N) + 10 * N**2 * D) + 60 * N * D**2 + OPERATIONS_PER_DRAW * 4 * D**2
+    numbers = 4 * H * D**2 + 2 * H * N * D + 2 * H * N**2 + 12 * D**2
+    check_work(operations, numbers, N=N, D=D, H=H)
     inputs = sample_normal(N, D, seed=seed)
     layer = random_module(lambda: nn.MultiheadAttention(D, H, bias=bias, batch_first=True), seed)
     with torch.no_grad():
@@ -265,7 +251,7 @@ def sum_over_heads(
 
 
 def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head: int) -> Float[Tensor, "N D"]:
-    """Compute a head's term of the sum: softmax(Q_h K_hᵀ/√D_k) X W^(h); `head` is its index."""
+    """Return a head's term softmax(Q_h K_hᵀ/√D_k) X W^(h) of the sum over heads; h is `head`, X the inputs."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     query, key, _ = layer.in_proj_weight.chunk(3)
     shifts = layer.in_proj_bias.chunk(3) if layer.in_proj_bias is not None else (query.new_zeros(len(query)),) * 3
@@ -274,7 +260,7 @@ def head_output(layer: nn.MultiheadAttention, inputs: Float[Tensor, "N D"], head
 
 
 def head_matrix(layer: nn.MultiheadAttention, head: int) -> Float[Tensor, "D D"]:
-    """Return W^(h) = W_h^(v) W_h^(o) of the head with this index; PyTorch stores both factors transposed."""
+    """Return W^(h) = W_h^(v) W_h^(o), a head's value map times its output map; h is `head`, from 0."""
     rows = slice(head * layer.head_dim, (head + 1) * layer.head_dim)
     value = layer.in_proj_weight.chunk(3)[2][rows]
     return value.T @ layer.out_proj.weight[:, rows].T
@@ -291,13 +277,11 @@ def head_costs(
     h: int = setting(8, 2, 64, "heads of the one that has several"),
     n: int = setting(32, 2, 4096, "tokens"),
 ) -> Evidence:
-    """Compare parameters, operations and softmaxes of single-head and multi-head attention without output map."""
+    """Compare parameters, operations and softmaxes of single-head and multi-head attention, both without output map."""
     check_divisible("h", h, "d", d)
-    check_work(
-        {"d": d, "h": h, "n": n},
-        operations=2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2,
-        numbers=6 * d**2 + 2 * h * n**2,
-    )
+    operations = 2 * (6 * n * d**2 + 8 * n**2 * d + 10 * h * n**2) + OPERATIONS_PER_DRAW * 6 * d**2
+    numbers = 6 * d**2 + 2 * h * n**2
+    check_work(operations, numbers, d=d, h=h, n=n)
     accounts = {
         "single": count(factory_subject(single_head, {"d": d, "n": n}), ["parameters", "flops"]),
         "multi": count(factory_subject(multi_head, {"d": d, "h": h, "n": n}), ["parameters", "flops"]),
@@ -317,17 +301,14 @@ def head_costs(
         _, record = run_recorded(multi_head(d, heads), _zero_inputs(d, n))
         softmaxes[name] = record.weights().shape[:-1].numel()
     ratio = softmaxes["multi"] / softmaxes["single"]
+    rows = []
+    for name, account in accounts.items():
+        figures = (int(quantity.polynomial.at(account.symbols)) for quantity in account.quantities.values())
+        rows.append((name, *figures, softmaxes[name]))
     return Evidence(
         (*findings, Finding("softmaxes: multi / single", ratio, h, 0, "a count")),
         ("attention", "parameters", "operations", "softmaxes"),
-        tuple(
-            (
-                name,
-                *(int(account.quantities[kind].polynomial.at(account.symbols)) for kind in account.quantities),
-                softmaxes[name],
-            )
-            for name, account in accounts.items()
-        ),
+        tuple(rows),
         ("Operations: those of matrix products, a multiply–add counted as two. Time: lemma study heads.",),
     )
 
@@ -343,7 +324,7 @@ def multi_head(d: int, h: int) -> Attention:
 
 
 def _zero_inputs(d: int, n: int = 32) -> Tensor:
-    """Return an input of n zero vectors of width d, in a batch of 1."""
+    """Return a batch of one sequence of n zero vectors of width d, as the input of a count."""
     return torch.zeros(1, n, d)
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -42,10 +43,10 @@ def greedy_loops(
     N: int = setting(3, 2, 6, "words of an n-gram; 3 is the trigram model"),
     seed: int = SEED,
 ) -> Evidence:
-    """Decode random n-gram models greedily, and check that each repeats a state in time and loops from there.
+    """Decode random n-gram models greedily; check that each repeats a state within V^(N−1) steps, and loops from there.
 
-    Each token follows from the N−1 before it. There are V^(N−1) such states, so that within that many steps some state
-    comes back; all that followed it follows again.
+    Each token follows from the state, the N−1 tokens before it. There are V^(N−1) states, so that within that many
+    steps some state comes back; all that followed it follows again.
     """
     if (bound := V ** (N - 1)) > MAX_STATES:
         raise SpecError(f"V = {V}, N = {N}: V^(N−1) = {bound:,} states; at most {MAX_STATES:,} are tried.")
@@ -70,11 +71,10 @@ def greedy_loops(
             tokens.append(following(model, tokens[1 - N :]))
             num_deviating += tokens[-1] != tokens[-1 - period]
     num_looping = sum(onset + period <= bound for onset, period in loops)
+    label = f"of {NUM_MODELS} models, those that loop within V^(N−1) = {bound:,} steps"
     return Evidence(
         (
-            expect_count(
-                f"of {NUM_MODELS} models, those that loop within V^(N−1) = {bound:,} steps", num_looping, NUM_MODELS
-            ),
+            expect_count(label, num_looping, NUM_MODELS),
             expect_count(f"tokens that break a loop in {NUM_ROUNDS} more rounds of each", num_deviating, 0),
         ),
         ("model", "onset", "period"),
@@ -94,7 +94,7 @@ def lstm_step(
     V: int = setting(5, 2, 10_000, "classes"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare torch.nn.LSTMCell with a step by the formulas, Γ = σ(W[a; x] + b) for the gates u, f, o."""
+    """Compare a step of torch.nn.LSTMCell with the formulas; the gates u, f and o are Γ = σ(W[a; x] + b)."""
     cell = random_module(lambda: nn.LSTMCell(d, D), seed)
     output = random_module(lambda: nn.Linear(D, V), seed + 50)
     x, a, c = (sample_normal(size, seed=seed + 90 + index) for index, size in enumerate((d, D, D)))
@@ -124,12 +124,12 @@ def lstm_step(
     title="Cross-entropy is log perplexity",
     claim="The cross-entropy of a text is the logarithm of its perplexity.",
 )
-def cross_entropy(
+def log_perplexity(
     V: int = setting(50, 2, 5000, "words of the vocabulary"),
     T: int = setting(64, 2, 500, "tokens that are predicted"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the logarithm of the perplexity with the cross-entropy, computed without it, for three models."""
+    """Compare the cross-entropy of three models with the log of their perplexity, computed from probabilities."""
     text = torch.randint(V, (1, T + 1), generator=torch.Generator().manual_seed(seed))
     findings, rows = [], []
     for spec in (
@@ -155,7 +155,7 @@ def cross_entropy(
 
 
 def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
-    """Return the perplexity (Π 1/p_t)^(1/T) of the targets as a product of probabilities, without any logarithm."""
+    """Return the perplexity (Π 1/p_t)^(1/T) of the targets, the geometric mean of 1/p_t, without any logarithm."""
     probabilities = logits[0].softmax(-1).gather(1, targets[0, :, None]).flatten()
     return float((1 / probabilities).pow(1 / len(probabilities)).prod())
 
@@ -165,7 +165,7 @@ def _geometric_mean(logits: Float[Tensor, "1 T V"], targets: Tensor) -> float:
     title="What plain text teaches by itself",
     claim="Causal, masked and next-sentence pretraining need no labels: each predicts a part of the text from another.",
 )
-def pretraining(
+def pretraining_losses(
     V: int = setting(30, 8, 5000, "words of the vocabulary"),
     T: int = setting(16, 4, 200, "tokens of a text"),
     seed: int = SEED,
@@ -188,15 +188,12 @@ def pretraining(
         loss, loss_changed = (masked_loss(batch_logits, targets).loss for batch_logits in (logits, changed_logits))
         log_probabilities = logits[0, hidden].log_softmax(-1).gather(1, text[0, hidden, None])
         second = float(next_sentence_loss(next_logits, targets).loss + next_logits[0].log_softmax(-1)[1])
+    error, change = batch_loss - sum(losses) / T, loss - loss_changed
     return Evidence(
         (
-            expect_zero(
-                "causal − mean of −log p(next token), read one prefix at a time", abs(batch_loss - sum(losses) / T)
-            ),
+            expect_zero("causal − mean of −log p(next token), read one prefix at a time", abs(error)),
             expect_zero("masked − mean of −log p over the hidden places", abs(float(loss + log_probabilities.mean()))),
-            expect_zero(
-                "masked: other logits at places that are not hidden change it by", abs(float(loss - loss_changed))
-            ),
+            expect_zero("masked: other logits at places that are not hidden change it by", abs(float(change))),
             expect_zero("next-sentence − (−log p(follows))", abs(second)),
         )
     )
@@ -220,7 +217,7 @@ def graph_convolution(
     edges: int = setting(12, 0, 500 * 499 // 2, "how many edges a random graph has; the other kinds have theirs"),
     seed: int = SEED,
 ) -> Evidence:
-    """Build Ã, Â and D̃⁻¹Ã of a graph with Lemma's convolution; measure row sums, norms and the effect of powers."""
+    """Build Ã, Â and D̃⁻¹Ã of a graph with Lemma's convolution; check their row sums, norms and powers."""
     most = nodes * (nodes - 1) // 2
     if graph == "random" and edges > most:
         raise SpecError(f"edges = {edges}: {nodes} nodes have at most {most} edges.")
@@ -246,11 +243,10 @@ def graph_convolution(
     degrees = torch.bincount(pairs.flatten(), minlength=nodes)
     # the nodes of each connected part have all the same degree just if the two ends of every edge do
     regular = bool((degrees[pairs[0]] == degrees[pairs[1]]).all())
-    num_longer, features_before = 0, features
+    powers = [features]
     for _ in range(POWERS):
-        features_after = matrices["symmetric"] @ features_before
-        num_longer += bool(features_after.norm() > features_before.norm() * (1 + NORM_TOLERANCE))
-        features_before = features_after
+        powers.append(matrices["symmetric"] @ powers[-1])
+    num_longer = sum(bool(after.norm() > before.norm() * (1 + NORM_TOLERANCE)) for before, after in pairwise(powers))
     rows = []
     for kind, adjacency in matrices.items():
         sums, features_after = adjacency.sum(1), torch.linalg.matrix_power(adjacency, POWERS) @ features
@@ -258,6 +254,7 @@ def graph_convolution(
         rows.append((MATRIX_NAMES[kind], float(sums.min()), float(sums.max()), norms[kind], growth))
     is_normalized = deviation["symmetric"] <= EXACT
     note = f"This {graph} graph is regular, so the claim holds here; graph=star shows that it is not general."
+    label = f"claimed: every row of {MATRIX_NAMES[matrix]} sums to 1; furthest sum − 1"
     return Evidence(
         (
             Finding("spectral norm of Â", norms["symmetric"], 1.0, NORM_TOLERANCE),
@@ -270,9 +267,7 @@ def graph_convolution(
         (note,) if is_normalized and matrix == "symmetric" else (),
         "the rows of Â sum to one only where every connected part of the graph is regular; those of D̃⁻¹Ã do on every "
         "graph. What holds of Â: its spectral norm is 1, so that repeated layers do not blow features up.",
-        claimed=(
-            expect_zero(f"claimed: every row of {MATRIX_NAMES[matrix]} sums to 1; furthest sum − 1", deviation[matrix]),
-        ),
+        claimed=(expect_zero(label, deviation[matrix]),),
         claim=f"The rows of {MATRIX_FORMULAS[matrix]} are normalised: each sums to one.",
         sizes={"edges": pairs.shape[1]},
     )

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-from collections.abc import Mapping
 
 import torch
 from jaxtyping import Float
@@ -49,9 +48,9 @@ def product_variance(
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the sampled mean of (aᵀb)² with D, and the deviation with its standard error in closed form."""
+    """Compare the sampled mean of (aᵀb)² with D, up to standard errors in closed form."""
     rows, widths = [], sweep_sizes((1, 4, 16, 64, 256, 1024), D)
-    check_draws({"D": D, "samples": samples}, samples, sum(widths))
+    check_work(2 * OPERATIONS_PER_DRAW * samples * sum(widths), 8 * samples, D=D, samples=samples)
     for size in widths:
         mean = float(sample_inner_products(size, samples, draws, seed + size).square().mean())
         error = ((fourth_moment(size, draws) - size**2) / samples) ** 0.5
@@ -74,18 +73,8 @@ def product_variance(
     )
 
 
-def check_draws(sizes: Mapping[str, int], samples: int, width: int) -> None:
-    """Raise a SpecError if sampling pairs of vectors takes too much work.
-
-    Args:
-        sizes: the requested sizes by name, for the message.
-        width: the sum of the widths of all pairs that each sample draws.
-    """
-    check_work(sizes, operations=2 * OPERATIONS_PER_DRAW * samples * width, numbers=8 * samples)
-
-
 def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) -> Float[Tensor, " samples"]:
-    """Draw pairs of random vectors with D components each, in batches; return aᵀb of every pair."""
+    """Draw pairs a, b of vectors of D components, distributed as `draws` says; return aᵀb of every pair."""
     generator = torch.Generator().manual_seed(seed)
     rows = max(1, 2**22 // D)
     sizes = [min(rows, samples - start) for start in range(0, samples, rows)]
@@ -95,7 +84,7 @@ def sample_inner_products(D: int, samples: int, draws: Distribution, seed: int) 
 def fourth_moment(D: int, draws: Distribution) -> float:
     """Return E[(aᵀb)⁴] = D k² + 3D(D−1) of random vectors with D components, with k = E[x⁴] of a component.
 
-    Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those count in which each index comes twice or four times.
+    Of the D⁴ products a_i b_i a_j b_j a_k b_k a_l b_l those with an index once or three times are 0 on average.
     """
     return D * KURTOSIS[draws] ** 2 + 3 * D * (D - 1)
 
@@ -109,15 +98,15 @@ CANDIDATES = 50  # logits of the softmax whose sharpness B5 shows
     claim="With h, e ∈ R^I of independent zero-mean, unit-variance components, β = 1/√I gives logits βhᵀe of zero mean "
     "and unit variance.",
 )
-def temperature(
+def logit_temperature(
     I: int = setting(64, 1, 100_000, "number of components of h and e"),  # noqa: E741 - the source's letter
     samples: int = setting(20_000, 2, 10_000_000, "logits drawn"),
     draws: Distribution = "normal",  # how components are drawn; only their two first moments matter
     seed: int = SEED,
 ) -> Evidence:
-    """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; attention uses the same factor β."""
+    """Compare the mean and variance of sampled logits βhᵀe with 0 and 1; check that fused attention uses the same β."""
     widths = sweep_sizes((4, 16, 64, 256, 1024), I)
-    check_draws({"I": I, "samples": samples}, samples, I + sum(widths))
+    check_work(2 * OPERATIONS_PER_DRAW * samples * (I + sum(widths)), 8 * samples, I=I, samples=samples)
     logits = sample_inner_products(I, samples, draws, seed) * I**-0.5
     error = ((fourth_moment(I, draws) / I**2 - 1) / samples) ** 0.5
     queries, keys, values = sample_normal(3, 5, min(I, 1024), seed=seed)
@@ -155,13 +144,13 @@ ANGLE_TOLERANCE = 1e-11  # what rounding leaves of angles of some thousand
     claim="In width 4 at position p, sinusoidal adds (sin pθ1, cos pθ1, sin pθ2, cos pθ2); rotary turns the pairs "
     "(1,2) and (3,4) by pθ1 and pθ2; ALiBi adds −m·distance with a fixed slope m a head, a geometric sequence.",
 )
-def position_table(
+def position_encodings(
     P: int = setting(4, 2, 500, "positions 1 to P"),
     base: float = setting(10_000.0, None, 1e12, "θ1 = 1 and θ2 = 1/√base", gt=1),
     h: int = setting(4, 1, 64, "heads, for the slopes of ALiBi"),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare sinusoidal, rotary and ALiBi layers on vectors at positions 1 to P with their formulas written out."""
+    """Compare sinusoidal, rotary and ALiBi layers on random vectors at positions 1 to P with their formulas."""
     angles, vectors = (1.0, base**-0.5), sample_normal(P, 4, seed=seed)
     attention = random_module(lambda: Attention(AttentionShape(4 * h, h, causal=False, positions=Alibi())), seed)
     with default_float64():
@@ -182,18 +171,12 @@ def position_table(
             sine, cosine = math.sin(position * angle), math.cos(position * angle)
             rotated[-1] += [first * cosine - second * sine, first * sine + second * cosine]
     slope_list = ", ".join(f"{slope:.6g}" for slope in slopes.tolist()[:8])
+    sine_errors = added - torch.tensor(sines, dtype=torch.float64)
+    rotation_errors = rotated_vectors - torch.tensor(rotated, dtype=torch.float64)
     return Evidence(
         (
-            expect_zero(
-                "sinusoidal: what is added − the formula",
-                added - torch.tensor(sines, dtype=torch.float64),
-                ANGLE_TOLERANCE,
-            ),
-            expect_zero(
-                "rotary: what comes out − the formula",
-                rotated_vectors - torch.tensor(rotated, dtype=torch.float64),
-                ANGLE_TOLERANCE,
-            ),
+            expect_zero("sinusoidal: what is added − the formula", sine_errors, ANGLE_TOLERANCE),
+            expect_zero("rotary: what comes out − the formula", rotation_errors, ANGLE_TOLERANCE),
             expect_zero("ALiBi: what is added to scores + m·distance", penalties + distances, 1e-9),
             expect_zero("ALiBi: slopes' ratios, largest − smallest", float(ratios.max() - ratios.min())),
         ),
@@ -221,14 +204,10 @@ def rotary_distance(
     base: float = setting(10_000.0, None, 1e12, "the longest wavelength is 2π times this", gt=1),
     seed: int = SEED,
 ) -> Evidence:
-    """Compare scores at equal distance, with the same vector at every position, for rotary, ALiBi and sinusoids."""
+    """Compare scores at equal distance with one vector at every position: rotary and ALiBi agree, sinusoids differ."""
     if D % 2:
         raise SpecError(f"D = {D} must be even: rotary turns pairs. Nearest: {D - 1}, {D + 1}.")
-    check_work(
-        {"N": N, "D": D},
-        operations=16 * N**2 * D + 24 * N * D**2 + OPERATIONS_PER_DRAW * 12 * D**2,
-        numbers=12 * D**2 + 12 * N**2,
-    )
+    check_work(16 * N**2 * D + 24 * N * D**2 + OPERATIONS_PER_DRAW * 12 * D**2, 12 * D**2 + 12 * N**2, N=N, D=D)
     scores: dict[str, Float[Tensor, "N N"]] = {}
     for kind, encoding in {"rotary": Rotary(base=base), "alibi": Alibi(), "sinusoidal": NoPositions()}.items():
         shape = AttentionShape(D, causal=False, positions=encoding, bias=False)
@@ -244,10 +223,14 @@ def rotary_distance(
     queries, keys = sample_normal(2, N, D, seed=seed)
     with default_float64():
         tables = [sinusoids(N, D, base, first).unflatten(1, (-1, 2)) for first in (0, shift)]
-    scores_unshifted, scores_shifted = (rotate(queries, table) @ rotate(keys, table).T for table in tables)
+    shifts = torch.sub(*(rotate(queries, table) @ rotate(keys, table).T for table in tables))
     rounding = ANGLE_ROUNDING * D**0.5
     label = "one vector at every place, scores at equal distance: furthest two"
     distance = min(3, N // 3)
+    rows = []
+    for offset in range(min(5, N - 1)):
+        lines = [scores[kind].diagonal(-offset) for kind in ("rotary", "sinusoidal")]
+        rows.append((offset, *(float(line[end]) for line in lines for end in (0, -1))))
     curves = []
     for kind in ("rotary", "sinusoidal"):
         line = scores[kind].diagonal(-distance).tolist()
@@ -255,27 +238,13 @@ def rotary_distance(
     caption = f"The score of one vector with itself, {distance} places apart, wherever the pair stands in the text."
     return Evidence(
         (
-            expect_zero(
-                f"scores of queries and keys, {shift} places further − here",
-                scores_unshifted - scores_shifted,
-                rounding * (shift + N),
-            ),
+            expect_zero(f"scores of queries and keys, {shift} places further − here", shifts, rounding * (shift + N)),
             expect_zero(f"rotary attention, {label}", spread["rotary"], rounding * N),
             expect_zero(f"ALiBi, {label}", spread["alibi"]),
             expect_nonzero(f"sinusoidal positions, {label}", spread["sinusoidal"], VISIBLE),
         ),
         ("distance", *(f"{kind}, {end} pair" for kind in ("rotary", "sinusoidal") for end in ("first", "last"))),
-        tuple(
-            (
-                offset_shown,
-                *(
-                    float(scores[kind].diagonal(-offset_shown)[end])
-                    for kind in ("rotary", "sinusoidal")
-                    for end in (0, -1)
-                ),
-            )
-            for offset_shown in range(min(5, N - 1))
-        ),
+        tuple(rows),
         ("First and last pair: the two pairs of places at that distance that lie furthest apart in the text.",),
         plot=Plot("place of the earlier token", f"score at distance {distance}", tuple(curves), caption=caption),
     )

@@ -1,6 +1,6 @@
 """Attention and cross-attention worked by hand, step by step (after Vaswani et al. 2017)."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
@@ -14,9 +14,7 @@ from lemma.checking.worked.case import (
     Array,
     Case,
     CaseLike,
-    ExpectedNumbers,
     ExpectedValue,
-    ExpectedWords,
     Labels,
     NumberRow,
     NumberRows,
@@ -29,6 +27,7 @@ from lemma.checking.worked.case import (
     check_magnitudes,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
     unit_vectors,
 )
@@ -45,7 +44,7 @@ MAX_RANKED = 12  # words listed as attended to by a word, the most attended firs
 
 
 class BaseAttentionCase(Case):
-    """The base of cases of attention and of cross-attention."""
+    """The fields that cases of self-attention and of cross-attention share: the maps, and how they are applied."""
 
     focus: Strings = ()  # the words, or named vectors, whose row of arithmetic is shown
     scaled: bool = True  # whether q·k is divided by the square root of the key's length
@@ -56,13 +55,13 @@ class BaseAttentionCase(Case):
     W_V: NumberRows  # the value map
 
     def formula(self, letter: str) -> str:
-        """Return how a vector is mapped, as text; for "q" it is `q = W_Q x` or `q = x W_Q`."""
+        """Return the formula of the map to `letter` ("q", "k" or "v"): `q = W_Q x` or, by `apply`, `q = x W_Q`."""
         name = f"W_{letter.upper()}"
         return f"{letter} = {name} x" if self.apply == "W x" else f"{letter} = x {name}"
 
 
 class AttentionCase(BaseAttentionCase):
-    """Sentences whose words look at each other."""
+    """A case of self-attention: sentences, the vectors of their words, and the maps."""
 
     kind: ClassVar[str] = "attention"
 
@@ -75,7 +74,7 @@ class AttentionCase(BaseAttentionCase):
 
 
 class CrossCase(BaseAttentionCase):
-    """Named vectors that look at other named vectors."""
+    """A case of cross-attention: the named vectors of `queries` attend to the named vectors of `source`."""
 
     kind: ClassVar[str] = "cross"
 
@@ -85,7 +84,7 @@ class CrossCase(BaseAttentionCase):
 
 @dataclass(frozen=True, eq=False)
 class AttentionSteps:
-    """softmax(q kᵀ / divisor) v, step by step, for `rows` that attend to `columns`."""
+    """Every matrix of one pass of attention, softmax(q kᵀ / divisor) v, of labelled `rows` to labelled `columns`."""
 
     case: BaseAttentionCase
     rows: Labels
@@ -107,7 +106,7 @@ class AttentionSteps:
     outputs: Float[np.ndarray, "rows value_width"]  # Σ α·v
 
     def contributions(self, row: int) -> Float[np.ndarray, "columns value_width"]:
-        """Return α·v of every column, for the row with this index; their sum is the row's output."""
+        """Return α·v of every column for the row with the index `row`; their sum is the output of that row."""
         return self.weights[row][:, None] * self.values
 
     def to_dict(self) -> dict[str, Any]:
@@ -119,33 +118,25 @@ class AttentionSteps:
 
 def attend(
     case: BaseAttentionCase,
+    maps: Mapping[str, Array],
     rows: Labels,
     columns: Labels,
     inputs: Float[np.ndarray, "rows query_input"],
     source: Float[np.ndarray, "columns source_input"],
-    label: str,
-    *,
     causal: bool = False,
-    number: int | None = None,
 ) -> AttentionSteps:
     """Compute one pass of attention of `inputs` to `source`, with every intermediate value.
 
-    Args:
-        case: the case, with the maps W_Q, W_K and W_V and the scaling.
-        rows: names of the inputs.
-        columns: names of the source vectors.
-        label: the case's name, for errors.
-        causal: whether each row attends only to columns up to its own index.
-        number: the number of the pass, for errors.
+    `case` says whether scores are scaled; `rows` and `columns` label the vectors of `inputs` and `source`; `maps` are
+    W_Q, W_K and W_V by name, so that q = x W. If `causal`, each row attends only to columns up to its own index.
     """
-    maps = _read_maps(case, inputs.shape[1], source.shape[1], label)
     key_width = maps["W_K"].shape[1]
     allowed = np.ones((len(rows), len(columns)), dtype=bool)
     allowed = np.tril(allowed) if causal else allowed
     with np.errstate(over="ignore", invalid="ignore"):
         queries, keys, values = inputs @ maps["W_Q"], source @ maps["W_K"], source @ maps["W_V"]
         products = queries @ keys.T
-    check_magnitudes(f"{label}: pass {number}" if number else label, queries, keys, values, products)
+    check_magnitudes(queries, keys, values, products)
     divisor = float(np.sqrt(key_width)) if case.scaled else 1.0
     scores = np.where(allowed, products / divisor, -np.inf)
     is_shifted = bool(np.abs(scores[allowed]).max() > SHIFT_THRESHOLD)
@@ -156,29 +147,23 @@ def attend(
     return AttentionSteps(case, rows, columns, inputs, source, allowed, maps, divisor, *computed)
 
 
-def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int, label: str) -> dict[str, Array]:
-    """Return W_Q, W_K and W_V by name, so that q = x W; raise a SpecError if their sizes do not fit the vectors.
-
-    Args:
-        input_width: length of the vectors that are mapped to queries.
-        source_width: length of the vectors that are mapped to keys and values.
-        label: the case, for errors.
-    """
+def _read_maps(case: BaseAttentionCase, input_width: int, source_width: int) -> dict[str, Array]:
+    """Return W_Q, W_K and W_V by name, transposed if needed so that q = x W; check that they fit the widths."""
     maps: dict[str, Array] = {}
     for name, width in (("W_Q", input_width), ("W_K", source_width), ("W_V", source_width)):
-        matrix = as_matrix(name, getattr(case, name), label)
+        matrix = as_matrix(name, getattr(case, name))
         maps[name] = matrix.T if case.apply == "W x" else matrix
         if len(maps[name]) != width:
             side, other = ("columns", "x W") if case.apply == "W x" else ("rows", "W x")
             hint = f' It would fit with apply = "{other}".' if maps[name].shape[1] == width else ""
             raise SpecError(
-                f'{label}: {name} is {matrix.shape[0]}×{matrix.shape[1]}; with apply = "{case.apply}" and vectors of '
+                f'{name} is {matrix.shape[0]}×{matrix.shape[1]}; with apply = "{case.apply}" and vectors of '
                 f"length {width} it needs {width} {side}.{hint}"
             )
     query_width, key_width = maps["W_Q"].shape[1], maps["W_K"].shape[1]
     if query_width != key_width:
         raise SpecError(
-            f"{label}: W_Q makes vectors of length {query_width}, W_K of length {key_width}; q·k needs equal lengths."
+            f"W_Q makes vectors of length {query_width}, W_K of length {key_width}; q·k needs equal lengths."
         )
     return maps
 
@@ -227,12 +212,7 @@ def output_blocks(steps: AttentionSteps, decimals: int) -> list[Block]:
 
 
 def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
-    """Return report blocks of the arithmetic of one row: its query, then for each column key, score, weight and α·v.
-
-    Args:
-        row: index of the row.
-        decimals: of printed numbers.
-    """
+    """Return report blocks of the arithmetic of the row with this index: query, keys, scores, weights, α·v, output."""
 
     def vectors(matrix: Array) -> list[str]:
         return [format_vector(row, decimals) for row in matrix]
@@ -270,14 +250,10 @@ def row_blocks(steps: AttentionSteps, row: int, decimals: int) -> list[Block]:
 
 
 def expected_values(steps: AttentionSteps, cross: bool = False) -> list[ExpectedValue]:
-    """Return every value of a pass that an answer may claim, from x, q, k, v to outputs and most attended words.
-
-    Args:
-        cross: whether the vectors that look are others than those looked at.
-    """
+    """Return the right value of every quantity of a pass; `cross`, for cross-attention, adds the source."""
     rows, columns, formula, mistakes = steps.rows, steps.columns, steps.case.formula, _common_mistakes(steps)
 
-    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedNumbers:
+    def numbers(names: str, values: Array, labels: tuple[Labels, ...], meaning: str) -> ExpectedValue:
         return expect_numbers(names, values, labels, meaning, mistakes.get(names.split()[0]))
 
     over = f"/√{steps.keys.shape[1]}" if steps.case.scaled else ""
@@ -295,15 +271,20 @@ def expected_values(steps: AttentionSteps, cross: bool = False) -> list[Expected
         numbers("sum sums Z", steps.sums, (rows,), "sum of a row's exponentials"),
         numbers("alpha α weights weight", steps.weights, (rows, columns), "weights: exp / sum"),
         numbers("output outputs out", steps.outputs, (rows,), "Σ α·v"),
-        ExpectedWords("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
+        ExpectedValue("preferred", best, (rows,), "what each attends to most", ("prefers", "most", "argmax")),
     ]
 
 
 @np.errstate(over="ignore", invalid="ignore", divide="ignore")  # a mistake that overflows explains nothing
 def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
-    """Return the arrays that known mistakes lead to, by quantity ("score", "alpha", …) and description of a mistake."""
+    """Return for each quantity ("score", "alpha", …) the wrong arrays that common mistakes give, by description."""
     width, values = steps.keys.shape[1], steps.values
-    mistakes: dict[str, dict[str, Array]] = {name: {} for name in ("score", "exp", "sum", "alpha", "output")}
+    mistakes: defaultdict[str, dict[str, Array]] = defaultdict(dict)
+
+    def add(mistake: str, **arrays: Array) -> None:
+        for name, array in arrays.items():
+            mistakes[name][mistake] = array
+
     if steps.case.scaled:
         divisors = {
             f"scores are not divided by √{width}": 1.0,
@@ -315,18 +296,14 @@ def _common_mistakes(steps: AttentionSteps) -> dict[str, dict[str, Array]]:
     for mistake, divisor in divisors.items():
         scores = steps.products / divisor
         weights = softmax(np.where(steps.allowed, scores, -np.inf), axis=1)
-        mistakes["score"][mistake], mistakes["exp"][mistake] = scores, np.exp(scores)
-        mistakes["sum"][mistake] = np.exp(scores).sum(axis=1)
-        mistakes["alpha"][mistake], mistakes["output"][mistake] = weights, weights @ values
-    by_column = steps.exponentials / steps.exponentials.sum(axis=0)
-    mistake = "the softmax is taken down the columns; each row must sum to one"
-    mistakes["alpha"][mistake], mistakes["output"][mistake] = by_column, by_column @ values
-    mistake = "the weights are not normalised: divide by the sum of the row"
-    mistakes["output"][mistake] = steps.exponentials @ values
+        sums = np.exp(scores).sum(axis=1)
+        add(mistake, score=scores, exp=np.exp(scores), sum=sums, alpha=weights, output=weights @ values)
+    weights = steps.exponentials / steps.exponentials.sum(axis=0)
+    add("the softmax is taken down the columns; each row must sum to one", alpha=weights, output=weights @ values)
+    add("the weights are not normalised: divide by the sum of the row", output=steps.exponentials @ values)
     if not steps.allowed.all():
-        mistake = "later words are not hidden"
         weights = softmax(steps.products / steps.divisor, axis=1)
-        mistakes["alpha"][mistake], mistakes["output"][mistake] = weights, weights @ values
+        add("later words are not hidden", alpha=weights, output=weights @ values)
     return mistakes
 
 
@@ -340,7 +317,7 @@ class WorkedSentence:
     passes: tuple[AttentionSteps, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the sentence with every pass as plain values for JSON, and the products α·v of the words in focus."""
+        """Return the words, the focus and the matrices of every pass as plain values for JSON."""
         passes = [
             steps.to_dict()
             | {"contributions": {steps.rows[row]: steps.contributions(row).tolist() for row in self.focus}}
@@ -363,13 +340,13 @@ class WorkedAttention(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if some matrices are printed only with `full`."""
+        """True if no word is in focus and some sentence is too long for all its steps to be printed."""
         return not self.case.focus and not all(map(self._prints_all, self.sentences))
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, of each sentence and pass.
+        """Return the right value of every quantity of each sentence and pass, such as `sentence2.alpha1`.
 
-        The number of the pass follows the names where there are several; `sentence2.` begins those of sentence 2.
+        Names end in the number of the pass if there are several passes; those of sentence 2 start with `sentence2.`.
         """
         expected: list[ExpectedValue] = []
         for number, sentence in enumerate(self.sentences, 1):
@@ -384,11 +361,11 @@ class WorkedAttention(WorkedCase):
         return expected
 
     def _prints_all(self, sentence: WorkedSentence) -> bool:
-        """Return whether all steps of a sentence are printed."""
+        """Return whether all steps of a sentence are printed: by `full`, or if it is short and no word is in focus."""
         return self.full or (not self.case.focus and len(sentence.words) <= MAX_SHORT_SENTENCE)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the words in focus, or of all words in short sentences or with `full`."""
+        """Return report blocks of the formulas and of each pass; `every_matrix` adds the matrices of long sentences."""
         description = describe_pass(self.sentences[0].passes[0], causal=self.case.mask == "causal")
         blocks: list[Block] = [description, *map(Text, self.notes)]
         for sentence in self.sentences:
@@ -405,12 +382,11 @@ class WorkedAttention(WorkedCase):
         return blocks
 
     def _ranking(self, steps: AttentionSteps, row: int) -> Text:
-        """Return the line of the words that the word with index `row` attends to, most attended first."""
+        """Return a line such as "it attends to: cat 0.7 · sat 0.3" for the word with index `row`, sorted."""
         weights = steps.weights[row]
-        order = np.argsort(-weights, kind="stable")[:MAX_RANKED]
-        ranking = [f"{steps.columns[index]} {format_number(weights[index], self.decimals)}" for index in order]
-        more = len(weights) - len(order)
-        ranking += [f"and {more} more"] if more else []
+        order = np.argsort(-weights, kind="stable")
+        ranking = [f"{steps.columns[i]} {format_number(weights[i], self.decimals)}" for i in order[:MAX_RANKED]]
+        ranking += [f"and {len(order) - MAX_RANKED} more"] if len(order) > MAX_RANKED else []
         return Text(f"{steps.rows[row]} attends to: {' · '.join(ranking)}")
 
 
@@ -428,11 +404,8 @@ def work_attention(
 
     α_ij = softmax_j(q_i·k_j / √d_k), output_i = Σ_j α_ij v_j; the outputs are the encodings of the next pass.
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: the words in focus; like `passes`, `scaled` and `mask` they replace the field of the case.
-        full: whether to print everything, however long the sentences are.
-        decimals: of printed numbers.
+    `example` is the name of an example, a TOML file or a dict of fields. `words` replaces its field `focus`; `passes`,
+    `scaled` and `mask` replace the fields of these names. `full` prints long sentences in full.
 
     >>> worked = work_attention("e1", passes=1)
     >>> worked.sentences[0].passes[0].weights[5].round(3).tolist()
@@ -441,46 +414,53 @@ def work_attention(
     overrides = {"focus": words or None, "passes": passes, "scaled": scaled, "mask": mask}
     case, label, text = read_case(AttentionCase, example, overrides)
     sentences = [sentence.split() for sentence in case.sentences]
+    with prefix_errors(label):
+        _check_sentences(case, sentences)
+        worked = tuple(_work_sentence(case, split) for split in sentences)
+    used = {word for split in sentences for word in split}
+    unused = [escape_invisible(word) for word in case.vectors if word not in used]
+    notes = (f"In no sentence, so not used: {', '.join(unused)}",) if unused else ()
+    return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
+
+
+def _check_sentences(case: AttentionCase, sentences: list[list[str]]) -> None:
+    """Raise a SpecError for a sentence (a list of words) of a wrong length, too many weights, or an unknown focus."""
     for sentence, split in zip(case.sentences, sentences, strict=True):
         if not split or len(split) > MAX_WORDS:
             raise SpecError(
-                f"{label}: sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MAX_WORDS}. "
+                f"sentences: {sentence[:40]!r} has {len(split)} words; give from 1 to {MAX_WORDS}. "
                 "For longer text: lemma look RUN --text"
             )
     weights = case.passes * sum(len(split) ** 2 for split in sentences)
     if weights > MAX_WEIGHTS:
         raise SpecError(
-            f"{label}: {case.passes} passes over {len(sentences)} sentences make {weights:,} attention weights; "
+            f"{case.passes} passes over {len(sentences)} sentences make {weights:,} attention weights; "
             f"at most {MAX_WEIGHTS:,} are worked out. Give fewer passes, or fewer or shorter sentences."
         )
     names = {name: None for split in sentences for name in (*split, *_word_labels(split))}
     for word in case.focus:
         if word not in names:
-            raise SpecError(f"{label}: " + describe_unknown("focus", word, names))
-    used = {word for split in sentences for word in split}
-    unused = [escape_invisible(word) for word in case.vectors if word not in used]
-    notes = (f"In no sentence, so not used: {', '.join(unused)}",) if unused else ()
-    worked = tuple(_work_sentence(case, label, split) for split in sentences)
-    return WorkedAttention(case, text, worked, notes, full=full, decimals=decimals)
+            raise SpecError(describe_unknown("focus", word, names))
 
 
-def _work_sentence(case: AttentionCase, label: str, words: list[str]) -> WorkedSentence:
-    """Compute all passes over a sentence; `label` is the case, for errors."""
+def _work_sentence(case: AttentionCase, words: list[str]) -> WorkedSentence:
+    """Compute all passes of attention over a sentence, given as its words."""
     labels = _word_labels(words)
     for word in words:
         if word not in case.vectors and case.other_words is None:
             problem = describe_unknown("word", word, case.vectors) if case.vectors else f"'{word}' has no vector."
-            raise SpecError(f"{label}: vectors: {problem} Give it a vector, or set other_words for all that have none.")
+            raise SpecError(f"vectors: {problem} Give it a vector, or set other_words for all that have none.")
     rows = [case.vectors.get(word, case.other_words or ()) for word in words]
-    vectors = as_matrix("vectors", rows, label, labels)
+    vectors = as_matrix("vectors", rows, labels)
+    maps = _read_maps(case, vectors.shape[1], vectors.shape[1])
     passes: list[AttentionSteps] = []
     for number in range(1, case.passes + 1):
-        causal = case.mask == "causal"
-        passes.append(attend(case, labels, labels, vectors, vectors, label, causal=causal, number=number))
+        with prefix_errors(f"pass {number}"):
+            passes.append(attend(case, maps, labels, labels, vectors, vectors, causal=case.mask == "causal"))
         width, outputs = vectors.shape[1], passes[-1].outputs
         if number < case.passes and outputs.shape[1] != width:
             raise SpecError(
-                f"{label}: W_V makes vectors of length {outputs.shape[1]} from vectors of length {width}, so that its "
+                f"W_V makes vectors of length {outputs.shape[1]} from vectors of length {width}, so that its "
                 "outputs cannot be encodings again. Set passes = 1, or give a W_V that keeps the length."
             )
         vectors = outputs
@@ -500,7 +480,7 @@ def _word_labels(words: list[str]) -> Labels:
 
 @dataclass(frozen=True)
 class Preference:
-    """The preference of one vector, by weight and by the cosine of query and key; several if they tie."""
+    """The vectors that a query prefers: those of the largest weight and of the largest cosine, several if they tie."""
 
     name: str
     by_weight: Labels
@@ -524,22 +504,22 @@ class WorkedCross(WorkedCase):
     focus: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the case with every matrix, by name, as plain values for JSON."""
+        """Return the fields, with the names and matrices of the steps, as plain values for JSON."""
         names = {"queries_from": list(self.steps.rows), "source": list(self.steps.columns)}
         return super().to_dict() | {"steps": names | self.steps.to_dict()}
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, the cosines and nearest vectors included."""
+        """Return the right value of every quantity: those of attention, the cosines and the preferred vectors."""
         rows, columns = self.steps.rows, self.steps.columns
         nearest = tuple(preference.by_cosine for preference in self.preferences)
         return [
             *expected_values(self.steps, cross=True),
             expect_numbers("cosine cosines cos", self.cosines, (rows, columns), "cosine of q and k"),
-            ExpectedWords("preferred_cosine", nearest, (rows,), "nearest by cosine", ("prefers_cosine",)),
+            ExpectedValue("preferred_cosine", nearest, (rows,), "nearest by cosine", ("prefers_cosine",)),
         ]
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the vectors in focus and of all preferences; `every_matrix` adds all matrices."""
+        """Return report blocks of the rows in focus, outputs and preferences; `every_matrix` adds q, k, v and q·k."""
         steps, decimals = self.steps, self.decimals
         blocks: list[Block] = [describe_pass(steps), *(matrix_blocks(steps, decimals) if every_matrix else [])]
         for row in self.focus:
@@ -563,25 +543,22 @@ def work_cross_attention(
 ) -> WorkedCross:
     """Compute an example of cross-attention step by step, with every intermediate value.
 
-    q = W_Q x of the vectors that look, k = W_K y and v = W_V y of those looked at, α = softmax(q·k / √d_k).
+    q = W_Q x of the queries x, k = W_K y and v = W_V y of the source y, α = softmax(q·k / √d_k).
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: names of the vectors in focus; like `scaled` they replace the field of the case.
-        full: whether to print everything.
-        decimals: of printed numbers.
+    `words`, the names of the queries whose arithmetic is shown, replaces the field `focus`; `scaled` replaces its own.
 
     >>> work_cross_attention("e8").steps.products.round(4).tolist()
     [[1.3314, -1.5003, 1.5844], [-0.0702, 0.0789, -0.0828]]
     """
     case, label, text = read_case(CrossCase, example, {"focus": words or None, "scaled": scaled})
     rows, columns = tuple(map(escape_invisible, case.queries)), tuple(map(escape_invisible, case.source))
-    inputs = as_matrix("queries", list(case.queries.values()), label, rows)
-    source = as_matrix("source", list(case.source.values()), label, columns)
-    steps = attend(case, rows, columns, inputs, source, label)
-    for name in case.focus:
-        if name not in case.queries:
-            raise SpecError(f"{label}: " + describe_unknown("focus", name, case.queries))
+    with prefix_errors(label):
+        inputs = as_matrix("queries", list(case.queries.values()), rows)
+        source = as_matrix("source", list(case.source.values()), columns)
+        steps = attend(case, _read_maps(case, inputs.shape[1], source.shape[1]), rows, columns, inputs, source)
+        for name in case.focus:
+            if name not in case.queries:
+                raise SpecError(describe_unknown("focus", name, case.queries))
     focus = tuple(index for index, name in enumerate(case.queries) if not case.focus or name in case.focus)
     cosines = unit_vectors(steps.queries) @ unit_vectors(steps.keys).T
     preferences = best_matches(Preference, rows, columns, steps.weights, cosines)

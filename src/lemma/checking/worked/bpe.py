@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.checking.worked.case import ExpectedValue, ExpectedWords, Labels, expect_numbers, number_labels
+from lemma.checking.worked.case import ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.data.store import find_text_files
 from lemma.data.text import decode_span, open_text
@@ -31,163 +31,6 @@ MAX_HINTED = 30  # tied pairs, and later claims, that are compared to choose the
 MAX_SMALL_CHARS = 1000  # a string this short is traced in full; of a longer text only the beginning is
 DEFAULT_MERGES, DEFAULT_PAIRS = 20, 10  # of a long text: merges, and pairs listed at each of them
 LIBRARY_END = "\U0010fffd"  # the end of word for the library: a private character numbered after all others
-
-
-class BytePairMerger:
-    """Words as sequences of symbols, with the counts of all pairs kept up to date.
-
-    Symbols are numbered: the characters in the order of their code points, the end of word after them, then every
-    merge as it is made. Each different word is held once, with the number of times it occurs.
-    """
-
-    def __init__(self, words: Mapping[str, int], end_of_word: bool) -> None:
-        self.alphabet = sorted(set().union(*words))
-        self.end_id = len(self.alphabet) if end_of_word else None
-        self.merges: list[Pair] = []
-        self.word_counts = list(words.values())
-        ids = {character: index for index, character in enumerate(self.alphabet)}
-        end = [] if self.end_id is None else [self.end_id]
-        self.words = [[ids[character] for character in word] + end for word in words]
-        self.counts: defaultdict[Pair, int] = defaultdict(int)
-        self._words_with_pair: defaultdict[Pair, set[int]] = defaultdict(set)
-        for index in range(len(self.words)):
-            self._count_word(index, 1)
-
-    @property
-    def first_merge_id(self) -> int:
-        """The number of the first symbol made by a merge; lower numbers are characters and the end of word."""
-        return len(self.alphabet) + (self.end_id is not None)
-
-    @property
-    def num_symbols(self) -> int:
-        """The number of symbols of the whole text, repeated words included."""
-        return sum(len(word) * count for word, count in zip(self.words, self.word_counts, strict=True))
-
-    def most_frequent(self) -> tuple[int, list[Pair]]:
-        """Return the largest count of a pair, and the pairs that have it in the order in which they would be merged.
-
-        Of equally frequent pairs that with the lower number of the left symbol comes first, then of the right symbol:
-        the rule of the tokenizers library.
-        """
-        largest = max(self.counts.values(), default=0)
-        return largest, sorted(pair for pair, count in self.counts.items() if count == largest)
-
-    def merge(self, pair: Pair) -> None:
-        """Replace a pair of symbols by a new symbol, from left to right, wherever it occurs."""
-        merged = self.first_merge_id + len(self.merges)
-        self.merges.append(pair)
-        for index in sorted(self._words_with_pair[pair]):
-            self._count_word(index, -1)
-            word: list[int] = []
-            for symbol in self.words[index]:
-                if word and (word[-1], symbol) == pair:
-                    word[-1] = merged
-                else:
-                    word.append(symbol)
-            self.words[index] = word
-            self._count_word(index, 1)
-
-    def spell(self, characters: Iterable[str], end_of_word: str) -> list[str]:
-        """Return the spelling of every symbol, by its number.
-
-        Args:
-            characters: the spellings of the alphabet.
-            end_of_word: the spelling of the end of word.
-        """
-        spellings = [*characters, *([] if self.end_id is None else [end_of_word])]
-        for left, right in self.merges:
-            spellings.append(spellings[left] + spellings[right])
-        return spellings
-
-    def rank_pairs(self, limit: int | None) -> list[tuple[Pair, int]]:
-        """Return (pair, count) in the order in which pairs would be merged, at most `limit` of them; None for all."""
-        size = len(self.counts) if limit is None else limit
-        return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
-
-    def _count_word(self, index: int, sign: Literal[1, -1]) -> None:
-        """Add the pairs of the word with this index to the counts, or subtract them with sign −1."""
-        for pair in pairwise(self.words[index]):
-            self.counts[pair] += sign * self.word_counts[index]
-            if sign > 0:
-                self._words_with_pair[pair].add(index)
-            else:
-                self._words_with_pair[pair].discard(index)
-            if not self.counts[pair]:
-                del self.counts[pair], self._words_with_pair[pair]
-
-
-class SymbolNames:
-    """The name and the spelling of every symbol by its number.
-
-    Merged symbols are called A, B, C … if `letters` and the text leaves enough letters free, else by their spelling.
-    """
-
-    def __init__(self, merger: BytePairMerger, end_of_word: str, letters: bool) -> None:
-        self.spellings = merger.spell(map(escape_invisible, merger.alphabet), end_of_word)
-        free_letters = [letter for letter in ascii_uppercase if letter not in merger.alphabet]
-        self.letters = letters and len(merger.merges) <= len(free_letters)
-        num_unmerged = merger.first_merge_id
-        merged = free_letters[: len(merger.merges)] if self.letters else self.spellings[num_unmerged:]
-        self.names = [*self.spellings[:num_unmerged], *merged]
-
-    def join(self, symbols: Sequence[int]) -> str:
-        """Return the names of symbols, by their numbers, separated by blanks."""
-        return " ".join(self.names[symbol] for symbol in symbols)
-
-    def spell(self, symbols: Sequence[int]) -> str:
-        """Return the spellings of symbols, by their numbers, separated by blanks."""
-        return " ".join(self.spellings[symbol] for symbol in symbols)
-
-    def write_pair(self, pair: Pair) -> Labels:
-        """Return four texts for a pair: its symbols by name or spelled out, with a blank between them or without."""
-        by_name, by_spelling = self.join(pair), self.spell(pair)
-        return (
-            by_name,
-            by_spelling,
-            *("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings)),
-        )
-
-    def name_counts(self, ranked: Iterable[tuple[Pair, int]]) -> "tuple[PairCount, ...]":
-        """Return pairs with the names of their symbols and their counts.
-
-        Args:
-            ranked: pairs of symbol numbers with their counts.
-        """
-        return tuple(PairCount(self.join(pair), count) for pair, count in ranked)
-
-    def name_words(self, counts: Mapping[str, int], rows: Iterable[Sequence[int]]) -> "tuple[SegmentedWord, ...]":
-        """Return words with their counts and their symbols by name.
-
-        Args:
-            counts: how often each word occurs.
-            rows: the symbol numbers of each word, in the same order; empty if they are not listed.
-        """
-        return tuple(
-            SegmentedWord(
-                escape_invisible(word),
-                count,
-                tuple(self.names[symbol] for symbol in row),
-                tuple(self.spellings[symbol] for symbol in row),
-            )
-            for (word, count), row in zip(counts.items(), rows, strict=False)
-        )
-
-
-def count_words(names: Sequence[str]) -> Counter[str]:
-    """Count the words of corpora and files; a name that is no corpus is a path."""
-    counts: Counter[str] = Counter()
-    for name in names:
-        corpus = CORPORA.get(name)
-        sections = map(open_text, fetch_corpus(corpus)) if corpus else find_text_files([name]).splits["text"]
-        for section in sections:
-            unfinished = ""  # the word at the end of a chunk, continued in the next
-            for chunk in decode_span(section):
-                # the mark makes the last word the unfinished one, be it empty
-                *words, unfinished = f"{unfinished}{chunk}|".split()
-                unfinished = unfinished[:-1]
-                counts.update(words)
-            counts.update([unfinished] if unfinished else [])
-    return counts
 
 
 @dataclass(frozen=True)
@@ -211,6 +54,126 @@ class SegmentedWord:
         return " ".join(self.symbols) + (f" ×{self.times}" if self.times > 1 else "")
 
 
+class BytePairMerger:
+    """Byte-pair merging of words, each a sequence of numbered symbols, with up-to-date counts of all pairs.
+
+    Symbols are numbered: the characters in the order of their code points, the end of word after them, then every
+    merge as it is made. Each different word is held once, with the number of times it occurs.
+
+    Attributes:
+        spellings: the spelling of every symbol, by its number.
+        names: the name of every symbol: of a merged one A, B, C … if `letters`, while the text leaves letters free.
+    """
+
+    def __init__(self, words: Mapping[str, int], end_of_word: str, letters: bool = True) -> None:
+        self.alphabet = sorted(set().union(*words))
+        self.spellings = [*map(escape_invisible, self.alphabet), *([end_of_word] if end_of_word else [])]
+        self.names = list(self.spellings)
+        self.free_letters = [letter for letter in ascii_uppercase if letters and letter not in self.alphabet]
+        self.merges: list[Pair] = []
+        self.word_counts = words
+        ids = {character: index for index, character in enumerate(self.alphabet)}
+        end = [len(ids)] if end_of_word else []
+        self.words = {word: [ids[character] for character in word] + end for word in words}
+        self.counts: defaultdict[Pair, int] = defaultdict(int)
+        self._words_with_pair: defaultdict[Pair, set[str]] = defaultdict(set)
+        for word in words:
+            self._update_counts(word, 1)
+
+    @property
+    def num_symbols(self) -> int:
+        """The number of symbols of the whole text, repeated words included."""
+        return sum(len(row) * self.word_counts[word] for word, row in self.words.items())
+
+    def most_frequent(self) -> tuple[int, list[Pair]]:
+        """Return the largest count of a pair, and all pairs that occur so often; the first is the next to be merged.
+
+        They are sorted by the number of the left symbol, then of the right one, as in the tokenizers library.
+        """
+        largest = max(self.counts.values(), default=0)
+        return largest, sorted(pair for pair, count in self.counts.items() if count == largest)
+
+    def merge(self, pair: Pair) -> None:
+        """Replace a pair of symbols by a new symbol in all words, from left to right, and update the counts."""
+        merged = len(self.spellings)
+        self.spellings.append(self.spellings[pair[0]] + self.spellings[pair[1]])
+        has_letter = len(self.merges) < len(self.free_letters)
+        self.names.append(self.free_letters[len(self.merges)] if has_letter else self.spellings[merged])
+        self.merges.append(pair)
+        for word in list(self._words_with_pair[pair]):
+            self._update_counts(word, -1)
+            row: list[int] = []
+            for symbol in self.words[word]:
+                if row and (row[-1], symbol) == pair:
+                    row[-1] = merged
+                else:
+                    row.append(symbol)
+            self.words[word] = row
+            self._update_counts(word, 1)
+
+    def rank_pairs(self, limit: int | None) -> list[tuple[Pair, int]]:
+        """Return the `limit` most frequent pairs with their counts, the next to be merged first; None for all."""
+        size = len(self.counts) if limit is None else limit
+        return nsmallest(size, self.counts.items(), key=lambda entry: (-entry[1], entry[0]))
+
+    def list_counts(self, limit: int | None) -> tuple[PairCount, ...]:
+        """Return the `limit` most frequent pairs with their counts, symbols written by name; None for all."""
+        return tuple(PairCount(self.join_names(pair), count) for pair, count in self.rank_pairs(limit))
+
+    def segment(self, words: Iterable[str]) -> tuple[SegmentedWord, ...]:
+        """Return each of these words of the text with its count and its present symbols."""
+        return tuple(
+            SegmentedWord(
+                escape_invisible(word),
+                self.word_counts[word],
+                tuple(self.names[symbol] for symbol in self.words[word]),
+                tuple(self.spellings[symbol] for symbol in self.words[word]),
+            )
+            for word in words
+        )
+
+    def join_names(self, symbols: Sequence[int]) -> str:
+        """Return the names of numbered symbols separated by blanks, such as "A b"."""
+        return " ".join(self.names[symbol] for symbol in symbols)
+
+    def join_spellings(self, symbols: Sequence[int]) -> str:
+        """Return the spellings of numbered symbols separated by blanks, such as "ab b"."""
+        return " ".join(self.spellings[symbol] for symbol in symbols)
+
+    def list_notations(self, pair: Pair) -> Labels:
+        """Return four texts for a pair, such as "A b" by name, "ab b" by spelling, and both closed up: "Ab", "abb"."""
+        closed = ("".join(names[symbol] for symbol in pair) for names in (self.names, self.spellings))
+        return (self.join_names(pair), self.join_spellings(pair), *closed)
+
+    def _update_counts(self, word: str, sign: Literal[1, -1]) -> None:
+        """Add the pairs of a word to the counts, or subtract them with sign −1."""
+        for pair in pairwise(self.words[word]):
+            self.counts[pair] += sign * self.word_counts[word]
+            if sign > 0:
+                self._words_with_pair[pair].add(word)
+            else:
+                self._words_with_pair[pair].discard(word)
+            if not self.counts[pair]:
+                del self.counts[pair], self._words_with_pair[pair]
+
+
+def count_words(names: Sequence[str]) -> Counter[str]:
+    """Return the count of each word in corpora and files, given by name; a name that is no corpus is a path."""
+    counts: Counter[str] = Counter()
+    for name in names:
+        corpus = CORPORA.get(name)
+        sections = map(open_text, fetch_corpus(corpus)) if corpus else find_text_files([name]).splits["text"]
+        for section in sections:
+            unfinished = ""  # the word at the end of a chunk, continued in the next
+            for chunk in decode_span(section):
+                # the mark makes the last word the unfinished one, be it empty
+                *words, unfinished = f"{unfinished}{chunk}|".split()
+                unfinished = unfinished[:-1]
+                counts.update(words)
+            counts.update([unfinished] if unfinished else [])
+    return counts
+
+
 @dataclass(frozen=True)
 class MergeStep:
     """A merge: the counts before it, the pair that was chosen and the words after it."""
@@ -229,7 +192,7 @@ class MergeStep:
 
 @dataclass(frozen=True)
 class LibraryComparison:
-    """The comparison with the tokenizers library; `first_difference` is the number of the first other merge."""
+    """A comparison with the tokenizers library; `first_difference` is the number of the first merge that differs."""
 
     agrees: bool
     first_difference: int | None
@@ -237,7 +200,7 @@ class LibraryComparison:
 
 @dataclass(frozen=True)
 class BytePairTrace(Result):
-    """Byte-pair encoding, learned step by step.
+    """A report on byte-pair encoding learned step by step: every merge, the counts before it and the final symbols.
 
     Attributes:
         about: the text, or the names of the files.
@@ -279,24 +242,23 @@ class BytePairTrace(Result):
 
     @property
     def title(self) -> str:
-        """The title of the report, with the text or the names of the files."""
+        """The title, such as "Byte-pair encoding of wikitext-2"."""
         return f"Byte-pair encoding of {self.about}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the fields, the tie rule, and the spelling of every merged symbol, as plain values for JSON."""
+        """Return the fields, the tie rule and the spelling of each merged symbol as plain values for JSON."""
         symbols = {step.symbol: step.spelled for step in self.steps}
         return super().to_dict() | {"tie_rule": self.tie_rule, "symbols": symbols}
 
-    def blocks(self) -> list[Block]:
-        """Return the report blocks of every step (of a long text a table), of the symbols, and of the final words."""
-        return self._all_blocks(with_tables=False)
-
     def details(self) -> list[Block]:
-        """Return the report blocks with a table of the pair counts of each step."""
-        return self._all_blocks(with_tables=True)
+        """Return the report blocks with a table of pair counts for every step."""
+        return self.blocks(with_tables=True)
 
-    def _all_blocks(self, with_tables: bool) -> list[Block]:
-        """Return the report blocks of the trace; `with_tables` lists the counts of each step in a table."""
+    def blocks(self, with_tables: bool = False) -> list[Block]:
+        """Return report blocks of every step, of the symbols and of the final words; of a long text a table of merges.
+
+        `with_tables` lists the pair counts of each step in a table, otherwise in a line.
+        """
         end = f"end of word {self.end_of_word}" if self.end_of_word else "no end-of-word symbol"
         facts = (
             f"{pluralize(self.words, 'word')}, {self.different_words:,} different; {end}; a pair is merged if it "
@@ -314,7 +276,7 @@ class BytePairTrace(Result):
             blocks += _step_blocks(step, with_tables)
         blocks.append(Heading(f"Stop: {self.stopped}"))
         if self.left:
-            blocks.append(Text(f"counts left: {_list_counts(self.left, self.left_pairs)}"))
+            blocks.append(Text(f"counts left: {_format_counts(self.left, self.left_pairs)}"))
         if self.small and self.steps:
             symbols = [(step.symbol, step.pair, step.spelled, f"{step.count:,}") for step in self.steps]
             blocks.append(Table(("", "pair", "spells", "count"), symbols, "Symbols", is_text=True))
@@ -327,7 +289,7 @@ class BytePairTrace(Result):
         return blocks
 
     def _merge_table(self) -> Table:
-        """Return the table of all merges, a row for each step."""
+        """Return a table with a row for each merge: pair, symbol, count, ties and the next most frequent pairs."""
         rows = [
             (
                 str(step.number),
@@ -335,7 +297,7 @@ class BytePairTrace(Result):
                 shorten(step.spelled),
                 f"{step.count:,}",
                 " · ".join(map(shorten, step.ties[:3])) + (" …" if len(step.ties) > 3 else ""),
-                _list_counts(step.counts[1:4]),
+                _format_counts(step.counts[1:4]),
             )
             for step in self.steps
         ]
@@ -354,11 +316,11 @@ class BytePairTrace(Result):
 
 
 def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
-    """Return the report blocks of a step; `with_table` lists the counts in a table, otherwise in a line."""
+    """Return the report blocks of a merge step; its pair counts are in a table if `with_table`, otherwise in a line."""
     title = f"Step {step.number}: {shorten(step.symbol)} = {shorten(step.pair)}, {format_times(step.count)}"
     blocks: list[Block] = [Heading(title)]
     if not with_table:
-        blocks.append(Text("counts: " + _list_counts(step.counts, step.pairs)))
+        blocks.append(Text("counts: " + _format_counts(step.counts, step.pairs)))
     if step.ties:
         ties = " · ".join(map(shorten, step.ties[:10]))
         more = f" and {len(step.ties) - 10} more" if len(step.ties) > 10 else ""
@@ -375,8 +337,8 @@ def _step_blocks(step: MergeStep, with_table: bool) -> list[Block]:
     return blocks
 
 
-def _list_counts(counts: Sequence[PairCount], total: int = 0) -> str:
-    """Write pairs with their counts in a line, and how many more there are of `total`."""
+def _format_counts(counts: Sequence[PairCount], total: int = 0) -> str:
+    """Write counts in a line, as in "a b 4 · b b 3 · and 2 more"; `total` is the number of pairs, listed or not."""
     more = f" · and {total - len(counts):,} more" if total > len(counts) else ""
     return " · ".join(f"{shorten(entry.pair)} {entry.count:,}" for entry in counts) + more
 
@@ -411,80 +373,74 @@ def trace_byte_pairs(
     _check_arguments(words, about, merges, minimum, end_of_word, show)
     max_merges = merges if merges is not None or small else DEFAULT_MERGES
     max_pairs = show if show is not None or small else DEFAULT_PAIRS
-    merger = BytePairMerger(words, bool(end_of_word))
-    symbols_before, start = merger.num_symbols, list(merger.words) if small else []
-
-    history: list[_Merge] = []
-    while max_merges is None or len(history) < max_merges:
-        count, ties = merger.most_frequent()
-        if count < minimum:
+    listed = words if small else {}  # words that are listed before and after every merge
+    letters = small
+    while True:
+        merger = BytePairMerger(words, end_of_word, letters)
+        symbols_before, start = merger.num_symbols, merger.segment(listed)
+        steps = _merge_frequent_pairs(merger, minimum, max_merges, max_pairs, listed)
+        if len(steps) <= len(merger.free_letters) or not letters:
             break
-        ranked, num_pairs = merger.rank_pairs(max_pairs), len(merger.counts)
-        merger.merge(ties[0])
-        history.append(_Merge(count, ties, ranked, num_pairs, list(merger.words) if small else []))
-    # symbols are named after all merges are made, since only then it is known whether letters are enough
-    names = SymbolNames(merger, end_of_word, letters=small)
-    steps = [_describe_merge(number, merge, names, merger, words) for number, merge in enumerate(history, 1)]
+        letters = False  # there are not enough to name all merges, so symbols are spelled
     count, _ = merger.most_frequent()
     if count >= minimum:
         stopped = f"after {pluralize(len(merger.merges), 'merge')}, as asked"
     else:
         stopped = f"no pair occurs {format_times(minimum)}" if count else "every word is one symbol"
-    final = dict(zip(words, merger.words, strict=True))
-    listed = words if small else dict(words.most_common(DEFAULT_PAIRS))  # equally frequent words as they first occur
     return BytePairTrace(
         about=about,
         words=words.total(),
         different_words=len(words),
         end_of_word=end_of_word,
         minimum=minimum,
-        start=names.name_words(words, start),
+        start=start,
         symbols_before=symbols_before,
         symbols_after=merger.num_symbols,
         steps=tuple(steps),
-        left=names.name_counts(merger.rank_pairs(max_pairs)),
+        left=merger.list_counts(max_pairs),
         left_pairs=len(merger.counts),
         stopped=stopped,
-        segmentation=names.name_words(listed, [final[word] for word in listed]),
-        letters=names.letters,
+        # equally frequent words as they first occur
+        segmentation=merger.segment(words if small else dict(words.most_common(DEFAULT_PAIRS))),
+        letters=letters,
         small=small,
-        library=_compare_with_library(words, merger, minimum) if library else None,
+        library=_compare_with_library(merger, end_of_word, minimum) if library else None,
     )
 
 
-@dataclass(frozen=True)
-class _Merge:
-    """A merge in symbol numbers; see `MergeStep`."""
+def _merge_frequent_pairs(
+    merger: BytePairMerger, minimum: int, max_merges: int | None, max_pairs: int | None, listed: Collection[str]
+) -> list[MergeStep]:
+    """Merge the most frequent pairs while they occur `minimum` times, at most `max_merges`; return the steps.
 
-    count: int
-    ties: list[Pair]  # the merged pair first
-    ranked: list[tuple[Pair, int]]
-    num_pairs: int
-    words: list[list[int]]
-
-
-def _describe_merge(
-    number: int, merge: _Merge, names: SymbolNames, merger: BytePairMerger, words: Mapping[str, int]
-) -> MergeStep:
-    """Return the step of a merge with its symbols by name; `number` counts from 1."""
-    pair, *others = merge.ties
-    symbol = merger.first_merge_id + number - 1
-    return MergeStep(
-        number=number,
-        symbol=names.names[symbol],
-        pair=names.join(pair),
-        spelled=names.spellings[symbol],
-        parts=(names.spellings[pair[0]], names.spellings[pair[1]]),
-        count=merge.count,
-        ties=tuple(map(names.join, others)),
-        counts=names.name_counts(merge.ranked),
-        pairs=merge.num_pairs,
-        words=names.name_words(words, merge.words),
-    )
+    Each step records the `max_pairs` most frequent pairs before it and the `listed` words after it; None is no limit.
+    """
+    steps: list[MergeStep] = []
+    while max_merges is None or len(steps) < max_merges:
+        count, (pair, *others) = merger.most_frequent() if merger.counts else (0, [(0, 0)])
+        if count < minimum:
+            break
+        counts, num_pairs = merger.list_counts(max_pairs), len(merger.counts)
+        left, right = (merger.spellings[symbol] for symbol in pair)
+        merger.merge(pair)
+        step = MergeStep(
+            number=len(steps) + 1,
+            symbol=merger.names[-1],
+            pair=merger.join_names(pair),
+            spelled=merger.spellings[-1],
+            parts=(left, right),
+            count=count,
+            ties=tuple(map(merger.join_names, others)),
+            counts=counts,
+            pairs=num_pairs,
+            words=merger.segment(listed),
+        )
+        steps.append(step)
+    return steps
 
 
 def _read_words(string: str | None, text: str | Path | Sequence[str | Path] | None) -> tuple[Counter[str], str, bool]:
-    """Return the words with their counts, the name of the text for the title, and whether it is traced in full."""
+    """Read a string, or corpora and files; return word counts, a name for the title, and whether to trace in full."""
     if (string is None) == (text is None):
         raise InputError(
             'bpe: give either a string, as in: lemma look bpe "abbc abb abc abb", or --text with a corpus or file.'
@@ -515,16 +471,18 @@ def _check_arguments(
         )
 
 
-def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, minimum: int) -> LibraryComparison:
-    """Train the tokenizers library on the same words; compare its merges, as spellings, with the merger's."""
-    end = "" if merger.end_id is None else LIBRARY_END
+def _compare_with_library(merger: BytePairMerger, end_of_word: str, minimum: int) -> LibraryComparison:
+    """Train the tokenizers library on the words of a finished merger, and compare the merges of both as spellings."""
+    end = LIBRARY_END if end_of_word else ""
     if end and merger.alphabet[-1] >= LIBRARY_END:
         raise InputError("the text holds the last private character, which the comparison needs for the end of word.")
-    spellings = merger.spell(merger.alphabet, end)
+    spellings = [*merger.alphabet, *end]
+    for left, right in merger.merges:
+        spellings.append(spellings[left] + spellings[right])
     merges = [[spellings[left], spellings[right]] for left, right in merger.merges]
 
     def lines() -> Iterator[str]:
-        for word, count in words.items():
+        for word, count in merger.word_counts.items():
             portion = max(1, 10_000 // len(word))  # a frequent word in portions: no line becomes very long
             for done in range(0, count, portion):
                 yield f"{word}{end} " * min(portion, count - done)
@@ -545,20 +503,33 @@ def _compare_with_library(words: Mapping[str, int], merger: BytePairMerger, mini
 def expected_byte_pairs(
     text: str, claimed: Mapping[int, str], count_steps: Collection[int], max_orders: int = MAX_ORDERS
 ) -> Iterator[tuple[list[ExpectedValue], int]]:
-    """Yield (expected values, number of merges) for each order of merging tied pairs, the order of the claims first.
+    """Yield (right values, number of merges) for each order of merging tied pairs, the claimed order first.
+
+    A step whose claimed pair is a most frequent one follows the claim: a claim for every step leaves one order, in time
+    linear in its merges. At the other steps further choices are tried, the last steps first, for MAX_MERGES merges in
+    all.
 
     Args:
-        claimed: the pairs claimed, by the number of their step.
+        claimed: the pairs that an answer claims to be merged, as written, by the number of the step from 1.
         count_steps: the steps whose pair counts are expected in full.
         max_orders: the largest number of orders.
     """
-    words = Counter(text.split())
-    for order in islice(_merge_orders(words, claimed), max_orders):
-        yield _expected_values(words, order, count_steps), len(order)
+    words, merges = Counter(text.split()), 0
+    choices: list[int] = []  # the index of the candidate that each step merges; 0 for the steps after these
+    for _ in range(max_orders):
+        expected, num_candidates = _follow_claims(words, claimed, choices, count_steps)
+        yield expected, len(num_candidates)
+        merges += len(num_candidates) + 1
+        choices += [0] * (len(num_candidates) - len(choices))
+        while choices and choices[-1] + 1 >= num_candidates[len(choices) - 1]:
+            choices.pop()
+        if not choices or merges >= MAX_MERGES:
+            return
+        choices[-1] += 1
 
 
 def normalize_symbols(text: str) -> str:
-    r"""Return the text of symbols in one form for comparison: single blanks between them, \w as the end of word.
+    r"""Return symbols as written by a person in a standard form: single blanks between them, \w as the end of word.
 
     >>> normalize_symbols("est + </w>")
     'est \\w'
@@ -566,75 +537,61 @@ def normalize_symbols(text: str) -> str:
     return " ".join(text.replace("</w>", r"\w").replace("+", " ").split())
 
 
-def _merge_orders(words: Counter[str], claimed: Mapping[int, str]) -> Iterator[list[Pair]]:
-    """Yield orders of merges that always take a most frequent pair, the order that follows the claims first.
-
-    A step whose claimed pair is a most frequent one follows the claim: a claim for every step leaves one order, in time
-    linear in its merges. At the other steps further choices are tried, the last steps first, for MAX_MERGES merges in
-    all.
-
-    Args:
-        claimed: the pairs claimed, by the number of their step.
-    """
-    choices: list[int] = []  # the index of the candidate that each step merges; 0 for the steps after these
-    merges = 0
-    while not merges or merges < MAX_MERGES:
-        order, num_candidates = _follow_claims(words, claimed, choices)
-        yield order
-        merges += len(order) + 1
-        choices += [0] * (len(order) - len(choices))
-        while choices and choices[-1] + 1 >= num_candidates[len(choices) - 1]:
-            choices.pop()
-        if not choices:
-            return
-        choices[-1] += 1
-
-
 def _follow_claims(
-    words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int]
-) -> tuple[list[Pair], list[int]]:
-    """Merge until no pair occurs twice; return the merges and the number of candidates at each step.
+    words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int], count_steps: Collection[int]
+) -> tuple[list[ExpectedValue], list[int]]:
+    """Merge until no pair occurs twice; return the right values, and at each step the number of pairs to choose from.
 
-    Args:
-        claimed: the pairs claimed, by the number of their step.
-        choices: the index of the candidate to merge at each step; 0 for later steps.
+    A step merges its claimed pair if that is a most frequent one, or else the most frequent pair with the index that
+    `choices` holds for the step, 0 past its end. Steps in `count_steps` also give the counts of all pairs.
     """
-    merger = BytePairMerger(words, end_of_word=True)
-    free_letters = iter([letter for letter in ascii_uppercase if letter not in merger.alphabet])
-    symbols = SymbolNames(merger, r"\w", letters=False)
+    merger = BytePairMerger(words, r"\w")
     claims = {step: normalize_symbols(text) for step, text in claimed.items()}
+    expected: list[ExpectedValue] = []
+    merges: list[Labels] = []
     num_candidates: list[int] = []
     while True:
+        step = len(merges) + 1
+        if step in count_steps:
+            ranked = merger.rank_pairs(None)
+            labels = tuple(merger.join_names(pair).replace(" ", "") for pair, _ in ranked)
+            values = np.array([count for _, count in ranked])
+            counts = expect_numbers(f"counts{step}", values, (labels,), f"all pairs before step {step}")
+            expected.append(replace(counts, label_aliases=tuple(merger.join_spellings(pair) for pair, _ in ranked)))
         count, ties = merger.most_frequent()
         if count < 2:
-            return merger.merges, num_candidates
-        step = len(merger.merges) + 1
+            break
         claim = claims.pop(step, None)
-        candidates = [pair for pair in ties if claim in symbols.write_pair(pair)] if claim else []
+        candidates = [pair for pair in ties if claim in merger.list_notations(pair)] if claim else []
         if not candidates and claims and len(ties) > 1:
             later = [text.replace(" ", "") for text in islice(claims.values(), MAX_HINTED)]
             ranks = {
-                pair: _rank_tie(symbols.spellings[pair[0]], symbols.spellings[pair[1]], later)
-                for pair in ties[:MAX_HINTED]
+                (left, right): _rank_tie(merger.spellings[left], merger.spellings[right], later)
+                for left, right in ties[:MAX_HINTED]
             }
             ties.sort(key=lambda pair: ranks.get(pair, 1))
         candidates = candidates or ties
         pair = candidates[choices[step - 1] if step <= len(choices) else 0]
         num_candidates.append(len(candidates))
-        symbols.spellings.append("".join(symbols.spellings[symbol] for symbol in pair))
-        symbols.names.append(next(free_letters, symbols.spellings[-1]))
+        merges.append(merger.list_notations(pair))
         merger.merge(pair)
+        names = (merger.names[-1],)
+        expected.append(ExpectedValue(f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names))
+        expected.append(expect_numbers(f"count{step}", count, (), "how often it occurs"))
+    segmentation = tuple((merger.join_names(row), merger.join_spellings(row)) for row in merger.words.values())
+    expected += [
+        ExpectedValue("merges", tuple(merges), (number_labels(len(merges)),), "the pairs in the order of merging"),
+        ExpectedValue("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
+        expect_numbers("steps", len(merges), (), "how many merges"),
+        expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
+    ]
+    return expected, num_candidates
 
 
 def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
-    """Rank a pair by the symbols that later steps are claimed to merge; the lowest rank is merged first.
+    """Return a rank of the pair of two symbols, given the pairs claimed at later steps, all spelled; 0 is merged first.
 
-    Parts of these symbols come first, pairs that make them impossible last.
-
-    Args:
-        left: spelling of the left symbol.
-        right: spelling of the right symbol.
-        later: spellings of the claimed pairs.
+    0: a part of a later pair; 1: unrelated; 2: itself a later pair; 3: merging it makes a later pair impossible.
 
     >>> [_rank_tie(*pair, ["ab", "abc"]) for pair in (("a", "b"), ("x", "y"), ("b", "c"))]
     [2, 1, 3]
@@ -645,41 +602,3 @@ def _rank_tie(left: str, right: str, later: Sequence[str]) -> int:
     if pair_text in later:
         return 2
     return 0 if any(pair_text in text for text in later) else 1
-
-
-def _expected_values(words: Counter[str], order: list[Pair], count_steps: Collection[int]) -> list[ExpectedValue]:
-    """Return every value that an answer may claim if pairs are merged in this order.
-
-    Args:
-        count_steps: the steps whose pair counts are expected in full.
-    """
-    merger = BytePairMerger(words, end_of_word=True)
-    merger.merges = order  # names all symbols from the beginning
-    names = SymbolNames(merger, r"\w", letters=True)
-    merger.merges = []
-    expected: list[ExpectedValue] = []
-
-    def add_counts(step: int) -> None:
-        if step in count_steps:
-            ranked = merger.rank_pairs(None)
-            labels = tuple(names.join(pair).replace(" ", "") for pair, _ in ranked)
-            values = np.array([count for _, count in ranked])
-            counts = expect_numbers(f"counts{step}", values, (labels,), f"all pairs before step {step}")
-            expected.append(replace(counts, label_aliases=tuple(names.spell(pair) for pair, _ in ranked)))
-
-    merges = tuple(map(names.write_pair, order))
-    for step, pair in enumerate(order, 1):
-        symbol = names.names[merger.first_merge_id + step - 1]
-        add_counts(step)
-        expected.append(ExpectedWords(f"merge{step}", (merges[step - 1],), (), f"the pair of step {step}", (symbol,)))
-        expected.append(expect_numbers(f"count{step}", merger.counts[pair], (), "how often it occurs"))
-        merger.merge(pair)
-    add_counts(len(order) + 1)
-    segmentation = tuple((names.join(row), names.spell(row)) for row in merger.words)
-    return [
-        *expected,
-        ExpectedWords("merges", merges, (number_labels(len(order)),), "the pairs in the order of merging"),
-        ExpectedWords("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
-        expect_numbers("steps", len(order), (), "how many merges"),
-        expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
-    ]

@@ -1,6 +1,7 @@
 """Small cases worked by hand: their TOML files, the base of their results, and the values that may be claimed."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, TypeVar
@@ -49,7 +50,7 @@ FIELD_FORMS = {  # what a field holds, and an example
 
 
 class Case(Spec):
-    """The base of all cases, whose error messages name the fields and rows of the file."""
+    """The base of cases: a small problem to work by hand, read from a TOML file; errors name its field and row."""
 
     kind: ClassVar[str]
 
@@ -57,7 +58,7 @@ class Case(Spec):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate the fields of a case; a SpecError names the field and row at fault, and `source`, the file."""
+        """Return the validated case with these fields; a SpecError names `source`, the file, and the field at fault."""
         fields = cls.setting_names()
         misplaced = [
             f"{source}: {field} is inside the table [{table}]; move it above the tables."
@@ -85,11 +86,7 @@ class Case(Spec):
 
 
 def _describe_error(error: Any, settings: Mapping[str, Any]) -> str:
-    """Return a sentence on an error of pydantic, with its field, row and number, counted from 1.
-
-    Args:
-        settings: all fields of the case.
-    """
+    """Return a sentence on an entry of pydantic's `errors()`: the field, and its row and number counted from 1."""
     field, *path = error["loc"] or ("",)
     kind, value = error["type"], shorten(repr(error["input"]), 40)
     expected_text, example = FIELD_FORMS.get(str(field), ("", ""))
@@ -125,7 +122,7 @@ CaseT = TypeVar("CaseT", bound=Case)
 
 @dataclass(frozen=True)
 class CaseExamples:
-    """The examples of one kind that come with Lemma, titles by name."""
+    """The examples of one kind of case that come with Lemma: their titles by name."""
 
     kind: str
     titles: Mapping[str, str]
@@ -143,7 +140,7 @@ class CaseExamples:
 
 
 def list_examples(kind: str) -> CaseExamples:
-    """Return the examples of a kind, such as "attention" or "lstm", that come with Lemma."""
+    """Return the examples that come with Lemma of a kind of case, such as "attention" or "lstm"."""
     tables = {path.stem: read_toml(path) for path in sorted(EXAMPLES.glob("*.toml"))}
     titles = {name: str(table.get("title", "")) for name, table in tables.items() if detect_kind(table) == kind}
     return CaseExamples(kind, titles)
@@ -155,16 +152,14 @@ def detect_kind(fields: Mapping[str, Any]) -> str:
 
 
 def case_command(kind: str) -> str:
-    """Return the command line that shows a case of this kind, without the name of the case."""
+    """Return the command that shows a case of this kind, such as "lemma look lstm", without the name of the case."""
     return "lemma search --matrices" if kind == "matching" else f"lemma look {kind}"
 
 
 def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str, Any]) -> tuple[CaseT, str, str]:
     """Return a validated case, its name for messages, and its text as TOML.
 
-    Args:
-        source: the name of an example, a TOML file, or a mapping of fields.
-        overrides: fields that replace those of the case, unless they are None.
+    `source` is the name of an example, a TOML file or the fields; `overrides` that are not None replace fields.
     """
     if isinstance(source, Mapping):
         label, text, fields = "the case", "", dict(source)
@@ -193,40 +188,41 @@ def read_case(case_class: type[CaseT], source: CaseLike, overrides: Mapping[str,
     return case, label, text or to_toml(case.to_dict())
 
 
-def as_matrix(name: str, rows: Sequence[Sequence[float]], label: str, row_names: Sequence[str] = ()) -> Array:
-    """Return rows of numbers as a matrix; raise a SpecError for rows of different lengths.
+@contextmanager
+def prefix_errors(label: str) -> Iterator[None]:
+    """Prefix the message of any InputError inside a `with` block with "LABEL: ", the name of a case."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(f"{label}: {error}") from None
 
-    Args:
-        name: the field, for errors.
-        label: the case, for errors.
-        row_names: names of the rows, if they are named vectors.
-    """
+
+def as_matrix(name: str, rows: Sequence[Sequence[float]], row_names: Sequence[str] = ()) -> Array:
+    """Return the field `name` as a matrix; a SpecError names rows of different lengths, by `row_names` or by number."""
     odd = next((index for index, row in enumerate(rows) if len(row) != len(rows[0])), None)
     if odd is not None:
         other, first = (f"'{row_names[index]}'" if row_names else f"row {index + 1}" for index in (odd, 0))
         raise SpecError(
-            f"{label}: {name}: {other} has {pluralize(len(rows[odd]), 'number')}, {first} has {len(rows[0])}; "
+            f"{name}: {other} has {pluralize(len(rows[odd]), 'number')}, {first} has {len(rows[0])}; "
             f"all {'vectors' if row_names else 'rows of a matrix'} are equally long."
         )
     return np.array(rows, dtype=np.float64)
 
 
-def check_magnitudes(label: str, *arrays: Array) -> None:
-    """Raise an InputError if an entry of the arrays is larger than MAX_MAGNITUDE; `label` is the case."""
+def check_magnitudes(*arrays: Array) -> None:
+    """Raise an InputError if an entry is NaN or its absolute value is larger than MAX_MAGNITUDE, 1e100."""
     if not all(np.abs(array).max() <= MAX_MAGNITUDE for array in arrays):
-        raise InputError(
-            f"{label}: a number grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller ones."
-        )
+        raise InputError(f"a number grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller ones.")
 
 
 def argmax_names(names: Sequence[str], values: Float[np.ndarray, " names"]) -> Labels:
-    """Return the names of the largest values: several if they are equal up to rounding."""
+    """Return the names of the largest of the values: several if they are equal up to rounding."""
     is_largest = np.isclose(values, np.nanmax(values), rtol=1e-12, atol=1e-15)
     return tuple(name for name, largest in zip(names, is_largest, strict=True) if largest)
 
 
 def unit_vectors(vectors: Float[np.ndarray, "names width"]) -> Float[np.ndarray, "names width"]:
-    """Scale vectors to length 1, a zero vector to NaN, without overflow or underflow of squares."""
+    """Return the rows scaled to length 1, a zero row as NaN; no square overflows or underflows."""
     sizes = np.abs(vectors).max(axis=1, keepdims=True)
     vectors = np.divide(vectors, sizes, out=np.full_like(vectors, np.nan), where=sizes > 0)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -238,14 +234,13 @@ BestT = TypeVar("BestT")
 def best_matches(
     match_class: Callable[..., BestT], rows: Sequence[str], columns: Sequence[str], scores: Array, cosines: Array
 ) -> list[BestT]:
-    """Return, for every row, the column of the largest score and of the largest cosine, and whether they agree.
+    """Return a match for each row: the columns of its largest score and of its largest cosine, several if they tie.
 
     Args:
-        match_class: dataclass that takes name, columns and score by score, columns and cosine by cosine, and agreement.
-        rows: names of the rows of both matrices.
-        columns: names of their columns.
-        scores: a matrix of rows by columns.
-        cosines: such a matrix, NaN where undefined.
+        match_class: built from a row's name, the best columns and their score, the columns nearest by cosine and their
+            cosine (None if undefined), and whether both are the same columns.
+        rows: names of the rows of `scores` and `cosines`; `columns` those of the columns.
+        cosines: NaN where a vector is zero.
     """
     matches: list[BestT] = []
     for name, row_scores, row_cosines in zip(rows, scores, cosines, strict=True):
@@ -258,12 +253,7 @@ def best_matches(
 
 
 def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, title: str = "") -> Table:
-    """Return the matches of `best_matches` as a table.
-
-    Args:
-        header: titles of the columns of the best match and its score.
-        decimals: of scores and cosines.
-    """
+    """Return a table of the matches of `best_matches`; `header` titles the columns of the best match and its score."""
     rows = [
         (
             name,
@@ -280,53 +270,36 @@ def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, t
 
 @dataclass(frozen=True, eq=False)
 class ExpectedValue:
-    """The right value under one name of a worked case: one number or word, a vector or a matrix.
-
-    Attributes:
-        labels: the labels of each axis.
-        aliases: other names of the value.
-        label_aliases: other names of a vector's labels, one for each.
-    """
-
-    unit: ClassVar[str]
+    """A quantity that an answer may claim, with its right value: a number, a word, a vector or a matrix."""
 
     name: str
-    values: Any
-    labels: tuple[Labels, ...]
+    values: Any  # an array of numbers, or for each word a tuple of those that are right: several where they tie
+    labels: tuple[Labels, ...]  # of each axis
     meaning: str = ""
-    aliases: Labels = ()
-    label_aliases: Labels = ()
+    aliases: Labels = ()  # other names of the value
+    label_aliases: Labels = ()  # other names of a vector's labels, one for each
+    mistakes: Mapping[str, Array] = field(default_factory=dict)  # arrays that mistakes give, by their description
+
+    @property
+    def is_numeric(self) -> bool:
+        """True if the value is made of numbers rather than words."""
+        return not isinstance(self.values, tuple)
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The length of each axis; () for a single number or word."""
+        """The length of each axis of the value; () for a single number or word."""
         return tuple(map(len, self.labels))
 
     @property
     def shape_text(self) -> str:
-        """The shape of an answer in words, such as "2 numbers" or "2×3"."""
-        sizes = "×".join(map(str, self.shape)) or f"a {self.unit}"
-        return f"{sizes} {self.unit}s" if len(self.shape) == 1 else sizes
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedNumbers(ExpectedValue):
-    """An array, and the arrays that known mistakes give, by a description of the mistake."""
-
-    unit: ClassVar[str] = "number"
-
-    mistakes: Mapping[str, Array] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedWords(ExpectedValue):
-    """Words, each as a tuple of the words that are right: several where they tie."""
-
-    unit: ClassVar[str] = "word"
+        """The shape in words, such as "a number", "2 numbers" or "2×3"."""
+        unit = "number" if self.is_numeric else "word"
+        sizes = "×".join(map(str, self.shape)) or f"a {unit}"
+        return f"{sizes} {unit}s" if len(self.shape) == 1 else sizes
 
 
 def number_labels(count: int, prefix: str = "") -> Labels:
-    """Return the labels 1 to `count`, each after a prefix.
+    """Return the numbers 1 to `count` as labels, each after the prefix.
 
     >>> number_labels(2, "x_")
     ('x_1', 'x_2')
@@ -340,12 +313,12 @@ def expect_numbers(
     labels: Iterable[Iterable[str]] = (),
     meaning: str = "",
     mistakes: Mapping[str, Array] | None = None,
-) -> ExpectedNumbers:
-    """Return the right numbers under a name of a worked case.
+) -> ExpectedValue:
+    """Return a quantity whose right value is a number or an array of numbers.
 
     Args:
         names: the name and its aliases, separated by blanks.
-        labels: labels of the first axes; the others are counted from 1.
+        labels: labels of the first axes; the entries of the others are numbered from 1.
         meaning: short description or formula.
         mistakes: arrays that known mistakes lead to, by description; arrays of another shape are left out.
     """
@@ -353,12 +326,12 @@ def expect_numbers(
     array, axes = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
     axes += tuple(map(number_labels, array.shape[len(axes) :]))
     same_shape = {text: wrong for text, wrong in (mistakes or {}).items() if wrong.shape == array.shape}
-    return ExpectedNumbers(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
+    return ExpectedValue(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkedCase(Result):
-    """A case with every number on the way, and what may be claimed of it.
+    """The base of worked cases: a report on every intermediate value, against which an answer can be checked.
 
     Attributes:
         default_title: title of a case that has none.
@@ -400,9 +373,9 @@ class WorkedCase(Result):
         raise NotImplementedError
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim."""
+        """Return every quantity that an answer may claim, with its right value."""
         raise NotImplementedError
 
     def writers(self) -> dict[str, Callable[[], str]]:
-        """Return functions that make the content of a file, by its suffix; .toml is the case itself, as a template."""
+        """Return functions that write the result as text, by file suffix; .toml is the case itself, as a template."""
         return super().writers() | {".toml": lambda: self.source}

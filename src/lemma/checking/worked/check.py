@@ -22,7 +22,6 @@ from lemma.checking.worked.case import (
     KIND_FIELDS,
     Array,
     CaseLike,
-    ExpectedNumbers,
     ExpectedValue,
     Labels,
     detect_kind,
@@ -36,7 +35,7 @@ from lemma.checking.worked.values import (
     order_by_label,
     read_entries,
     read_value,
-    value_text,
+    write_value,
 )
 from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.report.numbers import format_short, read_entry
@@ -80,11 +79,11 @@ _BPE_STEP = re.compile(r"(merge|counts?)(\d{1,4})")
 
 
 def check_worked(case: CaseLike, lines: Sequence[str]) -> "WorkedReport":
-    """Check lines `NAME = VALUE` of a hand computation against a worked case.
+    """Return a report on lines `NAME = VALUE` of a hand computation, compared with a worked case.
 
     Args:
         case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
-        lines: texts of one or several lines each.
+        lines: the answer; an item may hold several lines.
 
     >>> check_worked("e9", ["c_t = [0.52, -0.34]", "h_t[1] = 0.364"]).lines[1].mistake
     'tanh is left out: Γ_o∗c_t.'
@@ -108,11 +107,7 @@ def check_worked(case: CaseLike, lines: Sequence[str]) -> "WorkedReport":
 
 
 def describe_worked(case: CaseLike) -> str:
-    """Return a table of every name that an answer may claim, with its shape and meaning but no values.
-
-    Args:
-        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
-    """
+    """Return a table of every name that an answer may claim, with its shape and meaning but no values."""
     if isinstance(case, str) and case.startswith(BPE_PREFIX):
         return BPE_NAMES
     expected = next(answer_keys(case)).expected
@@ -129,12 +124,12 @@ def describe_worked(case: CaseLike) -> str:
 
 @dataclass(frozen=True)
 class WorkedLine(CheckedLine):
-    """A line of a hand computation with its verdict.
+    """A line of a hand computation, whether it is right, and what is right.
 
     Attributes:
-        expected: what is right, rounded like the answer.
-        differences: the first entries that differ.
-        mistake: the mistake that explains the difference, if one does.
+        expected: the right value, as in "c_t = [0.52, −0.34]", rounded like the answer.
+        differences: texts on the first entries that differ.
+        mistake: a sentence on the mistake that explains the difference; "" if none does.
     """
 
     text: str
@@ -145,19 +140,19 @@ class WorkedLine(CheckedLine):
 
     @property
     def outcome(self) -> Literal["right", "wrong"]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The outcome of the line, "right" or "wrong"."""
+        """The field `right` as a word."""
         return "right" if self.right else "wrong"
 
     @property
     def notes(self) -> list[str]:
-        """Lines printed below a wrong line: the differences, the mistake that explains them, and the right value."""
+        """The texts below a wrong line: the differences, the likely mistake and the right value."""
         if self.right:
             return []
         mistake = [self.mistake[:1].upper() + self.mistake[1:]] if self.mistake else []
         return [*self.differences, *mistake, f"right: {self.expected}"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the claim, its verdict and its correction as plain values for JSON."""
+        """Return the claim and the other fields as plain values for JSON."""
         names = ("right", "expected", "differences", "mistake")
         return {"claim": self.text, **{name: getattr(self, name) for name in names}}
 
@@ -169,16 +164,16 @@ class WorkedReport(CheckedLines[WorkedLine]):
 
     @property
     def title(self) -> str:
-        """The title of the report, with the name of the case."""
+        """The title, such as "A hand computation of e9"."""
         return f"A hand computation of {self.name}"
 
     @property
     def summary(self) -> str:
-        """The number of right lines, and the rule for rounded numbers."""
+        """The number of right lines, and the rule by which a rounded number is right."""
         return f"{super().summary} {ROUNDING_RULE}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return name, verdicts, lines, notes and the rule of rounding as plain values for JSON."""
+        """Return the report, its notes and the rounding rule as plain values for JSON."""
         return super().to_dict() | {"notes": list(self.notes), "rule": ROUNDING_RULE}
 
 
@@ -187,7 +182,7 @@ class WorkedReport(CheckedLines[WorkedLine]):
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a claim: a name, and the labels of an element or row if it is about one."""
+    """The left side of a claim: the name of a quantity, and the labels of an element or row if it is about one."""
 
     name: str
     labels: tuple[str, ...] = ()
@@ -198,7 +193,7 @@ class Target:
 
 @dataclass(frozen=True)
 class HandClaim:
-    """A line: on the left a target, on the right a value or, next to < and >, another target."""
+    """A line of a hand computation: a target, a sign, and as text a value or, after < and >, another target."""
 
     text: str
     target: Target
@@ -207,12 +202,12 @@ class HandClaim:
 
     @cached_property
     def value(self) -> Any:
-        """The right side of the claim, parsed: a number, a word, a list of these, or a dict of items by label."""
+        """The right side, parsed: a WrittenNumber, a word, a list of these, or a dict of these by label."""
         return read_value(self.value_text)
 
 
 def read_claim(text: str) -> HandClaim:
-    """Split a line of a hand computation into name, sign and value.
+    """Parse a line of a hand computation: its target, sign and value.
 
     >>> read_claim("alpha2[they, Ajax] = 0.119").target
     Target(name='alpha2', labels=('they', 'Ajax'))
@@ -226,7 +221,7 @@ def read_claim(text: str) -> HandClaim:
 
 
 def read_target(text: str) -> Target:
-    """Parse a name with labels in brackets, such as alpha2[they, Ajax].
+    """Parse the name of a quantity with any labels in brackets, such as alpha2[they, Ajax].
 
     >>> str(read_target("P[image 1,2]"))
     'P[image 1, 2]'
@@ -245,7 +240,7 @@ def read_target(text: str) -> Target:
 
 @dataclass(frozen=True)
 class AnswerKey:
-    """Everything that is right about a case; `merges` is the number of merges of byte-pair encoding, else None."""
+    """The right values of a case; `merges` is the number of merges of byte-pair encoding, None for other cases."""
 
     case: str
     expected: Sequence[ExpectedValue]
@@ -253,7 +248,7 @@ class AnswerKey:
 
     @cached_property
     def _by_normalized_name(self) -> dict[str, list[ExpectedValue]]:
-        """The expected values by name and alias, without regard to case, blanks and underscores."""
+        """The expected values by `_normalize`d name and alias; several where these coincide."""
         values: dict[str, list[ExpectedValue]] = {}
         for value in self.expected:
             for name in {_normalize(name) for name in (value.name, *value.aliases)}:
@@ -261,7 +256,7 @@ class AnswerKey:
         return values
 
     def find(self, target: Target) -> ExpectedValue:
-        """Return the right value of a target; its name is compared exactly, then without case, blanks and _."""
+        """Return the right value of a target, found by exact name, then without regard to case, blanks and _."""
         name = target.name
         similar = self._by_normalized_name.get(_normalize(name), [])
         exact = next((value for value in similar if name in (value.name, *value.aliases)), None)
@@ -281,7 +276,7 @@ class AnswerKey:
 
 
 def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
-    """Return the element, row or column of a value that a target names by labels, or by numbers from 1; `:` is all."""
+    """Return the part of a value that a target selects by a label, or number from 1, on each axis; `:` is all."""
     if not target.labels:
         return value
     if len(target.labels) > len(value.shape):
@@ -292,7 +287,7 @@ def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
             continue
         index = _find_label(target, target.labels[axis], value.labels[axis])
         labels = value.labels[:axis] + value.labels[axis + 1 :]
-        if isinstance(value, ExpectedNumbers):
+        if value.is_numeric:
             mistakes = {name: array.take(index, axis) for name, array in value.mistakes.items()}
             value = replace(value, values=value.values.take(index, axis), labels=labels, mistakes=mistakes)
         else:
@@ -301,13 +296,7 @@ def select_part(value: ExpectedValue, target: Target) -> ExpectedValue:
 
 
 def _find_label(target: Target, label: str, labels: Sequence[str]) -> int:
-    """Return the index of a label among the labels of an axis; an exact match comes first.
-
-    A label that is not there may be a number from 1.
-
-    Args:
-        target: for errors.
-    """
+    """Return the index of a label, or number from 1, among the labels of an axis; errors name the target."""
     for normalize in (str, _normalize):
         for index, name in enumerate(labels):
             if normalize(name) == normalize(label):
@@ -319,16 +308,12 @@ def _find_label(target: Target, label: str, labels: Sequence[str]) -> int:
 
 
 def _normalize(name: str) -> str:
-    """Return a name without case, blanks and underscores, for comparing."""
+    """Return a name in lower case without blanks and underscores, for comparison."""
     return name.casefold().replace("_", "").replace(" ", "")
 
 
 def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[AnswerKey]:
-    """Yield the right values of a case; for byte-pair encoding once per order of merges, the order of the claims first.
-
-    Args:
-        case: the name of an example, a TOML file, a mapping of fields, or "bpe:TEXT".
-        claims: lines of an answer, which decide between tied merges.
+    """Yield the answer key of a case; of byte-pair encoding one key per order of merges, the claimed order first.
 
     >>> key = next(answer_keys("e9"))
     >>> [value.name for value in key.expected][:5]
@@ -342,7 +327,7 @@ def answer_keys(case: CaseLike, claims: Sequence[HandClaim] = ()) -> Iterator[An
 
 
 def _find_kind(case: CaseLike, name: str) -> str:
-    """Return the kind of a case, such as "attention" or "graph"; `name` is the case, for errors."""
+    """Return the kind of a case, such as "attention" or "graph"; `name` names the case in errors."""
     if not isinstance(case, Mapping):
         examples = {name: kind for kind in SOLVERS for name in list_examples(kind).titles}
         if name in examples and not Path(case).is_file():
@@ -360,11 +345,7 @@ def _find_kind(case: CaseLike, name: str) -> str:
 
 
 def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterator[AnswerKey]:
-    """Yield the right values of byte-pair encoding of a text for each order of merges, the order of the claims first.
-
-    Args:
-        name: the case, for errors.
-    """
+    """Yield an answer key of byte-pair encoding of `text` per order of merges, the claimed one first."""
     if not text.split() or len(text) > MAX_SMALL_CHARS:
         raise InputError(
             f"{BPE_PREFIX} a text of 1 to {MAX_SMALL_CHARS:,} characters is expected behind it, got {len(text):,}."
@@ -378,10 +359,9 @@ def _byte_pair_keys(name: str, text: str, claims: Sequence[HandClaim]) -> Iterat
 
 
 def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
-    """Return the pairs that lines claim as merges of byte-pair encoding, by the number of their step.
+    """Return the claimed pairs by step from 1, from lines such as merges = [ab, Ab], merge2 = Ab and B = Ab.
 
-    Args:
-        text: the encoded text, whose capital letters are no names of merges.
+    A, B, C … name the merges in their order, without the letters that occur in the encoded `text`.
     """
     letters = [letter for letter in ascii_uppercase if letter not in text]
     merges: dict[int, str] = {}
@@ -393,12 +373,12 @@ def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
             value = [claim.value] if labels else claim.value
             first = int(labels[0]) if labels and labels[0].isdecimal() else 1
             merges |= {
-                step: value_text(pair) for step, pair in enumerate(value if isinstance(value, list) else (), first)
+                step: write_value(pair) for step, pair in enumerate(value if isinstance(value, list) else (), first)
             }
         elif (step := _BPE_STEP.fullmatch(_normalize(name))) and step[1] == "merge":
-            merges[int(step[2])] = value_text(claim.value)
+            merges[int(step[2])] = write_value(claim.value)
         elif name in letters:
-            merges[letters.index(name) + 1] = value_text(claim.value)
+            merges[letters.index(name) + 1] = write_value(claim.value)
     return merges
 
 
@@ -406,7 +386,7 @@ def _claimed_merges(claims: Sequence[HandClaim], text: str) -> dict[int, str]:
 
 
 def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
-    """Compare a line of an answer with the right values."""
+    """Compare a line of an answer with the right values; return it with its outcome."""
     step = _BPE_STEP.fullmatch(_normalize(claim.target.name)) if key.merges is not None else None
     if step and int(step[2]) > (key.merges or 0) + (step[1] == "counts"):
         reason = f"there are {key.merges} merges, after which no pair occurs twice"
@@ -414,17 +394,13 @@ def _check_line(claim: HandClaim, key: AnswerKey) -> WorkedLine:
     expected = key.find(claim.target)
     if claim.sign != "=":
         return _check_order(claim, expected, key)
-    if isinstance(expected, ExpectedNumbers):
+    if expected.is_numeric:
         return _check_numbers(claim, _match_dimensions(expected, claim.value), key)
     return _check_words(claim, expected)
 
 
 def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> WorkedLine:
-    """Check an inequality between two numbers, as in alpha2[they, Ajax] > alpha2[they, Juventus].
-
-    Args:
-        expected: the right value of the left side.
-    """
+    """Check a line such as alpha2[they, Ajax] > alpha2[they, Juventus]; `expected` is the value of its left side."""
     number, left = read_entry(claim.value_text), _single_number(expected)
     right = float(number.value) if number else _single_number(key.find(read_target(claim.value_text)))
     holds = left > right + 1e-12 if claim.sign == ">" else left < right - 1e-12
@@ -434,18 +410,15 @@ def _check_order(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> W
 
 def _single_number(expected: ExpectedValue) -> float:
     """Return the right value as a float; raise an InputError if it is not a single number."""
-    if not isinstance(expected, ExpectedNumbers) or expected.shape:
+    if not expected.is_numeric or expected.shape:
         raise InputError(f"{expected.name}: < and > are for single numbers, as in alpha2[they, Ajax] > 0.1.")
     return float(expected.values)
 
 
-def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
-    """Return the right values in the shape of the answer, where only axes of length 1 differ.
+def _match_dimensions(expected: ExpectedValue, value: Any) -> ExpectedValue:
+    """Return the expected value, reshaped like the parsed answer `value` if only axes of length 1 differ.
 
     A matrix of one row or column may be written as a vector, a vector as such a matrix, a number in brackets.
-
-    Args:
-        value: the parsed answer.
     """
     depth = 1 if isinstance(value, dict) else 0
     first, sizes = value, list[int]()
@@ -464,11 +437,11 @@ def _match_dimensions(expected: ExpectedNumbers, value: Any) -> ExpectedNumbers:
     return replace(expected, values=np.reshape(expected.values, shape), labels=tuple(labels), mistakes=mistakes)
 
 
-def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) -> WorkedLine:
-    """Compare the numbers of a line with the right numbers; explain entries that differ by a likely mistake."""
+def _check_numbers(claim: HandClaim, expected: ExpectedValue, key: AnswerKey) -> WorkedLine:
+    """Compare the numbers of a line with the right ones; a wrong line gets its differences and a likely mistake."""
     entries = read_entries(claim.value, expected)
-    rounded = RoundedArray.from_entries(entries)
-    decimals = rounded.decimals or DEFAULT_DECIMALS
+    answer = RoundedArray.from_entries(entries)
+    decimals = answer.decimals or DEFAULT_DECIMALS
     if np.size(expected.values) > MAX_NUMBERS:
         solution = f"{expected.shape_text} numbers; look at the case for all of them"
     else:
@@ -477,8 +450,8 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
     if entries.shape != expected.shape:
         shape = "×".join(map(str, entries.shape)) or "one number"
         difference = f"{shape} given, {expected.shape_text} expected"
-        return WorkedLine(claim.text, False, solution, (difference,), next(explain_difference(rounded, expected), ""))
-    wrong = [tuple(map(int, index)) for index in np.argwhere(~rounded.is_close(expected.values))]
+        return WorkedLine(claim.text, False, solution, (difference,), next(explain_difference(answer, expected), ""))
+    wrong = [tuple(map(int, index)) for index in np.argwhere(~answer.is_close(expected.values))]
     if not wrong:
         return WorkedLine(claim.text, True, solution)
     differences: list[str] = []
@@ -489,12 +462,12 @@ def _check_numbers(claim: HandClaim, expected: ExpectedNumbers, key: AnswerKey) 
             differences.append(f"[{labels}]: {entries[index].text} given, {exact} is right")
         more = len(wrong) - len(differences)
         differences += [f"and {more} more"] if more else []
-    mistake = next(explain_difference(rounded, expected, key.expected, claim.target.labels), "")
+    mistake = next(explain_difference(answer, expected, key.expected, claim.target.labels), "")
     return WorkedLine(claim.text, False, solution, tuple(differences), mistake)
 
 
 def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
-    """Compare the words of a line with the right ones; a wrong line names the entries that differ."""
+    """Compare the words of a line with the right ones; a wrong line gets the entries that differ."""
     value = claim.value
     solutions = [" or ".join(dict.fromkeys(words[:2])) for words in expected.values]
     solution = f"{expected.name} = {', '.join(solutions) if expected.labels else solutions[0]}"
@@ -506,11 +479,11 @@ def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
     elif isinstance(value, list) or not expected.labels or len(expected.values) == 1:
         words = value if expected.labels and isinstance(value, list) else [value]
     else:
-        word = value_text(value)
+        word = write_value(value)
         raise InputError(f"{expected.name}: a list of words is expected, as in [{word}, …]; got '{word}'.")
     wrong = [
         (index, word)
-        for index, word in enumerate(map(value_text, words))
+        for index, word in enumerate(map(write_value, words))
         if normalize_symbols(word) not in map(normalize_symbols, expected.values[index])
     ]
     differences = tuple(
@@ -522,19 +495,19 @@ def _check_words(claim: HandClaim, expected: ExpectedValue) -> WorkedLine:
 
 
 def explain_difference(
-    rounded: RoundedArray, expected: ExpectedNumbers, others: Iterable[ExpectedValue] = (), labels: Labels = ()
+    answer: RoundedArray, expected: ExpectedValue, others: Iterable[ExpectedValue] = (), labels: Labels = ()
 ) -> Iterator[str]:
-    """Yield sentences on mistakes that explain wrong numbers, the most telling first.
+    """Yield sentences such as "the sign is wrong." on each mistake that gives the wrong numbers, the most likely first.
 
     Args:
-        rounded: the numbers of the answer.
-        others: other values of the case, which the answer may be by mistake.
-        labels: the labels of the element or row that the line is about.
+        answer: the numbers given for `expected`, with the decimals to which they are written.
+        others: other quantities of the case, whose numbers may have been given instead.
+        labels: the element or row that the claim is about, as in c_t[1], to select in `others`.
     """
-    exact, values = expected.values, rounded.values
+    exact, values = expected.values, answer.values
 
     def matches(array: Array) -> bool:
-        return rounded.matches(array, slack=1.0)
+        return answer.matches(array, slack=1.0)
 
     if matches(-exact):
         yield "the sign is wrong."
@@ -545,14 +518,14 @@ def explain_difference(
         yield "transposed: rows and columns are exchanged."
     if values.shape == exact.shape and np.ptp(values) > 0:
         for axis, name in enumerate({1: ("entries",), 2: ("rows", "columns")}.get(exact.ndim, ())):
-            if rounded.is_reordered(exact, axis):
+            if answer.matches_reordered(exact, axis):
                 yield f"the {name} are in another order."
     for other in others:
         try:
             part = select_part(other, Target(other.name, labels))
         except InputError:  # it has no such element
             continue
-        if not isinstance(part, ExpectedNumbers) or part.name == expected.name or part.labels != expected.labels:
+        if not part.is_numeric or part.name == expected.name or part.labels != expected.labels:
             continue
         # zeros and ones alone could be anything
         is_telling = np.any((np.abs(part.values) > 1e-9) & (np.abs(part.values - 1) > 1e-9))
@@ -562,16 +535,16 @@ def explain_difference(
     for name, factor in FACTORS.items():
         if matches(exact * factor) and np.abs(exact).max() > 0:
             yield f"yours is {name} the right value."
-    if values.shape == exact.shape and rounded.decimals:
+    if values.shape == exact.shape and answer.decimals:
         worst = float(np.abs(values - exact).max())
-        units = worst * 10**rounded.decimals
+        units = worst * 10**answer.decimals
         if units <= MAX_ROUNDING_UNITS and worst <= 0.02 * float(np.abs(exact).max()):
             error = f"off by at most {units:.1f} units of the last decimal"
             yield f"{error}: rounded on the way? Keep more decimals until the end."
 
 
 def format_values(values: Array, decimals: int) -> str:
-    """Write an array as nested lists with at most this many decimals, final zeros left out.
+    """Write an array as nested lists in text, with at most this many decimals and no final zeros.
 
     >>> format_values(np.array([[0.25, -1.0]]), 3)
     '[[0.25, −1]]'

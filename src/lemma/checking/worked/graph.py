@@ -24,6 +24,7 @@ from lemma.checking.worked.case import (
     as_matrix,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
 )
 from lemma.data.tables import Column, read_table
@@ -50,19 +51,19 @@ SOURCE_COLUMNS = ("source", "from", "node1", "citing", "u")  # usual names of th
 TARGET_COLUMNS = ("target", "to", "node2", "cited", "v")
 
 
-def _name_text(value: Any) -> Any:
-    """Turn a whole number into text, for the name of a node; return any other value unchanged."""
+def _as_node_name(value: Any) -> Any:
+    """Return a whole number as text, since it names a node; return any other value unchanged."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
-Name = Annotated[str, BeforeValidator(_name_text), Field(min_length=1)]
+Name = Annotated[str, BeforeValidator(_as_node_name), Field(min_length=1)]
 NameOrNames = BeforeValidator(lambda value: (value,) if isinstance(value, str | int) else value)
 GraphRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MAX_NODES)]
 GraphRows = Annotated[tuple[GraphRow, ...], Field(min_length=1, max_length=MAX_NODES)]
 
 
 class GraphCase(Case):
-    """An undirected graph, the features of its nodes, and a layer."""
+    """A case of graph convolution: an undirected graph, the features of its nodes, and the map of a layer."""
 
     kind: ClassVar[str] = "graph"
 
@@ -91,7 +92,7 @@ class MatrixProperties:
 
 @dataclass(frozen=True, eq=False)
 class GraphSteps:
-    """A graph, its four matrices, and features multiplied by each of them several times."""
+    """A graph, its matrices A, Ã, Â and D̃⁻¹Ã, and features multiplied by each of them several times."""
 
     names: Labels
     adjacency: Square
@@ -112,7 +113,7 @@ class GraphSteps:
 
     @cached_property
     def matrices(self) -> Mapping[str, Square]:
-        """A, Ã = A + I, Â with 1/√(d̃_i d̃_j) where Ã has 1, and D̃⁻¹Ã with 1/d̃_i, by the keys of SYMBOLS."""
+        """By name: "adjacency" A, "loops" Ã = A + I, "symmetric" Â = D̃^(−1/2) Ã D̃^(−1/2), "rows" D̃⁻¹Ã."""
         loops, degrees = self.adjacency + np.eye(len(self.adjacency)), self.degrees
         symmetric = loops / np.sqrt(np.outer(degrees, degrees))
         rows = loops / degrees[:, None]
@@ -120,7 +121,7 @@ class GraphSteps:
 
     @cached_property
     def properties(self) -> Mapping[str, MatrixProperties]:
-        """Row sums, symmetry and norms of each matrix, by the keys of SYMBOLS."""
+        """Row sums, symmetry and norms of each matrix, by the names of `matrices`."""
         properties: dict[str, MatrixProperties] = {}
         for name, matrix in self.matrices.items():
             sums = matrix.sum(axis=1)
@@ -137,7 +138,7 @@ class GraphSteps:
 
     @cached_property
     def power_norms(self) -> Mapping[str, Float[np.ndarray, "powers two"]]:
-        """Frobenius norm and largest entry of MᵏX, a row for each k = 0, 1, …, by the key of the matrix M."""
+        """For each matrix M, by name: Frobenius norm and largest |entry| of MᵏX in row k, for k from 0 to `powers`."""
         norms: dict[str, list[tuple[float, float]]] = {name: [] for name in self.matrices}
         for name, matrix in self.matrices.items():
             features = self.features
@@ -150,7 +151,7 @@ class GraphSteps:
 
     @property
     def rows_sum_to_one(self) -> bool:
-        """True if every row of Â sums to 1: exactly if all neighbours have the same degree."""
+        """True if every row of Â sums to 1, that is, if neighbours always have the same degree."""
         return self.properties["symmetric"].rows_sum_to_one
 
     @property
@@ -160,13 +161,13 @@ class GraphSteps:
 
     @property
     def layer(self) -> Float[np.ndarray, "nodes out"] | None:
-        """The output Â X W of a layer; None without W."""
+        """The output Â X W of a layer; None if the case gives no W."""
         return None if self.weights is None else self.matrices["symmetric"] @ (self.features @ self.weights)
 
 
 @dataclass(frozen=True, eq=False)
 class WorkedGraph(WorkedCase):
-    """A graph with its four matrices; those of a large graph are printed only if `full`."""
+    """A worked case of graph convolution; the matrices of a large graph are printed only if `full`."""
 
     default_title: ClassVar[str] = "Graph convolution by hand"
     hint: ClassVar[str] = "--full prints the matrices"
@@ -193,11 +194,11 @@ class WorkedGraph(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if the matrices are printed only with `full`."""
+        """True if the graph is too large for its matrices to be printed without `full`."""
         return not self.full and len(self.steps.names) > MAX_PRINTED_NODES
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of matrices (of a large graph only if `full`), properties and powers."""
+        """Return report blocks of matrices, properties, the claim, powers and the layer; ignore `every_matrix`."""
         degrees = self.steps.degrees
         sizes = f"{pluralize(len(self.steps.names), 'node')}, {pluralize(self.steps.edges, 'edge')}"
         degree_range = (
@@ -217,7 +218,7 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _matrix_blocks(self) -> list[Block]:
-        """Return A, Ã, the degrees, Â with the arithmetic of the rows in focus, and D̃⁻¹Ã, each with its row sums."""
+        """Return report blocks of A, Ã, the degrees, Â with the arithmetic of the rows in focus, and D̃⁻¹Ã."""
         steps, names, degrees = self.steps, self.steps.names, self.steps.degrees
         a, loops, symmetric, rows = (
             Matrix(SYMBOLS[name], names, names, matrix, sums=matrix.sum(axis=1).tolist(), decimals=self.decimals)
@@ -246,7 +247,7 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _property_blocks(self) -> list[Block]:
-        """Return a table of row sums, symmetry, eigenvalue and norm of each matrix."""
+        """Return a report table of row sums, symmetry, largest eigenvalue and spectral norm of each matrix."""
         rows = []
         for name, properties in self.steps.properties.items():
             sums = properties.row_sums
@@ -262,7 +263,7 @@ class WorkedGraph(WorkedCase):
         return [Heading("What each of them is"), Table(header, rows), Text(explanation)]
 
     def _power_blocks(self) -> list[Block]:
-        """Return tables of the norm and largest entry of MᵏX for each matrix M, and a sentence on their growth."""
+        """Return report tables of the norm and largest |entry| of MᵏX for each matrix M, and text on their growth."""
         steps, features = self.steps, self.steps.features
         description = f"given: {features.shape[0]}×{features.shape[1]}"
         if np.array_equal(features, np.ones((len(features), 1))):
@@ -288,7 +289,7 @@ class WorkedGraph(WorkedCase):
         return [Heading("What each does to the scale of features"), Text(f"X is {description}."), *tables, Text(growth)]
 
     def _layer_blocks(self) -> list[Block]:
-        """Return the layer Â X W: the first output of nodes in focus term by term, and matrices; [] without W."""
+        """Return report blocks of the layer Â X W, its first column term by term for nodes in focus; [] without W."""
         steps, names, weights = self.steps, self.steps.names, self.steps.weights
         if weights is None or steps.layer is None:
             return []
@@ -310,11 +311,11 @@ class WorkedGraph(WorkedCase):
         ]
 
     def _number(self, value: float) -> str:
-        """Write a number with the decimals of the report."""
+        """Write a number for a sentence."""
         return format_numbers([value], self._decimals(value))[0]
 
     def _product(self, left: float, right: float) -> str:
-        """Write a product of two numbers, a negative right factor in brackets."""
+        """Write a product of two numbers, such as 0.5·(−2): a negative right factor is in brackets."""
         return f"{self._number(left)}·{format_factor(right, self._decimals(right))}"
 
     def _decimals(self, value: float) -> int:
@@ -322,7 +323,7 @@ class WorkedGraph(WorkedCase):
         return self.decimals if abs(value) < 1000 else 0  # a large number in a sentence needs no decimals
 
     def to_dict(self) -> dict[str, Any]:
-        """Return matrices, degrees, properties, norms, layer and verdict as plain values for JSON."""
+        """Return the case, every step and the verdict on the claim as plain values for JSON."""
         steps = self.steps
         names = ("edges", "degrees", "matrices", "features", "layer")
         norms = {
@@ -339,7 +340,7 @@ class WorkedGraph(WorkedCase):
         return to_plain(values | norms | {name: getattr(steps, name) for name in names})
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
+        """Return the right values of degrees, matrices, their sums, norms and powers, and of the layer."""
         steps, nodes = self.steps, self.steps.names
         edges, powers = steps.adjacency.sum(axis=1), tuple(map(str, range(steps.powers + 1)))
         edge_roots = np.divide(1.0, np.sqrt(edges), out=np.zeros_like(edges), where=edges > 0)  # 0 if it has none
@@ -398,11 +399,8 @@ def work_graph(
     Ã = A + I, Â = D̃^{-1/2} Ã D̃^{-1/2} with D̃ the degrees of Ã; row sums, symmetry and spectral norm of each, the
     norm of X, MX, M²X … and, with W, one layer Â X W.
 
-    Args:
-        example: the name of an example, a TOML file, a table of edges (.csv), or a mapping of fields.
-        nodes: the nodes in focus; like `powers` they replace the field of the case.
-        full: whether to print the matrices of a large graph.
-        decimals: of printed numbers.
+    The example may be a table of edges (.csv) too. `nodes`, whose arithmetic is shown, replaces the field `focus`;
+    `powers` replaces its own. `full` prints the matrices of a large graph.
 
     >>> worked = work_graph({"edges": [["hub", "a"], ["hub", "b"], ["hub", "c"]]})
     >>> worked.steps.matrices["symmetric"].sum(axis=1).round(3).tolist(), worked.steps.rows_sum_to_one
@@ -416,39 +414,40 @@ def work_graph(
         text = to_toml(case.to_dict())
     else:
         case, label, text = read_case(GraphCase, example, overrides)
-    names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
-    if not names:
-        raise SpecError(f'{label}: the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
-    if len(names) > MAX_NODES:
-        raise SpecError(f"{label}: {len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
-    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
-    if duplicate is not None:
-        raise SpecError(f"{label}: the node '{duplicate}' is listed twice in nodes. Give each node once.")
-    indices = {name: index for index, name in enumerate(names)}
-    adjacency = _build_adjacency(case, indices, label, notes)
-    features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
-    if case.X is not None:
-        features = _read_matrix("X", case.X, len(names), "one for each node", label)
-    weights = None
-    if case.W is not None:
-        weights = _read_matrix("W", case.W, features.shape[1], "one for each column of X", label)
-    for name in case.focus:
-        if name not in indices:
-            raise SpecError(f"{label}: " + describe_unknown("focus", name, indices))
-    neighbours = adjacency.sum(axis=1)
-    focus = [indices[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
-    labels, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
-    steps = GraphSteps(labels, adjacency, features, weights, rows, case.powers)
+    with prefix_errors(label):
+        steps = _build_graph(case, notes)
     return WorkedGraph(case, text, steps, tuple(notes), full=full, decimals=decimals)
 
 
-def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
-    """Read a table of edges as a case.
+def _build_graph(case: GraphCase, notes: list[str]) -> GraphSteps:
+    """Return the graph and features of a case, checked; append sentences on edges left out to `notes`."""
+    names = case.nodes or tuple(dict.fromkeys(name for edge in case.edges for name in edge))
+    if not names:
+        raise SpecError('the graph has no nodes. Give nodes = ["a", "b"], or edges = [["a", "b"]].')
+    if len(names) > MAX_NODES:
+        raise SpecError(f"{len(names):,} nodes are too many for work by hand; at most {MAX_NODES} are read.")
+    duplicate = next((name for name, count in Counter(names).items() if count > 1), None)
+    if duplicate is not None:
+        raise SpecError(f"the node '{duplicate}' is listed twice in nodes. Give each node once.")
+    indices = {name: index for index, name in enumerate(names)}
+    adjacency = _build_adjacency(case, indices, notes)
+    features = np.ones((len(names), 1)) if case.start == "ones" else np.eye(len(names))
+    if case.X is not None:
+        features = _read_matrix("X", case.X, len(names), "one for each node")
+    weights = None
+    if case.W is not None:
+        weights = _read_matrix("W", case.W, features.shape[1], "one for each column of X")
+    for name in case.focus:
+        if name not in indices:
+            raise SpecError(describe_unknown("focus", name, indices))
+    neighbours = adjacency.sum(axis=1)
+    focus = [indices[name] for name in case.focus] or [int(neighbours.argmax()), int(neighbours.argmin())]
+    labels, rows = tuple(map(escape_invisible, names)), tuple(dict.fromkeys(focus))
+    return GraphSteps(labels, adjacency, features, weights, rows, case.powers)
 
-    Args:
-        overrides: fields that replace those of the case, unless they are None.
-        notes: messages; extended by what is left out.
-    """
+
+def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> GraphCase:
+    """Read a table of edges as a case with the fields in `overrides`; append a note on each weight column left out."""
     columns = [
         Column("source", None, frozenset(SOURCE_COLUMNS)),
         Column("target", None, frozenset(TARGET_COLUMNS)),
@@ -469,23 +468,15 @@ def _read_edges(path: Path, overrides: Mapping[str, Any], notes: list[str]) -> G
     return GraphCase.read({"title": f"The graph of {path.name}", "edges": edges, **fields}, str(path))
 
 
-def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, notes: list[str]) -> Square:
-    """Return the symmetric adjacency matrix without loops.
-
-    Args:
-        indices: the index of each node, by name.
-        label: the case, for errors.
-        notes: messages; extended by loops and duplicate edges, which are left out.
-    """
+def _build_adjacency(case: GraphCase, indices: Mapping[str, int], notes: list[str]) -> Square:
+    """Return the adjacency matrix; `indices` are the rows of nodes. Append sentences on edges left out to `notes`."""
     adjacency = np.zeros((len(indices), len(indices)))
     for number, edge in enumerate(case.edges, 1):
         if len(edge) != 2:
-            raise SpecError(
-                f'{label}: edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].'
-            )
+            raise SpecError(f'edge {number} has {pluralize(len(edge), "end")}, expected two, as in ["a", "b"].')
         for name in edge:
             if name not in indices:
-                raise SpecError(f"{label}: edge {number}: " + describe_unknown("node", name, indices))
+                raise SpecError(f"edge {number}: " + describe_unknown("node", name, indices))
         first, second = (indices[name] for name in edge)
         if first != second:
             adjacency[first, second] = adjacency[second, first] = 1
@@ -500,18 +491,12 @@ def _build_adjacency(case: GraphCase, indices: Mapping[str, int], label: str, no
     return adjacency
 
 
-def _read_matrix(name: str, rows: Sequence[Sequence[float]], count: int, reason: str, label: str) -> Array:
-    """Return rows of numbers as a matrix; raise a SpecError unless there are `count` of them.
-
-    Args:
-        name: the field, for errors.
-        reason: why that many rows are expected, for errors.
-        label: the case, for errors.
-    """
-    matrix = as_matrix(name, rows, label)
+def _read_matrix(name: str, rows: Sequence[Sequence[float]], count: int, reason: str) -> Array:
+    """Return the field `name` as a matrix; raise a SpecError, which ends in the reason, unless it has `count` rows."""
+    matrix = as_matrix(name, rows)
     if len(matrix) != count:
         hint = " It would fit transposed." if matrix.shape[1] == count else ""
-        raise SpecError(f"{label}: {name} has {pluralize(len(matrix), 'row')}, expected {count}: {reason}.{hint}")
+        raise SpecError(f"{name} has {pluralize(len(matrix), 'row')}, expected {count}: {reason}.{hint}")
     if np.abs(matrix).max() > MAX_MAGNITUDE:
-        raise SpecError(f"{label}: {name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
+        raise SpecError(f"{name} holds a number past {MAX_MAGNITUDE:.0e}, too large to work with.")
     return matrix

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import numpy as np
 from jaxtyping import Float
-from pydantic import AliasChoices, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator
 
 from lemma.checking.worked.case import (
     MAX_MAGNITUDE,
@@ -28,6 +28,7 @@ from lemma.checking.worked.case import (
     as_matrix,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
 )
 from lemma.errors import InputError, SpecError
@@ -39,11 +40,11 @@ Values = dict[str, Array]
 GATE_TITLES = {"u": "Update gate", "f": "Forget gate", "o": "Output gate", "c": "Candidate"}
 GATE_NAMES = {"u": "gamma_u", "f": "gamma_f", "o": "gamma_o", "c": "candidate"}
 WEIGHT_FIELDS = ("a_prev", "x", *(f"{kind}_{letter}" for kind in "Wb" for letter in GATE_TITLES))
-FIELD_ALIASES: dict[str, Labels] = {
-    **{f"gamma_{letter}": (f"Γ_{letter}", f"G_{letter}", f"Gamma_{letter}") for letter in "ufo"},
-    "candidate": ("c_tilde", "c̃"),
-    "a_prev": ("h_prev",),
-    "da_next": ("dh_next",),
+H_ALIASES = {"h_prev": "a_prev", "dh_next": "da_next"}
+FIELD_ALIASES = {  # the field of each other name
+    **{f"{gamma}_{letter}": f"gamma_{letter}" for gamma in ("Γ", "G", "Gamma") for letter in "ufo"},
+    **dict.fromkeys(("c_tilde", "c̃"), "candidate"),
+    **H_ALIASES,
 }
 SYMBOLS = {  # how a name is written in a formula, where that differs
     **{f"gamma_{letter}": f"Γ_{letter}" for letter in "ufo"},
@@ -67,13 +68,8 @@ SHIFT_THRESHOLD = 50.0  # for larger logits, the largest is subtracted before ex
 MAX_ROWS, MAX_COLUMNS = 4, 8  # products with larger matrices are printed only with `full`
 
 
-def _aliased(name: str) -> Any:
-    """Return a pydantic field for a setting that accepts its aliases of FIELD_ALIASES too."""
-    return Field(validation_alias=AliasChoices(name, *FIELD_ALIASES[name]))
-
-
 def _as_vector(value: Any) -> Any:
-    """Turn a number into a vector of length 1; return any other value unchanged."""
+    """Return a single number as a vector of length 1, and any other value unchanged."""
     return (value,) if isinstance(value, (int, float)) and not isinstance(value, bool) else value
 
 
@@ -81,7 +77,7 @@ Unit = Annotated[NumberRow, BeforeValidator(_as_vector)]
 
 
 class LstmCase(Case):
-    """The base of both kinds of case: the previous state, the output layer, and gradients from later steps."""
+    """The fields of every case of an LSTM step: the state before it, the output layer, gradients from the next step."""
 
     kind: ClassVar[str] = "lstm"
 
@@ -90,21 +86,20 @@ class LstmCase(Case):
     W_y: NumberRows | None = None  # the output layer, a row for each class
     b_y: Unit | None = None  # its bias; 0 if none is given
     y: NumberRow | None = None  # the target: one-hot, or shares that add up to 1
-    # the gradient of a_t that arrives from the next step; 0 if none is given
-    da_next: Annotated[Unit | None, _aliased("da_next")] = None
+    da_next: Unit | None = None  # the gradient of a_t that arrives from the next step; 0 if none is given
     dc_next: Unit | None = None  # the gradient of c_t that arrives from the next step; 0 if none is given
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], source: str) -> Self:
-        """Validate a case with gates or with weights; a SpecError names the field at fault and `source`, the file."""
-        for name, aliases in FIELD_ALIASES.items():
-            same = [field for field in (name, *aliases) if field in settings]
-            if len(same) > 1:
-                raise SpecError(f"{source}: {same[0]} and {same[1]} are the same word. Give one of them.")
-        gates, weights = (
-            [field for name in names for field in (name, *FIELD_ALIASES.get(name, ())) if field in settings]
-            for names in (GATE_NAMES.values(), WEIGHT_FIELDS)
-        )
+        """Return a validated GateCase or WeightCase with these fields; a SpecError names field and file (`source`)."""
+        written: dict[str, str] = {}  # how the case calls each field
+        for field in settings:
+            name = FIELD_ALIASES.get(field, field)
+            if name in written:
+                raise SpecError(f"{source}: {written[name]} and {field} are the same word. Give one of them.")
+            written[name] = field
+        gates = [written[name] for name in GATE_NAMES.values() if name in written]
+        weights = [written[name] for name in WEIGHT_FIELDS if name in written]
         if gates and weights:
             raise SpecError(
                 f"{source}: it holds {gates[0]} (gates given) and {weights[0]} (gates worked out from weights). "
@@ -116,44 +111,39 @@ class LstmCase(Case):
                 "W_u, W_f, W_o, W_c, b_u, b_f, b_o, b_c, a_prev, c_prev and x. "
                 "As in: lemma look lstm e9 --out mine.toml"
             )
-        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(settings, source))
+        letter = {"letter": "h"} if H_ALIASES.keys() & settings.keys() else {}
+        fields = letter | {name: settings[field] for name, field in written.items()}
+        return cast(Self, super(LstmCase, GateCase if gates else WeightCase).read(fields, source))
 
     @classmethod
     def setting_names(cls) -> list[str]:
-        """Return the names of all fields, and the aliases with h for a."""
+        """Return the names of all fields, and the aliases h_prev and dh_next if their fields are among them."""
         names = super().setting_names()
-        return [*names, *(alias for name in names for alias in FIELD_ALIASES.get(name, ()) if "h_" in alias)]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read_letter(cls, settings: Any) -> Any:
-        """Set the letter of the hidden state to h if a field's name has it."""
-        says_h = isinstance(settings, Mapping) and {"h_prev", "dh_next"} & set(settings)
-        return {"letter": "h", **settings} if says_h else settings
+        return [*names, *(alias for alias, name in H_ALIASES.items() if name in names)]
 
     @property
     def has_gradient_source(self) -> bool:
-        """True if there is a target, or a gradient from the next step, so that gradients can be computed."""
+        """True if the case has a target or a gradient from the next step, from which gradients can be computed."""
         return self.y is not None or self.da_next is not None or self.dc_next is not None
 
     def display_name(self, name: str) -> str:
-        """Return a name with the case's letter for the hidden state, such as h_prev for a_prev."""
+        """Return the name of a value as the case writes it: h_prev for a_prev if it calls the hidden state h."""
         return name.replace("a_", f"{self.letter}_") if name in ("a_prev", "a_t", "da_next", "da_prev") else name
 
 
 class GateCase(LstmCase):
-    """The values of the gates are given (problem E9)."""
+    """A case that gives the values of the gates (problem E9)."""
 
-    gamma_u: Annotated[Unit, _aliased("gamma_u")]  # the update gate
-    gamma_f: Annotated[Unit, _aliased("gamma_f")]  # the forget gate
-    gamma_o: Annotated[Unit, _aliased("gamma_o")]  # the output gate
-    candidate: Annotated[Unit, _aliased("candidate")]  # the candidate c̃
+    gamma_u: Unit  # the update gate
+    gamma_f: Unit  # the forget gate
+    gamma_o: Unit  # the output gate
+    candidate: Unit  # the candidate c̃
 
 
 class WeightCase(LstmCase):
-    """The weights are given; they act on [a_prev; x], one stacked on the other (problem C1)."""
+    """A case that gives the gates' weights, which act on the stacked vector [a_prev; x] (problem C1)."""
 
-    a_prev: Annotated[Unit, _aliased("a_prev")]  # the hidden state before the step
+    a_prev: Unit  # the hidden state before the step
     x: Unit  # the input
     W_u: NumberRows  # the update gate's weights, a row for each unit
     W_f: NumberRows  # the forget gate's weights
@@ -165,43 +155,39 @@ class WeightCase(LstmCase):
     b_c: Unit | None = None  # the candidate's bias
 
 
-def read_inputs(case: LstmCase, label: str) -> Values:
-    """Return the arrays of a case by name, zeros for biases and gradients that it leaves out; check their shapes.
-
-    Args:
-        label: the case, for errors.
-    """
+def read_inputs(case: LstmCase) -> Values:
+    """Return the arrays of a case by name, with zeros for missing biases and gradients; check their shapes."""
     width = len(case.c_prev)
 
     def read_vector(name: str, length: int, reason: str = "as many as c_prev has") -> Float[np.ndarray, " length"]:
         numbers: Sequence[float] | None = getattr(case, name)
         if numbers is not None and len(numbers) != length:
             actual = pluralize(len(numbers), "number")
-            raise SpecError(f"{label}: {case.display_name(name)} has {actual}, expected {length}, {reason}.")
+            raise SpecError(f"{case.display_name(name)} has {actual}, expected {length}, {reason}.")
         return np.zeros(length) if numbers is None else np.array(numbers, dtype=np.float64)
 
     def read_matrix(name: str, rows: int, columns: int, reason: str) -> Float[np.ndarray, "rows columns"]:
-        matrix = as_matrix(name, getattr(case, name), label)
+        matrix = as_matrix(name, getattr(case, name))
         if matrix.shape != (rows, columns):
             hint = " It would fit transposed." if matrix.shape == (columns, rows) else ""
             actual = f"{matrix.shape[0]}×{matrix.shape[1]}"
-            raise SpecError(f"{label}: {name} is {actual}, expected {rows}×{columns}: {reason}.{hint}")
+            raise SpecError(f"{name} is {actual}, expected {rows}×{columns}: {reason}.{hint}")
         return matrix
 
     values: Values = {"c_prev": np.array(case.c_prev, dtype=np.float64)}
     if isinstance(case, GateCase):
         values |= {name: read_vector(name, width) for name in GATE_NAMES.values()}
-        for name in (GATE_NAMES[letter] for letter in "ufo"):
-            for number, value in enumerate(getattr(case, name), 1):
-                if not 0 <= value <= 1:
-                    raise SpecError(
-                        f"{label}: {name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
-                        "For gates from pre-activations, give the weights."
-                    )
+        gates = ((f"gamma_{letter}", value) for letter in "ufo" for value in enumerate(values[f"gamma_{letter}"], 1))
+        for name, (number, value) in gates:
+            if not 0 <= value <= 1:
+                raise SpecError(
+                    f"{name}: number {number} = {value}: a gate is a sigmoid, which lies between 0 and 1. "
+                    "For gates from pre-activations, give the weights."
+                )
     if isinstance(case, WeightCase):
         missing = [f"b_{letter}" for letter in GATE_TITLES if getattr(case, f"b_{letter}") is None]
         if missing and len(missing) < len(GATE_TITLES):
-            raise SpecError(f"{label}: {', '.join(missing)} missing: give all four biases, or none of them for zeros.")
+            raise SpecError(f"{', '.join(missing)} missing: give all four biases, or none of them for zeros.")
         values |= {"a_prev": read_vector("a_prev", width), "x": np.array(case.x, dtype=np.float64)}
         stacked = f"[{case.display_name('a_prev')}; x]"
         reason = f"a row for each of the {width} of c_prev, a column for each number of {stacked}"
@@ -212,9 +198,7 @@ def read_inputs(case: LstmCase, label: str) -> Values:
     if case.W_y is None:
         for name in ("y", "b_y"):
             if getattr(case, name) is not None:
-                raise SpecError(
-                    f"{label}: {name} is given, but W_y is missing. Give the output layer, or leave it out."
-                )
+                raise SpecError(f"{name} is given, but W_y is missing. Give the output layer, or leave it out.")
         return values
     classes, per_row = len(case.W_y), "one for each row of W_y"
     reason = f"a row for each class, a column for each of the {width} of c_prev"
@@ -223,23 +207,19 @@ def read_inputs(case: LstmCase, label: str) -> Values:
         values["y"] = read_vector("y", classes, per_row)
         if values["y"].min() < 0 or abs(values["y"].sum() - 1) > 1e-9:
             raise SpecError(
-                f"{label}: y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
+                f"y = {list(case.y)} is not a target: give a one-hot vector, as in y = [0, 1, 0], or shares "
                 "from 0 to 1 that add up to 1."
             )
     return values
 
 
-def step_forward(inputs: Values, label: str) -> Values:
-    """Compute a forward step of an LSTM; return every intermediate value by name, in the order of computation.
+def step_forward(inputs: Values) -> Values:
+    """Compute a forward step of an LSTM from the values of `read_inputs`; return each further value by name, in order.
 
     c_t = Γ_f∗c_{t−1} + Γ_u∗c̃, a_t = Γ_o∗tanh(c_t), ŷ = softmax(W_y a_t + b_y).
 
-    Args:
-        inputs: gates or weights, states and targets by name, as of `read_inputs`.
-        label: the case, for errors.
-
     >>> gates = {"gamma_u": 0.5, "gamma_f": 0.5, "gamma_o": 1.0, "candidate": 0.4, "c_prev": 0.2}
-    >>> step = step_forward({name: np.array([value]) for name, value in gates.items()}, "here")
+    >>> step = step_forward({name: np.array([value]) for name, value in gates.items()})
     >>> step["c_t"].round(3).tolist(), step["a_t"].round(3).tolist()
     ([0.3], [0.291])
     """
@@ -268,14 +248,12 @@ def step_forward(inputs: Values, label: str) -> Values:
                 step["loss"] = -np.dot(inputs["y"], log_probabilities)
     for name, array in step.items():
         if not np.abs(array).max() <= MAX_MAGNITUDE:
-            raise InputError(
-                f"{label}: {name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers."
-            )
+            raise InputError(f"{name} grows past {MAX_MAGNITUDE:.0e}, too large to work with. Give smaller numbers.")
     return step
 
 
 def is_shifted(logits: Float[np.ndarray, " classes"]) -> bool:
-    """Return whether the softmax subtracts the largest logit before exponentials, since logits are large."""
+    """Return whether logits are so large that the softmax subtracts the largest before it takes exponentials."""
     return bool(np.abs(logits).max() > SHIFT_THRESHOLD)
 
 
@@ -285,13 +263,10 @@ def sigmoid(values: Array) -> Array:
 
 
 def step_backward(values: Values) -> Values:
-    """Compute the gradients of an LSTM step; return them by name, such as "dc" or "dW_f", in the order of computation.
+    """Compute the gradients of an LSTM step from its inputs and forward values; return them by name, such as "dW_f".
 
     da = W_yᵀ(ŷ−y) + da_next, dc = da∗Γ_o∗(1−tanh²c) + dc_next, dc̃ = dc∗Γ_u, d(pre-c̃) = dc̃∗(1−c̃²),
     d(pre-Γ) = dΓ∗Γ∗(1−Γ), dW = d(pre) [a;x]ᵀ, db = d(pre). What the case does not give has no gradient.
-
-    Args:
-        values: the inputs and all values of the forward step, by name.
     """
     step: Values = {}
     if "y" in values:
@@ -348,11 +323,7 @@ CLAIM_ALIASES = {
 
 
 def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
-    """Return the arrays that known mistakes lead to, by quantity ("c_t", "loss", …) and description of the mistake.
-
-    Args:
-        values: the inputs and all values of the forward and backward steps, by name.
-    """
+    """Return for each quantity ("c_t", "loss", …) the wrong arrays that common mistakes give, by description."""
     u, f, o, c = (values[name] for name in GATE_NAMES.values())
     previous, cell = values["c_prev"], values["c_t"]
     swapped = u * previous + f * c
@@ -384,12 +355,12 @@ def _common_mistakes(values: Values) -> dict[str, dict[str, Array]]:
 
 @dataclass(frozen=True, eq=False)
 class WorkedLstm(WorkedCase):
-    """An LSTM step with every gate value; a large step is abridged in print unless `full`.
+    """A worked LSTM step with every intermediate value; a large step is abridged in print unless `full`.
 
     Attributes:
         case_values: the inputs of the step, by name.
-        forward: what the step computes, by name: gamma_u … c_t, a_t, y_hat, loss.
-        backward: the gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not asked for.
+        forward: the values of the forward step by name: gamma_u … c_t, a_t, y_hat, loss.
+        backward: the gradients by name: da, dc, dgamma_u …, dW_u …; None if they were not requested.
     """
 
     default_title: ClassVar[str] = "One LSTM step by hand"
@@ -404,12 +375,12 @@ class WorkedLstm(WorkedCase):
 
     @cached_property
     def values(self) -> Values:
-        """The inputs, values of the forward step and gradients, by name."""
+        """All inputs, values of the forward step and gradients, by name."""
         return {**self.case_values, **self.forward, **(self.backward or {})}
 
     @cached_property
     def input_labels(self) -> Labels:
-        """Labels of the entries of [a_prev; x], such as a_1 and x_1; () where gates are given and not computed."""
+        """Labels of the entries of the gates' input [a_prev; x], such as a_1 and x_1; () if the gates are given."""
         if "stacked" not in self.values:
             return ()
         hidden = number_labels(len(self.values["a_prev"]), f"{self.case.letter}_")
@@ -417,12 +388,12 @@ class WorkedLstm(WorkedCase):
 
     @property
     def is_abridged(self) -> bool:
-        """True if weights and products are printed only with `full`."""
+        """True if the weights are too large for their products to be printed without `full`."""
         inputs = len(self.input_labels)
         return not self.full and inputs > 0 and (len(self.case.c_prev) > MAX_ROWS or inputs > MAX_COLUMNS)
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, gradients included, with the arrays of known mistakes."""
+        """Return the right value of everything that the step computes; gradients only if `case.has_gradient_source`."""
         case, values = self.case, {**self.case_values, **self.forward}
         gradients = self.backward or (step_backward(values) if case.has_gradient_source else {})
         mistakes = _common_mistakes({**values, **gradients})
@@ -433,29 +404,25 @@ class WorkedLstm(WorkedCase):
             aliases = {name, *CLAIM_ALIASES.get(name, "").split(), *symbol} - {case.display_name(name)}
             meaning = MEANINGS.get(name, "").replace("a_", f"{case.letter}_")
             names = " ".join([case.display_name(name), *sorted(aliases)])
-            expected.append(expect_numbers(names, array, self._labels(name, array), meaning, mistakes.get(name)))
+            expected.append(expect_numbers(names, array, self._axis_labels(name, array), meaning, mistakes.get(name)))
         return expected
 
-    def _labels(self, name: str, array: Array) -> tuple[Labels, ...]:
-        """Return the labels of the axes of an array: those of [a_prev; x] where it has them; others are counted from 1.
-
-        Args:
-            name: the name of the value, such as "W_f".
-        """
+    def _axis_labels(self, name: str, array: Array) -> tuple[Labels, ...]:
+        """Return labels for each axis of an array whose last axis is [a_prev; x], such as W_u; () for other arrays."""
         inputs = self.input_labels
         if not inputs or not array.ndim or array.shape[-1] != len(inputs) or name.endswith("_y"):
             return ()
         return (number_labels(len(array)), inputs) if array.ndim == 2 else (inputs,)
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of all steps; `every_matrix` adds the weights."""
+        """Return report blocks of the forward step and any gradients; `every_matrix` adds the weights."""
         rounding = f"Printed to {pluralize(self.decimals, 'decimal')}; nothing is rounded on the way."
         introduction = [Text(f"∗ is element by element. {rounding}"), *map(Text, self.notes)]
         backward = [] if self.backward is None else self._backward_blocks()
         return [*introduction, *self._forward_blocks(every_matrix), *backward]
 
     def _forward_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of the forward step and its results; `every_matrix` adds the weights."""
+        """Return report blocks of the forward step and its results; `every_matrix` adds the weights."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         if self.input_labels:
@@ -495,7 +462,7 @@ class WorkedLstm(WorkedCase):
         return [*blocks, Heading("The step comes to"), Text("\n".join(lines))]
 
     def _backward_blocks(self) -> list[Block]:
-        """Return the report blocks of the backward step, from the output layer to the previous step."""
+        """Return report blocks of the gradients, from the output layer back to the previous step."""
         values, h, stacked = self.values, self.case.letter, f"[{self.case.letter}_prev; x]"
         blocks: list[Block] = []
         sources = f"d{h}_next"
@@ -518,8 +485,8 @@ class WorkedLstm(WorkedCase):
             # from a gate to its pre-activation, and to its weights if given
             name, pre = GATE_NAMES[letter], f"dpre_{letter}"
             slope = "slope_candidate" if letter == "c" else f"slope_{letter}"
-            gradient, slope_title = self._title(f"d{name}"), self._title(slope)
-            title = f"{gradient} = {self._title(first)} ∗ {self._title(second)}, {pre} = {gradient} ∗ "
+            gradient, slope_title = self._column_title(f"d{name}"), self._column_title(slope)
+            title = f"{gradient} = {self._column_title(first)} ∗ {self._column_title(second)}, {pre} = {gradient} ∗ "
             title += f"({slope_title})" if letter == "c" else slope_title
             blocks += [
                 Heading(f"Backward, {GATE_TITLES[letter].lower()}: {title}"),
@@ -539,28 +506,24 @@ class WorkedLstm(WorkedCase):
             ]
         return blocks
 
-    def _title(self, name: str) -> str:
-        """Return the title of a value's column, such as "Γ_f∗c_prev" for "kept"."""
+    def _column_title(self, name: str) -> str:
+        """Return the title of the column of a named value, such as "Γ_f∗c_prev" for "kept"."""
         if name == "exponentials":
             return "exp(z − largest)" if is_shifted(self.values["z"]) else "exp(z)"
         return f"d{self.case.letter}" if name == "da" else COLUMN_TITLES.get(name, self.case.display_name(name))
 
     def _table(self, names: str, row: str = "unit", first: Mapping[str, Array] = MappingProxyType({})) -> Table:
-        """Return a table with a column for each named value that the step has, and a row for each unit or class.
+        """Return a table with a row for each unit or class (`row`) and a column for each vector.
 
-        Each column has no more decimals than one of its numbers needs.
-
-        Args:
-            names: the names, separated by blanks.
-            row: title of the first column, "unit" or "class".
-            first: further columns before these, by title.
+        `names`, separated by blanks, are the values shown if the case has them; `first` are columns before, by title.
         """
-        columns = {**first, **{self._title(name): self.values[name] for name in names.split() if name in self.values}}
+        present = [name for name in names.split() if name in self.values]
+        columns = {**first, **{self._column_title(name): self.values[name] for name in present}}
         cells = [format_numbers(values, self.decimals) for values in columns.values()]
         return Table((row, *columns), tuple(zip(number_labels(len(cells[0])), *cells, strict=True)))
 
     def _matrix(self, title: str, values: Float[np.ndarray, "rows columns"], columns: Labels = ()) -> Matrix:
-        """Return a matrix for printing, with numbered rows; its columns are the units unless named otherwise."""
+        """Return a report matrix with numbered rows; the columns are labelled as units, such as a_1, by default."""
         names = columns or number_labels(values.shape[1], f"{self.case.letter}_")
         return Matrix(title, number_labels(len(values)), names, values, decimals=self.decimals)
 
@@ -569,11 +532,7 @@ class WorkedLstm(WorkedCase):
         return format_numbers([value], self.decimals)[0]
 
     def _products(self, row: str, weights: Array, vector: Array, bias: Array | None = None) -> list[Text]:
-        """Return every product behind W v + b as text, a line for each row; [] for a large matrix, unless `full`.
-
-        Args:
-            row: word before the number of a row, "unit" or "class".
-        """
+        """Return the products of W v + b, a line for each unit or class (`row`); [] for a large W unless `full`."""
         if not self.full and (weights.shape[0] > MAX_ROWS or weights.shape[1] > MAX_COLUMNS):
             return []
         lines = []
@@ -593,19 +552,16 @@ def work_lstm(example: CaseLike, *, backward: bool = False, full: bool = False, 
     Γ = σ(W [a_{t−1}; x] + b), or gates as given; c_t = Γ_f∗c_{t−1} + Γ_u∗c̃; a_t = Γ_o∗tanh(c_t); with an output layer
     ŷ = softmax(W_y a_t + b_y), and with a target its cross-entropy.
 
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        backward: whether to add every gradient.
-        full: whether to print the weights and products of a large step.
-        decimals: of printed numbers.
+    `backward` adds every gradient; `full` prints the weights and products of a large step.
 
     >>> worked = work_lstm("e9")
     >>> worked.forward["c_t"].round(3).tolist(), worked.forward["a_t"].round(3).tolist()
     ([0.52, -0.34], [0.334, -0.262])
     """
     case, label, text = read_case(LstmCase, example, {})
-    inputs = read_inputs(case, label)
-    forward = step_forward(inputs, label)
+    with prefix_errors(label):
+        inputs = read_inputs(case)
+        forward = step_forward(inputs)
     notes: list[str] = []
     outside = [number for number, value in enumerate(inputs.get("candidate", ()), 1) if abs(value) > 1]
     if outside:

@@ -1,7 +1,7 @@
 """A cross-modal search worked by hand: images and sentences mapped to one space and compared (problem E7)."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -13,7 +13,6 @@ from lemma.checking.worked.case import (
     Case,
     CaseLike,
     ExpectedValue,
-    ExpectedWords,
     Labels,
     NumberRows,
     Strings,
@@ -24,6 +23,7 @@ from lemma.checking.worked.case import (
     check_magnitudes,
     expect_numbers,
     number_labels,
+    prefix_errors,
     read_case,
     unit_vectors,
 )
@@ -37,7 +37,7 @@ SUBSCRIPTS = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 
 
 class MatchingCase(Case):
-    """Images and sentences, each a row of numbers, and the maps that take both to one space."""
+    """A case of cross-modal search: images and sentences as rows of numbers, and the maps of both to a shared space."""
 
     kind: ClassVar[str] = "matching"
 
@@ -52,7 +52,7 @@ class MatchingCase(Case):
 
 @dataclass(frozen=True, eq=False)
 class MatchingSteps:
-    """P = I·W_i, Q = T·W_t, scores P·Qᵀ, and the cosines of the same vectors."""
+    """Every matrix of a search: P = I·W_i, Q = T·W_t, scores P·Qᵀ, and the cosines of the same vectors."""
 
     images: Labels
     sentences: Labels
@@ -75,7 +75,7 @@ class MatchingSteps:
 
 @dataclass(frozen=True)
 class BestMatch:
-    """The best match of one image or sentence, by product and by cosine; several if they tie."""
+    """The best matches of an image or sentence, by scalar product and by cosine; several if they tie."""
 
     name: str
     by_product: Labels
@@ -87,7 +87,7 @@ class BestMatch:
 
 @dataclass(frozen=True, eq=False)
 class WorkedMatching(WorkedCase):
-    """A cross-modal search with every product, and what fits each image and each sentence best."""
+    """A worked cross-modal search: every product, and the best match of each image and each sentence."""
 
     default_title: ClassVar[str] = "A cross-modal search by hand"
     json_names = ("case", "steps", "of_images", "of_sentences")
@@ -99,7 +99,7 @@ class WorkedMatching(WorkedCase):
     focus: tuple[int, ...]
 
     def expected(self) -> list[ExpectedValue]:
-        """Return every value that an answer may claim, with the arrays that known mistakes lead to."""
+        """Return the right values of vectors, scores, lengths and cosines, and the best matches."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
         pair = (images, sentences)
         lengths = steps.image_lengths[:, None] * steps.sentence_lengths[None]
@@ -117,15 +117,15 @@ class WorkedMatching(WorkedCase):
             expect_numbers("cosines cosine cos", steps.cosines, pair, "p·q / (|p| |q|)", mistakes),
         ]
         for suffix, matches, other in (("", self.of_images, "sentence"), ("_image", self.of_sentences, "image")):
-            labels = (tuple(match.name for match in matches),)
-            by_product = tuple(match.by_product for match in matches)
-            by_cosine = tuple(match.by_cosine for match in matches)
-            expected.append(ExpectedWords(f"best{suffix}", by_product, labels, f"{other} of the largest product"))
-            expected.append(ExpectedWords(f"best{suffix}_cosine", by_cosine, labels, f"{other} of the largest cosine"))
+            names, by_product, _, by_cosine, *_ = zip(*map(astuple, matches), strict=True)
+            expected.append(ExpectedValue(f"best{suffix}", by_product, (names,), f"{other} of the largest product"))
+            expected.append(
+                ExpectedValue(f"best{suffix}_cosine", by_cosine, (names,), f"{other} of the largest cosine")
+            )
         return expected
 
     def step_blocks(self, every_matrix: bool) -> list[Block]:
-        """Return the report blocks of every product of the images in focus; `every_matrix` adds the matrices."""
+        """Return report blocks of the products and matrices in order; `every_matrix` adds I, T and the maps."""
         steps, images, sentences = self.steps, self.steps.images, self.steps.sentences
 
         def number(value: float) -> str:
@@ -158,16 +158,12 @@ class WorkedMatching(WorkedCase):
                 value = "undefined" if np.isnan(cosine) else number(cosine)
                 cosines.append(Text(f"cos({images[row]}, {sentence}) = {score} / ({p}·{q}) = {value}"))
         shared, more = pluralize(steps.image_map.shape[1], "number"), len(images) - len(self.focus)
-        input_matrices = [
-            matrix("I", steps.image_inputs, images),
-            matrix("W_i", steps.image_map),
-            matrix("T", steps.sentence_inputs, sentences),
-            matrix("W_t", steps.sentence_map),
-        ]
+        inputs = [matrix("I", steps.image_inputs, images), matrix("W_i", steps.image_map)]
+        inputs += [matrix("T", steps.sentence_inputs, sentences), matrix("W_t", steps.sentence_map)]
         return [
             Text(f"W_i and W_t take images and sentences to {shared}; nothing is rounded on the way."),
             *([Text(f"{pluralize(more, 'image')} not in focus: only the matrices show the rest.")] if more else []),
-            *(input_matrices if every_matrix else []),
+            *(inputs if every_matrix else []),
             Heading("Images in the shared space: P = I·W_i"),
             *(projection("p", images[row], steps.image_inputs[row], steps.image_map) for row in self.focus),
             matrix("P = I·W_i", steps.image_vectors, images),
@@ -192,7 +188,7 @@ class WorkedMatching(WorkedCase):
 
 
 def format_dot_product(left: Iterable[float], right: Iterable[float], decimals: int = 4) -> str:
-    """Write the scalar product of two vectors term by term.
+    """Write the terms of the scalar product of two vectors, each number with at most this many decimals.
 
     >>> format_dot_product([0.2, -1.5], [0.6, 1.3])
     '0.2·0.6 − 1.5·1.3'
@@ -213,14 +209,8 @@ def work_matching(
 ) -> WorkedMatching:
     """Compute an example of cross-modal search: vectors in a shared space, scores, cosines and best matches.
 
-    P = I·W_i and Q = T·W_t are images and sentences in one space; an image and a sentence fit by p·q, or by the cosine
-    p·q / (|p| |q|).
-
-    Args:
-        example: the name of an example, a TOML file, or a mapping of the same fields.
-        words: names of images, which replace the focus of the case.
-        full: whether to print everything.
-        decimals: of printed numbers.
+    P = I·W_i and Q = T·W_t are images and sentences in one space, compared by p·q and by cosine, p·q / (|p| |q|).
+    `words`, names of images whose arithmetic is shown, replaces the field `focus`.
 
     >>> worked = work_matching("e7")
     >>> worked.steps.scores.round(4).tolist()
@@ -229,20 +219,20 @@ def work_matching(
     [('sentence 3',), ('sentence 2',)]
     """
     case, label, text = read_case(MatchingCase, example, {"focus": words or None})
-    images, image_inputs, image_map = _read_side(case, "image", "I", label)
-    sentences, sentence_inputs, sentence_map = _read_side(case, "sentence", "T", label)
-    if image_map.shape[1] != sentence_map.shape[1]:
-        raise SpecError(
-            f"{label}: W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
-            "sentences meet in one space, so both need as many."
-        )
-    with np.errstate(over="ignore", invalid="ignore"):
+    with prefix_errors(label), np.errstate(over="ignore", invalid="ignore"):
+        images, image_inputs, image_map = _read_side(case, "image", "I")
+        sentences, sentence_inputs, sentence_map = _read_side(case, "sentence", "T")
+        if image_map.shape[1] != sentence_map.shape[1]:
+            raise SpecError(
+                f"W_i has {pluralize(image_map.shape[1], 'column')}, W_t has {sentence_map.shape[1]}; images and "
+                "sentences meet in one space, so both need as many."
+            )
         p, q = image_inputs @ image_map, sentence_inputs @ sentence_map
         scores = p @ q.T
-    check_magnitudes(label, p, q, scores)
-    for name in case.focus:
-        if escape_invisible(name) not in images:
-            raise SpecError(f"{label}: " + describe_unknown("focus", name, images))
+        check_magnitudes(p, q, scores)
+        for name in case.focus:
+            if escape_invisible(name) not in images:
+                raise SpecError(describe_unknown("focus", name, images))
     focus = tuple(images.index(escape_invisible(name)) for name in case.focus)
     lengths, cosines = (np.linalg.norm(p, axis=1), np.linalg.norm(q, axis=1)), unit_vectors(p) @ unit_vectors(q).T
     inputs = (images, sentences, image_inputs, sentence_inputs, image_map, sentence_map)
@@ -258,28 +248,20 @@ def work_matching(
     )
 
 
-def _read_side(case: MatchingCase, kind: str, letter: str, label: str) -> tuple[Labels, Array, Array]:
-    """Return the names, the matrix and the map of the images or sentences; raise a SpecError if they do not fit.
-
-    Args:
-        kind: "image" or "sentence".
-        letter: the field of the matrix, "I" or "T".
-        label: the case, for errors.
-    """
-    inputs, map_name = as_matrix(letter, getattr(case, letter), label), f"W_{letter.lower()}"
-    weights = as_matrix(map_name, getattr(case, map_name), label)
+def _read_side(case: MatchingCase, kind: str, letter: str) -> tuple[Labels, Array, Array]:
+    """Return the names, vectors and map of the images ("image", "I") or sentences ("sentence", "T"), checked."""
+    inputs, map_name = as_matrix(letter, getattr(case, letter)), f"W_{letter.lower()}"
+    weights = as_matrix(map_name, getattr(case, map_name))
     if weights.shape[0] != inputs.shape[1]:
         is_transposed = weights.shape[1] == inputs.shape[1]
         hint = " Its transpose would fit: write its columns as rows." if is_transposed else ""
         raise SpecError(
-            f"{label}: {map_name} is {weights.shape[0]}×{weights.shape[1]}; for {letter}·{map_name} and rows of "
+            f"{map_name} is {weights.shape[0]}×{weights.shape[1]}; for {letter}·{map_name} and rows of "
             f"{letter} of length {inputs.shape[1]} it needs {pluralize(inputs.shape[1], 'row')}.{hint}"
         )
     names: tuple[str, ...] = getattr(case, f"{kind}_names") or number_labels(len(inputs), f"{kind} ")
     if len(names) != len(inputs):
-        raise SpecError(
-            f"{label}: {kind}_names has {pluralize(len(names), 'name')} for {pluralize(len(inputs), kind)}."
-        )
+        raise SpecError(f"{kind}_names has {pluralize(len(names), 'name')} for {pluralize(len(inputs), kind)}.")
     if len(set(names)) < len(inputs):
-        raise SpecError(f"{label}: {kind}_names has a name twice; give each {kind} its own.")
+        raise SpecError(f"{kind}_names has a name twice; give each {kind} its own.")
     return tuple(map(escape_invisible, names)), inputs, weights

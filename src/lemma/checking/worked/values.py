@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from lemma.checking.worked.case import Array, ExpectedNumbers, ExpectedValue
+from lemma.checking.worked.case import Array, ExpectedValue
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber, read_entry
 
@@ -35,7 +35,7 @@ Entries = np.ndarray
 
 
 def read_value(text: str) -> Any:
-    """Parse a value: a number, a word, a list of values, or a dict of items by their label.
+    """Parse a value: a WrittenNumber, a word, a (nested) list of these, or a dict of these by label.
 
     >>> [[float(number.value) for number in row] for row in read_value("[[1, -0.5], [2, 3]]")]
     [[1.0, -0.5], [2.0, 3.0]]
@@ -54,15 +54,15 @@ def read_value(text: str) -> Any:
     return value
 
 
-def value_text(value: Any) -> str:
-    """Write a parsed value as text, the items of a list separated by blanks."""
+def write_value(value: Any) -> str:
+    """Return a parsed value as text, the items of a list separated by blanks."""
     if isinstance(value, WrittenNumber):
         return value.text
-    return " ".join(map(value_text, value)) if isinstance(value, list) else str(value)
+    return " ".join(map(write_value, value)) if isinstance(value, list) else str(value)
 
 
 def _strip_notation(text: str) -> str:
-    r"""Remove the notation of NumPy, torch or LaTeX around a value, such as np.array(…) or \begin{bmatrix}.
+    r"""Rewrite a value in the notation of NumPy, torch or LaTeX as a plain list; return other text unchanged.
 
     >>> _strip_notation("np.array([[1, 2], [3, 4]])"), _strip_notation(r"\begin{bmatrix} 1 & 2 \\ 3 & 4 \end{bmatrix}")
     ('[[1, 2], [3, 4]]', '[1 , 2 ; 3 , 4]')
@@ -78,7 +78,7 @@ def _strip_notation(text: str) -> str:
 
 
 class _ValueReader:
-    """Reads one value from left to right. Words may hold blanks; they end at a comma, a bracket or the end."""
+    """A parser that reads the value in a text from left to right. Words may hold blanks, but no commas or brackets."""
 
     def __init__(self, text: str) -> None:
         self.text, self.position = text, 0
@@ -94,7 +94,7 @@ class _ValueReader:
         return self._read_table(depth) if close == "}" else self._read_list(depth, close)
 
     def _read_list(self, depth: int, close: str) -> list[Any]:
-        """Read the items of a list and its bracket `close`; semicolons separate rows."""
+        """Read the items of a list up to its closing bracket `close`; rows ended by semicolons become lists."""
         values: list[Any] = []
         rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
         while self.peek() != close:
@@ -115,7 +115,7 @@ class _ValueReader:
         return values
 
     def _read_table(self, depth: int) -> dict[str, Any]:
-        """Read `label: item` pairs and the brace that closes them; return the items by label."""
+        """Read `label: item` pairs up to the closing brace; return the items by label."""
         items: dict[str, Any] = {}
         while self.peek() != "}":
             label = self.read(depth + 1) if self.peek() in "([" else self._read_item(_ENDS + ":")
@@ -123,7 +123,7 @@ class _ValueReader:
                 raise self.error("a table is written {label: value, …}")
             self.position += 1
             item = self.read(depth + 1) if self.peek() in "([" else self._read_item(_ENDS)
-            items[value_text(label)] = value_text(item) if isinstance(item, list) else item
+            items[write_value(label)] = write_value(item) if isinstance(item, list) else item
             if self.peek() == ",":
                 self.position += 1
             elif self.peek() != "}":
@@ -132,7 +132,7 @@ class _ValueReader:
         return items
 
     def _read_item(self, ends: str) -> WrittenNumber | str:
-        """Read a number or word up to a character of `ends`, or a quoted word."""
+        """Read a number or word that ends before any of the characters in `ends`, or a quoted word."""
         quote = self.peek()
         if quote in ("'", '"'):
             self.position += 1
@@ -150,30 +150,26 @@ class _ValueReader:
         return read_entry(word) or word
 
     def peek(self) -> str:
-        """Return the next character that is not blank, "" at the end of the text."""
+        """Skip blanks; return the next character without reading it, "" at the end of the text."""
         while self.position < len(self.text) and self.text[self.position].isspace():
             self.position += 1
         return self.text[self.position : self.position + 1]
 
     def error(self, message: str) -> InputError:
-        """Return an error with the position and the text around it."""
+        """Return an error that names the position in the text; `message` says what is wrong there."""
         excerpt = self.text[max(0, self.position - 12) : self.position + 12].strip()
         return InputError(f"the value cannot be read at character {self.position + 1} (near '{excerpt}'): {message}.")
 
 
 def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
-    """Return the numbers of `1. 2. 3.`, as NumPy prints a row; any other item as a list of its own."""
+    """Split an item such as `1. 2. 3.`, a row as NumPy prints it, into numbers; return any other in a list of one."""
     parts = [read_entry(part) for part in item.split()] if isinstance(item, str) else []
     numbers = [number for number in parts if number]
     return [*numbers] if numbers and len(numbers) == len(parts) else [item]
 
 
-def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
-    """Return the numbers of a parsed value as an array: a number, nested lists, or a table with all labels of a vector.
-
-    Args:
-        expected: the right value, for its labels and for errors.
-    """
+def read_entries(value: Any, expected: ExpectedValue) -> Entries:
+    """Return the numbers of a parsed answer (a number, nested lists, or a dict by `expected` label) as an array."""
     if isinstance(value, dict):
         if len(expected.labels) != 1:
             raise InputError(f"{expected.name}: a table of labels is for a vector; {expected.shape_text} is expected.")
@@ -193,7 +189,7 @@ def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
             return np.stack(rows) if rows else np.empty(0, dtype=object)
         if not isinstance(value, WrittenNumber):
             raise InputError(
-                f"{expected.name}: '{value_text(value)[:40]}' is not a number. Expected: {expected.shape_text}."
+                f"{expected.name}: '{write_value(value)[:40]}' is not a number. Expected: {expected.shape_text}."
             )
         return np.array(value, dtype=object)
 
@@ -201,11 +197,7 @@ def read_entries(value: Any, expected: ExpectedNumbers) -> Entries:
 
 
 def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[Any]:
-    """Return the values of a table {label: value, …} in the order of the labels; raise an InputError if any is missing.
-
-    Args:
-        expected: the right value, whose labels these are.
-    """
+    """Return the values of a dict by label in the order of the expected labels; an InputError names missing ones."""
     labels = expected.labels[0] if expected.labels else ()
     indices = {"".join(label.split()): index for index, label in enumerate((*expected.label_aliases, *labels))}
     by_index: dict[int, Any] = {}
@@ -222,11 +214,11 @@ def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[An
 
 @dataclass(frozen=True)
 class RoundedArray:
-    """Numbers with the precision of each.
+    """Numbers as written in an answer, with the precision of each.
 
     Attributes:
         values: the numbers.
-        units: the unit of the last decimal of each; 0 where the number must be exact.
+        units: the unit of the last decimal of each, such as 0.01; 0 where the number must be exact.
         decimals: the most decimals of any.
     """
 
@@ -248,11 +240,9 @@ class RoundedArray:
         return cls(arrays[0], arrays[1], decimals)
 
     def is_close(self, exact: Array, slack: float = 0.0) -> Bool[np.ndarray, "..."]:
-        """Return, entry by entry, whether these numbers are the exact ones, rounded.
+        """Return for each entry whether the exact number rounds to it, up to `slack` further units of its last decimal.
 
-        Args:
-            exact: an array of the same shape, or with more axes before it.
-            slack: further units of the last decimal that are allowed.
+        The exact array has the same shape, or more axes before it.
         """
         with np.errstate(invalid="ignore"):  # infinities are equal or not
             tolerance = self.units * (0.5 + slack) + FLOAT_TOLERANCE * np.maximum(1.0, np.abs(exact))
@@ -260,11 +250,11 @@ class RoundedArray:
         return np.where(np.isfinite(exact), close, exact == self.values)
 
     def matches(self, exact: Array, slack: float = 0.0) -> bool:
-        """Return whether these are all numbers of the exact array, rounded, and its shape; `slack` as in `is_close`."""
+        """Return whether the exact array has the same shape and rounds to these numbers; `slack` as in `is_close`."""
         return exact.shape == self.values.shape and bool(self.is_close(exact, slack).all())
 
-    def is_reordered(self, exact: Array, axis: int) -> bool:
-        """Return whether the slices along an axis are those of the exact array in any order, rounded."""
+    def matches_reordered(self, exact: Array, axis: int) -> bool:
+        """Return whether the slices along an axis, in some order, are those of the exact array, rounded."""
         values, units, slices = (np.moveaxis(array, axis, 0) for array in (self.values, self.units, exact))
         unmatched = np.ones(len(slices), dtype=bool)
         for row, unit in zip(values, units, strict=True):

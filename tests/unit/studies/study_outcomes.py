@@ -32,7 +32,7 @@ def measured(perplexity: float, **changes: Any) -> LanguageMeasures:
     return LanguageMeasures(**{**values, **changes})
 
 
-def made_up(
+def make_outcomes(
     condition: str, perplexities: list[float | str | None], point: Mapping[str, Any] | None = None, **changes: Any
 ) -> list[CellOutcome[LanguageMeasures]]:
     """Return an outcome per seed from a perplexity, a reason for failure, or None for a pending run."""
