@@ -36,7 +36,7 @@ from lemma.models.transformer import EncoderModel
 from lemma.runs.folder import SPEC, RunFolder, is_run
 from lemma.runs.load import always_trainable
 from lemma.spec.base import assign_settings, exists
-from lemma.spec.choose import Choice, choose, preset_names, uses_plugins
+from lemma.spec.choose import Choice, preset_names, resolve_choice, uses_plugins
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 from lemma.spec.settings import MODEL_SYNONYMS
@@ -393,7 +393,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
 
     `name` is for titles.
     """
-    base = choose(model).model
+    base = resolve_choice(model).model
     input_sizes: dict[str, Any] = {BATCH: settings.pop(BATCH, 1)}
     if isinstance(base, specs.Graph):
         input_sizes[NODES] = settings.pop(NODES, DEFAULT_LENGTH)
