@@ -50,7 +50,8 @@ def count(
         list[str],
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
-            help="Preset, spec file, run folder, example or package.module:factory; then sizes such as d=512 B=8.",
+            help="Preset, spec file, run folder, example, config.json, type of transformers model or "
+            "package.module:factory; then sizes such as d=512 B=8.",
         ),
     ],
     json: Json = False,
@@ -68,6 +69,8 @@ def count(
     unknown = options.get("solve")
     if unknown and len(names) > 1 and names[1] == "for":  # --solve "activations <= 80GB" for d
         unknown, names = f"{unknown} {' '.join(names[1:])}", names[:1]
+    if not names and "model_type" in sizes:  # of transformers
+        names = [str(sizes.pop("model_type"))]
     if len(names) != 1:
         raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
     model, quantities, form = names[0], _split_list(options.get("only")) or None, options["form"]

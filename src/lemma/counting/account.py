@@ -206,6 +206,11 @@ class Quantity:
         if self.domain.multiples:
             steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.domain.multiples.items())
             notes.append(f"this formula holds where {steps}")
+        bounds = [f"{name} ≥ {size:,}" for name, size in self.domain.at_least.items()]
+        bounds += [f"{name} ≤ {size:,}" for name, size in self.domain.at_most.items()]
+        bounds += [f"{low} ≤ {high}" for low, high in self.domain.ordered.items()]
+        if bounds:
+            notes.append(f"this formula holds where {', '.join(bounds)}")
         for name, rule in self.rules.items():
             notes.append(f"{name} = {rule.write(style='unicode')} = {self.derived[name]:,}")
         without_rule = {name: size for name, size in self.derived.items() if name not in self.rules}
@@ -274,6 +279,9 @@ class Quantity:
             "remarks": list(self.remarks),
             "only_at": dict(self.domain.only_at),
             "multiples": dict(self.domain.multiples),
+            "at_least": dict(self.domain.at_least),
+            "at_most": dict(self.domain.at_most),
+            "ordered": dict(self.domain.ordered),
             "named": dict(self.derived),
             "rules": {name: rule.write() for name, rule in self.rules.items()},
         }

@@ -33,6 +33,7 @@ from lemma.counting.fit import (
     path_pattern,
     total_size,
 )
+from lemma.counting.layer_kinds import merge_kinds
 from lemma.counting.measure import (
     DEFAULT_LIMITS,
     MAX_QUICK_RUN,
@@ -54,6 +55,8 @@ from lemma.spec.recipe import Method
 QUANTITIES = tuple(QUANTITY_KINDS)
 STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
+LENGTH_NAMES = ("w", "C")  # windows and chunks, which are compared with the length of the input
+FAR_LENGTHS = (33, 65, 129, 257)  # of inputs, one above lengths of chunks
 STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYWHERE = Domain()
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
@@ -385,7 +388,9 @@ class SubjectCounter:
         def fit() -> FitResult:
             try:
                 with single_thread():
-                    return fit_groups(measurement.read, self.reader.probe_sizes(measurement.needs_run, domain))
+                    choices, kinds = self.reader.probe_sizes(measurement.needs_run, domain), self.reader.kinds
+                    found = fit_groups(measurement.read, choices, kinds if kinds.containers else None)
+                    return replace(found, domain=found.domain.intersect(self._find_longest(measurement, found, domain)))
             except TimeLimitError:  # not to be cached
                 raise
             except CountingError as error:
@@ -396,6 +401,39 @@ class SubjectCounter:
         except TimeLimitError as error:
             formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
         return replace(self._compare(measurement, key, formulas), domain=domain)
+
+    def _find_longest(self, measurement: Measurement, fit: FitResult, domain: Domain) -> Domain:
+        """Return up to which length of the inputs formulas hold: some modules have windows, or chunks of tokens."""
+        if not self.subject.probes_work or not measurement.needs_run:
+            return EVERYWHERE
+        probe_sizes = next(self.reader.probe_sizes(True, domain))
+        lowest, requested = {name: values[0] for name, values in probe_sizes.items()}, self.subject.sizes(True)
+
+        def holds(changes: Sizes) -> bool:
+            sizes = {**lowest, **changes}
+            rows = assign_to_groups(fit.groups, measurement.read(sizes))
+            return all(fit.evaluate(group, sizes) == total_size(rows.get(group, ())) for group in fit.fits)
+
+        ordered: dict[str, str] = {}
+        at_most: dict[str, int] = {}
+        with suppress(CountingError):
+            for name in {*LENGTH_NAMES} & {*lowest}:
+                is_below = requested[name] <= requested[TIME]
+                other_order = {name: lowest[TIME], TIME: lowest[name]} if is_below else {TIME: lowest[name] + 3}
+                if not holds(other_order):
+                    ordered |= {name: TIME} if is_below else {TIME: name}
+        for name in {TIME, SOURCE} & {*lowest} - ordered.keys():
+            low = max(probe_sizes[name])
+            with suppress(CountingError):
+                for high in FAR_LENGTHS:
+                    if not holds({name: high}):
+                        while high - low > 1:
+                            middle = (low + high) // 2
+                            low, high = (middle, high) if holds({name: middle}) else (low, middle)
+                        at_most |= {name: low} if low >= requested[name] else {}
+                        break
+                    low = high
+        return Domain(at_most=at_most, ordered=ordered)
 
     def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:
         """Fit the parts whose formulas in `attempt` fail again, with rounded or bounded sizes; return new attempts.
@@ -461,7 +499,7 @@ class SubjectCounter:
             except CountingError:
                 return False
             return any(
-                group in fit.fits and fit.fits[group].total.at(sizes) != total_size(rows.get(group, ()))
+                group in fit.fits and fit.evaluate(group, sizes) != total_size(rows.get(group, ()))
                 for group in attempt.missed
             )
 
@@ -484,11 +522,11 @@ class SubjectCounter:
         measured: dict[str, int] = {}
         probe_sizes = self.subject.probe_sizes.items()
         only_at = {letter: values[0] for letter, values in probe_sizes if len(values) == 1 and letter in sizes}
-        multiples, derived, rules = {}, dict[str, int](), {}
+        domain = Domain(only_at, self.subject.multiples)
+        derived, rules = dict[str, int](), {}
         for measurement, attempt in fitted:
             fit = attempt.fit
-            only_at |= attempt.domain.only_at
-            multiples |= attempt.domain.multiples
+            domain = domain.intersect(attempt.domain).intersect(fit.domain)
             derived |= self._derived_values(fit, sizes)
             rules |= fit.derived
             holding = {group: group_fit for group, group_fit in fit.fits.items() if group not in attempt.missed}
@@ -501,6 +539,10 @@ class SubjectCounter:
                     refused[path] = f"no polynomial of {', '.join(sizes)} as far as the sizes asked for"
                 elif group not in fit.failures:
                     refused[path] = "no formula, since it is there at the sizes asked for only"
+        parts = merge_kinds(parts)
+        used = frozenset[str]().union(*(part.repeats.symbols | part.each.symbols for part in parts))
+        derived = {letter: size for letter, size in derived.items() if letter in used}
+        rules = {letter: rule for letter, rule in rules.items() if letter in used}
         _, unit, convention = QUANTITY_KINDS[name]
         if unit == "FLOPs":
             parts = [part for part in parts if part.each]
@@ -519,7 +561,7 @@ class SubjectCounter:
             "; ".join(notes),
             refused,
             measured,
-            Domain(only_at if parts else {}, multiples),
+            domain if parts else EVERYWHERE,
             {self._letters[derived_name]: size for derived_name, size in derived.items()},
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
             tuple(self._collect_notes(name)),
@@ -547,13 +589,14 @@ class SubjectCounter:
         if name not in ("flops", "backward", "activations"):
             return
 
-        def read() -> Readings:
+        def read(sizes: Sizes, *devices: str) -> Readings:
             with suppress(CountingError), reference_kernels():
-                return dict(self.reader.run(measure.find_uncounted, self.reader.small_sizes(), ("cpu", "meta")))
+                return dict(self.reader.run(measure.find_uncounted, sizes, devices))
             return {}
 
         paths: dict[str, dict[str, None]] = {}
-        for key, (forward, backward) in self.cache.get_or_compute("uncounted", read).items():
+        small = self.cache.get_or_compute("uncounted", lambda: read(self.reader.small_sizes(), "cpu", "meta"))
+        for key, (forward, backward, _) in small.items():
             operator, _, path = key.partition(" ")
             reads_data = operator == measure.READS_DATA
             counts = forward if name == "flops" else backward if name == "backward" else 0
@@ -567,7 +610,13 @@ class SubjectCounter:
                     "how often a loop runs, or which branch, may depend on them"
                 )
             else:
-                yield f"not counted: {operator} in {where}, for which there is no rule"
+                sizes = self.subject.sizes(True)
+                key = f"uncounted at {format_sizes(sizes)}"
+                rows = self.cache.get_or_compute(key, lambda sizes=sizes: read(sizes, "meta", "cpu"))
+                calls = [row for name, row in rows.items() if name.startswith(f"{operator} ")]
+                times, numbers = sum(row[0] for row in calls), sum(row[2] for row in calls)
+                size = f" (called {times:,} × forward, {numbers:,} numbers)" if calls else ""
+                yield f"not counted: {operator} in {where}, for which there is no rule{size}"
 
 
 def _best_attempt(attempts: Sequence[Attempt]) -> Attempt:
@@ -631,6 +680,7 @@ def _fit_to_json(result: FitResult) -> dict[str, Any]:
         ],
         "failures": [[group.pattern, group.subset, reason] for group, reason in result.failures.items()],
         "derived": [[size.kind, terms(size.operands), size.factor, size.dimension] for size in result.derived.values()],
+        "domain": list(vars(result.domain).values()),
     }
 
 
@@ -645,4 +695,4 @@ def _fit_from_json(fields: dict[str, Any]) -> FitResult:
         DerivedSize(kind, tuple(map(Polynomial.from_json, operands)), factor, dimension)
         for kind, operands, factor, dimension in fields["derived"]
     ]
-    return FitResult(fits, failures, {size.name: size for size in derived})
+    return FitResult(fits, failures, {size.name: size for size in derived}, Domain(*fields["domain"]))

@@ -14,7 +14,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import chain, combinations, islice, product
 from math import ceil, floor, gcd
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -36,11 +36,13 @@ from lemma.counting.fit import (
     sample_sizes,
     total_size,
 )
-from lemma.counting.measure import ModuleReader
 from lemma.counting.polynomial import ONE, ZERO, Monomial, Polynomial, as_polynomial, sum_polynomials, symbol
 from lemma.counting.subject import format_sizes
 from lemma.counting.writing import Style, write_formula
 from lemma.errors import CountingError
+
+if TYPE_CHECKING:
+    from lemma.counting.measure import ModuleReader
 
 MAX_PERIOD = 8
 MAX_UNKNOWNS = 160  # coefficients of one fit
@@ -388,7 +390,7 @@ DimensionRule = tuple[DerivedSize, Polynomial]  # a derived size, and what is ad
 class DerivedSizeFinder:
     """Finds sizes of one subject's modules that no polynomial of the symbols gives, and fits formulas with them."""
 
-    def __init__(self, reader: ModuleReader) -> None:
+    def __init__(self, reader: "ModuleReader") -> None:
         self.reader, self.subject = reader, reader.subject
         self._rules: dict[str, DimensionRule] | None = None
         self._dimension_fit = FitResult({}, {})
@@ -414,7 +416,7 @@ class DerivedSizeFinder:
         rules = self._dimension_rules()
         remaining = list(missed)
         fits = {group: group_fit for group, group_fit in fit.fits.items() if group not in remaining}
-        derived: dict[str, DerivedSize] = {}
+        derived = dict(fit.derived)
 
         def keep(group: PathGroup, group_fit: GroupFit, candidates: Iterable[DerivedSize]) -> None:
             fits[group] = group_fit
@@ -455,7 +457,7 @@ class DerivedSizeFinder:
         failures = {group: reason for group, reason in fit.failures.items() if group not in fits}
         for group in remaining:
             failures.setdefault(group, "no polynomial as far as the sizes asked for")
-        return FitResult(fits, failures, derived)
+        return FitResult(fits, failures, derived, fit.domain)
 
     def _read_dimensions(self, sizes: Sizes) -> Readings:
         """Return each dimension of each parameter, and the number of parameters of each path pattern."""
@@ -672,7 +674,7 @@ class BendFinder:
                 while high - low > 1:
                     middle = (low + high) // 2
                     sizes = {**lowest, name: middle}
-                    if group_fit.total.at(sizes) == self.amounts(sizes).get(group):
+                    if self.fit.evaluate(group, sizes) == self.amounts(sizes).get(group):
                         low = middle
                     else:
                         high = middle

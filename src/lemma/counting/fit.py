@@ -19,6 +19,7 @@ from lemma.errors import CountingError
 
 if TYPE_CHECKING:
     from lemma.counting.derived import DerivedSize
+    from lemma.counting.layer_kinds import LayerKinds
 
 Sizes = Mapping[str, int]  # the value of each symbol
 ProbeSizes = dict[str, list[int]]  # the values at which each symbol is probed, the smallest first
@@ -38,11 +39,22 @@ class Domain:
 
     only_at: Sizes = field(default_factory=dict)  # sizes that have one value only, such as a batch of one
     multiples: Sizes = field(default_factory=dict)  # numbers that sizes must be multiples of
+    at_least: Sizes = field(default_factory=dict)  # the smallest values of sizes
+    at_most: Sizes = field(default_factory=dict)  # the largest values of sizes
+    ordered: Mapping[str, str] = field(default_factory=dict)  # sizes that are at most another one
 
     def contains(self, sizes: Sizes) -> bool:
         """Return whether formulas hold at `sizes`."""
         is_elsewhere = any(sizes.get(name) != size for name, size in self.only_at.items())
-        return not is_elsewhere and not any(sizes.get(name, 0) % step for name, step in self.multiples.items())
+        is_below = any(sizes.get(name, size) < size for name, size in self.at_least.items())
+        is_above = any(sizes.get(name, size) > size for name, size in self.at_most.items())
+        is_between = any(sizes.get(name, 0) % step for name, step in self.multiples.items())
+        is_disordered = any(sizes.get(low, 0) > sizes.get(high, 0) for low, high in self.ordered.items())
+        return not (is_elsewhere or is_below or is_above or is_between or is_disordered)
+
+    def intersect(self, other: "Domain") -> "Domain":
+        """Return the sizes that are in both domains."""
+        return Domain(*({**a, **b} for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def restrict(self, probe_sizes: ProbeSizes) -> ProbeSizes:
         """Return probe sizes at which formulas of this domain hold: multiples, and a single value for fixed sizes."""
@@ -68,6 +80,11 @@ class PathGroup:
             return self.pattern
         stars = iter(self.subset.split(","))
         return re.sub(r"\*", lambda star: next(stars, "*"), self.pattern)
+
+    @property
+    def excludes_one(self) -> bool:
+        """Return whether all but the first or the last member belong to the group."""
+        return self.subset in ("1…", "…-2")
 
     def matches(self, path: str) -> bool:
         """Return whether a path follows the pattern of this group, regardless of its subset."""
@@ -109,11 +126,17 @@ class FitResult:
     fits: dict[PathGroup, GroupFit]  # the groups that follow polynomials
     failures: dict[PathGroup, str]  # the groups that follow none, with the reason
     derived: "dict[str, DerivedSize]" = field(default_factory=dict)  # sizes that are no symbols, by name
+    domain: Domain = field(default_factory=Domain)  # of the numbers of layers
 
     @property
     def groups(self) -> list[PathGroup]:
         """Return all groups of paths: those with a formula, then those without."""
         return [*self.fits, *self.failures]
+
+    def evaluate(self, group: PathGroup, sizes: Sizes) -> Fraction:
+        """Return the amount of a group that has a formula; its derived sizes need a rule."""
+        derived = {name: size.at(sizes) for name, size in self.derived.items() if size.kind != "dimension"}
+        return self.fits[group].total.at({**sizes, **derived})
 
 
 Column = tuple[PathGroup, int]  # a group and the index of a column of its reading; -1 is the number of members
@@ -125,10 +148,10 @@ def total_size(rows: Iterable[Amounts]) -> int:
     return sum(prod(row) for row in rows)
 
 
-def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
+def fit_groups(read: Read, choices: Iterable[ProbeSizes], kinds: "LayerKinds | None" = None) -> FitResult:
     """Fit polynomials of the symbols to the readings of a module, a formula for all paths such as `layers.*.weight`.
 
-    The first of `choices` that work are used as probe sizes.
+    The first of `choices` that work are used as probe sizes. The number of layers of one of `kinds` is not fitted.
 
     Raises:
         CountingError: nothing can be read at any of the sizes.
@@ -144,13 +167,13 @@ def fit_groups(read: Read, choices: Iterable[ProbeSizes]) -> FitResult:
     failure = CountingError("it works at no small sizes that were tried; state some as factory.probe_sizes")
     for probe_sizes in islice(choices, MAX_PROBE_CHOICES):
         try:
-            return _fit_groups_at(read_once, probe_sizes)
+            return _fit_groups_at(read_once, probe_sizes, kinds)
         except CountingError as error:
             failure = error
     raise failure
 
 
-def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
+def _fit_groups_at(read: Read, probe_sizes: ProbeSizes, kinds: "LayerKinds | None") -> FitResult:
     """Fit and prove the formulas of all groups of what `read` returns, at these probe sizes.
 
     A pattern whose members differ is grouped in the next possible way.
@@ -166,7 +189,7 @@ def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
             if groups is None:
                 raise GroupingError(pattern)
             for group, (count, row) in groups.items():
-                columns[group, REPEATS] = count
+                columns[group, REPEATS] = count if kinds is None else kinds.per_layer(group, count, sizes)
                 columns |= {(group, index): amount for index, amount in enumerate(row)}
         return columns
 
@@ -180,11 +203,17 @@ def _fit_groups_at(read: Read, probe_sizes: ProbeSizes) -> FitResult:
     by_group: dict[PathGroup, dict[int, Polynomial]] = {}
     for (group, index), polynomial in fitted.items():
         by_group.setdefault(group, {})[index] = polynomial
-    fits = {
-        group: GroupFit(columns.pop(REPEATS, ONE), tuple(columns[index] for index in sorted(columns)))
-        for group, columns in by_group.items()
-    }
-    return FitResult(fits, failures)
+    fits: dict[PathGroup, GroupFit] = {}
+    for group, columns in by_group.items():
+        repeats = columns.pop(REPEATS, ONE)
+        repeats = repeats if kinds is None else kinds.of_all_layers(group, repeats)
+        fits[group] = GroupFit(repeats, tuple(columns[index] for index in sorted(columns)))
+    if kinds is None:
+        return FitResult(fits, failures)
+    used = frozenset[str]().union(*(fit.repeats.symbols for fit in fits.values()))
+    return FitResult(
+        fits, failures, {name: kinds.derived[name] for name in kinds.derived if name in used}, kinds.domain
+    )
 
 
 def fit_columns(

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from itertools import chain, islice, takewhile
 from math import inf
 from time import process_time
@@ -24,6 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lemma.counting.fit import Amounts, Domain, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
+from lemma.counting.layer_kinds import LayerKinds, find_layer_kinds
 from lemma.counting.subject import Inputs, Subject, format_sizes
 from lemma.errors import CountingError, InputError
 from lemma.layers.recording import AttentionListener, AttentionRecord
@@ -66,6 +67,15 @@ class ModuleReader:
         self._weight_bytes: dict[tuple[int, ...], int] = {}
         self._shapes: dict[tuple[int, ...], dict[bool | None, Readings]] = {}
 
+    @cached_property
+    def kinds(self) -> LayerKinds:
+        """Return the lists of the subject's modules with layers of several kinds."""
+        subject = self.subject
+        hints, symbols = subject.probe_sizes, subject.sizes(False)
+        choices = choose_probe_sizes(symbols, subject.can_build, hints) if symbols.keys() - hints.keys() else [hints]
+        base = next(iter(choices), None)
+        return find_layer_kinds(subject, {name: base[name][0] for name in symbols}) if base else LayerKinds()
+
     @contextmanager
     def time_limit(self, seconds: float) -> Iterator[None]:
         """Limit the processor time of readings inside to `seconds`, in place of the outer limit.
@@ -98,7 +108,7 @@ class ModuleReader:
                 random_init = measure is active_sizes  # zeros would leave experts without a gradient
                 with MetaGroupedMM() if device == "meta" else nullcontext():
                     module = self.subject.build(sizes, device, random_init)
-                    return measure(module, self.subject.build_inputs(sizes, device))
+                    return self.kinds.rename_all(measure(module, self.subject.build_inputs(sizes, device)), sizes)
             except TooLargeToRunError as error:
                 failure = error
             except CountingError:
@@ -120,7 +130,8 @@ class ModuleReader:
         key = tuple(sizes[name] for name in self.subject.symbols)
         if key not in self._shapes:
             module = self.build(sizes)
-            self._shapes[key] = {choice: parameter_shapes(module, choice) for choice in (True, False, None)}
+            shapes = {choice: parameter_shapes(module, choice) for choice in (True, False, None)}
+            self._shapes[key] = {choice: self.kinds.rename_all(rows, sizes) for choice, rows in shapes.items()}
         return self._shapes[key][trainable]
 
     def weight_bytes(self, sizes: Sizes) -> int:
@@ -145,8 +156,11 @@ class ModuleReader:
         late.
         """
         symbols = self.subject.sizes(with_inputs)
-        choices = choose_probe_sizes(symbols, partial(self._works_at, with_inputs), self.subject.probe_sizes)
-        if not with_inputs and self.subject.make_inputs:
+        hints = {**self.subject.probe_sizes, **self.kinds.depths}
+        choices = choose_probe_sizes(symbols, partial(self.works_at, with_inputs), hints)
+        if self.subject.probes_work:
+            choices = [{name: list(hints[name]) for name in symbols}]
+        elif not with_inputs and self.subject.make_inputs:
             choices = chain(self._first_sizes_that_run(), choices)
         has_any = False
         for sizes in choices:
@@ -163,7 +177,7 @@ class ModuleReader:
             probe_sizes = None
         return sample_sizes(probe_sizes, 4)[-1] if probe_sizes else self.subject.sizes(True)
 
-    def _works_at(self, with_inputs: bool, sizes: Sizes) -> bool:
+    def works_at(self, with_inputs: bool, sizes: Sizes) -> bool:
         """Return whether the module can be built at these sizes and, if `with_inputs`, run."""
         key = (with_inputs, *sizes.values())
         if key not in self._works:
@@ -345,6 +359,7 @@ EXTRA_FLOP_RULES: dict[str, Callable[..., int]] = {
     "conv_tbc": lambda rows, kernel, *_, out_val, **__: 2 * out_val.numel() * kernel.shape[0] * kernel.shape[1],
     "_addmm_activation": lambda added, left, right, *_, **__: 2 * left.numel() * right.shape[-1],
     "_int_mm": lambda left, right, **_: 2 * left.numel() * right.shape[-1],
+    "linalg_solve_triangular": lambda matrix, right, **_: right.numel() * matrix.shape[-1],
     "_weight_int8pack_mm": lambda left, right, *_, **__: 2 * left.numel() * right.shape[0],
     "_grouped_mm": grouped_mm_flops,  # tokens with their own experts
     "grouped_mm_fallback": grouped_mm_flops,
@@ -395,11 +410,12 @@ def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
     """Count events in a forward and backward pass that FLOPs do not show.
 
     Keys are an operator without a rule, or `READS_DATA` for numbers that Python reads and a branch may depend on; then
-    a space and the module path. A reading is the number of events (forward, backward).
+    a space and the module path. A reading is the number of events forward and backward, then that of the numbers that
+    the operator gives.
     """
-    uncounted = _run_counter(module, inputs).uncounted
-    names = dict.fromkeys((name, path) for path, _, name in uncounted)
-    return {f"{name} {path}": (uncounted[path, 0, name], uncounted[path, 1, name]) for name, path in names}
+    counter = _run_counter(module, inputs)
+    names, events = dict.fromkeys((name, path) for path, _, name in counter.uncounted), counter.uncounted
+    return {f"{n} {path}": tuple(events[path, key, n] for key in (0, 1, "elements")) for n, path in names}
 
 
 def _collect_work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
@@ -429,7 +445,7 @@ class FlopCounter(TorchDispatchMode):
         super().__init__()
         self.tracker, self.phase = tracker, 0
         self.work: Counter[tuple[str, int, int]] = Counter()
-        self.uncounted: Counter[tuple[str, int, str]] = Counter()
+        self.uncounted: Counter[tuple[str, int | str, str]] = Counter()
         self._undecomposable: set[Any] = {torch.ops.prim.device.default}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -458,6 +474,8 @@ class FlopCounter(TorchDispatchMode):
             self.uncounted[path, self.phase, READS_DATA] += 1
         elif lacks_flop_rule(func):
             self.uncounted[path, self.phase, str(func._overloadpacket)] += 1
+            numbers = sum(tensor.numel() for tensor in iter_tensors(out))
+            self.uncounted[path, "elements", str(func._overloadpacket)] += numbers
         return out
 
 

@@ -2,6 +2,7 @@
 
 import inspect
 import math
+import re
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +25,18 @@ from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
 from lemma.counting.fit import DIVISORS, LAYER_COUNTS, Sizes, fit_polynomials
 from lemma.counting.polynomial import Polynomial
-from lemma.errors import CountingError, InputError, SpecError, describe_unknown
+from lemma.errors import CountingError, InputError, RunError, SpecError, describe_unknown
+from lemma.files import read_json
+from lemma.hub.architectures import spec_from_config
+from lemma.hub.pretrained import CONFIG
 from lemma.models.build import SkipInitialization, build
 from lemma.models.classifier import TreeModel
 from lemma.models.dual_encoder import CrossAttentionModel
 from lemma.models.transformer import EncoderModel
-from lemma.runs.folder import RunFolder, is_run
+from lemma.runs.folder import SPEC, RunFolder, is_run
 from lemma.runs.load import always_trainable
 from lemma.spec.base import assign_settings, exists
-from lemma.spec.choose import Choice, choose, preset_names, uses_plugins
+from lemma.spec.choose import Choice, preset_names, resolve_choice, uses_plugins
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 from lemma.spec.settings import MODEL_SYNONYMS
@@ -62,6 +67,8 @@ class Subject:
     input_sizes: Sizes = field(default_factory=dict)  # that only the inputs depend on
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # of symbols that the person has not set
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of symbols that cannot have all values
+    probes_work: bool = False  # whether it is known that the module works at all of them
+    multiples: Sizes = field(default_factory=dict)  # what sizes must be multiples of for formulas to hold
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
     builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
@@ -190,15 +197,30 @@ class Factory:
     make: Callable[..., nn.Module]
 
 
-Model = str | Path | ModelSpec | Choice | Factory | Callable[..., nn.Module]
+@dataclass(frozen=True)
+class HubConfig:
+    """The configuration of a model on the Hugging Face hub, read from the network or the cache."""
+
+    name: str
+    config: Mapping[str, Any]
+
+
+Model = str | Path | ModelSpec | Choice | Factory | HubConfig | Callable[..., nn.Module]
 
 
 def import_model(model: Any) -> Any:
-    """Import the factory that a string `package.module:factory` names; return any other model unchanged.
+    """Import the factory `package.module:factory`, or read the configuration `owner/name` of the hub.
+
+    Any other model is returned unchanged.
 
     Importing a module runs its code, so only a person may name one: call this with what was typed on the command line
     or passed in Python, never with text from a file. `resolve_subject`, whose text may be from a file, never imports.
     """
+    is_name = isinstance(model, str) and not exists(Path(model))
+    if is_name and re.fullmatch(r"[\w.-]+/[\w.-]+", model) and find_spec("transformers"):
+        from lemma.counting.transformers_models import read_hub_config
+
+        return HubConfig(model, config) if (config := read_hub_config(model)) else model
     if not isinstance(model, str) or ":" not in model:
         return model
     module, _, attributes = model.partition(":")
@@ -234,6 +256,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         return factory_subject(model, settings)
     if isinstance(model, Factory):
         return factory_subject(model.make, settings, model.name)
+    if isinstance(model, HubConfig):
+        return _config_subject(model.config, settings, model.name)
     if isinstance(model, str) and ":" in model:
         raise SpecError(
             f"model = '{model}' names Python code to import, which a file must not do: it could run any command. "
@@ -250,6 +274,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity)
     is_file = isinstance(model, Path) or (isinstance(model, str) and exists(Path(model)))
     is_preset = not is_file and isinstance(model, str) and model in preset_names()
+    if isinstance(model, (str, Path)) and not is_preset and (config := _foreign_config(model)) is not None:
+        return _config_subject(config, settings, str(model))
     if isinstance(model, (str, Path)) and not is_preset and is_run(Path(model)):  # also a pretrained model by name
         return _run_subject(RunFolder.open(Path(model)), settings)
     if isinstance(model, str) and not is_file and not is_preset:
@@ -258,6 +284,41 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
             + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."
         )
     return spec_subject(model, settings)
+
+
+def _foreign_config(model: str | Path) -> dict[str, Any] | None:
+    """Return the configuration that a model type, file, folder or name on the hub stands for; None for other models.
+
+    Only transformers builds it; of a configuration that Lemma's own models express, the result is None.
+    """
+    path = Path(model)
+    if exists(path):
+        path = path / CONFIG if path.is_dir() else path
+        if path.suffix != ".json" or not exists(path) or exists(path.parent / SPEC):
+            return None
+        config = read_json(path)
+        try:
+            spec_from_config(config)
+            return None
+        except RunError as error:
+            if find_spec("transformers") is None:
+                raise RunError(f"{error} With the transformers library, any of its models is counted.") from None
+            return config
+    if isinstance(model, str) and re.fullmatch(r"[\w.-]+", model) and find_spec("transformers"):
+        from lemma.counting.transformers_models import model_types
+
+        return {"model_type": model} if model in model_types() else None
+    return None
+
+
+def _config_subject(config: Mapping[str, Any], settings: dict[str, Any], name: str) -> Subject:
+    """Return the family of models of a transformers configuration; an own architecture stays a spec."""
+    from lemma.counting.transformers_models import config_subject  # slow to import
+
+    with suppress(RunError):
+        if "model_type" in config and len(config) > 1:
+            return spec_subject(spec_from_config(config), settings, name)
+    return config_subject(config, settings, name)
 
 
 def _run_subject(folder: RunFolder, settings: dict[str, Any]) -> Subject:
@@ -332,7 +393,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
 
     `name` is for titles.
     """
-    base = choose(model).model
+    base = resolve_choice(model).model
     input_sizes: dict[str, Any] = {BATCH: settings.pop(BATCH, 1)}
     if isinstance(base, specs.Graph):
         input_sizes[NODES] = settings.pop(NODES, DEFAULT_LENGTH)

@@ -178,7 +178,7 @@ def choose(
     >>> choose("lstm", {"D": 64, "steps": 10}).model.hidden
     64
     """
-    base, settings = _resolve_model(model), dict(settings or {})
+    base, settings = resolve_choice(model), dict(settings or {})
     reference_recipe = base.reference_recipe or base.recipe
     base = base.as_classifier() if classify else base
     if isinstance(model, Choice) and not settings:
@@ -254,7 +254,7 @@ def _choose_tokenizer(default: TrainedTokenizer, settings: dict[str, Any]) -> Tr
     return read_tokenizer(requested, "tokenizer", default.kind)
 
 
-def _resolve_model(model: str | Path | ModelSpec | Choice) -> Choice:
+def resolve_choice(model: str | Path | ModelSpec | Choice) -> Choice:
     """Convert a preset name, the path of a spec file, or a spec to a choice; return a choice as it is."""
     if isinstance(model, Choice):
         return model

@@ -71,8 +71,8 @@ def test_evaluation_at_other_sizes_rereads_the_module(account: Any, changed: dic
 
 
 def test_evaluation_outside_the_domain_warns(account: Any) -> None:
-    with pytest.warns(UserWarning, match=r"L = 9.*read off the module; the formula.*L = 4"):
-        account.quantities["parameters"].at({**SIZES, "L": 9})
+    with pytest.warns(UserWarning, match=r"d_ff = 300.*read off the module; the formula.*d_ff = 64"):
+        account.quantities["parameters"].at({**SIZES, "d_ff": 300})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert account.quantities["parameters"].at({"d": 40}) == sum(p.numel() for p in patterned(d=40).parameters())
