@@ -14,7 +14,9 @@ from lemma.spec.models import PLUGIN_FAMILIES
 from lemma.spec.positions import PLUGIN_POSITIONS
 from lemma.spec.recipe import PLUGIN_OBJECTIVES
 
-if "PYTEST_XDIST_WORKER" not in os.environ and not any("gpu" in argument for argument in sys.argv):
+if "PYTEST_XDIST_WORKER" not in os.environ and not any(
+    "gpu" in argument and argument[0] != "-" for argument in sys.argv
+):
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # only tests/gpu, called by its path, uses a GPU
 torch.set_num_threads(1)  # threads do not speed up the small models of the tests
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # also in processes started by tests

@@ -141,7 +141,7 @@ class SlotCache:
             cache.movedim(-2, 1)[self.rows, self.lengths] = token.squeeze(-2)
         return self.tensors
 
-    def position_bias(
+    def biased_mask(
         self, biases: nn.Module, mask: Float[Tensor, "batch 1 1 capacity"]
     ) -> Float[Tensor, "batch heads 1 capacity"]:
         """Return the mask (0 or −∞) plus the position bias of each sequence's next token.
