@@ -41,7 +41,6 @@ from lemma.counting.measure import (
     ModuleReader,
     TimeLimitError,
     TooLargeToRunError,
-    reference_kernels,
     single_thread,
 )
 from lemma.counting.polynomial import ONE, Polynomial, symbol
@@ -85,6 +84,7 @@ DEFAULT_CONVENTIONS = Conventions()
 
 
 @unchanged_random_state()
+@single_thread()
 def count(
     subject: Subject,
     quantities: Collection[str] = QUANTITIES,
@@ -107,7 +107,7 @@ def count(
     need_run = [name for name in names if name not in STATIC_QUANTITIES]
     if need_run:
         try:
-            counter.check_run()
+            counter.check_run(with_backward="flops" in names or "backward" in names)
         except CountingError as error:
             failures = dict.fromkeys(need_run, error)
     if len(names) > 1 and "active" in names and not failures and not counter.routes_tokens():
@@ -205,7 +205,6 @@ class SubjectCounter:
         self.subject, self.conventions, self.limits, self.expected = subject, conventions, limits, expected
         self.reader = ModuleReader(subject, limits)
         self.cache = CountCache(subject.identity)
-        self._work: dict[Any, Readings] = {}
         self._letters: dict[str, str] = {}
 
     @cached_property
@@ -232,13 +231,20 @@ class SubjectCounter:
                 total += int(measurement.scale * attempt.missed[EVERYTHING])
         return total
 
-    def check_run(self) -> None:
-        """Run the module once at the requested sizes, so that a module that fails there raises before any fitting."""
-        sizes = self.subject.sizes(True)
+    def check_run(self, with_backward: bool) -> None:
+        """Run the module once at the requested sizes, so that a module that fails there raises before any fitting.
+
+        A run with a backward pass also gives readings that are needed later.
+        """
+        sizes, devices = self.subject.sizes(True), ("meta", "cpu")
 
         def run() -> bool:
+            if with_backward:
+                with suppress(CountingError):
+                    self.reader.run_pass(sizes, devices)
+                    return True
             with suppress(TooLargeToRunError):
-                self.reader.run(measure.run_forward, sizes, ("meta", "cpu"))
+                self.reader.run(measure.run_forward, sizes, devices)
             return True
 
         self.cache.get_or_compute(f"runs at {format_sizes(sizes)}", run)
@@ -275,7 +281,7 @@ class SubjectCounter:
             case "activations":
                 return [Measurement(name, partial(run, measure.saved_bytes, devices=("cpu",)), self._read_activations)]
             case "cache":
-                return [Measurement(name, partial(run, measure.state_bytes, devices=("meta", "cpu")))]
+                return [Measurement(name, self.reader.run_state)]
             case _:
                 read = self.reader.build
                 return [Measurement(name, lambda at: measure.optimizer_bytes(read(at)), needs_run=False)]
@@ -288,15 +294,11 @@ class SubjectCounter:
         """
         is_product = kind == "products"
         is_half = self.conventions.causal == "half"  # else it does not matter which products are causal
-        function = measure.product_flops if is_product else measure.elementwise_flops
 
         def read(sizes: Sizes, devices: Sequence[str] = ("cpu", "meta")) -> Readings:
-            key = (kind, *sizes.items(), *devices)
-            if key not in self._work:  # both passes are read in one run
-                with reference_kernels():
-                    self._work[key] = self.reader.run(function, sizes, devices)
+            readings = self.reader.run_pass(sizes, devices)
             amounts = {}
-            for path, row in self._work[key].items():
+            for path, row in (readings.products if is_product else readings.elementwise).items():
                 columns = row[: len(row) // 2] if name == "flops" else row[len(row) // 2 :]
                 amounts[path] = (columns[0] - columns[1] // 2 if is_product and is_half else columns[0],)
             return amounts
@@ -590,8 +592,8 @@ class SubjectCounter:
             return
 
         def read(sizes: Sizes, *devices: str) -> Readings:
-            with suppress(CountingError), reference_kernels():
-                return dict(self.reader.run(measure.find_uncounted, sizes, devices))
+            with suppress(CountingError):
+                return dict(self.reader.run_pass(sizes, devices).uncounted)
             return {}
 
         paths: dict[str, dict[str, None]] = {}

@@ -16,8 +16,6 @@ from itertools import chain, combinations, islice, product
 from math import ceil, floor, gcd
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
-
 from lemma.counting.fit import (
     LAYER_NAMES,
     FitResult,
@@ -36,6 +34,7 @@ from lemma.counting.fit import (
     sample_sizes,
     total_size,
 )
+from lemma.counting.linear import solve_coefficients
 from lemma.counting.polynomial import ONE, ZERO, Monomial, Polynomial, as_polynomial, sum_polynomials, symbol
 from lemma.counting.subject import format_sizes
 from lemma.counting.writing import Style, write_formula
@@ -293,71 +292,11 @@ def _solve_coefficients(basis: Sequence[Monomial], samples: Sequence[tuple[Sizes
     The system has more equations than unknowns; its free unknowns depend on the order of the monomials, so two orders
     are tried and the shorter polynomial is returned. A sample is sizes and the amount there.
     """
-
-    def residue(monomial: Monomial, sizes: Sizes, prime: int) -> int:
-        value = 1
-        for name, power in monomial:
-            value = value * pow(sizes[name], power, prime) % prime
-        return value
-
-    candidates: list[Polynomial] = []
-    for monomials in (basis, sorted(basis, key=lambda monomial: -len(monomial))):
-        first, second = (
-            solve_modular(
-                [[residue(monomial, sizes, prime) for monomial in monomials] for sizes, _ in samples],
-                [number for _, number in samples],
-                prime,
-            )
-            for prime in PRIMES
-        )
-        if first is None or second is None:
-            break
-        coefficients = {
-            monomials[index]: reconstruct_fraction([first.get(index, 0), second.get(index, 0)])
-            for index in first.keys() | second.keys()
-        }
-        candidates.append(Polynomial(coefficients))
-    shortest = min(candidates, key=lambda polynomial: len(polynomial.terms), default=None)
-    if shortest is None or any(shortest.at(sizes) != number for sizes, number in samples):
-        return None
-    return shortest
-
-
-PRIMES = (2**31 - 1, 2**31 - 19)  # a product of two residues fits into 64 bits
-
-
-def solve_modular(rows: Sequence[Sequence[int]], right: Sequence[int], prime: int) -> dict[int, int] | None:
-    """Solve `rows` · x = `right` modulo a prime, using few of the last unknowns; return those that are not 0."""
-    table = np.array([[*row, number % prime] for row, number in zip(rows, right, strict=True)], dtype=np.int64)
-    pivots: list[int] = []
-    for column in range(table.shape[1] - 1):
-        row = len(pivots)
-        nonzero = np.flatnonzero(table[row:, column])
-        if not len(nonzero):
-            continue
-        table[[row, row + nonzero[0]]] = table[[row + nonzero[0], row]]
-        table[row] = table[row] * pow(int(table[row, column]), -1, prime) % prime
-        factors = table[:, column].copy()
-        factors[row] = 0
-        table = (table - factors[:, None] * table[row] % prime) % prime
-        pivots.append(column)
-        if len(pivots) == len(table):
-            break
-    if table[len(pivots) :, -1].any():
-        return None
-    return {column: int(table[row, -1]) for row, column in enumerate(pivots) if table[row, -1]}
-
-
-def reconstruct_fraction(residues: Sequence[int]) -> Fraction:
-    """Return the fraction with small numerator and denominator that has these residues modulo `PRIMES` (Wang 1981)."""
-    p, q = PRIMES
-    modulus = p * q
-    number = (residues[0] + p * ((residues[1] - residues[0]) * pow(p, -1, q) % q)) % modulus
-    previous, current = (modulus, 0), (number, 1)
-    while current[0] * current[0] * 2 > modulus:
-        quotient = previous[0] // current[0]
-        previous, current = current, (previous[0] - quotient * current[0], previous[1] - quotient * current[1])
-    return Fraction(current[0], current[1]) if current[1] else Fraction(0)
+    points, numbers = [sizes for sizes, _ in samples], [number for _, number in samples]
+    orders = (basis, sorted(basis, key=lambda monomial: -len(monomial)))
+    solutions = [solve_coefficients(monomials, points, [numbers])[0] for monomials in orders]
+    polynomials = [polynomial for polynomial in solutions if polynomial is not None]
+    return min(polynomials, key=lambda polynomial: len(polynomial.terms), default=None)
 
 
 def _sizes_at_breakpoints(derived: Sequence[DerivedSize], probe_sizes: ProbeSizes) -> Iterator[dict[str, int]]:

@@ -6,15 +6,15 @@ of repeated layers (`find_groupings`), interpolate (`fit_polynomials`), compare 
 
 import random
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache
-from itertools import combinations, islice, permutations
+from itertools import chain, combinations, islice, permutations, product
 from math import prod
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials, symbol
+from lemma.counting.linear import IndependentRows, evaluate_monomial, solve_coefficients
+from lemma.counting.polynomial import ONE, ZERO, Monomial, Polynomial, symbol
 from lemma.errors import CountingError
 
 if TYPE_CHECKING:
@@ -368,8 +368,13 @@ def _group_members(
 
 Key = TypeVar("Key", bound=Hashable)
 Sample = Callable[[Sizes], Mapping[Key, int]]
-Index = tuple[int, ...]  # for each symbol the index of one of its probe sizes
+Powers = dict[str, tuple[int, int]]  # the lowest and the highest power of each symbol of a quantity
 MAX_POWER = 5  # the highest power of a symbol that is tried, if it has enough probe sizes
+MAX_MONOMIALS = 160  # of one quantity
+MAX_UNTESTED = 24  # number of monomials up to which it is not tested which powers occur together
+NUM_DRAWS = 300  # random sizes among which those are chosen that determine all coefficients
+NUM_CONTRADICTIONS = 4  # of these draws are always taken
+NUM_SMALLEST = 4  # probe sizes of each symbol from which these are drawn at first
 
 
 class NotPolynomial(Exception):
@@ -383,65 +388,193 @@ class NotPolynomial(Exception):
 def fit_polynomials(sample: Sample[Key], probe_sizes: Mapping[str, Sequence[int]]) -> dict[Key, Polynomial]:
     """Fit a polynomial to every quantity that `sample` returns at given sizes.
 
-    Newton's form: an index ν gives for each symbol s one of its sizes; the term of ν is Π_s Π_{j<ν_s} (s − sizes_s[j]),
-    and its coefficient follows from one sample. A term is computed only if all the terms just below it exist, so that a
-    formula of few terms takes few samples. Each symbol is sampled at two sizes more than its power. The result is a
-    conjecture until `verify_fit` has compared it with samples that were not used.
+    Along each symbol, with the others at their lowest sizes, divided differences show which powers occur. The products
+    of these powers are the monomials that a quantity may have; a power that all of them share is no unknown. Their
+    coefficients solve linear equations, and all quantities share the samples. The result is a conjecture until
+    `verify_fit` has compared it with samples that were not used.
+
+    Raises:
+        NotPolynomial: a quantity follows no polynomial.
 
     >>> area = fit_polynomials(lambda at: {"area": at["a"] * (at["b"] - 1)}, {"a": [2, 3, 4, 5], "b": [2, 3, 4, 5]})
     >>> area["area"] == symbol("a") * (symbol("b") - 1)
     True
     """
-    coefficients: dict[Key, dict[Index, int | Fraction]] = {}
-    sampled: set[Index] = set()
-    supports: set[frozenset[Index]] = set()  # the terms of each quantity; many have the same
+    table = SampleTable(sample, probe_sizes)
+    powers = table.find_powers()
+    fits = table.solve({key: table.list_monomials(key, ranges) for key, ranges in powers.items()})
+    failing = [key for key, polynomial in fits.items() if polynomial is None]
+    if failing:  # where the other sizes are lowest, a factor may vanish, or all terms may share a power by chance
+        ranges = table.widen_powers(powers, failing)
+        fits |= table.solve({key: multiply_powers(ranges[key]) for key in failing})
+    for key, polynomial in fits.items():
+        if polynomial is None:
+            names = ", ".join(probe_sizes)
+            raise NotPolynomial(key, "", f"no polynomial of {names}: each alone fits, but not all together")
+    return {key: polynomial for key, polynomial in fits.items() if polynomial is not None}
 
-    def basis_at(values: Mapping[str, Any]) -> Callable[[Index], Any]:
-        @cache  # the quantities share their terms, and there may be hundreds of them
-        def basis(index: Index) -> Any:
-            return prod(
-                values[name] - node
-                for (name, nodes), power in zip(probe_sizes.items(), index, strict=True)
-                for node in nodes[:power]
-            )
 
-        return basis
+class SampleTable(Generic[Key]):
+    """Samples of many quantities at several sizes, and polynomials through them."""
 
-    def shift(index: Index, axis: int, by: int) -> Index:
-        return (*index[:axis], index[axis] + by, *index[axis + 1 :])
+    def __init__(self, sample: Sample[Key], probe_sizes: Mapping[str, Sequence[int]]) -> None:
+        self.sample, self.probe_sizes = sample, probe_sizes
+        self.lowest = {name: nodes[0] for name, nodes in probe_sizes.items()}
+        self.samples: dict[tuple[int, ...], Mapping[Key, int]] = {}  # by the sizes, in the order of the symbols
 
-    def is_needed(index: Index) -> bool:
-        below = {shift(index, axis, -1) for axis, power in enumerate(index) if power}
-        return any(below <= support for support in supports)
+    def take(self, changes: Sizes) -> Mapping[Key, int]:
+        """Return the sample at the lowest sizes with `changes`."""
+        sizes = {**self.lowest, **changes}
+        key = tuple(sizes.values())
+        if key not in self.samples:
+            self.samples[key] = self.sample(sizes)
+        return self.samples[key]
 
-    axes = [axis for axis, nodes in enumerate(probe_sizes.values()) if len(nodes) > 1]  # with one size it is a constant
-    frontier = [(0,) * len(probe_sizes)]
-    while frontier:
-        for index in frontier:
-            sizes = {name: nodes[power] for (name, nodes), power in zip(probe_sizes.items(), index, strict=True)}
-            numbers, basis = sample(sizes), basis_at(sizes)
-            for key in dict.fromkeys([*coefficients, *numbers]):  # in the order of the module
-                terms = coefficients.setdefault(key, {})
-                residual = numbers.get(key, 0) - sum(number * basis(lower) for lower, number in terms.items())
-                if not residual:
-                    continue
-                for (name, nodes), power in zip(probe_sizes.items(), index, strict=True):
-                    if power > max(0, min(MAX_POWER, len(nodes) - 2)):
-                        raise NotPolynomial(
-                            key, name, f"no polynomial of {name}: it still changes at the power {power}"
-                        )
-                coefficient = Fraction(residual) / basis(index)
-                # whole numbers are faster to compute with
-                terms[index] = coefficient.numerator if coefficient.denominator == 1 else coefficient
-        sampled.update(frontier)
-        supports = {frozenset(terms) for terms in coefficients.values()}
-        above = {shift(index, axis, 1) for index in frontier for axis in axes} - sampled
-        frontier = sorted(filter(is_needed, above))
-    basis = basis_at({name: symbol(name) for name in probe_sizes})
-    return {
-        key: sum_polynomials(as_polynomial(number * basis(index)) for index, number in terms.items())
-        for key, terms in coefficients.items()
-    }
+    def find_powers(self) -> dict[Key, Powers]:
+        """Return for each quantity the powers of each symbol along which it changes, the others at their lowest sizes.
+
+        Each symbol is sampled at two sizes more than its highest power.
+
+        Raises:
+            NotPolynomial: a symbol has too few probe sizes for its power.
+        """
+        powers: dict[Key, Powers] = {key: {} for key in self.take({})}
+        for name, nodes in self.probe_sizes.items():
+            differences: dict[Key, list[int | Fraction]] = {}  # the coefficients of Newton's form
+            for index, node in enumerate(nodes):
+                numbers, is_changing = self.take({name: node}), not index
+                for key in dict.fromkeys([*differences, *numbers]):  # in the order of the module
+                    terms = differences.setdefault(key, [0] * index)
+                    value: int | Fraction = numbers.get(key, 0)
+                    for earlier, term in zip(nodes, terms, strict=False):
+                        difference = value - term
+                        value = Fraction(difference, node - earlier) if difference else 0
+                    terms.append(value)
+                    if value and index > max(0, min(MAX_POWER, len(nodes) - 2)):
+                        reason = f"no polynomial of {name}: it still changes at the power {index}"
+                        raise NotPolynomial(key, name, reason)
+                    is_changing |= bool(value)
+                if not is_changing:
+                    break
+            for key, terms in differences.items():
+                exponents = [power for power, number in enumerate(expand_newton(terms, nodes)) if number]
+                powers.setdefault(key, {})
+                if exponents and exponents[-1]:
+                    powers[key][name] = exponents[0], exponents[-1]
+        return powers
+
+    def widen_powers(self, powers: Mapping[Key, Powers], keys: Sequence[Key]) -> dict[Key, Powers]:
+        """Return the powers of some quantities from 0 up, with symbols along which they change at larger sizes only.
+
+        Such a symbol is multiplied by what vanishes at the lowest sizes, as d is in (h − 1)·d at h = 1.
+        """
+        larger = {name: nodes[min(1, len(nodes) - 1)] for name, nodes in self.probe_sizes.items()}
+        widened = {key: {name: (0, high) for name, (_, high) in powers[key].items()} for key in keys}
+        for name, nodes in self.probe_sizes.items():
+            unchanged = [key for key in keys if name not in powers[key]]
+            if unchanged and len(nodes) > 1:
+                before, after = self.take(larger), self.take({**larger, name: nodes[0]})
+                for key in unchanged:
+                    if before.get(key) != after.get(key):
+                        widened[key][name] = 0, 1
+        return widened
+
+    def list_monomials(self, key: Key, powers: Powers) -> list[Monomial]:
+        """Return the monomials that a quantity may have: products of its powers.
+
+        Where these are many, only those of which each pair of powers occurs together.
+        """
+        number = prod(high - low + 1 for low, high in powers.values())
+        if number <= MAX_UNTESTED:
+            return multiply_powers(powers)
+        exponents: list[dict[str, int]] = [{}]
+        for name, (low, high) in powers.items():
+            pairs = {other: self._find_pairs(key, powers, other, name) for other in exponents[0]}
+            exponents = [
+                {**earlier, name: power}
+                for earlier in exponents
+                for power in range(low, high + 1)
+                if all((earlier[other], power) in pair for other, pair in pairs.items())
+            ]
+            if not 0 < len(exponents) <= 20 * MAX_MONOMIALS:
+                return []
+        return [tuple(sorted((name, power) for name, power in row.items() if power)) for row in exponents]
+
+    def _find_pairs(self, key: Key, powers: Powers, first: str, second: str) -> Collection[tuple[int, int]]:
+        """Return which powers of two symbols occur together in a quantity, the other sizes being the lowest."""
+        (low, high), (lowest, highest) = powers[first], powers[second]
+        pairs = [*product(range(low, high + 1), range(lowest, highest + 1))]
+        if low == high or lowest == highest:
+            return pairs
+        basis: list[Monomial] = [((first, power), (second, other)) for power, other in pairs]
+        grid = product(self.probe_sizes[first][: high - low + 1], self.probe_sizes[second][: highest - lowest + 1])
+        points = [{first: size, second: other} for size, other in grid]
+        (polynomial,) = solve_coefficients(basis, points, [[self.take(point).get(key, 0) for point in points]])
+        terms = [] if polynomial is None else [tuple(dict(monomial).values()) for monomial in polynomial.terms]
+        return [(power, other) for power, other in terms] or pairs
+
+    def solve(self, monomials: Mapping[Key, Sequence[Monomial]]) -> dict[Key, Polynomial | None]:
+        """Return a polynomial with these monomials through all samples for each quantity, None where there is none.
+
+        Samples are taken at random probe sizes until they determine all coefficients; the first few are always taken,
+        so that coefficients of wrong monomials contradict them.
+        """
+        keys: dict[tuple[Monomial, ...], list[Key]] = {}
+        for key, candidates in monomials.items():
+            if 0 < len(candidates) <= MAX_MONOMIALS:
+                keys.setdefault(tuple(candidates), []).append(key)
+        rows = {basis: IndependentRows(len(basis)) for basis in keys}
+        draws = self._draw_sizes()
+        for sizes in islice(draws, NUM_CONTRADICTIONS):
+            self.take(sizes)
+        for sizes in chain(self._list_sizes(), draws):
+            incomplete = [basis for basis in keys if not rows[basis].is_complete]
+            if not incomplete:
+                break
+            helped = [
+                basis
+                for basis in incomplete
+                if rows[basis].add([evaluate_monomial(monomial, sizes) for monomial in basis])
+            ]
+            if helped:
+                self.take(sizes)
+        fits: dict[Key, Polynomial | None] = dict.fromkeys(monomials)
+        samples = self._list_sizes()
+        for basis, same_basis in keys.items():
+            if rows[basis].is_complete:
+                amounts = [[row.get(key, 0) for row in self.samples.values()] for key in same_basis]
+                fits |= zip(same_basis, solve_coefficients(basis, samples, amounts), strict=True)
+        return fits
+
+    def _list_sizes(self) -> list[dict[str, int]]:
+        """Return the sizes of all samples taken so far."""
+        return [dict(zip(self.probe_sizes, sizes, strict=True)) for sizes in self.samples]
+
+    def _draw_sizes(self) -> Iterator[dict[str, int]]:
+        """Yield random probe sizes, small ones first, the same for all quantities so that they share readings."""
+        rng = random.Random(len(self.probe_sizes))
+        for number in (NUM_SMALLEST, None):
+            for _ in range(NUM_DRAWS):
+                yield {name: rng.choice(nodes[:number]) for name, nodes in self.probe_sizes.items()}
+
+
+def expand_newton(terms: Sequence[int | Fraction], nodes: Sequence[int]) -> list[int | Fraction]:
+    """Return the coefficients by power of a polynomial in Newton's form: Σ terms[j] · Π_{i<j} (x − nodes[i])."""
+    coefficients: list[int | Fraction] = []
+    for term, node in zip(reversed(terms), reversed(nodes[: len(terms)]), strict=True):  # Horner's scheme
+        shifted = [0, *coefficients]
+        scaled = [-node * number for number in coefficients] + [0]
+        coefficients = [a + b for a, b in zip(shifted, scaled, strict=True)]
+        coefficients[0] += term
+    return coefficients
+
+
+def multiply_powers(powers: Powers) -> list[Monomial]:
+    """Return all products of powers, one of each symbol, from the lowest to the highest; none if they are too many."""
+    ranges = [[(name, power) for power in range(low, high + 1)] for name, (low, high) in powers.items()]
+    if prod(map(len, ranges)) > 20 * MAX_MONOMIALS:
+        return []
+    return [tuple(sorted(factor for factor in factors if factor[1])) for factors in product(*ranges)]
 
 
 def verify_fit(

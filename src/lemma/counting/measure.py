@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain, islice, takewhile
 from math import inf
@@ -31,6 +31,7 @@ from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
 Measure = Callable[[nn.Module, Inputs], Readings]
+MAX_QUICK_ELEMENTS = 2**29  # of all tensors of a forward pass, up to which real ones are quicker than meta tensors
 MAX_QUICK_RUN = 2**26  # bytes of weights and activations up to which a real run is preferred to one on fake tensors
 
 
@@ -66,6 +67,8 @@ class ModuleReader:
         self._works: dict[tuple[int, ...], bool] = {}
         self._weight_bytes: dict[tuple[int, ...], int] = {}
         self._shapes: dict[tuple[int, ...], dict[bool | None, Readings]] = {}
+        self._passes: dict[tuple[Any, ...], PassReadings] = {}
+        self._is_heavy: bool | None = None  # whether runs on real tensors take long at small sizes
 
     @cached_property
     def kinds(self) -> LayerKinds:
@@ -99,6 +102,40 @@ class ModuleReader:
         Raises:
             CountingError: the module fails on all devices, with the reason.
         """
+        return self.kinds.rename_all(self._call(measure, sizes, devices), sizes)
+
+    def run_pass(self, sizes: Sizes, devices: Sequence[str]) -> "PassReadings":
+        """Return the readings of a forward and a backward pass, on the first of `devices` on which they work.
+
+        Meta tensors come first where real ones take long.
+        """
+        if (key := (*sizes.items(), *devices)) not in self._passes:
+            order = ("meta", "cpu") if self.is_heavy(sizes) else devices
+            self._passes[key] = self._call(read_pass, sizes, order).rename(self.kinds, sizes)
+        return self._passes[key]
+
+    def is_heavy(self, sizes: Sizes) -> bool:
+        """Return whether meta tensors, which do not compute, are quicker; small sizes are compared once.
+
+        A forward pass on meta tensors tells how many numbers are computed.
+        """
+        if self._is_heavy is None:
+            try:
+                self._is_heavy = self._call(count_elements, sizes, ("meta",)) > MAX_QUICK_ELEMENTS
+            except CountingError:
+                self._is_heavy = False
+        return self._is_heavy
+
+    def run_state(self, sizes: Sizes) -> Readings:
+        """Return the bytes of the state or cache that the module returns, read off an earlier pass if there was one."""
+        devices = ("meta", "cpu")
+        for order in (devices, devices[::-1]):
+            if (key := (*sizes.items(), *order)) in self._passes:
+                return self._passes[key].state
+        return self.run(state_bytes, sizes, devices)
+
+    def _call(self, measure: Callable[[nn.Module, Inputs], Any], sizes: Sizes, devices: Sequence[str]) -> Any:
+        """Call `measure` on the module and its inputs at these sizes, on the first of `devices` on which that works."""
         self.check_time()
         failure: Exception | None = None
         for device in devices:
@@ -108,7 +145,7 @@ class ModuleReader:
                 random_init = measure is active_sizes  # zeros would leave experts without a gradient
                 with MetaGroupedMM() if device == "meta" else nullcontext():
                     module = self.subject.build(sizes, device, random_init)
-                    return self.kinds.rename_all(measure(module, self.subject.build_inputs(sizes, device)), sizes)
+                    return measure(module, self.subject.build_inputs(sizes, device))
             except TooLargeToRunError as error:
                 failure = error
             except CountingError:
@@ -185,7 +222,8 @@ class ModuleReader:
             works = self.subject.can_build(sizes)
             if works and with_inputs:
                 try:
-                    self.run(run_forward, sizes, ("meta",) if self.exceeds_memory(sizes) else ("cpu",))
+                    is_large = self.exceeds_memory(sizes) or self.is_heavy(sizes)
+                    self.run(run_forward, sizes, ("meta",) if is_large else ("cpu",))
                 except CountingError:
                     works = False
             self._works[key] = works
@@ -281,6 +319,24 @@ def run_forward(module: nn.Module, inputs: Inputs) -> Readings:
     with torch.no_grad():
         module(*inputs.args, **inputs.kwargs)
     return {}
+
+
+class ElementCounter(TorchDispatchMode):
+    """Adds up the elements of all tensors that are computed."""
+
+    elements = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.elements += sum(tensor.numel() for tensor in iter_tensors(out))
+        return out
+
+
+def count_elements(module: nn.Module, inputs: Inputs) -> int:
+    """Run a module forward; return how many elements all tensors have that it computes."""
+    with ElementCounter() as counter:
+        run_forward(module, inputs)
+    return counter.elements
 
 
 def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
@@ -393,49 +449,58 @@ def lacks_flop_rule(func: Any) -> bool:
     return func.namespace != "aten" or bool(PRODUCT_NAMES.search(name) and not NO_PRODUCTS.search(name))
 
 
-def product_flops(module: nn.Module, inputs: Inputs) -> Readings:
-    """Count the matrix-product FLOPs of a forward and backward pass, by module path.
+@dataclass(frozen=True)
+class PassReadings:
+    """What one forward and backward pass shows of a module.
 
-    A reading is (forward, forward causal, backward, backward causal); the causal products are among the others.
+    Attributes:
+        products: (forward, forward causal, backward, backward causal) FLOPs of matrix products by module path; the
+            causal ones are among the others.
+        elementwise: (forward, backward) elementwise operations by module path.
+        uncounted: events that FLOPs do not show. Keys are an operator without a rule, or `READS_DATA` for numbers that
+            Python reads and a branch may depend on; then a space and the module path. A reading is the number of events
+            forward and backward, then that of the numbers that the operator gives.
+        state: bytes of the state or cache by name.
     """
-    return _collect_work(module, inputs, (PRODUCTS, CAUSAL))
+
+    products: Readings
+    elementwise: Readings
+    uncounted: Readings
+    state: Readings
+
+    def rename(self, kinds: LayerKinds, sizes: Sizes) -> "PassReadings":
+        """Insert the kinds of layers into the paths."""
+        products, elementwise, state = (
+            kinds.rename_all(readings, sizes) for readings in (self.products, self.elementwise, self.state)
+        )
+        return replace(self, products=products, elementwise=elementwise, state=state)
 
 
-def elementwise_flops(module: nn.Module, inputs: Inputs) -> Readings:
-    """Count the elementwise operations of a forward and backward pass; return (forward, backward) by module path."""
-    return _collect_work(module, inputs, (ELEMENTS,))
-
-
-def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
-    """Count events in a forward and backward pass that FLOPs do not show.
-
-    Keys are an operator without a rule, or `READS_DATA` for numbers that Python reads and a branch may depend on; then
-    a space and the module path. A reading is the number of events forward and backward, then that of the numbers that
-    the operator gives.
-    """
-    counter = _run_counter(module, inputs)
-    names, events = dict.fromkeys((name, path) for path, _, name in counter.uncounted), counter.uncounted
-    return {f"{n} {path}": tuple(events[path, key, n] for key in (0, 1, "elements")) for n, path in names}
-
-
-def _collect_work(module: nn.Module, inputs: Inputs, columns: tuple[int, ...]) -> Readings:
-    """Run a module forward and backward and count its operations of some kinds, by module path.
-
-    `columns` selects the kinds: `PRODUCTS`, `CAUSAL` or `ELEMENTS`. A reading has their counts forward, then backward.
-    """
-    work = _run_counter(module, inputs).work
-    paths = dict.fromkeys(path for path, _, column in work if column in columns)
-    return {path: tuple(work[path, phase, column] for phase in (0, 1) for column in columns) for path in paths}
-
-
-def _run_counter(module: nn.Module, inputs: Inputs) -> "FlopCounter":
-    """Run a module forward and backward under a FLOP counter and return the counter."""
-    with track_paths(module) as tracker, FlopCounter(tracker) as counter, CausalTracker(tracker):
-        outputs = differentiable_outputs(module(*inputs.args, **inputs.kwargs))
+def read_pass(module: nn.Module, inputs: Inputs) -> PassReadings:
+    """Run a module forward and backward, with the kernels of the meta device, and return all readings of the pass."""
+    with reference_kernels(), track_paths(module) as tracker, FlopCounter(tracker) as counter, CausalTracker(tracker):
+        results = module(*inputs.args, **inputs.kwargs)
+        outputs = differentiable_outputs(results)
         counter.phase = 1
         if outputs:  # else there is no backward pass: all is frozen, or the outputs are whole numbers
             torch.autograd.backward(outputs, [torch.ones_like(output) for output in outputs])
-    return counter
+    names, events = dict.fromkeys((name, path) for path, _, name in counter.uncounted), counter.uncounted
+    return PassReadings(
+        counter.collect((PRODUCTS, CAUSAL)),
+        counter.collect((ELEMENTS,)),
+        {f"{name} {path}": tuple(events[path, key, name] for key in (0, 1, "elements")) for name, path in names},
+        state_bytes(module, inputs) if isinstance(module, EncoderDecoderModel) else _list_state_bytes(results),
+    )
+
+
+def product_flops(module: nn.Module, inputs: Inputs) -> Readings:
+    """Count the matrix-product FLOPs of a forward and backward pass, by module path: `PassReadings.products`."""
+    return read_pass(module, inputs).products
+
+
+def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
+    """Count events in a forward and backward pass that FLOPs do not show: `PassReadings.uncounted`."""
+    return read_pass(module, inputs).uncounted
 
 
 class FlopCounter(TorchDispatchMode):
@@ -477,6 +542,14 @@ class FlopCounter(TorchDispatchMode):
             numbers = sum(tensor.numel() for tensor in iter_tensors(out))
             self.uncounted[path, "elements", str(func._overloadpacket)] += numbers
         return out
+
+    def collect(self, columns: Sequence[int]) -> Readings:
+        """Return the operations of some kinds by module path: forward ones of each kind, then backward ones.
+
+        `columns` selects the kinds: `PRODUCTS`, `CAUSAL` or `ELEMENTS`.
+        """
+        paths = dict.fromkeys(path for path, _, column in self.work if column in columns)
+        return {path: tuple(self.work[path, phase, column] for phase in (0, 1) for column in columns) for path in paths}
 
 
 class CausalTracker(AttentionListener):
@@ -653,13 +726,17 @@ def active_sizes(module: nn.Module, inputs: Inputs) -> Readings:
 def optimizer_bytes(module: nn.Module) -> Readings:
     """Return the bytes of AdamW's state for every trainable parameter, by name, measured after one step."""
     parameters = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    if not parameters:
-        return {}
-    for parameter in parameters.values():
-        parameter.grad = torch.zeros_like(parameter)
-    optimizer = torch.optim.AdamW(parameters.values(), foreach=False)
+    return {name: (_adamw_bytes(value.shape, value.dtype),) for name, value in parameters.items()}
+
+
+@cache
+def _adamw_bytes(shape: torch.Size, dtype: torch.dtype) -> int:
+    """Return the bytes of AdamW's state for a parameter of this shape, measured after one step without memory."""
+    parameter = nn.Parameter(torch.empty(shape, dtype=dtype, device="meta"))
+    parameter.grad = torch.zeros_like(parameter)
+    optimizer = torch.optim.AdamW([parameter], foreach=False)
     optimizer.step()
-    return {name: (tensor_bytes(optimizer.state[parameter].values()),) for name, parameter in parameters.items()}
+    return tensor_bytes(optimizer.state[parameter].values())
 
 
 def tensor_bytes(values: Iterable[Any]) -> int:
@@ -695,15 +772,20 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module; return the bytes of each tensor of the state or cache it returns next to its output, by name.
 
-    It may be a state of Lemma's, a transformers cache, or the vectors of a recurrent torch.nn module. An
-    encoder–decoder returns one only when it reads its source and writes its target step by step.
+    An encoder–decoder returns one only when it reads its source and writes its target step by step.
     """
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
             source, target = inputs.args
-            outputs = module.step(target, module.begin(source))
-        else:
-            outputs = module(*inputs.args, **inputs.kwargs)
+            return _list_state_bytes(module.step(target, module.begin(source)))
+        return _list_state_bytes(module(*inputs.args, **inputs.kwargs))
+
+
+def _list_state_bytes(outputs: Any) -> Readings:
+    """Return the bytes of each tensor of the state or cache among the outputs of a module, by name.
+
+    It may be a state of Lemma's, a transformers cache, or the vectors of a recurrent torch.nn module.
+    """
     library_cache = next((value for name in CACHE_NAMES if (value := getattr(outputs, name, None)) is not None), None)
     state: Any = outputs[1] if isinstance(outputs, tuple) and len(outputs) > 1 else None
     if library_cache is not None:

@@ -21,7 +21,6 @@ import torch
 from lemma.counting import measure
 from lemma.counting.count import count
 from lemma.counting.fit import Sizes
-from lemma.counting.measure import reference_kernels
 from lemma.counting.polynomial import Polynomial, as_polynomial, symbol
 from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
 from lemma.counting.training_step import PARTS, Moment, StepSettings, StepTrace, trace_step
@@ -675,8 +674,7 @@ def _estimate_generation(subject: Subject, settings: PlanSettings, values: Sizes
         module = subject.build(sizes).to(dtype).eval()
         inputs = subject.build_inputs(sizes)
         cache = sum(amount for (amount,) in measure.state_bytes(module, inputs).values())
-        with reference_kernels():
-            forward = sum(row[0] for row in measure.product_flops(module, inputs).values())
+        forward = sum(row[0] for row in measure.product_flops(module, inputs).values())
     if not forward or not cache:
         return None
     weights = sum(parameter.numel() for parameter in subject.build(sizes).parameters()) * dtype.itemsize

@@ -7,14 +7,11 @@ from math import ceil, floor
 import pytest
 
 from lemma.counting.derived import (
-    PRIMES,
     DerivedSize,
     find_bends,
     fit_staircase,
     fit_with_derived,
-    reconstruct_fraction,
     simplest_between,
-    solve_modular,
 )
 from lemma.counting.fit import PathGroup
 from lemma.counting.polynomial import symbol
@@ -51,18 +48,8 @@ def test_bends_are_distinguished_from_rounding_and_parabolas() -> None:
     assert find_bends({x: 2**x for x in range(2, 35)}) == (0, 0)
 
 
-def test_fractions_are_reconstructed_from_residues() -> None:
-    for fraction in (Fraction(3, 7), Fraction(-12_345, 64), Fraction(0), Fraction(1_000_003)):
-        residues = [fraction.numerator * pow(fraction.denominator, -1, prime) % prime for prime in PRIMES]
-        assert reconstruct_fraction(residues) == fraction
+def test_simplest_fraction_lies_between_its_bounds() -> None:
     assert simplest_between(Fraction(0), Fraction(1, 1000)) == Fraction(1, 1001)
-
-
-def test_unsolvable_modular_system_returns_none() -> None:
-    prime = PRIMES[0]
-    assert solve_modular([[1, 1], [1, 2], [1, 3]], [2, 3, 4], prime) == {0: 1, 1: 1}
-    assert solve_modular([[1, 1], [1, 2], [1, 3]], [2, 3, 5], prime) is None
-    assert solve_modular([[1, 2], [2, 4]], [3, 6], prime) == {0: 3}  # the last unknown is not needed
 
 
 def test_derived_sizes_are_fitted_and_unexplained_groups_omitted() -> None:

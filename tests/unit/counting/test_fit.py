@@ -129,3 +129,11 @@ def test_cache_key_changes_with_every_source_file(tmp_path: Path, monkeypatch: p
 def test_docstring_examples_run(module: str) -> None:
     results = doctest.testmod(import_module(f"lemma.{module}"))
     assert results.attempted and not results.failed
+
+
+def test_coefficient_that_vanishes_at_the_lowest_sizes_is_fitted() -> None:
+    B, D, d, h, L = map(symbol, ("B", "D", "d", "h", "L"))
+    sizes = {**{name: list(range(2, 10)) for name in ("B", "D", "d")}, "h": [1, 2, 4], "L": [2, 3, 4, 5]}
+    for hidden in (2 * B * D * (d + (2 * L - 1) * D), (h - 1) * d + D, (L - 2) * (h - 1) * d * B):
+        fits = fit_polynomials(lambda at, hidden=hidden: {"it": int(hidden.at(at))}, sizes)
+        assert fits["it"] == hidden
