@@ -513,6 +513,10 @@ class FlopCounter(TorchDispatchMode):
         self.uncounted: Counter[tuple[str, int | str, str]] = Counter()
         self._undecomposable: set[Any] = {torch.ops.prim.device.default}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         rule = flop_rule(func)
