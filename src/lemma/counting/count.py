@@ -48,6 +48,7 @@ from lemma.counting.subject import BATCH, SOURCE, TIME, SkipInitialization, Subj
 from lemma.errors import CountingError, DataError, InputError, RunError, describe_unknown
 from lemma.files import data_home, home_folder, read_checked_json, write_checked_json
 from lemma.random_state import unchanged_random_state
+from lemma.report.progress import Observer, SilentObserver
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
 
@@ -90,19 +91,24 @@ def count(
     quantities: Collection[str] = QUANTITIES,
     conventions: Conventions = DEFAULT_CONVENTIONS,
     limits: CountLimits = DEFAULT_LIMITS,
+    observer: Observer | None = None,
 ) -> Account:
     """Count a subject: return an `Account` of each quantity's formula and its amount at the requested sizes.
 
     A quantity that needs inputs is left out if the subject has none, unless it is the only one requested. A quantity
-    that fails is in the account with the reason; if all fail, the first reason is raised. `limits` are for each.
+    that fails is in the account with the reason; if all fail, the first reason is raised. Past the `limits` the
+    remaining quantities are measured without a formula. `observer` receives the number of quantities that are counted.
     """
+    observer = observer or SilentObserver()
     unknown = next((name for name in quantities if name not in QUANTITIES), None)
     if unknown is not None:
         raise InputError(describe_unknown("quantity", unknown, QUANTITIES))
     names = [name for name in QUANTITIES if name in quantities and (subject.make_inputs or name in STATIC_QUANTITIES)]
     if not names:
         subject.build_inputs({})  # raises: it has none
-    counter = SubjectCounter(subject, conventions, limits)
+    counted: dict[str, Quantity] = {}
+    counter = SubjectCounter(subject, conventions, limits, on_reading=lambda: observer.advance(len(counted)))
+    observer.start(f"counting {subject.name}", len(names), "quantities")
     failures: dict[str, CountingError] = {}
     need_run = [name for name in names if name not in STATIC_QUANTITIES]
     if need_run:
@@ -112,19 +118,20 @@ def count(
             failures = dict.fromkeys(need_run, error)
     if len(names) > 1 and "active" in names and not failures and not counter.routes_tokens():
         names.remove("active")  # all parameters take part for every token
-    counted: dict[str, Quantity] = {}
-    for name in names:
-        try:
-            if name in failures:
-                raise failures[name]
-            counted[name] = counter.count(name)
-            continue
-        except CountingError as error:
-            failures[name], reason = error, f"it cannot be counted ({error})"
-        except MemoryError:
-            failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
-            reason = "it takes more memory than there is"
-        counted[name] = Quantity(name, QUANTITY_KINDS[name][1], (), "", {"": f"no formula: {reason}"})
+    with counter.reader.time_limit(limits.seconds):
+        for name in names:
+            try:
+                if name in failures:
+                    raise failures[name]
+                counted[name] = counter.count(name)
+                continue
+            except CountingError as error:
+                failures[name], reason = error, f"it cannot be counted ({error})"
+            except MemoryError:
+                failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
+                reason = "it takes more memory than there is"
+            counted[name] = Quantity(name, QUANTITY_KINDS[name][1], (), "", {"": f"no formula: {reason}"})
+    observer.finish()
     if failures.keys() >= counted.keys():
         raise next(iter(failures.values()))
     derived = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}
@@ -201,9 +208,16 @@ class SubjectCounter:
     `expected` is about how much there is at the sizes asked for, where no formula is fitted.
     """
 
-    def __init__(self, subject: Subject, conventions: Conventions, limits: CountLimits, expected: int = 0) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        conventions: Conventions,
+        limits: CountLimits,
+        expected: int = 0,
+        on_reading: Callable[[], None] | None = None,
+    ) -> None:
         self.subject, self.conventions, self.limits, self.expected = subject, conventions, limits, expected
-        self.reader = ModuleReader(subject, limits)
+        self.reader = ModuleReader(subject, limits, on_reading)
         self.cache = CountCache(subject.identity)
         self._letters: dict[str, str] = {}
 
@@ -213,9 +227,8 @@ class SubjectCounter:
         return DerivedSizeFinder(self.reader)
 
     def count(self, name: str) -> Quantity:
-        """Count the quantity of this name, such as "flops", within the time limit: its formula and its amount."""
-        with self.reader.time_limit(self.limits.seconds):
-            return self._make_quantity(name, [(m, self._fit(m)) for m in self._list_measurements(name)])
+        """Count the quantity of this name, such as "flops": its formula and its amount."""
+        return self._make_quantity(name, [(m, self._fit(m)) for m in self._list_measurements(name)])
 
     def measure_requested(self, name: str) -> int | None:
         """Measure the quantity of this name at the requested sizes without fitting.
@@ -413,28 +426,31 @@ class SubjectCounter:
 
         def holds(changes: Sizes) -> bool:
             sizes = {**lowest, **changes}
-            rows = assign_to_groups(fit.groups, measurement.read(sizes))
+            try:
+                rows = assign_to_groups(fit.groups, measurement.read(sizes))
+            except TimeLimitError:
+                raise
+            except CountingError:  # a module that does not run there contradicts no formula
+                return True
             return all(fit.evaluate(group, sizes) == total_size(rows.get(group, ())) for group in fit.fits)
 
         ordered: dict[str, str] = {}
         at_most: dict[str, int] = {}
-        with suppress(CountingError):
-            for name in {*LENGTH_NAMES} & {*lowest}:
-                is_below = requested[name] <= requested[TIME]
-                other_order = {name: lowest[TIME], TIME: lowest[name]} if is_below else {TIME: lowest[name] + 3}
-                if not holds(other_order):
-                    ordered |= {name: TIME} if is_below else {TIME: name}
+        for name in {*LENGTH_NAMES} & {*lowest}:
+            is_below = requested[name] <= requested[TIME]
+            other_order = {name: lowest[TIME], TIME: lowest[name]} if is_below else {TIME: lowest[name] + 3}
+            if not holds(other_order):
+                ordered |= {name: TIME} if is_below else {TIME: name}
         for name in {TIME, SOURCE} & {*lowest} - ordered.keys():
             low = max(probe_sizes[name])
-            with suppress(CountingError):
-                for high in FAR_LENGTHS:
-                    if not holds({name: high}):
-                        while high - low > 1:
-                            middle = (low + high) // 2
-                            low, high = (middle, high) if holds({name: middle}) else (low, middle)
-                        at_most |= {name: low} if low >= requested[name] else {}
-                        break
-                    low = high
+            for high in FAR_LENGTHS:
+                if not holds({name: high}):
+                    while high - low > 1:
+                        middle = (low + high) // 2
+                        low, high = (middle, high) if holds({name: middle}) else (low, middle)
+                    at_most |= {name: low} if low >= requested[name] else {}
+                    break
+                low = high
         return Domain(at_most=at_most, ordered=ordered)
 
     def _refit(self, measurement: Measurement, attempt: Attempt, pins: Sizes) -> list[Attempt]:

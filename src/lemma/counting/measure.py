@@ -37,9 +37,9 @@ MAX_QUICK_RUN = 2**26  # bytes of weights and activations up to which a real run
 
 @dataclass(frozen=True)
 class CountLimits:
-    """Limits of the work for the formulas of one quantity; past them it is measured at the sizes asked for only."""
+    """Limits of the work for formulas; past them, quantities are measured at the sizes asked for only."""
 
-    seconds: float = 120.0  # processor time for reading a module at other sizes than those asked for
+    seconds: float = 120.0  # processor time for reading a module at other sizes than those asked for, in all
     memory: int = 2**28  # bytes of weights and activations that a run on real tensors may take
 
     def __post_init__(self) -> None:
@@ -59,16 +59,21 @@ class TimeLimitError(CountingError):
 
 
 class ModuleReader:
-    """Builds and runs the modules of one subject at many sizes, within limits of time and memory."""
+    """Builds and runs the modules of one subject at many sizes, within limits of time and memory.
 
-    def __init__(self, subject: Subject, limits: CountLimits = DEFAULT_LIMITS) -> None:
+    `on_reading` is called before each reading, to show progress.
+    """
+
+    def __init__(
+        self, subject: Subject, limits: CountLimits = DEFAULT_LIMITS, on_reading: Callable[[], None] | None = None
+    ) -> None:
         self.subject, self.limits = subject, limits
-        self._deadline = inf
+        self._deadline, self._on_reading = inf, on_reading
         self._works: dict[tuple[int, ...], bool] = {}
         self._weight_bytes: dict[tuple[int, ...], int] = {}
         self._shapes: dict[tuple[int, ...], dict[bool | None, Readings]] = {}
         self._passes: dict[tuple[Any, ...], PassReadings] = {}
-        self._is_heavy: bool | None = None  # whether runs on real tensors take long at small sizes
+        self._num_elements: int | None = None  # that a forward pass computes at small sizes
 
     @cached_property
     def kinds(self) -> LayerKinds:
@@ -93,6 +98,8 @@ class ModuleReader:
 
     def check_time(self) -> None:
         """Raise TimeLimitError if the time limit is over."""
+        if self._on_reading:
+            self._on_reading()
         if process_time() > self._deadline:
             raise TimeLimitError(f"reading it at other sizes takes more than {self.limits.seconds:g} s, the time limit")
 
@@ -119,12 +126,14 @@ class ModuleReader:
 
         A forward pass on meta tensors tells how many numbers are computed.
         """
-        if self._is_heavy is None:
+        number = self._num_elements
+        if number is None:
             try:
-                self._is_heavy = self._call(count_elements, sizes, ("meta",)) > MAX_QUICK_ELEMENTS
-            except CountingError:
-                self._is_heavy = False
-        return self._is_heavy
+                number = self._call(count_elements, sizes, ("meta",))
+            except CountingError:  # then real tensors are the only choice
+                number = 0
+            self._num_elements = number
+        return number > MAX_QUICK_ELEMENTS
 
     def run_state(self, sizes: Sizes) -> Readings:
         """Return the bytes of the state or cache that the module returns, read off an earlier pass if there was one."""

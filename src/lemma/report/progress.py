@@ -101,6 +101,38 @@ class NotebookObserver(LineObserver):
             self.handle.update(html)
 
 
+class DelayedObserver(Observer):
+    """An observer of phases that may be short: each is shown only once it has taken some seconds."""
+
+    def __init__(self, observer: Observer, seconds: float) -> None:
+        self.observer, self.seconds = observer, seconds
+        self.phase: tuple[str, int, str] | None = None  # while it is not shown
+        self.started = 0.0
+
+    def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+        """Remember the phase, which the first `advance` after the delay shows."""
+        self.finish()
+        self.phase, self.started = (phase, total, unit), time.monotonic()
+
+    def advance(self, done: int) -> None:
+        """Show the phase if it has taken long enough, and what is done of it."""
+        if self.phase and time.monotonic() - self.started > self.seconds:
+            self.observer.start(*self.phase, done)
+            self.phase = None
+        if not self.phase:
+            self.observer.advance(done)
+
+    def log(self, message: str) -> None:
+        """Show a message at once."""
+        self.observer.log(message)
+
+    def finish(self) -> None:
+        """End the phase if it was shown."""
+        if not self.phase:
+            self.observer.finish()
+        self.phase = None
+
+
 class BarAndFigures(Progress):
     """A rich progress bar with the metrics on a line below it, so that both fit a narrow terminal."""
 
