@@ -964,7 +964,8 @@ class Count:
         >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
         True
         """
-        from lemma.counting.plan import PlanSettings, get_device
+        from lemma.counting.devices import get_device
+        from lemma.counting.plan import PlanSettings
         from lemma.counting.plan import plan as plan_for
         from lemma.counting.subject import BATCH, import_model, resolve_subject
 

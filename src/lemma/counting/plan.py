@@ -5,21 +5,19 @@ operations is a polynomial of the batch and of the context, and the largest ones
 each operation takes as long as its FLOPs or its bytes need, whichever is more.
 """
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from math import ceil
 from typing import Any, Literal
 
-import torch
-
 from lemma.counting import measure
 from lemma.counting.count import count
+from lemma.counting.devices import GIB, PRECISIONS, Device
 from lemma.counting.fit import Sizes
 from lemma.counting.measure import reference_kernels
 from lemma.counting.polynomial import Polynomial, as_polynomial, symbol
@@ -28,10 +26,8 @@ from lemma.counting.training_step import PARTS, Moment, StepSettings, StepTrace,
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.result import Block, Heading, Items, Result, Table, Text
-from lemma.spec.base import short_repr
 from lemma.spec.recipe import Recipe
 
-GIB = 2**30
 DAY = 86_400
 TOKENS_PER_PARAMETER = 20  # compute-optimal (Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models")
 EFFICIENCY = 0.6
@@ -40,173 +36,6 @@ MAX_SIZE = 2**24
 """The largest batch or context that is looked for."""
 MAX_GUESSES = 12  # after which the largest batch or context is found by halving
 MAX_OPERATIONS = 10_000  # of a step that is traced only to find the largest batch or context
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-@dataclass(frozen=True)
-class Device:
-    """A GPU or a CPU.
-
-    `flops` are FLOPs per second by precision, of dense matrix products in the makers' data sheets; those of float32 are
-    TF32's, which the trainer allows on a GPU.
-    """
-
-    name: str
-    memory: float  # bytes that PyTorch sees
-    bandwidth: float | None  # bytes per second
-    flops: Mapping[str, float]
-    workspace: int = 16 * 2**20  # bytes that cuBLAS takes for itself, in the forward and in the backward thread
-    gpu: bool = True
-    advertised_gb: tuple[int, ...] = ()  # memory in GB as its makers and drivers print it
-    note: str = ""  # which other device a name may mean
-
-
-HOPPER = 64 * 2**20
-
-
-def _describe_gpu(
-    name: str,
-    gb: int,
-    gib: float,
-    terabytes: float,
-    bfloat16: float,
-    tf32: float,
-    workspace: int = 2**24,
-    *more_gb: int,
-) -> Device:
-    """Describe a GPU by its memory (in GB as sold, in GiB as PyTorch reports it), bandwidth in TB/s and TFLOPs/s.
-
-    A rate of 0 stands for a precision that it lacks; `more_gb` are other sizes in GB under which it is sold.
-    """
-    rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
-    flops = {precision: rate for precision, rate in rates.items() if rate}
-    return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=(gb, *more_gb))
-
-
-DEVICES = {
-    device.name.lower(): device
-    for device in (  # of names that fit several rows, the first is taken
-        _describe_gpu("B200", 180, 178.4, 7.7, 2250, 1125, HOPPER, 192),
-        _describe_gpu("GH200", 96, 94.5, 4.0, 989, 495, HOPPER, 480),  # drivers print the 480 GB of its CPU
-        _describe_gpu("H200", 141, 139.8, 4.8, 989, 495, HOPPER),
-        _describe_gpu("H200-NVL", 141, 139.8, 4.8, 835, 418, HOPPER),
-        _describe_gpu("H100", 80, 79.2, 3.35, 989, 495, HOPPER),
-        _describe_gpu("H100-PCIe", 80, 79.2, 2.0, 756, 378, HOPPER),
-        _describe_gpu("H100-NVL", 94, 93.1, 3.9, 835, 418, HOPPER),
-        _describe_gpu("H800", 80, 79.2, 3.35, 989, 495, HOPPER),
-        _describe_gpu("H20", 96, 95.1, 4.0, 148, 74, HOPPER),
-        _describe_gpu("A100-80GB", 80, 79.2, 2.04, 312, 156),
-        _describe_gpu("A100-80GB-PCIe", 80, 79.2, 1.94, 312, 156),
-        _describe_gpu("A100-40GB", 40, 39.4, 1.56, 312, 156),
-        _describe_gpu("A800", 80, 79.2, 2.04, 312, 156),
-        _describe_gpu("L40S", 48, 44.4, 0.864, 362, 183),
-        _describe_gpu("L40", 48, 44.4, 0.864, 181, 90.5),
-        _describe_gpu("L4", 24, 22.0, 0.3, 121, 60),
-        _describe_gpu("A40", 48, 44.4, 0.696, 150, 74.8),
-        _describe_gpu("A30", 24, 23.5, 0.933, 165, 82),
-        _describe_gpu("A10", 24, 22.0, 0.6, 125, 62.5),
-        _describe_gpu("A10G", 24, 22.0, 0.6, 70, 35),
-        _describe_gpu("RTX-6000-Ada", 48, 47.4, 0.96, 364, 182),
-        _describe_gpu("RTX-A6000", 48, 47.5, 0.768, 155, 77.4),
-        _describe_gpu("RTX-5090", 32, 31.3, 1.79, 209, 105),
-        _describe_gpu("RTX-5080", 16, 15.5, 0.96, 113, 56.3),
-        _describe_gpu("RTX-4090", 24, 23.6, 1.01, 165, 82.6),
-        _describe_gpu("RTX-4080", 16, 15.6, 0.717, 97.5, 48.7),
-        _describe_gpu("RTX-3090", 24, 23.6, 0.936, 71, 35.6),
-        _describe_gpu("RTX-3080", 10, 9.6, 0.76, 59.5, 29.8),
-        _describe_gpu("V100-32GB", 32, 31.7, 0.9, 0, 15.7),
-        _describe_gpu("V100-16GB", 16, 15.8, 0.9, 0, 15.7),
-        _describe_gpu("P100", 16, 15.9, 0.732, 0, 9.3),
-        _describe_gpu("T4", 16, 14.6, 0.32, 0, 8.1),
-    )
-}
-OPTIONAL_WORDS = re.compile(r"nvidia|geforce|tesla|rtx|gpu|graphics|generation|tensor|core|sxm\d?|hbm\d?e?|pcie|\d+gb")
-"""Words of a device's name that need not be said: brand, form factor, memory."""
-REQUIRED_WORDS = ("pcie", "nvl")  # words of a row's name that must be said: the same chip has other rows without them
-
-
-def split_device_name(name: str) -> frozenset[str]:
-    """Split a device name into lower-case words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
-    normalized = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
-    return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", normalized)))
-
-
-def match_device(name: str) -> Device | None:
-    """Return the device in the table that is meant by `name`, as a driver or a user writes it, else None.
-
-    All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
-    one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.
-
-    >>> [device.name for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "4090") if (device := match_device(name))]
-    ['A100-80GB', 'T4', 'RTX-4090']
-    """
-    words, matches = split_device_name(name), []
-    for device in DEVICES.values():
-        needed = _required_words(device)
-        extra_words = {word for word in words - split_device_name(device.name) if not OPTIONAL_WORDS.fullmatch(word)}
-        sizes = {int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)}
-        if needed <= words and not extra_words and sizes <= {*device.advertised_gb}:
-            matches.append((len(needed), device))
-    if not matches:
-        return None
-    best, device = max(matches, key=lambda match: match[0])
-    alternatives = [
-        other.name
-        for needed, other in matches
-        if other is not device and (needed == best or other.advertised_gb != device.advertised_gb)
-    ]
-    if not alternatives or words == split_device_name(device.name):
-        return device
-    return replace(device, note=f"{name} is read as {device.name}. Otherwise say gpu={' or gpu='.join(alternatives)}.")
-
-
-def _required_words(device: Device) -> set[str]:
-    """Return the words of a device's name that must occur in a name that matches it."""
-    return {
-        word for word in split_device_name(device.name) if word in REQUIRED_WORDS or not OPTIONAL_WORDS.fullmatch(word)
-    }
-
-
-def get_device(
-    gpu: str | None, memory: float | None = None, flops: float | None = None, bandwidth: float | None = None
-) -> Device:
-    """Return a device by its name, or one with custom numbers; custom numbers replace those of the named device.
-
-    Memory is in bytes; FLOPs and bandwidth are per second.
-
-    >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
-    (4800000000000.0, 80000000000.0)
-    """
-    for name, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise InputError(f"{name} = {value!r}: a number above 0 is expected, as in {name}=80e9.")
-    if gpu is None and memory is not None:
-        device = Device("own device", memory, None, {})
-    elif str(gpu).lower() == "cpu":
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        device = Device("cpu", memory or total, None, {}, 0, gpu=False)
-    elif gpu is None and torch.cuda.is_available():
-        seen = torch.cuda.get_device_properties(0)
-        row = match_device(seen.name) or Device(seen.name, 0, None, {})
-        device = replace(row, name=seen.name, memory=seen.total_memory, note="")
-    else:
-        name = "H100" if gpu is None else str(gpu)
-        matched = match_device(name)
-        if matched is None:
-            similar = [
-                row.name
-                for row in DEVICES.values()
-                if (_required_words(row) - {*REQUIRED_WORDS}) & split_device_name(name)
-            ]
-            hint = f" Similar: {', '.join(similar)}." if similar else ""
-            names = ", ".join(row.name for row in DEVICES.values())
-            raise InputError(
-                f"unknown gpu {short_repr(name)}.{hint} Choices: {names}, cpu. "
-                "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
-            )
-        device = matched
-    rates = dict.fromkeys(PRECISIONS, flops) if flops else device.flops
-    return replace(device, memory=memory or device.memory, bandwidth=bandwidth or device.bandwidth, flops=rates)
 
 
 @dataclass(frozen=True)
