@@ -938,11 +938,18 @@ class Count:
         precision: str | None = None,
         optimizer: str = "adamw",
         recompute: str = "none",
-        shards: int = 1,
-        accumulate: int = 1,
+        devices: int | None = None,
+        data: int | None = None,
+        shards: int | None = None,
+        tensor: int | None = None,
+        pipeline: int | None = None,
+        accumulate: int | None = None,
         memory: float | None = None,
         flops: float | None = None,
         bandwidth: float | None = None,
+        link: float | str | None = None,
+        network: float | str | None = None,
+        node: int | None = None,
         efficiency: float | None = None,
         reserve: float | None = None,
         **sizes: Any,
@@ -967,23 +974,26 @@ class Count:
         from lemma.counting.devices import get_device
         from lemma.counting.plan import PlanSettings
         from lemma.counting.plan import plan as plan_for
+        from lemma.counting.plan_search import choose_split
         from lemma.counting.subject import BATCH, import_model, resolve_subject
 
-        device = get_device(gpu, memory, flops, bandwidth)
+        device = get_device(gpu, memory, flops, bandwidth, link, network, node)
         batch_size = sizes.pop(BATCH, None)
         has_bfloat16 = device.gpu and (not device.flops or "bfloat16" in device.flops)
         fractions = {"efficiency": efficiency, "reserve": reserve}
-        settings = PlanSettings(
-            device,
-            batch=batch or batch_size or 32,
-            precision=precision or ("bfloat16" if has_bfloat16 else "float32"),
-            optimizer=optimizer,
-            recompute=recompute,  # pyright: ignore[reportArgumentType]
-            shards=shards,
-            accumulate=accumulate,
+        splits = {"data": data, "shards": shards, "tensor": tensor, "pipeline": pipeline, "accumulate": accumulate}
+        fixed: dict[str, Any] = {name: number for name, number in splits.items() if number is not None}
+        options: dict[str, Any] = {
+            "batch": batch or batch_size or 32,
+            "precision": precision or ("bfloat16" if has_bfloat16 else "float32"),
+            "optimizer": optimizer,
+            "recompute": recompute,
             **{name: fraction for name, fraction in fractions.items() if fraction is not None},
-        )
-        return plan_for(resolve_subject(import_model(model), sizes), settings)
+        }
+        subject = resolve_subject(import_model(model), sizes)
+        if devices is None:
+            return plan_for(subject, PlanSettings(device, **options, **fixed))
+        return choose_split(subject, PlanSettings(device, **options), devices, fixed)
 
     @unchanged_random_state()
     def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:

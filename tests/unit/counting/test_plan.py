@@ -38,7 +38,7 @@ def allocated_bytes(subject: Subject, recompute: bool = False, accumulate: int =
     first = inputs[0]
     targets = torch.zeros(len(first), inputs[1].shape[1] + 1, dtype=torch.long) if len(inputs) > 1 else first
     if recompute:
-        for layer in list(find_layers(model)):
+        for _, layer in list(find_layers(model)):
             forward = layer.forward
             layer.forward = lambda *args, forward=forward, **named: checkpoint(
                 forward, *args, use_reentrant=False, **named
@@ -217,7 +217,7 @@ def test_too_little_memory_fits_no_batch() -> None:
 
 def test_sharding_divides_weights_and_gathers_two_layers() -> None:
     full, cut = planner(1e9), planner(1e9, shards=4)
-    step = trace_step(resolve_subject("decoder", SMALL), full.settings.step_settings())
+    step = trace_step(resolve_subject("decoder", SMALL), full.settings.step_settings({}))
     item, four = (plan.settings.memory_parts(step, step.moments[-1]) for plan in (full, cut))
     for part in ("weights", "gradients", "optimizer"):
         assert four[part] == -(-item[part] // 4)
