@@ -169,18 +169,19 @@ def run_tensor(name: str) -> dict[str, int]:
     split = find_split(subject, subject.sizes(True))
     assert not split.find_obstacle(size), split.find_obstacle(size)
     module, loss = build(name)
-    modules, summed_inputs = dict(module.named_modules()), dict[int, tuple[Tensor, Tensor]]()
+    modules, summed = dict(module.named_modules()), dict[tuple[str, int], tuple[Tensor, Any]]()
 
-    def read_column(_: nn.Module, args: Any) -> Any:
-        (inputs,) = args
-        if id(inputs) not in summed_inputs:
-            summed_inputs[id(inputs)] = inputs, SumBackward.apply(inputs)  # pyright: ignore[reportArgumentType]
-        return (summed_inputs[id(inputs)][1],)
+    def read_column(layer: str, args: Any) -> Any:
+        """Sum the gradient of a tensor once in each layer, however many column layers read it."""
+        key = layer, id(args[0])
+        if key not in summed:
+            summed[key] = args[0], SumBackward.apply(args[0])
+        return (summed[key][1],)
 
     for call in split.calls:
         part, width = modules[call.path], call.inputs.shape[-1] // size
         if call.role == COLUMN:
-            part.register_forward_pre_hook(read_column)
+            part.register_forward_pre_hook(lambda _, args, layer=call.layer: read_column(layer, args))
         elif call.role == ROW:
             chosen = torch.zeros(call.inputs.shape[-1])
             chosen[rank * width : (rank + 1) * width] = 1
