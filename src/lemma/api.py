@@ -958,18 +958,27 @@ class Count:
 
         Args:
             model: As for `count`.
-            gpu: H200, H100, A100-80GB, …, or cpu. Default: the GPU here, else H100.
+            gpu: A name as drivers and clouds write it, such as H200 or NVIDIA A100-SXM4-80GB, or cpu. Default: the GPU
+                here, else H100.
             batch: Sequences per step, over all devices. Default: 32.
             precision: bfloat16 or float32. Default: bfloat16 where the device has it.
-            optimizer, recompute, shards, accumulate: adamw or muon; none or layers; number of devices to shard
-                weights, gradients and optimizer over; number of micro-batches.
+            optimizer, recompute: adamw or muon; none or layers.
+            data, shards, tensor, pipeline: Replicas that average gradients (DDP); devices that share weights, gradients
+                and optimizer (FSDP); devices that share each split linear layer; stages that share the layers. Their
+                product is the number of devices. Default: 1.
+            accumulate: Number of micro-batches. Default: 1.
+            devices: Number of devices; the plan chooses the fastest split that fits, with what is set above as it is.
             memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second.
+            link, network, node: Bytes per second that a device sends to others of its node, and to other nodes, or
+                text such as NVLink4 or 400Gb/s; number of devices in a node.
             efficiency: Fraction of the roofline that is reached.
             reserve: Fraction of the memory to leave free.
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
         True
+        >>> [transfer.formula for transfer in lemma.count.plan("decoder", gpu="H200", data=8).parallel.transfers]
+        ['2·(N−1)/N·4·P_d']
         """
         from lemma.counting.devices import get_device
         from lemma.counting.plan import PlanSettings

@@ -222,7 +222,7 @@ def get_device(
             raise InputError(f"{name} = {value!r}: a number above 0 is expected, as in {name}=80e9.")
     if node is not None and (not isinstance(node, int) or isinstance(node, bool) or node < 1):
         raise InputError(f"node = {node!r}: how many devices share a node is expected, as in node=8.")
-    device = _get_named_device(gpu, memory)
+    device = _find_device(gpu, memory)
     return replace(
         device,
         memory=memory or device.memory,
@@ -258,7 +258,7 @@ def read_speed(name: str, value: float | str, device: Device) -> float:
     return speed
 
 
-def _get_named_device(gpu: str | None, memory: float | None) -> Device:
+def _find_device(gpu: str | None, memory: float | None) -> Device:
     """Return a device by its name; without one, the GPU here or else an H100, and with only a `memory` no figures."""
     if gpu is None and memory is not None:
         return Device("own device", memory, None, {})
@@ -270,14 +270,14 @@ def _get_named_device(gpu: str | None, memory: float | None) -> Device:
         row = match_device(seen.name) or Device(seen.name, 0, None, {})
         return replace(row, name=seen.name, memory=seen.total_memory, note="")
     name = "H100" if gpu is None else str(gpu).strip()
-    several = re.match(r"(\d+) ?[x×*] ?(?=[a-z])", name, re.IGNORECASE)
-    if several and int(several[1]) > 1:
-        single = name[several.end() :]
+    prefix = re.match(r"(\d+) ?[x×*] ?(?=[a-z])", name, re.IGNORECASE)
+    if prefix and int(prefix[1]) > 1:
+        single = name[prefix.end() :]
         raise InputError(
-            f"gpu = {short_repr(name)} means {several[1]} devices. Say gpu={single} devices={several[1]}, or how "
+            f"gpu = {short_repr(name)} means {prefix[1]} devices. Say gpu={single} devices={prefix[1]}, or how "
             "to split them: data=… shards=… tensor=… pipeline=…."
         )
-    matched = match_device(name[several.end() :] if several else name)
+    matched = match_device(name[prefix.end() :] if prefix else name)
     if matched is None:
         raise InputError(_describe_unknown_device(name))
     return matched

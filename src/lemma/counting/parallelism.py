@@ -47,7 +47,7 @@ Traffic = Literal["forward", "backward", "repeated", "boundary"]
 
 @dataclass(frozen=True)
 class Transfer:
-    """What each device sends in a step in one kind of collective, on the busiest stage of the pipeline."""
+    """Bytes that each device sends in a step in one kind of collective, on the busiest stage of the pipeline."""
 
     collective: str  # all-reduce, all-gather, reduce-scatter or send
     content: str
@@ -73,8 +73,8 @@ class Weight:
     def count(self, tensor: int = 1, shards: int = 1) -> int:
         """Return the numbers on one tensor-parallel device, padded so that its rows can be cut into `shards`."""
         local = (size // tensor if index == self.divided else size for index, size in enumerate(self.shape))
-        first, *others = [*local] or [1]
-        return ceil(first / shards) * shards * prod(others)
+        first, *columns = [*local] or [1]
+        return ceil(first / shards) * shards * prod(columns)
 
 
 class ParallelModel:
@@ -209,12 +209,12 @@ class ParallelModel:
                 return fit_groups(read, reader.probe_sizes(with_inputs), kinds)
 
         try:
-            fitted = self.counter.cache.get_or_fit(key, fit)
+            fit_result = self.counter.cache.get_or_fit(key, fit)
         except CountingError:
             return None
-        formula = sum_polynomials(group.total for group in fitted.fits.values())
-        known = {*sizes, *reader.kinds.derived}
-        has_formula = not fitted.failures and formula.symbols <= known
+        formula = sum_polynomials(group.total for group in fit_result.fits.values())
+        names = {*sizes, *reader.kinds.derived}
+        has_formula = not fit_result.failures and formula.symbols <= names
         return formula if has_formula and self.evaluate(formula, sizes) == number else None
 
     def evaluate(self, formula: Polynomial, sizes: Sizes | None = None) -> int | Fraction:
@@ -354,12 +354,12 @@ class TransferList:
             payload = f"({text})" if " " in re.sub(r"\(.*\)", "", text) else text
             self._add(collective, content, degree, passes, 1, payload, int(number * factor))
 
-    def describe_whole(self) -> str:
+    def describe_undivided(self) -> str:
         """Return the fraction of the weights that tensor parallelism leaves whole, and their paths."""
-        whole = [weight for weight in self.weights if weight.divided is None and len(weight.shape) > 1]
+        undivided = [weight for weight in self.weights if weight.divided is None and len(weight.shape) > 1]
         total = sum(weight.count() for weight in self.weights)
-        paths = dict.fromkeys(path_pattern(weight.name).rpartition(".")[0] for weight in whole)
-        fraction = sum(weight.count() for weight in whole) / max(1, total)
+        paths = dict.fromkeys(path_pattern(weight.name).rpartition(".")[0] for weight in undivided)
+        fraction = sum(weight.count() for weight in undivided) / max(1, total)
         return f"{', '.join(paths)} ({fraction:.1%} of the parameters)" if paths else ""
 
     def _add(
@@ -420,8 +420,8 @@ class Threshold:
 
     degree: str
     formula: str  # of N
-    longer_above: float  # without overlap: N above which it takes longer than all computing
-    exposed_above: float  # with overlap: N above which it takes longer than what can run at the same time
+    threshold: float  # without overlap: N above which it takes longer than all computing
+    overlap_threshold: float  # with overlap: N above which it takes longer than what can run at the same time
     speed: float
 
 
@@ -438,17 +438,17 @@ def find_threshold(transfers: Sequence[Transfer], work: Work, settings: "PlanSet
     content = sum(transfer.limit for transfer in transfers)
     in_node = max(1, device.node // stride)
     overlap = {"data": work.backward_fraction / settings.accumulate, "tensor": 0.0}.get(degree, 1.0)
-    inside, across = group_speed(device, stride, 1), group_speed(device, stride, in_node + 1)
-    if inside is None or across is None or work.rate is None:
+    link_speed, network_speed = group_speed(device, stride, 1), group_speed(device, stride, in_node + 1)
+    if link_speed is None or network_speed is None or work.rate is None:
         return None
     computing = work.flops * devices / work.rate  # seconds on one device
 
     def solve(fraction: float) -> tuple[float, float]:
         """Return the N above which sending takes longer than a fraction of computing, and the speed there."""
-        threshold = is_ring + fraction * computing * inside / content
+        threshold = is_ring + fraction * computing * link_speed / content
         if threshold < in_node:
-            return threshold, inside
-        return max(in_node, is_ring + (threshold - is_ring) * across / inside), across
+            return threshold, link_speed
+        return max(in_node, is_ring + (threshold - is_ring) * network_speed / link_speed), network_speed
 
     longer, speed = solve(1.0)
     payloads = [f"2·{t.payload}" if t.collective == "all-reduce" else t.payload for t in transfers]
@@ -470,7 +470,7 @@ class ParallelCosts:
     bubble: Fraction  # fraction of a step's computing time in which a stage waits for others
     overlapped_seconds: float | None  # of a step, if all transfers that can run next to computing do
     sequential_seconds: float | None  # of a step, if none does
-    whole: str = ""  # which weights tensor parallelism leaves whole
+    undivided: str = ""  # which weights tensor parallelism leaves whole
 
     @property
     def sent(self) -> int:
@@ -492,8 +492,8 @@ class ParallelCosts:
             (
                 threshold.degree,
                 f"{self.letter} > {threshold.formula}",
-                f"{threshold.longer_above:,.4g}",
-                f"{threshold.exposed_above:,.4g}" if threshold.exposed_above > 1 else "always",
+                f"{threshold.threshold:,.4g}",
+                f"{threshold.overlap_threshold:,.4g}" if threshold.overlap_threshold > 1 else "always",
             )
             for threshold in self.thresholds
         ]
@@ -561,5 +561,5 @@ def estimate_parallel(model: ParallelModel, settings: "PlanSettings", work: Work
         Fraction(p - 1, m + p - 1),
         overlapped,
         sequential,
-        built.describe_whole() if settings.tensor > 1 else "",
+        built.describe_undivided() if settings.tensor > 1 else "",
     )

@@ -129,9 +129,9 @@ class PlanSettings:
                 sizes[part] = size.numerator if size.denominator == 1 else size
             sizes["buffers"] += self.device.workspace
             if self.shards > 1:
-                _, _, whole, split = moment.amounts("weights")
-                local = whole + Fraction(split, self.tensor)
-                sizes["buffers"] += 2 * step.largest_layer * (local / (whole + split) if whole + split else 1)
+                _, _, undivided, split = moment.amounts("weights")
+                local = undivided + Fraction(split, self.tensor)
+                sizes["buffers"] += 2 * step.largest_layer * (local / (undivided + split) if undivided + split else 1)
             stages.append(sizes)
         return max(stages, key=lambda sizes: sum(sizes.values()))
 
@@ -149,9 +149,9 @@ class PlanSettings:
             for part in PARTS:
                 is_sharded = part in SHARDED_PARTS and (part != "gradients" or self.accumulate == 1)
                 times = Fraction(in_flight if part == "activations" else 1, self.shards if is_sharded else 1)
-                others = outside if part in SHARDED_PARTS else int(is_last or part != "logits")
+                ends_factor = outside if part in SHARDED_PARTS else int(is_last or part != "logits")
                 layers, tensor = Fraction(1, self.pipeline), Fraction(1, self.tensor)
-                rows.append(tuple(times * n for n in (others, others * tensor, layers, layers * tensor)))
+                rows.append(tuple(times * n for n in (ends_factor, ends_factor * tensor, layers, layers * tensor)))
             factors.append(rows)
         return factors
 
@@ -638,8 +638,8 @@ def _parallel_notes(parallel: ParallelCosts, settings: PlanSettings) -> Iterator
             f"Each device sends {device.link / 1e9:,g} GB/s within a node of {device.node} (link=…, node=…) and "
             f"{device.network / 1e9:,g} GB/s to other nodes (network=…), and receives as much."
         )
-    if settings.tensor > 1 and parallel.whole:
-        yield f"Tensor parallelism leaves whole on each device: {parallel.whole}."
+    if settings.tensor > 1 and parallel.undivided:
+        yield f"Tensor parallelism leaves whole on each device: {parallel.undivided}."
 
 
 def _part_formulas(planner: Planner) -> dict[str, str]:

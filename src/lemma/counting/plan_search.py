@@ -12,7 +12,7 @@ from lemma.counting.training_step import StepTrace
 from lemma.errors import InputError
 
 MAX_DEVICES = 2**20
-NUM_SHOWN = 6  # splits in the table
+MAX_ROWS = 6  # splits in the table
 PIPELINE_ROWS = (1, 2, 4)  # sequences of a micro-batch that are tried with a pipeline
 
 
@@ -33,6 +33,7 @@ def choose_split(subject: Subject, settings: PlanSettings, devices: int, fixed: 
     steps: dict[Any, StepTrace] = {}
     costs: list[SplitCosts] = []
     obstacles: dict[str, None] = {}
+    is_uneven = False
     for degrees in _list_degrees(devices, {name: size for name, size in fixed.items() if name in DEGREES}):
         tensor, pipeline = degrees["tensor"], degrees["pipeline"]
         if "tensor" not in fixed and tensor > settings.device.node:
@@ -44,15 +45,17 @@ def choose_split(subject: Subject, settings: PlanSettings, devices: int, fixed: 
             _measure_split(subject, replace(settings, **degrees, accumulate=micro_batches), model, steps)
             for micro_batches in _list_micro_batches(settings.batch, degrees, fixed.get("accumulate"))
         ]
+        is_uneven = is_uneven or not candidates
         if pipeline == 1:  # the fewest micro-batches that fit
             candidates = [next((c for c in candidates if c.fits), *candidates[-1:])] if candidates else []
         costs += sorted(candidates, key=_rank)[:1]
     if not costs:
-        reason = next(iter(obstacles), f"batch = {settings.batch} cannot be cut into equal parts for them.")
+        reason = f"batch = {settings.batch} cannot be cut into equal parts for them."
+        reason = reason if is_uneven else next(iter(obstacles), "tensor parallelism stays within a node.")
         raise InputError(f"{devices} devices cannot be split{_describe(fixed)}: {reason}")
-    best, *others = sorted(costs, key=_rank)
-    result = plan(subject, best.settings)
-    return replace(result, alternatives=[best, *others][:NUM_SHOWN])
+    ranked = sorted(costs, key=_rank)
+    result = plan(subject, ranked[0].settings)
+    return replace(result, alternatives=ranked[:MAX_ROWS])
 
 
 def _rank(costs: SplitCosts) -> tuple[bool, float, int]:
@@ -69,8 +72,8 @@ def _describe(fixed: Mapping[str, int]) -> str:
 def _list_degrees(devices: int, fixed: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yield all degrees whose product is `devices`, with those of `fixed` as they are."""
     free = [name for name in DEGREES if name not in fixed]
-    remaining, rest = divmod(devices, prod(fixed.values()))
-    if rest or (not free and remaining != 1):
+    remaining, remainder = divmod(devices, prod(fixed.values()))
+    if remainder or (not free and remaining != 1):
         raise InputError(f"devices = {devices} is not a multiple of what is set:{_describe(fixed)[5:]}.")
 
     def split(number: int, names: list[str]) -> Iterator[dict[str, int]]:
@@ -78,8 +81,8 @@ def _list_degrees(devices: int, fixed: Mapping[str, int]) -> Iterator[dict[str, 
             yield {names[0]: number}
             return
         for part in (part for part in range(1, number + 1) if number % part == 0):
-            for others in split(number // part, names[1:]):
-                yield {names[0]: part, **others}
+            for degrees in split(number // part, names[1:]):
+                yield {names[0]: part, **degrees}
 
     for degrees in split(remaining, free) if free else [{}]:
         yield {**fixed, **degrees}
@@ -87,8 +90,8 @@ def _list_degrees(devices: int, fixed: Mapping[str, int]) -> Iterator[dict[str, 
 
 def _list_micro_batches(batch: int, degrees: Mapping[str, int], fixed: int | None) -> Iterator[int]:
     """Yield numbers of micro-batches to try: powers of 2, or with a pipeline those of a few sequences each."""
-    rows, rest = divmod(batch, degrees["data"] * degrees["shards"])
-    if rest or not rows:
+    rows, remainder = divmod(batch, degrees["data"] * degrees["shards"])
+    if remainder or not rows:
         return
     if fixed is not None:
         if rows % fixed == 0:

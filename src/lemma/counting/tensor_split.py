@@ -25,7 +25,7 @@ from lemma.counting.training_step import find_layers
 from lemma.errors import CountingError
 from lemma.random_state import unchanged_random_state
 
-COLUMN, ROW, WHOLE = "column", "row", "whole"
+COLUMN, ROW, UNDIVIDED = "column", "row", "undivided"
 SMALL_INPUTS = {BATCH: 1, TIME: 8, SOURCE: 8}  # at most: enough for each feature to depend on what it can depend on
 MAX_SMALL_PARAMETER = 2**22  # numbers of a parameter up to which it is computed with
 
@@ -39,7 +39,7 @@ class LinearCall:
     inputs: Tensor
     output: Tensor
     saved: int  # tensors that were saved for backward before it
-    role: str = WHOLE
+    role: str = UNDIVIDED
     sources: tuple["LinearCall", ...] = ()  # whose outputs the input was made from
     parameters: tuple[str, ...] = ()  # names of other parameters that took part in making the input
 
@@ -69,7 +69,7 @@ class TensorSplit:
     @property
     def roles(self) -> dict[str, str]:
         """Return the role ("column" or "row") of each linear layer that is split, by its path."""
-        return {call.path: call.role for call in self.calls if call.role != WHOLE}
+        return {call.path: call.role for call in self.calls if call.role != UNDIVIDED}
 
     def find_obstacle(self, parts: int) -> str:
         """Return why the layers cannot be split into so many equal parts; "" if they can.
@@ -88,8 +88,8 @@ class TensorSplit:
             uneven = next((c for c in (call, *columns) if c.widths[c.role == COLUMN] % parts), None)
             if uneven:
                 return f"it does not divide the width {uneven.widths[uneven.role == COLUMN]:,} of {uneven.path}"
-            for source, (first, others) in zip(columns, self._part_gradients(call, columns, parts), strict=True):
-                if (_used_features(first) & _used_features(others)).any():
+            for source, (first, remaining) in zip(columns, self._part_gradients(call, columns, parts), strict=True):
+                if (_used_features(first) & _used_features(remaining)).any():
                     return f"equal parts of what {call.path} reads share outputs of {source.path}, such as a head"
         return ""
 
@@ -99,10 +99,10 @@ class TensorSplit:
         for call in self.calls:
             tensors = [self.small_parameters[name] for name in call.parameters]
             if call.role == ROW and tensors:
-                for name, (first, others) in zip(
+                for name, (first, remaining) in zip(
                     call.parameters, self._part_gradients(call, tensors, parts), strict=True
                 ):
-                    if ((first != 0) & (others != 0)).any():
+                    if ((first != 0) & (remaining != 0)).any():
                         shared[name] = None
         return list(shared)
 
@@ -246,14 +246,14 @@ class SplitProbe:
             if all(id(leaf) in outputs or id(leaf) in names for leaf in leaves):
                 call.sources = tuple(outputs[id(leaf)] for leaf in leaves if id(leaf) in outputs)
         for call in reversed(self.calls):
-            if call.role == WHOLE and call.sources:
+            if call.role == UNDIVIDED and call.sources:
                 call.role = ROW
                 for source in call.sources:
                     source.role = COLUMN
                 for source in call.sources:
                     for before in source.sources:
                         if before in call.sources:  # read in full by a column layer, as MLA's compressed keys are
-                            before.role = WHOLE
+                            before.role = UNDIVIDED
         split = TensorSplit(
             self.calls,
             boundary=self.boundary,
@@ -270,7 +270,7 @@ class SplitProbe:
                 if not (last and is_last):
                     split.repeated[call.path] = split.forward[call.path]
                 for source in call.sources:  # whole layers whose outputs the parts share, as they do MLA's rotated keys
-                    if source.role == WHOLE:
+                    if source.role == UNDIVIDED:
                         (gradient,) = grad(call.inputs, source.output, torch.randn_like(call.inputs), retain_graph=True)
                         width = int(_used_features(gradient).sum())
                         split.backward[source.path] = (source.output.numel() // source.widths[1] * width,)

@@ -64,7 +64,7 @@ class StepSettings:
 
 
 class Kind(NamedTuple):
-    """Where memory or work belongs: inside the repeated layers or not, and whether tensor parallelism divides it."""
+    """Class of memory or work: inside the repeated layers or not, divided by tensor parallelism or not."""
 
     in_layers: bool = False
     is_split: bool = False
@@ -88,8 +88,8 @@ class Moment:
     def amounts(self, part: str) -> tuple[int, ...]:
         """Return the bytes of a part by kind, in the order of `KINDS`."""
         index = PARTS.index(part)
-        others = [self.kinds[kind][index] if kind in self.kinds else 0 for kind in KINDS[1:]]
-        return self.parts[index] - sum(others), *others
+        inner = [self.kinds[kind][index] if kind in self.kinds else 0 for kind in KINDS[1:]]
+        return self.parts[index] - sum(inner), *inner
 
 
 class Kernel(NamedTuple):
@@ -197,13 +197,13 @@ class StepTracker(TorchDispatchMode):
             storage = tensor.untyped_storage()
             key = storage._cdata
             if key in self._storages:
-                reference, before, size, own = self._storages[key]
-                self._add(before, own, -size)
-                self._storages[key] = reference, index, size, own
+                reference, before, size, storage_kind = self._storages[key]
+                self._add(before, storage_kind, -size)
+                self._storages[key] = reference, index, size, storage_kind
             else:
-                own, size = kind or Kind(), storage.nbytes() + extra_bytes
-                self._storages[key] = weakref.ref(storage, partial(self._free, key)), index, size, own
-            self._add(index, own, size)
+                storage_kind, size = kind or Kind(), storage.nbytes() + extra_bytes
+                self._storages[key] = weakref.ref(storage, partial(self._free, key)), index, size, storage_kind
+            self._add(index, storage_kind, size)
 
     def assign_parameters(self, module: nn.Module, prefix: str) -> None:
         """Count the weights and gradients of a module, each to its kind; its paths in the step start with `prefix`."""
@@ -249,17 +249,18 @@ class StepTracker(TorchDispatchMode):
         formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
         path = self.path_tracker.current
         new = [tensor for tensor in iter_tensors(out) if _storage_key(tensor) not in self._storages]
-        made_from = self.kind_of((args, kwargs))
+        source_kind = self.kind_of((args, kwargs))
         if new and func is torch.ops.aten.mkldnn_rnn_layer.default and not out[3].numel():
             self.assign(out[3], self._part_of(func, args), onednn_reserve_bytes(args))
         if new:
             part = self.part or self._part_of(func, args)
             is_partial_sum = bool(formula) and path in self.split and self._are_factors_split(args)
             if part in ("optimizer", "buffers"):  # of buffers only copies of weights belong to the layers
-                in_layers = made_from.in_layers and (part == "optimizer" or self._copies_weights(func, args))
+                in_layers = source_kind.in_layers and (part == "optimizer" or self._copies_weights(func, args))
             else:
                 in_layers = path.startswith(self.layers)
-            self.assign(new, part, kind=Kind(in_layers, made_from.is_split and not is_partial_sum))
+            has_parts = source_kind.is_split and not is_partial_sum and any(tensor.dim() for tensor in new)
+            self.assign(new, part, kind=Kind(in_layers, has_parts))
         if name == "arange" and out.numel():
             self._max_positions[_storage_key(out)] = int(max([0, *args[:2]][-1] - 1, 0))
         if self.phase and (new or name.endswith("_") or name in SCRATCH_OPERATORS):
@@ -306,9 +307,9 @@ class StepTracker(TorchDispatchMode):
 
     def add_kernel(self, flops: int, bytes_moved: int, operands: Any = ()) -> None:
         """Record an operation with its FLOPs, the bytes it reads and writes, and the tensors it is made from."""
-        made_from = self.kind_of(operands)
+        source_kind = self.kind_of(operands)
         in_layers = self.path_tracker.current.startswith(self.layers)
-        self.kernels[Kernel(flops, bytes_moved, Kind(in_layers, made_from.is_split), self.phase)] += 1
+        self.kernels[Kernel(flops, bytes_moved, Kind(in_layers, source_kind.is_split), self.phase)] += 1
 
 
 def _storage_key(tensor: Tensor) -> int:
