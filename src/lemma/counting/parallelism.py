@@ -420,8 +420,8 @@ class Threshold:
 
     degree: str
     formula: str  # of N
-    threshold: float  # without overlap: N above which it takes longer than all computing
-    overlap_threshold: float  # with overlap: N above which it takes longer than what can run at the same time
+    sequential: float  # without overlap: N above which it takes longer than all computing
+    overlapped: float  # with overlap: N above which it takes longer than what can run at the same time
     speed: float
 
 
@@ -492,8 +492,8 @@ class ParallelCosts:
             (
                 threshold.degree,
                 f"{self.letter} > {threshold.formula}",
-                f"{threshold.threshold:,.4g}",
-                f"{threshold.overlap_threshold:,.4g}" if threshold.overlap_threshold > 1 else "always",
+                f"{threshold.sequential:,.4g}",
+                f"{threshold.overlapped:,.4g}" if threshold.overlapped > 1 else "always",
             )
             for threshold in self.thresholds
         ]

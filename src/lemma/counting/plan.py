@@ -79,10 +79,9 @@ class PlanSettings:
                 raise InputError(f"{name} = {value!r}: a fraction between 0 and 1 is expected, as in {name}=0.5.")
         cuts = self.data * self.shards * self.accumulate
         if self.batch % cuts:
-            replicas = f"{self.data} × " if self.data > 1 else ""
             raise InputError(
-                f"batch = {self.batch} cannot be cut into equal parts for {replicas}{self.shards} shards × accumulate "
-                f"{self.accumulate}. Nearest batch: {max(1, round(self.batch / cuts)) * cuts}."
+                f"batch = {self.batch} cannot be cut into equal parts for data {self.data} × shards {self.shards} × "
+                f"accumulate {self.accumulate}. Nearest batch: {max(1, round(self.batch / cuts)) * cuts}."
             )
 
     @property

@@ -98,7 +98,7 @@ def test_accumulated_gradients_of_shards_are_whole() -> None:
         ("decoder", {"tensor": 3}, "it does not divide the width 32 of layers.0.attention.output"),
         ("decoder", {"pipeline": 3}, "pipeline = 3 does not divide the 4 layers. Possible: 1, 2, 4."),
         ("decoder", {"pipeline": 8}, "does not divide the 4 layers"),
-        ("decoder", {"data": 3}, "batch = 16 cannot be cut into equal parts for 3 × 1 shards"),
+        ("decoder", {"data": 3}, "batch = 16 cannot be cut into equal parts for data 3 × shards 1 × accumulate 1"),
         ("decoder", {"data": 0}, "data = 0: a whole number from 1 up"),
         ("decoder", {"tensor": 2.5}, "tensor = 2.5: a whole number from 1 up"),
         ("decoder", {"devices": 0}, "devices = 0: a whole number"),
@@ -155,15 +155,15 @@ def test_thresholds_are_where_real_plans_cross(settings: dict[str, int]) -> None
         fraction = 1 if degree == "pipeline" else (number - 1) / number / ((devices - 1) / devices)
         return total * fraction / 1e12 > computing
 
-    above = threshold.threshold
+    above = threshold.sequential
     assert above > 1 and is_longer(above * 1.001) and not is_longer(above * 0.999)
-    assert threshold.overlap_threshold <= above
+    assert threshold.overlapped <= above
 
 
 def test_threshold_outside_of_a_node_uses_the_network() -> None:
     fast = small_plan(data=4, flops=1e12, link=1e13, network=1e13, node=4).parallel.thresholds[0]
     slow = small_plan(data=4, flops=1e12, link=1e13, network=1e9, node=4).parallel.thresholds[0]
-    assert fast.threshold > 4 == slow.threshold  # as soon as a second node is needed
+    assert fast.sequential > 4 == slow.sequential  # as soon as a second node is needed
 
 
 def test_bubble_lengthens_the_computing() -> None:
