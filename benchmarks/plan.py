@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from lemma.counting.plan import PlanSettings, get_device, plan
+from lemma.counting.devices import get_device
+from lemma.counting.plan import PlanSettings, plan
 from lemma.counting.subject import resolve_subject
 from lemma.counting.training_step import find_layers
 from lemma.hub.architectures import spec_from_config

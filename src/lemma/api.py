@@ -938,11 +938,18 @@ class Count:
         precision: str | None = None,
         optimizer: str = "adamw",
         recompute: str = "none",
-        shards: int = 1,
-        accumulate: int = 1,
+        devices: int | None = None,
+        data: int | None = None,
+        shards: int | None = None,
+        tensor: int | None = None,
+        pipeline: int | None = None,
+        accumulate: int | None = None,
         memory: float | None = None,
         flops: float | None = None,
         bandwidth: float | None = None,
+        link: float | str | None = None,
+        network: float | str | None = None,
+        node: int | None = None,
         efficiency: float | None = None,
         reserve: float | None = None,
         **sizes: Any,
@@ -951,38 +958,51 @@ class Count:
 
         Args:
             model: As for `count`.
-            gpu: H200, H100, A100-80GB, …, or cpu. Default: the GPU here, else H100.
+            gpu: A name as drivers and clouds write it, such as H200 or NVIDIA A100-SXM4-80GB, or cpu. Default: the GPU
+                here, else H100.
             batch: Sequences per step, over all devices. Default: 32.
             precision: bfloat16 or float32. Default: bfloat16 where the device has it.
-            optimizer, recompute, shards, accumulate: adamw or muon; none or layers; number of devices to shard
-                weights, gradients and optimizer over; number of micro-batches.
+            optimizer, recompute: adamw or muon; none or layers.
+            data, shards, tensor, pipeline: Replicas that average gradients (DDP); devices that share weights, gradients
+                and optimizer (FSDP); devices that share each split linear layer; stages that share the layers. Their
+                product is the number of devices. Default: 1.
+            accumulate: Number of micro-batches. Default: 1.
+            devices: Number of devices; the plan chooses the fastest split that fits, with what is set above as it is.
             memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second.
+            link, network, node: Bytes per second that a device sends to others of its node, and to other nodes, or
+                text such as NVLink4 or 400Gb/s; number of devices in a node.
             efficiency: Fraction of the roofline that is reached.
             reserve: Fraction of the memory to leave free.
             sizes: Sizes by name or letter, such as d=512.
 
         >>> lemma.count.plan("decoder", gpu="H200", batch=8).fits
         True
+        >>> [transfer.formula for transfer in lemma.count.plan("decoder", gpu="H200", data=8).parallel.transfers]
+        ['2·(N−1)/N·4·P_d']
         """
-        from lemma.counting.plan import PlanSettings, get_device
+        from lemma.counting.devices import get_device
+        from lemma.counting.plan import PlanSettings
         from lemma.counting.plan import plan as plan_for
+        from lemma.counting.plan_search import choose_split
         from lemma.counting.subject import BATCH, import_model, resolve_subject
 
-        device = get_device(gpu, memory, flops, bandwidth)
+        device = get_device(gpu, memory, flops, bandwidth, link, network, node)
         batch_size = sizes.pop(BATCH, None)
         has_bfloat16 = device.gpu and (not device.flops or "bfloat16" in device.flops)
         fractions = {"efficiency": efficiency, "reserve": reserve}
-        settings = PlanSettings(
-            device,
-            batch=batch or batch_size or 32,
-            precision=precision or ("bfloat16" if has_bfloat16 else "float32"),
-            optimizer=optimizer,
-            recompute=recompute,  # pyright: ignore[reportArgumentType]
-            shards=shards,
-            accumulate=accumulate,
+        splits = {"data": data, "shards": shards, "tensor": tensor, "pipeline": pipeline, "accumulate": accumulate}
+        fixed: dict[str, Any] = {name: number for name, number in splits.items() if number is not None}
+        options: dict[str, Any] = {
+            "batch": batch or batch_size or 32,
+            "precision": precision or ("bfloat16" if has_bfloat16 else "float32"),
+            "optimizer": optimizer,
+            "recompute": recompute,
             **{name: fraction for name, fraction in fractions.items() if fraction is not None},
-        )
-        return plan_for(resolve_subject(import_model(model), sizes), settings)
+        }
+        subject = resolve_subject(import_model(model), sizes)
+        if devices is None:
+            return plan_for(subject, PlanSettings(device, **options, **fixed))
+        return choose_split(subject, PlanSettings(device, **options), devices, fixed)
 
     @unchanged_random_state()
     def against(self, model: Any, tools: Sequence[str], **sizes: Any) -> ToolComparison:

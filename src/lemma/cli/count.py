@@ -32,7 +32,8 @@ OPTIONS = {
     "plan": option(
         bool,
         "Plan a training run: memory, time, what fits. Settings: gpu=H200 (or memory= flops= bandwidth=) batch=32 "
-        "precision=bfloat16 optimizer=adamw recompute=layers shards=8 accumulate=1 efficiency=0.6 reserve=0.05.",
+        "precision=bfloat16 optimizer=adamw recompute=layers accumulate=1 efficiency=0.6 reserve=0.05; of several "
+        "devices: data=2 shards=8 tensor=2 pipeline=4, or devices=64 to choose; link=NVLink network=400Gb/s node=8.",
         names="--plan",
         default=False,
     ),

@@ -296,8 +296,7 @@ class SubjectCounter:
             case "cache":
                 return [Measurement(name, self.reader.run_state)]
             case _:
-                read = self.reader.build
-                return [Measurement(name, lambda at: measure.optimizer_bytes(read(at)), needs_run=False)]
+                return [Measurement(name, self.reader.optimizer_bytes, needs_run=False)]
 
     def _measure_flops(self, name: str, kind: str) -> Measurement:
         """Return the measurement of one kind of FLOPs ("products" or "elementwise") of the pass "flops" or "backward".

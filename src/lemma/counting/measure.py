@@ -180,6 +180,10 @@ class ModuleReader:
             self._shapes[key] = {choice: self.kinds.rename_all(rows, sizes) for choice, rows in shapes.items()}
         return self._shapes[key][trainable]
 
+    def optimizer_bytes(self, sizes: Sizes) -> Readings:
+        """Return the bytes of AdamW's state by parameter path."""
+        return self.kinds.rename_all(optimizer_bytes(self.build(sizes)), sizes)
+
     def weight_bytes(self, sizes: Sizes) -> int:
         """Return the bytes of all parameters at these sizes."""
         key = tuple(sizes[name] for name in self.subject.symbols)

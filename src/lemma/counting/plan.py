@@ -5,32 +5,31 @@ operations is a polynomial of the batch and of the context, and the largest ones
 each operation takes as long as its FLOPs or its bytes need, whichever is more.
 """
 
-import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from math import ceil
 from typing import Any, Literal
 
-import torch
+import numpy as np
 
 from lemma.counting import measure
 from lemma.counting.count import count
+from lemma.counting.devices import PRECISIONS, Device
 from lemma.counting.fit import Sizes
+from lemma.counting.parallelism import DEGREES, ParallelCosts, ParallelModel, Work, estimate_parallel
 from lemma.counting.polynomial import Polynomial, as_polynomial, symbol
 from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
-from lemma.counting.training_step import PARTS, Moment, StepSettings, StepTrace, trace_step
+from lemma.counting.training_step import BACKWARD, PARTS, UPDATE, Moment, StepSettings, StepTrace, trace_step
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.report.numbers import format_bytes, format_seconds
 from lemma.report.result import Block, Heading, Items, Result, Table, Text
-from lemma.spec.base import short_repr
 from lemma.spec.recipe import Recipe
 
-GIB = 2**30
 DAY = 86_400
 TOKENS_PER_PARAMETER = 20  # compute-optimal (Hoffmann et al. 2022, "Training Compute-Optimal Large Language Models")
 EFFICIENCY = 0.6
@@ -39,191 +38,31 @@ MAX_SIZE = 2**24
 """The largest batch or context that is looked for."""
 MAX_GUESSES = 12  # after which the largest batch or context is found by halving
 MAX_OPERATIONS = 10_000  # of a step that is traced only to find the largest batch or context
-PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-@dataclass(frozen=True)
-class Device:
-    """A GPU or a CPU.
-
-    `flops` are FLOPs per second by precision, of dense matrix products in the makers' data sheets; those of float32 are
-    TF32's, which the trainer allows on a GPU.
-    """
-
-    name: str
-    memory: float  # bytes that PyTorch sees
-    bandwidth: float | None  # bytes per second
-    flops: Mapping[str, float]
-    workspace: int = 16 * 2**20  # bytes that cuBLAS takes for itself, in the forward and in the backward thread
-    gpu: bool = True
-    advertised_gb: tuple[int, ...] = ()  # memory in GB as its makers and drivers print it
-    note: str = ""  # which other device a name may mean
-
-
-HOPPER = 64 * 2**20
-
-
-def _describe_gpu(
-    name: str,
-    gb: int,
-    gib: float,
-    terabytes: float,
-    bfloat16: float,
-    tf32: float,
-    workspace: int = 2**24,
-    *more_gb: int,
-) -> Device:
-    """Describe a GPU by its memory (in GB as sold, in GiB as PyTorch reports it), bandwidth in TB/s and TFLOPs/s.
-
-    A rate of 0 stands for a precision that it lacks; `more_gb` are other sizes in GB under which it is sold.
-    """
-    rates = {"bfloat16": bfloat16 * 1e12, "float32": tf32 * 1e12}
-    flops = {precision: rate for precision, rate in rates.items() if rate}
-    return Device(name, gib * GIB, terabytes * 1e12, flops, workspace, advertised_gb=(gb, *more_gb))
-
-
-DEVICES = {
-    device.name.lower(): device
-    for device in (  # of names that fit several rows, the first is taken
-        _describe_gpu("B200", 180, 178.4, 7.7, 2250, 1125, HOPPER, 192),
-        _describe_gpu("GH200", 96, 94.5, 4.0, 989, 495, HOPPER, 480),  # drivers print the 480 GB of its CPU
-        _describe_gpu("H200", 141, 139.8, 4.8, 989, 495, HOPPER),
-        _describe_gpu("H200-NVL", 141, 139.8, 4.8, 835, 418, HOPPER),
-        _describe_gpu("H100", 80, 79.2, 3.35, 989, 495, HOPPER),
-        _describe_gpu("H100-PCIe", 80, 79.2, 2.0, 756, 378, HOPPER),
-        _describe_gpu("H100-NVL", 94, 93.1, 3.9, 835, 418, HOPPER),
-        _describe_gpu("H800", 80, 79.2, 3.35, 989, 495, HOPPER),
-        _describe_gpu("H20", 96, 95.1, 4.0, 148, 74, HOPPER),
-        _describe_gpu("A100-80GB", 80, 79.2, 2.04, 312, 156),
-        _describe_gpu("A100-80GB-PCIe", 80, 79.2, 1.94, 312, 156),
-        _describe_gpu("A100-40GB", 40, 39.4, 1.56, 312, 156),
-        _describe_gpu("A800", 80, 79.2, 2.04, 312, 156),
-        _describe_gpu("L40S", 48, 44.4, 0.864, 362, 183),
-        _describe_gpu("L40", 48, 44.4, 0.864, 181, 90.5),
-        _describe_gpu("L4", 24, 22.0, 0.3, 121, 60),
-        _describe_gpu("A40", 48, 44.4, 0.696, 150, 74.8),
-        _describe_gpu("A30", 24, 23.5, 0.933, 165, 82),
-        _describe_gpu("A10", 24, 22.0, 0.6, 125, 62.5),
-        _describe_gpu("A10G", 24, 22.0, 0.6, 70, 35),
-        _describe_gpu("RTX-6000-Ada", 48, 47.4, 0.96, 364, 182),
-        _describe_gpu("RTX-A6000", 48, 47.5, 0.768, 155, 77.4),
-        _describe_gpu("RTX-5090", 32, 31.3, 1.79, 209, 105),
-        _describe_gpu("RTX-5080", 16, 15.5, 0.96, 113, 56.3),
-        _describe_gpu("RTX-4090", 24, 23.6, 1.01, 165, 82.6),
-        _describe_gpu("RTX-4080", 16, 15.6, 0.717, 97.5, 48.7),
-        _describe_gpu("RTX-3090", 24, 23.6, 0.936, 71, 35.6),
-        _describe_gpu("RTX-3080", 10, 9.6, 0.76, 59.5, 29.8),
-        _describe_gpu("V100-32GB", 32, 31.7, 0.9, 0, 15.7),
-        _describe_gpu("V100-16GB", 16, 15.8, 0.9, 0, 15.7),
-        _describe_gpu("P100", 16, 15.9, 0.732, 0, 9.3),
-        _describe_gpu("T4", 16, 14.6, 0.32, 0, 8.1),
-    )
-}
-OPTIONAL_WORDS = re.compile(r"nvidia|geforce|tesla|rtx|gpu|graphics|generation|tensor|core|sxm\d?|hbm\d?e?|pcie|\d+gb")
-"""Words of a device's name that need not be said: brand, form factor, memory."""
-REQUIRED_WORDS = ("pcie", "nvl")  # words of a row's name that must be said: the same chip has other rows without them
-
-
-def split_device_name(name: str) -> frozenset[str]:
-    """Split a device name into lower-case words: `NVIDIA A100-SXM4-80GB` into nvidia, a100, sxm4 and 80gb."""
-    normalized = re.sub(r"(\d) ?gi?b?\b", r"\1gb", name.lower())
-    return frozenset(re.findall(r"[a-z0-9]+", re.sub(r"\b(rtx|geforce|tesla)(?=[a-z0-9])", r"\1 ", normalized)))
-
-
-def match_device(name: str) -> Device | None:
-    """Return the device in the table that is meant by `name`, as a driver or a user writes it, else None.
-
-    All words of the table's name must occur in `name` except optional ones, and no others: a laptop's GPU is another
-    one, and so is one of another memory. The entry with the most words wins; if several match, the first, with a note.
-
-    >>> [device.name for name in ("NVIDIA A100-SXM4-80GB", "Tesla T4", "4090") if (device := match_device(name))]
-    ['A100-80GB', 'T4', 'RTX-4090']
-    """
-    words, matches = split_device_name(name), []
-    for device in DEVICES.values():
-        needed = _required_words(device)
-        extra_words = {word for word in words - split_device_name(device.name) if not OPTIONAL_WORDS.fullmatch(word)}
-        sizes = {int(word[:-2]) for word in words if re.fullmatch(r"\d+gb", word)}
-        if needed <= words and not extra_words and sizes <= {*device.advertised_gb}:
-            matches.append((len(needed), device))
-    if not matches:
-        return None
-    best, device = max(matches, key=lambda match: match[0])
-    alternatives = [
-        other.name
-        for needed, other in matches
-        if other is not device and (needed == best or other.advertised_gb != device.advertised_gb)
-    ]
-    if not alternatives or words == split_device_name(device.name):
-        return device
-    return replace(device, note=f"{name} is read as {device.name}. Otherwise say gpu={' or gpu='.join(alternatives)}.")
-
-
-def _required_words(device: Device) -> set[str]:
-    """Return the words of a device's name that must occur in a name that matches it."""
-    return {
-        word for word in split_device_name(device.name) if word in REQUIRED_WORDS or not OPTIONAL_WORDS.fullmatch(word)
-    }
-
-
-def get_device(
-    gpu: str | None, memory: float | None = None, flops: float | None = None, bandwidth: float | None = None
-) -> Device:
-    """Return a device by its name, or one with custom numbers; custom numbers replace those of the named device.
-
-    Memory is in bytes; FLOPs and bandwidth are per second.
-
-    >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
-    (4800000000000.0, 80000000000.0)
-    """
-    for name, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise InputError(f"{name} = {value!r}: a number above 0 is expected, as in {name}=80e9.")
-    if gpu is None and memory is not None:
-        device = Device("own device", memory, None, {})
-    elif str(gpu).lower() == "cpu":
-        total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 0
-        device = Device("cpu", memory or total, None, {}, 0, gpu=False)
-    elif gpu is None and torch.cuda.is_available():
-        seen = torch.cuda.get_device_properties(0)
-        row = match_device(seen.name) or Device(seen.name, 0, None, {})
-        device = replace(row, name=seen.name, memory=seen.total_memory, note="")
-    else:
-        name = "H100" if gpu is None else str(gpu)
-        matched = match_device(name)
-        if matched is None:
-            similar = [
-                row.name
-                for row in DEVICES.values()
-                if (_required_words(row) - {*REQUIRED_WORDS}) & split_device_name(name)
-            ]
-            hint = f" Similar: {', '.join(similar)}." if similar else ""
-            names = ", ".join(row.name for row in DEVICES.values())
-            raise InputError(
-                f"unknown gpu {short_repr(name)}.{hint} Choices: {names}, cpu. "
-                "Or give numbers of your own: memory=80e9 flops=312e12 bandwidth=2e12."
-            )
-        device = matched
-    rates = dict.fromkeys(PRECISIONS, flops) if flops else device.flops
-    return replace(device, memory=memory or device.memory, bandwidth=bandwidth or device.bandwidth, flops=rates)
+Ends = tuple[int | Fraction, int | Fraction]
+SHARDED_PARTS = ("weights", "gradients", "optimizer")
 
 
 @dataclass(frozen=True)
 class PlanSettings:
-    """The device and the settings of a planned training."""
+    """The devices and the settings of a planned training."""
 
     device: Device
     batch: int = 32
     precision: str = "bfloat16"
     optimizer: str = "adamw"
     recompute: Literal["none", "layers"] = "none"
-    shards: int = 1
-    accumulate: int = 1
+    data: int = 1  # replicas, which average their gradients (DDP)
+    shards: int = 1  # devices that share the weights, gradients and optimizer of a replica (FSDP)
+    tensor: int = 1  # devices that share each split linear layer
+    pipeline: int = 1  # stages that share the layers
+    accumulate: int = 1  # micro-batches
     efficiency: float = EFFICIENCY  # fraction of the roofline that is reached
     reserve: float = RESERVE  # fraction of the memory that is left to the driver and to fragmentation
 
     def __post_init__(self) -> None:
-        for name in ("batch", "shards", "accumulate"):
+        for name in ("batch", *DEGREES, "accumulate"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InputError(f"{name} = {value!r}: a whole number from 1 up is expected, as in {name}=8.")
@@ -237,40 +76,82 @@ class PlanSettings:
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value <= 1 or (name == "efficiency" and not value):
                 raise InputError(f"{name} = {value!r}: a fraction between 0 and 1 is expected, as in {name}=0.5.")
-        cuts = self.shards * self.accumulate
+        cuts = self.data * self.shards * self.accumulate
         if self.batch % cuts:
             raise InputError(
-                f"batch = {self.batch} cannot be cut into equal parts for {self.shards} shards × accumulate "
-                f"{self.accumulate}. Nearest batch: {max(1, round(self.batch / cuts)) * cuts}."
+                f"batch = {self.batch} cannot be cut into equal parts for data {self.data} × shards {self.shards} × "
+                f"accumulate {self.accumulate}. Nearest batch: {max(1, round(self.batch / cuts)) * cuts}."
             )
+
+    @property
+    def devices(self) -> int:
+        """Return the number of devices."""
+        return self.data * self.shards * self.tensor * self.pipeline
 
     @property
     def rows(self) -> int:
         """Return the number of sequences that one device processes in one forward pass."""
-        return self.batch // (self.shards * self.accumulate)
+        return self.batch // (self.data * self.shards * self.accumulate)
+
+    @property
+    def activation_bytes(self) -> int:
+        """Return the bytes of a number that is sent as an activation."""
+        return PRECISIONS[self.precision].itemsize
+
+    def stride(self, degree: str) -> int:
+        """Return the difference of the numbers of neighbours of a degree: tensor innermost, then shards, then data."""
+        inner = {"tensor": 1, "shards": self.tensor, "data": self.tensor * self.shards}
+        return inner.get(degree, self.tensor * self.shards * self.data)
 
     @property
     def budget(self) -> int:
         """Return the bytes of device memory that a training may use."""
         return int(self.device.memory * (1 - self.reserve))
 
-    def step_settings(self) -> StepSettings:
-        """Return device, precision and recipe with which a training step is traced."""
+    def step_settings(self, split: Mapping[str, str]) -> StepSettings:
+        """Return device, precision and recipe with which a training step is traced; `split` as in `StepSettings`."""
         recipe = Recipe.read({"optimizer": self.optimizer, "accumulate": self.accumulate, "batch": self.batch}, "plan")
-        return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers")
+        return StepSettings(self.device.gpu, PRECISIONS[self.precision], recipe, self.recompute == "layers", split)
 
-    def memory_parts(self, step: StepTrace, moment: Moment) -> dict[str, int | Fraction]:
+    def memory_parts(self, step: StepTrace, moment: Moment, ends: Ends = (1, 1)) -> dict[str, int | Fraction]:
         """Return the bytes on one device at a moment of a traced step, by part ("weights", "gradients", …).
 
-        With shards (FSDP), weights, gradients and the optimizer's state are divided by their number, and two layers'
-        weights are gathered at a time. The workspace of cuBLAS is added to the buffers.
+        With a pipeline it is the larger of the first and the last stage, which have the fractions `ends` of what is
+        outside the layers. The workspace of cuBLAS, and with shards two gathered layers, are added to the buffers.
         """
-        sizes: dict[str, int | Fraction] = dict(zip(PARTS, moment.parts, strict=True))
-        sizes["buffers"] += self.device.workspace
-        if self.shards > 1:
-            sizes |= {part: Fraction(sizes[part], self.shards) for part in ("weights", "gradients", "optimizer")}
-            sizes["buffers"] += 2 * step.largest_layer
-        return sizes
+        stages = []
+        for factors in self.memory_factors(ends):
+            sizes: dict[str, int | Fraction] = {}
+            for part, row in zip(PARTS, factors, strict=True):
+                size = sum(n * factor for n, factor in zip(moment.amounts(part), row, strict=True))
+                sizes[part] = size.numerator if size.denominator == 1 else size
+            sizes["buffers"] += self.device.workspace
+            if self.shards > 1:
+                _, _, undivided, split = moment.amounts("weights")
+                local = undivided + Fraction(split, self.tensor)
+                sizes["buffers"] += 2 * step.largest_layer * (local / (undivided + split) if undivided + split else 1)
+            stages.append(sizes)
+        return max(stages, key=lambda sizes: sum(sizes.values()))
+
+    def memory_factors(self, ends: Ends) -> list[list[tuple[int | Fraction, ...]]]:
+        """Return by which bytes are multiplied on the first and last stage: by part, then by kind (`KINDS`).
+
+        With shards (FSDP), weights, gradients and the optimizer's state are divided by their number; gradients of
+        several micro-batches are added up before that. The first stage of a pipeline keeps the activations of as many
+        micro-batches as there are stages (1F1B), the last one those of one, and the logits.
+        """
+        stages = [(ends[0], False, min(self.pipeline, self.accumulate)), (ends[1], True, 1)]
+        factors = []
+        for outside, is_last, in_flight in stages if self.pipeline > 1 else [(1, True, 1)]:
+            rows = []
+            for part in PARTS:
+                is_sharded = part in SHARDED_PARTS and (part != "gradients" or self.accumulate == 1)
+                times = Fraction(in_flight if part == "activations" else 1, self.shards if is_sharded else 1)
+                ends_factor = outside if part in SHARDED_PARTS else int(is_last or part != "logits")
+                layers, tensor = Fraction(1, self.pipeline), Fraction(1, self.tensor)
+                rows.append(tuple(times * n for n in (ends_factor, ends_factor * tensor, layers, layers * tensor)))
+            factors.append(rows)
+        return factors
 
 
 @dataclass(frozen=True)
@@ -296,12 +177,34 @@ class Largest:
 class Planner:
     """Traces steps of one subject at several sizes, each once."""
 
-    def __init__(self, subject: Subject, settings: PlanSettings) -> None:
+    def __init__(
+        self,
+        subject: Subject,
+        settings: PlanSettings,
+        model: ParallelModel | None = None,
+        steps: dict[Any, StepTrace] | None = None,
+    ) -> None:
+        """Check the settings; `model` and traced `steps` may be shared by the planners of one subject."""
         self.subject, self.settings = subject, settings
-        self._steps: dict[tuple[int, ...], StepTrace] = {}
+        self._steps: dict[Any, StepTrace] = {} if steps is None else steps
         self.sizes = {**subject.sizes(True)}
         if BATCH in self.sizes:
             self.sizes[BATCH] = settings.rows
+        self.model = model or (ParallelModel(subject, self.sizes) if settings.devices > 1 else None)
+        if self.model and (obstacle := self.model.find_obstacle(settings.tensor, settings.pipeline)):
+            raise InputError(obstacle)
+        self.ends, self.weight_fraction = self._divide_weights(self.model) if self.model else ((1, 1), 1.0)
+
+    def _divide_weights(self, model: ParallelModel) -> tuple[Ends, float]:
+        """Return the fractions of weights outside the layers on the first and last stage, and of all on a device."""
+        tensor, pipeline, shards = self.settings.tensor, self.settings.pipeline, self.settings.shards
+        stages = model.stages(tensor, pipeline)
+        outside = [sum(weight.count() for weight in stage if not weight.in_layers) for stage in stages]
+        total = sum(parameter.numel() for parameter in model.module.parameters())
+        all_outside = total - sum(weight.count() for stage in stages for weight in stage if weight.in_layers)
+        largest = max(sum(weight.count(tensor) for weight in stage) for stage in stages)
+        ends = tuple(Fraction(number, max(1, all_outside)) for number in (outside[0], outside[-1]))
+        return ends, largest / max(1, total) / shards  # pyright: ignore[reportReturnType]
 
     def trace(self, **sizes: int) -> StepTrace:
         """Trace a training step at the planned sizes, changed by `sizes`; each is traced once.
@@ -311,18 +214,44 @@ class Planner:
         values = {**self.sizes, **sizes}
         if TIME in sizes and self.sizes.get(SOURCE) == self.sizes[TIME]:
             values[SOURCE] = sizes[TIME]
-        key = tuple(values.values())
+        split = self.model.split.roles if self.model and self.settings.tensor > 1 else {}
+        key = (*values.values(), self.settings.accumulate > 1, bool(split))
         if key not in self._steps:
-            self._steps[key] = trace_step(self.subject, self.settings.step_settings(), values)
+            self._steps[key] = trace_step(self.subject, self.settings.step_settings(split), values)
         return self._steps[key]
 
     def total_bytes(self, step: StepTrace, moment: Moment) -> int | Fraction:
         """Return the bytes on one device at a moment of a traced step."""
-        return sum(self.settings.memory_parts(step, moment).values())
+        return sum(self.settings.memory_parts(step, moment, self.ends).values())
 
     def peak_moment(self, step: StepTrace) -> Moment:
         """Return the moment of a traced step with the most bytes on one device."""
-        return max(step.moments, key=partial(self.total_bytes, step))
+        factors = np.array(self.settings.memory_factors(self.ends), dtype=float)  # stage, part, kind
+        totals = np.einsum("mkp,spk->ms", step.amounts, factors)
+        return step.moments[int(totals.max(axis=1).argmax())]
+
+    def measure_work(self, step: StepTrace) -> Work:
+        """Return the FLOPs, bytes and time of computing a step on one device, on the busiest stage of a pipeline."""
+        settings, device = self.settings, self.settings.device
+        rate, bandwidth = device.flops.get(settings.precision), device.bandwidth
+        flops = moved = backward = micro_batch = update = 0.0
+        for kernel, times in step.kernels.items():
+            number = times / (settings.pipeline if kernel.kind.in_layers else 1)
+            number /= settings.tensor if kernel.kind.is_split and kernel.phase != UPDATE else 1
+            seconds = max(kernel.flops / rate, kernel.bytes_moved / bandwidth) if rate and bandwidth else 0
+            if kernel.phase == UPDATE:
+                update += times * self.weight_fraction * seconds
+                moved += times * self.weight_fraction * kernel.bytes_moved
+                continue
+            micro_batch += number * seconds
+            flops += number * kernel.flops * settings.accumulate
+            moved += number * kernel.bytes_moved * settings.accumulate
+            backward += number * kernel.flops * settings.accumulate * (kernel.phase == BACKWARD)
+        if not rate or not bandwidth:
+            return Work(round(flops), round(moved), backward_fraction=backward / max(1, flops))
+        efficiency = settings.efficiency
+        seconds = micro_batch / efficiency, update / efficiency
+        return Work(round(flops), round(moved), rate * efficiency, *seconds, backward / max(1, flops))
 
     def find_largest(self, name: str, start: int) -> Largest:
         """Find the largest value of size `name` (B or T) at which a step fits into memory, starting at `start`.
@@ -374,7 +303,8 @@ class Planner:
             polynomial = interpolate(
                 symbol(name), points, [self.total_bytes(step, step.moments[index]) for step in steps]
             )
-            if polynomial.at({name: root + 1}) == self.total_bytes(proof, proof.moments[index]):
+            has_round_numbers = all(number.denominator <= self.settings.devices for number in polynomial.terms.values())
+            if has_round_numbers and polynomial.at({name: root + 1}) == self.total_bytes(proof, proof.moments[index]):
                 return polynomial
         return None
 
@@ -434,6 +364,25 @@ class GenerationCosts:
 
 
 @dataclass(frozen=True)
+class SplitCosts:
+    """Memory and time of a step with one split of the devices."""
+
+    settings: PlanSettings
+    peak: int
+    seconds: float | None
+    limit: str  # what takes the longest
+
+    @property
+    def fits(self) -> bool:
+        return self.peak <= self.settings.budget
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as values for JSON."""
+        degrees = {name: getattr(self.settings, name) for name in (*DEGREES, "accumulate")}
+        return {**degrees, "peak": self.peak, "fits": self.fits, "seconds_per_step": self.seconds, "limit": self.limit}
+
+
+@dataclass(frozen=True)
 class Plan(Result):
     """The memory and time of a training, the largest batch and context that fit, and the costs of generating."""
 
@@ -448,12 +397,15 @@ class Plan(Result):
     where: str
     largest: Sequence[Largest]
     flops: int  # of a step on one device
+    flops_per_token: float
     bytes_moved: int
     compute_seconds: float | None
     bandwidth_seconds: float | None
     seconds: float | None  # of a step, by the roofline of each operation, at the stated efficiency
     tokens: int  # of a step on all devices
     generation: GenerationCosts | None
+    parallel: ParallelCosts | None = None  # of several devices
+    alternatives: Sequence["SplitCosts"] = ()  # other splits of as many devices, the best first
     notes: Sequence[str] = ()
 
     @property
@@ -486,9 +438,24 @@ class Plan(Result):
         yield Text(f"{sizes}\nparameters P = {self.formula}{active}")
         options = [f"batch {settings.batch}", settings.precision, settings.optimizer]
         options += [f"recompute {settings.recompute}"] if settings.recompute != "none" else []
-        options += [f"{settings.shards} shards, {settings.rows} sequences on each"] if settings.shards > 1 else []
+        if settings.devices > 1:
+            degrees = " × ".join(f"{name} {getattr(settings, name)}" for name in DEGREES if getattr(settings, name) > 1)
+            options += [f"{settings.devices} devices ({degrees}), {settings.rows} sequences at a time on each"]
         options += [f"accumulate {settings.accumulate}"] if settings.accumulate > 1 else []
         yield Text(", ".join(options) + "; Lemma's trainer, not compiled")
+        if self.alternatives:
+            names = (*DEGREES, "accumulate", "memory", "step", "limited by")
+            rows = [
+                (
+                    *(str(getattr(costs.settings, name)) for name in (*DEGREES, "accumulate")),
+                    format_bytes(costs.peak) + ("" if costs.fits else " (too large)"),
+                    format_seconds(costs.seconds),
+                    costs.limit,
+                )
+                for costs in self.alternatives
+            ]
+            title = f"The fastest splits of {settings.devices} devices; the first is planned"
+            yield Table(names, rows, title, left=(7,), breakable=(7,))
         rows = [
             (part, format_bytes(size), f"{size / max(1, self.peak):.1%}", self.part_formulas.get(part, ""))
             for part, size in self.parts.items()
@@ -506,8 +473,10 @@ class Plan(Result):
         verdict = "It fits" if self.fits else "It does not fit"
         of_all = f"{format_bytes(settings.budget)} ({1 - settings.reserve:.0%} of {format_bytes(device.memory)})"
         yield Text(f"{verdict}: {format_bytes(self.peak)} of {of_all}.", "good" if self.fits else "bad")
-        titles = {BATCH: "batch" + (" of one device" if settings.shards > 1 else ""), TIME: "context"}
+        titles = {BATCH: "batch" + (" at a time on one device" if settings.devices > 1 else ""), TIME: "context"}
         yield Items([f"largest {titles[largest.name]}: {largest}" for largest in self.largest])
+        if self.parallel:
+            yield from self.parallel.blocks()
         yield Table(("", ""), list(self._time_rows()), "Time", is_text=True)
         if self.generation:
             yield Table(("", ""), list(self._generation_rows(self.generation)), "Generating", is_text=True)
@@ -517,20 +486,24 @@ class Plan(Result):
     def _time_rows(self) -> Iterator[tuple[str, str]]:
         """Yield label and text of each row of the table of training time."""
         settings = self.settings
-        yield "FLOPs per token", f"{self.flops * settings.shards / self.tokens:,.0f} (forward and backward)"
+        yield "FLOPs per token", f"{self.flops_per_token:,.0f} (forward and backward)"
         yield "FLOPs per step", f"{self.flops:.4g} on each device"
         yield "bytes moved per step", format_bytes(self.bytes_moved)
         if self.seconds is None or self.tokens_per_day is None:
-            yield "time", "not known: give flops=… and bandwidth=… of the device"
+            needed = "flops=… and bandwidth=…" + (" link=… and network=…" if self.parallel else "")
+            yield "time", f"not known: give {needed} of the device"
         else:
             bound = "FLOPs" if (self.compute_seconds or 0) > (self.bandwidth_seconds or 0) else "bandwidth"
             compute, bandwidth = format_seconds(self.compute_seconds), format_seconds(self.bandwidth_seconds)
             limits = f"FLOPs alone {compute}, bytes alone {bandwidth}"
-            estimate = f"{format_seconds(self.seconds)} at {settings.efficiency:.0%} of the roofline"
+            hidden = ", sending overlapped" if self.parallel else ""
+            estimate = f"{format_seconds(self.seconds)} at {settings.efficiency:.0%} of the roofline{hidden}"
             yield "time per step", f"{estimate}; {bound} is the tighter limit ({limits})"
+            if self.parallel:
+                yield from self.parallel.time_rows()
             yield "tokens per day", f"{self.tokens_per_day:,.0f}"
         optimal = self.optimal_tokens
-        flops = self.flops * settings.shards / self.tokens * optimal
+        flops = self.flops_per_token * optimal
         days = f", {optimal / self.tokens_per_day:,.2f} days" if self.tokens_per_day else ""
         yield (
             "compute-optimal",
@@ -557,8 +530,9 @@ class Plan(Result):
 
     def to_dict(self) -> dict[str, Any]:
         settings = self.settings
-        device = {name: getattr(settings.device, name) for name in ("name", "memory", "bandwidth")}
-        option_names = ("batch", "precision", "optimizer", "recompute", "shards", "accumulate", "efficiency", "reserve")
+        device_names = ("name", "memory", "bandwidth", "link", "network", "node")
+        device = {name: getattr(settings.device, name) for name in device_names}
+        option_names = ("batch", "precision", "optimizer", "recompute", *DEGREES, "accumulate", "efficiency", "reserve")
         return {
             "model": self.model,
             "symbols": dict(self.symbols),
@@ -573,7 +547,7 @@ class Plan(Result):
             "fits": self.fits,
             "largest": {largest.name: dict(vars(largest)) for largest in self.largest},
             "flops_per_step": self.flops,
-            "flops_per_token": self.flops * settings.shards / self.tokens,
+            "flops_per_token": self.flops_per_token,
             "bytes_moved_per_step": self.bytes_moved,
             "compute_seconds": self.compute_seconds,
             "bandwidth_seconds": self.bandwidth_seconds,
@@ -582,6 +556,8 @@ class Plan(Result):
             "tokens_per_day": self.tokens_per_day,
             "compute_optimal_tokens": self.optimal_tokens,
             "generation": None if self.generation is None else dict(vars(self.generation)),
+            "parallel": None if self.parallel is None else self.parallel.to_dict(),
+            "alternatives": [costs.to_dict() for costs in self.alternatives],
             "notes": list(self.notes),
         }
 
@@ -601,7 +577,6 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
     notes = [
         device.note,
         f"The efficiency of {settings.efficiency:.0%} is assumed, not measured: set it with efficiency=…",
-        "Time between devices is not counted." if settings.shards > 1 else "",
         f"{settings.reserve:.0%} of the memory is left to the driver and to fragmentation: reserve=…",
     ]
     if TIME in values:
@@ -611,13 +586,16 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
             notes.append(f"No largest context: {error}")
     if settings.recompute == "layers" and planner.trace().layers == 0:
         notes.append("This model has no list of layers, so that nothing is recomputed.")
-    rates, accumulate = device.flops.get(settings.precision), settings.accumulate
-    compute = step.flops * accumulate / rates if rates else None
-    bandwidth = step.bytes_moved * accumulate / device.bandwidth if device.bandwidth else None
-    seconds = None
-    if rates and device.bandwidth:
-        needed = sum(max(f / rates, m / device.bandwidth) * n for (f, m), n in step.kernels.items())
-        seconds = needed * accumulate / settings.efficiency
+    rates, work = device.flops.get(settings.precision), planner.measure_work(step)
+    compute = work.flops / rates if rates else None
+    bandwidth = work.bytes_moved / device.bandwidth if device.bandwidth else None
+    seconds = parallel = None
+    if work.micro_batch_seconds is not None and work.update_seconds is not None:
+        seconds = settings.accumulate * work.micro_batch_seconds + work.update_seconds
+    if planner.model:
+        parallel = estimate_parallel(planner.model, settings, work)
+        seconds = parallel.overlapped_seconds
+        notes += list(_parallel_notes(parallel, settings))
     tokens = settings.batch * values.get(TIME, 1)
     formula = parameters.write_formula(account.order, "unicode")
     number = parameters.total
@@ -628,19 +606,38 @@ def plan(subject: Subject, settings: PlanSettings) -> Plan:
         parameters=number or 0,
         active=(account.active.total if "active" in account.quantities else None) or number or 0,
         formula=f"{formula} = {parameters.number}",
-        parts={part: ceil(size) for part, size in settings.memory_parts(step, moment).items()},
+        parts={part: ceil(size) for part, size in settings.memory_parts(step, moment, planner.ends).items()},
         part_formulas=_part_formulas(planner),
         where=moment.label,
         largest=largest,
-        flops=step.flops * accumulate,
-        bytes_moved=step.bytes_moved * accumulate,
+        flops=work.flops,
+        flops_per_token=step.flops * settings.accumulate * settings.data * settings.shards / tokens,
+        bytes_moved=work.bytes_moved,
         compute_seconds=compute,
         bandwidth_seconds=bandwidth,
         seconds=seconds,
         tokens=tokens,
         generation=_estimate_generation(subject, settings, values),
+        parallel=parallel,
         notes=[note for note in notes if note],
     )
+
+
+def _parallel_notes(parallel: ParallelCosts, settings: PlanSettings) -> Iterator[str]:
+    """Yield notes on what the figures of several devices assume."""
+    device = settings.device
+    yield (
+        "Bytes are those that one device sends in a step, by ring algorithms: 2·(N−1)/N of what is all-reduced, "
+        "(N−1)/N of what is gathered or reduce-scattered. Weights and gradients have 4 bytes, activations "
+        f"{settings.activation_bytes}."
+    )
+    if device.link and device.network:
+        yield (
+            f"Each device sends {device.link / 1e9:,g} GB/s within a node of {device.node} (link=…, node=…) and "
+            f"{device.network / 1e9:,g} GB/s to other nodes (network=…), and receives as much."
+        )
+    if settings.tensor > 1 and parallel.undivided:
+        yield f"Tensor parallelism leaves whole on each device: {parallel.undivided}."
 
 
 def _part_formulas(planner: Planner) -> dict[str, str]:
@@ -650,17 +647,19 @@ def _part_formulas(planner: Planner) -> dict[str, str]:
     """
     settings, rows = planner.settings, planner.settings.rows
     over = f"/{settings.shards}" if settings.shards > 1 else ""
-    formulas = {"weights": f"4·P{over}"}
+    is_cut = settings.tensor > 1 or settings.pipeline > 1  # then no device has a share of all weights alike
+    formulas = {} if is_cut else {"weights": f"4·P{over}"}
     peak = planner.trace().moments.index(planner.peak_moment(planner.trace()))
     batches = (rows, 2 * rows, 3 * rows)
     steps = [planner.trace(B=batch) for batch in batches] if BATCH in planner.sizes else []
     if steps and len({len(step.moments) for step in steps}) == 1:
         for part in PARTS[1:]:
-            *sizes, third = (settings.memory_parts(step, step.moments[peak])[part] for step in steps)
+            *sizes, third = (settings.memory_parts(step, step.moments[peak], planner.ends)[part] for step in steps)
             polynomial = interpolate(symbol(BATCH), batches[:2], sizes)
-            if polynomial.at({BATCH: batches[2]}) == third:
+            has_round_numbers = all(number.denominator <= settings.devices for number in polynomial.terms.values())
+            if has_round_numbers and polynomial.at({BATCH: batches[2]}) == third:
                 formulas[part] = format_polynomial(polynomial, BATCH)
-    if settings.optimizer == "adamw":
+    if settings.optimizer == "adamw" and not is_cut:
         formulas["optimizer"] = f"8·P{over} + a count of steps for each tensor"
     return formulas
 
@@ -698,29 +697,3 @@ def format_polynomial(polynomial: Polynomial, name: str) -> str:
     terms = [Polynomial({monomial: number}) for monomial, number in sorted(polynomial.terms.items(), reverse=True)]
     text = " + ".join(write_formula(term, (name,), "unicode") for term in terms) or "0"
     return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", text.replace("+ −", "− "))
-
-
-def format_bytes(number: float) -> str:
-    """Write bytes in the largest unit that fits.
-
-    >>> format_bytes(512), format_bytes(1_500_000), format_bytes(15.56 * 2**30)
-    ('512 B', '1.43 MiB', '15.56 GiB')
-    """
-    for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
-        if number >= size:
-            return f"{number / size:,.2f} {unit}"
-    return f"{number:,.0f} B"
-
-
-def format_seconds(number: float | None) -> str:
-    """Write a time in seconds as s, ms or µs; None as "not known".
-
-    >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(None)
-    ('12.3 ms', '2.5 s', 'not known')
-    """
-    if number is None:
-        return "not known"
-    for unit, size in (("s", 1.0), ("ms", 1e-3)):
-        if number >= size:
-            return f"{number / size:.3g} {unit}"
-    return f"{number * 1e6:.3g} µs"

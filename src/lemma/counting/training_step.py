@@ -10,11 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from math import isqrt
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -41,6 +43,7 @@ from lemma.tasks.registry import task_for
 from lemma.training.optimizer import build_optimizer, clip_gradients
 
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
+PHASES = FORWARD, BACKWARD, UPDATE = "forward pass", "backward pass", "optimizer step"
 OUTPUT_MODULES = ("output", "lm_head", "head", "follow")  # the modules that give logits
 SCRATCH_OPERATORS = ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward")  # they need memory while they run
 LOOKUP_OPERATORS = ("embedding", "index_select", "gather", "index")  # of their first argument only some rows are read
@@ -57,6 +60,17 @@ class StepSettings:
     precision: torch.dtype = torch.bfloat16
     recipe: Recipe = field(default_factory=Recipe)
     recompute: bool = False  # compute the activations inside each layer again in the backward pass
+    split: Mapping[str, str] = field(default_factory=dict)  # role of each linear layer in tensor parallelism, by path
+
+
+class Kind(NamedTuple):
+    """Class of memory or work: inside the repeated layers or not, divided by tensor parallelism or not."""
+
+    in_layers: bool = False
+    is_split: bool = False
+
+
+KINDS = tuple(Kind(*flags) for flags in ((False, False), (False, True), (True, False), (True, True)))
 
 
 @dataclass(frozen=True)
@@ -65,10 +79,26 @@ class Moment:
 
     parts: tuple[int, ...]
     label: str
+    kinds: Mapping[Kind, tuple[int, ...]] = field(default_factory=dict)  # what is in layers or split, by kind
 
     @property
     def total(self) -> int:
         return sum(self.parts)
+
+    def amounts(self, part: str) -> tuple[int, ...]:
+        """Return the bytes of a part by kind, in the order of `KINDS`."""
+        index = PARTS.index(part)
+        inner = [self.kinds[kind][index] if kind in self.kinds else 0 for kind in KINDS[1:]]
+        return self.parts[index] - sum(inner), *inner
+
+
+class Kernel(NamedTuple):
+    """The work of an operation."""
+
+    flops: int
+    bytes_moved: int
+    kind: Kind = Kind()
+    phase: str = ""  # one of `PHASES`
 
 
 @dataclass(frozen=True)
@@ -76,9 +106,20 @@ class StepTrace:
     """The memory and the work of a training step."""
 
     moments: tuple[Moment, ...]  # what is alive after each operation
-    kernels: Mapping[tuple[int, int], int]  # the number of calls by (FLOPs, bytes moved) of a call
+    kernels: Mapping[Kernel, int]  # the number of calls of each
     largest_layer: int  # bytes of the weights of the largest layer, or of the full model if it has none
     layers: int  # how many layers can be computed again
+
+    @cached_property
+    def amounts(self) -> Float[np.ndarray, "moments kinds parts"]:
+        """Return the bytes at each moment by kind (see `KINDS`) and part."""
+        rows = np.zeros((len(self.moments), len(KINDS), len(PARTS)))
+        for row, moment in zip(rows, self.moments, strict=True):
+            row[0] = moment.parts
+            for kind, parts in moment.kinds.items():
+                row[KINDS.index(kind)] = parts
+                row[0] -= parts
+        return rows
 
     @property
     def peak(self) -> Moment:
@@ -86,11 +127,11 @@ class StepTrace:
 
     @property
     def flops(self) -> int:
-        return sum(flops * times for (flops, _), times in self.kernels.items())
+        return sum(kernel.flops * times for kernel, times in self.kernels.items())
 
     @property
     def bytes_moved(self) -> int:
-        return sum(moved * times for (_, moved), times in self.kernels.items())
+        return sum(kernel.bytes_moved * times for kernel, times in self.kernels.items())
 
 
 def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
@@ -134,39 +175,66 @@ CPU_FLOPS = {
 class StepTracker(TorchDispatchMode):
     """Tracks which storages are alive, and counts the FLOPs and the bytes of every operation."""
 
-    def __init__(self, gpu: bool) -> None:
+    def __init__(self, gpu: bool, split: Mapping[str, str], layers: Sequence[str]) -> None:
         super().__init__()
-        self.path_tracker, self.gpu = PathTracker(), gpu
+        self.path_tracker, self.gpu, self.split = PathTracker(), gpu, split
+        self.layers = tuple(f"{path}." for path in layers)
         self.phase, self.part = "", ""  # the part that new storages belong to; "" is read off where they are made
         self.parts = [0] * len(PARTS)
+        self.kinds: dict[Kind, list[int]] = {}
         self.moments: list[Moment] = []
-        self.kernels: Counter[tuple[int, int]] = Counter()
-        self._storages: dict[int, tuple[weakref.ref[Any], int, int]] = {}
+        self.kernels: Counter[Kernel] = Counter()
+        self._storages: dict[int, tuple[weakref.ref[Any], int, int, Kind]] = {}
         self._max_positions: dict[int, int] = {}  # by storage: the last of an `arange`, which fake tensors do not hold
 
-    def assign(self, tensors: Any, part: str, extra_bytes: int = 0) -> None:
+    def assign(self, tensors: Any, part: str, extra_bytes: int = 0, kind: Kind | None = None) -> None:
         """Count the storages of `tensors` to `part`, such as "weights", instead of the part they counted to before.
 
-        `extra_bytes` are added to the size of each new storage.
+        `extra_bytes` are added to the size of each new storage; `kind` is that of new storages.
         """
         index = PARTS.index(part)
         for tensor in iter_tensors(tensors):
             storage = tensor.untyped_storage()
             key = storage._cdata
             if key in self._storages:
-                reference, before, size = self._storages[key]
-                self.parts[before] -= size
-                self._storages[key] = reference, index, size
+                reference, before, size, storage_kind = self._storages[key]
+                self._add(before, storage_kind, -size)
+                self._storages[key] = reference, index, size, storage_kind
             else:
-                size = storage.nbytes() + extra_bytes
-                self._storages[key] = weakref.ref(storage, partial(self._free, key)), index, size
-            self.parts[index] += size
+                storage_kind, size = kind or Kind(), storage.nbytes() + extra_bytes
+                self._storages[key] = weakref.ref(storage, partial(self._free, key)), index, size, storage_kind
+            self._add(index, storage_kind, size)
+
+    def assign_parameters(self, module: nn.Module, prefix: str) -> None:
+        """Count the weights and gradients of a module, each to its kind; its paths in the step start with `prefix`."""
+        for name, parameter in module.named_parameters():
+            path, _, attribute = f"{prefix}{name}".rpartition(".")
+            role = self.split.get(path)
+            is_split = role == "column" or (role == "row" and attribute == "weight")
+            kind = Kind(path.startswith(self.layers), is_split)
+            self.assign(parameter, "weights", kind=kind)
+            if parameter.grad is not None:
+                self.assign(parameter.grad, "gradients", kind=kind)
+
+    def _add(self, index: int, kind: Kind, size: int) -> None:
+        """Add bytes to a part, and to a part of a kind."""
+        self.parts[index] += size
+        self.kinds.setdefault(kind, [0] * len(PARTS))[index] += size
 
     def _free(self, key: int, _: Any) -> None:
         """Subtract the bytes of a storage that was garbage-collected; `key` identifies it."""
         self._max_positions.pop(key, None)
         if entry := self._storages.pop(key, None):
-            self.parts[entry[1]] -= entry[2]
+            self._add(entry[1], entry[3], -entry[2])
+
+    def kind_of(self, tensors: Any) -> Kind:
+        """Return the kind of what is made from tensors: inside the layers, or split, if one of them is."""
+        kinds = [
+            self._storages[key][3]
+            for tensor in iter_tensors(tensors)
+            if (key := _storage_key(tensor)) in self._storages
+        ]
+        return Kind(any(kind.in_layers for kind in kinds), any(kind.is_split for kind in kinds))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -178,25 +246,38 @@ class StepTracker(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not self.phase and not self.part:
             return out
-        new = [tensor for tensor in iter_tensors(out) if tensor.untyped_storage()._cdata not in self._storages]
+        formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
+        path = self.path_tracker.current
+        new = [tensor for tensor in iter_tensors(out) if _storage_key(tensor) not in self._storages]
+        source_kind = self.kind_of((args, kwargs))
         if new and func is torch.ops.aten.mkldnn_rnn_layer.default and not out[3].numel():
             self.assign(out[3], self._part_of(func, args), onednn_reserve_bytes(args))
         if new:
-            self.assign(new, self.part or self._part_of(func, args))
+            part = self.part or self._part_of(func, args)
+            is_partial_sum = bool(formula) and path in self.split and self._are_factors_split(args)
+            if part in ("optimizer", "buffers"):  # of buffers only copies of weights belong to the layers
+                in_layers = source_kind.in_layers and (part == "optimizer" or self._copies_weights(func, args))
+            else:
+                in_layers = path.startswith(self.layers)
+            has_parts = source_kind.is_split and not is_partial_sum and any(tensor.dim() for tensor in new)
+            self.assign(new, part, kind=Kind(in_layers, has_parts))
         if name == "arange" and out.numel():
-            self._max_positions[out.untyped_storage()._cdata] = int(max([0, *args[:2]][-1] - 1, 0))
+            self._max_positions[_storage_key(out)] = int(max([0, *args[:2]][-1] - 1, 0))
         if self.phase and (new or name.endswith("_") or name in SCRATCH_OPERATORS):
-            path = self.path_tracker.current
-            location = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != "optimizer step" else ""
+            location = f", at {path.removeprefix('model.') or 'the loss'}" if self.phase != UPDATE else ""
             *parts, buffers = self.parts
             scratch = onednn_scratch_bytes(args) if name in SCRATCH_OPERATORS else 0
-            self.moments.append(Moment((*parts, buffers + scratch), self.phase + location))
+            kinds = {kind: tuple(sizes) for kind, sizes in self.kinds.items() if any(kind) and any(sizes)}
+            self.moments.append(Moment((*parts, buffers + scratch), self.phase + location, kinds))
             if not name.startswith(("empty", "new_empty")):  # else nothing is written to it yet
-                formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
                 operands = [*iter_tensors(args), *iter_tensors(kwargs)][name in LOOKUP_OPERATORS :]
                 flops = formula(*args, **kwargs, out_val=out) if formula else 0
-                self.add_kernel(flops, tensor_bytes([*operands, *iter_tensors(out)]))
+                self.add_kernel(flops, tensor_bytes([*operands, *iter_tensors(out)]), (args, kwargs))
         return out
+
+    def _are_factors_split(self, args: Sequence[Any]) -> bool:
+        """Return whether both factors of a product, its last two tensors, are split: each device has a partial sum."""
+        return all(self.kind_of(factor).is_split for factor in list(iter_tensors(args))[-2:])
 
     def _check_positions(self, args: Sequence[Any]) -> None:
         """Raise an IndexError if a lookup has a position past the end of its table; fake tensors would not notice.
@@ -205,26 +286,35 @@ class StepTracker(TorchDispatchMode):
         """
         table, *indices = args
         for dimension, index in enumerate(iter_tensors(indices)):
-            largest = self._max_positions.get(index.untyped_storage()._cdata, 0)
+            largest = self._max_positions.get(_storage_key(index), 0)
             if dimension < table.dim() and largest >= (rows := table.shape[dimension]):
                 raise IndexError(f"position {largest:,} is past the end of a table of {rows:,}")
 
     def _part_of(self, func: Any, args: Any) -> str:
         """Return the part ("activations", "buffers" or "logits") that the new tensors of operator `func` belong to."""
         path = self.path_tracker.current
-        if self.phase == "optimizer step":
+        if self.phase == UPDATE:
             return "buffers"
-        copied = False
-        if func is torch.ops.aten._to_copy.default:
-            _, part, _ = self._storages.get(args[0].untyped_storage()._cdata, (None, -1, 0))
-            copied = part == PARTS.index("weights")
+        copied = self._copies_weights(func, args)
         if path == "" or path.removeprefix("model.") in OUTPUT_MODULES:
             return "buffers" if copied else "logits"
-        return "activations" if self.phase == "forward pass" and not copied else "buffers"
+        return "activations" if self.phase == FORWARD and not copied else "buffers"
 
-    def add_kernel(self, flops: int, bytes_moved: int) -> None:
-        """Record an operation with its FLOPs and the bytes it reads and writes."""
-        self.kernels[flops, bytes_moved] += 1
+    def _copies_weights(self, func: Any, args: Any) -> bool:
+        """Return whether an operator copies a weight, as autocast does."""
+        entry = self._storages.get(_storage_key(args[0])) if func is torch.ops.aten._to_copy.default else None
+        return entry is not None and entry[1] == PARTS.index("weights")
+
+    def add_kernel(self, flops: int, bytes_moved: int, operands: Any = ()) -> None:
+        """Record an operation with its FLOPs, the bytes it reads and writes, and the tensors it is made from."""
+        source_kind = self.kind_of(operands)
+        in_layers = self.path_tracker.current.startswith(self.layers)
+        self.kernels[Kernel(flops, bytes_moved, Kind(in_layers, source_kind.is_split), self.phase)] += 1
+
+
+def _storage_key(tensor: Tensor) -> int:
+    """Return what identifies the storage of a tensor."""
+    return tensor.untyped_storage()._cdata
 
 
 def trace_step(subject: Subject, settings: StepSettings, values: Sizes | None = None) -> StepTrace:
@@ -261,14 +351,16 @@ def _trace_module(subject: Subject, module: nn.Module, settings: StepSettings, v
     """Run one training step of `module` at sizes `values` under a `StepTracker` and return its trace."""
     recipe = settings.recipe.replace(batch=values.get(BATCH, 1))
     with ExitStack() as stack:
-        tracker = StepTracker(settings.gpu)
-        if settings.gpu:  # the trainer's own kernels tell what they would cost
-            support.COST_RECORDER = tracker.add_kernel
-            stack.callback(setattr, support, "COST_RECORDER", None)
         model = _materialize(module).train()
         inputs = subject.build_inputs(values, "cpu")
         step_module, run_step = _make_step(model, inputs, recipe)
-        layers = list(find_layers(model))
+        prefix = "" if step_module is model else "model."
+        paths, layers = [list(pair) for pair in zip(*find_layers(model), strict=True)] or ([], [])
+        split = {f"{prefix}{path}": role for path, role in settings.split.items()}
+        tracker = StepTracker(settings.gpu, split, [f"{prefix}{path}" for path in paths])
+        if settings.gpu:  # the trainer's own kernels tell what they would cost
+            support.COST_RECORDER = tracker.add_kernel
+            stack.callback(setattr, support, "COST_RECORDER", None)
         tracker.path_tracker = stack.enter_context(track_paths(step_module))
 
         def emulation() -> AbstractContextManager[Any]:
@@ -286,12 +378,12 @@ def _trace_module(subject: Subject, module: nn.Module, settings: StepSettings, v
         trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
         optimizer = build_optimizer(model, recipe) if trained else None
         with tracker:
-            tracker.assign(list(model.parameters()), "weights")
+            for parameter in trained:
+                parameter.grad = torch.empty_like(parameter)
+            tracker.assign_parameters(model, prefix)
             tracker.assign([list(model.buffers()), list(inputs.args), dict(inputs.kwargs)], "buffers")
             for parameter in trained:
                 parameter.register_post_accumulate_grad_hook(lambda leaf: tracker.assign(leaf.grad, "gradients"))
-                parameter.grad = torch.empty_like(parameter)
-                tracker.assign(parameter.grad, "gradients")
             if optimizer:
                 tracker.part = "optimizer"
                 optimizer.step()
@@ -299,13 +391,13 @@ def _trace_module(subject: Subject, module: nn.Module, settings: StepSettings, v
                 if recipe.accumulate == 1:
                     optimizer.zero_grad(set_to_none=True)
             with emulation():
-                tracker.phase = "forward pass"
+                tracker.phase = FORWARD
                 loss = _run_forward(step_module, run_step, settings, tracker)
-                tracker.phase = "backward pass"
+                tracker.phase = BACKWARD
                 if loss is not None:
                     loss.backward()
                 del loss
-            tracker.phase = "optimizer step"
+            tracker.phase = UPDATE
             if optimizer:
                 clip_gradients(model, recipe.clip)
                 optimizer.step()
@@ -377,14 +469,18 @@ def _make_step(model: nn.Module, inputs: Inputs, recipe: Recipe) -> tuple[nn.Mod
     return loss, lambda: loss(first, targets, None)[0]
 
 
-def find_layers(module: nn.Module) -> Iterator[nn.Module]:
-    """Yield the repeated layers: members of the outermost ModuleList or Sequential of one class with submodules."""
-    for child in module.children():
-        members = list(child.children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
-        if len({type(member) for member in members}) == 1 and any(list(member.children()) for member in members):
-            yield from members
+def find_layers(module: nn.Module, path: str = "") -> Iterator[tuple[str, nn.Module]]:
+    """Yield path and module of the repeated layers: members of the outermost lists whose members have submodules.
+
+    The members of a Sequential are repeated layers only if they are of one class.
+    """
+    for name, child in module.named_children():
+        members = list(child.named_children()) if isinstance(child, nn.ModuleList | nn.Sequential) else []
+        is_repeated = isinstance(child, nn.ModuleList) or len({type(member) for _, member in members}) == 1
+        if is_repeated and any(list(member.children()) for _, member in members):
+            yield from ((f"{path}{name}.{index}", member) for index, member in members)
         else:
-            yield from find_layers(child)
+            yield from find_layers(child, f"{path}{name}.")
 
 
 # fmt: off
@@ -458,6 +554,7 @@ class GpuEmulation(TorchFunctionMode):
         self.tracker.add_kernel(
             2 * len(query) * heads * new * key.shape[-2] * (width + value.shape[-1]),
             tensor_bytes((query, key, value, query)),
+            (query, key, value),
         )
         return _FusedAttention.apply(query, key, value, attn_mask, self.tracker)
 
@@ -514,7 +611,7 @@ class _FusedAttention(torch.autograd.Function):
         gradients = [torch.empty_like(tensor) for tensor in (query, key, value)]
         work = 2 * len(query) * query.shape[1] * query.shape[2] * key.shape[2]
         bytes_moved = tensor_bytes((query, key, value, out, grad, sums, *gradients))
-        ctx.tracker.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), bytes_moved)
+        ctx.tracker.add_kernel(2 * work * (query.shape[-1] + value.shape[-1]), bytes_moved, (query, key, value))
         del sums, expanded
         return *gradients, None, None
 

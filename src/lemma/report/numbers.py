@@ -382,3 +382,29 @@ def _read_digits(text: str, match: re.Match[str], scale: Fraction) -> WrittenNum
     if not decimals and scale == 1:
         unit = Fraction(10 ** (len(digits) - len(digits.rstrip("0"))) if match["about"] else 0)
     return WrittenNumber(text.strip(), value, unit, len(decimals), alternative=alternative)
+
+
+def format_bytes(number: float) -> str:
+    """Write bytes in the largest unit that fits.
+
+    >>> format_bytes(512), format_bytes(1_500_000), format_bytes(15.56 * 2**30)
+    ('512 B', '1.43 MiB', '15.56 GiB')
+    """
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if number >= size:
+            return f"{number / size:,.2f} {unit}"
+    return f"{number:,.0f} B"
+
+
+def format_seconds(number: float | None) -> str:
+    """Write a time in seconds as s, ms or µs; None as "not known".
+
+    >>> format_seconds(0.0123), format_seconds(2.5), format_seconds(None)
+    ('12.3 ms', '2.5 s', 'not known')
+    """
+    if number is None:
+        return "not known"
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number * 1e6:.3g} µs"
