@@ -313,7 +313,8 @@ def find_layer_kinds(subject: Subject, base: Sizes) -> LayerKinds:
             others = sorted(found, key=lambda label: _complexity(found[label], rows[deepest].count(label)))
             rest = others.pop()
             start = max((count[1] for label in others if (count := found[label])), default=0)
-            if None in (found[label] for label in others) or requested < start:
+            complete = [at for at in rows if at >= start and {*rows[at]} == {*labels.values()}]
+            if None in (found[label] for label in others) or requested < start or not complete:
                 only_at[depth] = requested
                 depths[depth] = [requested]
                 counts = {label: as_polynomial(named[requested].count(label)) for label in labels.values()}
@@ -324,7 +325,6 @@ def find_layer_kinds(subject: Subject, base: Sizes) -> LayerKinds:
                 counts = {label: count for label, (count, _) in exact.items()}
                 counts[rest] = symbol(depth) - sum_polynomials(counts.values())
                 derived |= {size.name: size for _, rounded in exact.values() for size in rounded}
-                complete = [at for at in rows if at >= start and {*rows[at]} == {*labels.values()}]
                 depths[depth] = complete[:4]
             containers[path] = Container(depth, rows | named, counts)
     return LayerKinds(containers, derived, Domain(only_at, {}, at_least), depths)

@@ -393,6 +393,11 @@ def lacks_flop_rule(func: Any) -> bool:
     return func.namespace != "aten" or bool(PRODUCT_NAMES.search(name) and not NO_PRODUCTS.search(name))
 
 
+def without_gradients(measurement: Measure) -> Measure:
+    """Return a measurement that runs modules without autograd, hence without a backward pass."""
+    return torch.no_grad()(measurement)
+
+
 def product_flops(module: nn.Module, inputs: Inputs) -> Readings:
     """Count the matrix-product FLOPs of a forward and backward pass, by module path.
 
@@ -698,6 +703,7 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     It may be a state of Lemma's, a transformers cache, or the vectors of a recurrent torch.nn module. An
     encoder–decoder returns one only when it reads its source and writes its target step by step.
     """
+    module.eval()  # some models return no state while they are trained
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
             source, target = inputs.args
