@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 from benchmarks.compare import machine
@@ -104,8 +105,13 @@ SPECIAL: dict[str, dict[str, Any]] = {  # where the sizes above do not suit; Non
     "bamba": {"attn_layer_indices": [3, 7], "num_hidden_layers": 8},
     "codegen": {"rotary_dim": 8},
     "deepseek_v4": {
-        **{"head_dim": 32, "o_groups": 2, "o_lora_rank": 16, "num_key_value_heads": 1},
-        **{"index_n_heads": 4, "index_head_dim": 16, "index_topk": 4},
+        "head_dim": 32,
+        "num_key_value_heads": 1,
+        "o_groups": 2,
+        "o_lora_rank": 16,
+        "index_n_heads": 4,
+        "index_head_dim": 16,
+        "index_topk": 4,
     },
     "falcon_h1": {"mamba_d_ssm": 192},
     "gemma3n_text": {"num_hidden_layers": 10, "num_kv_shared_layers": 2},
@@ -122,8 +128,10 @@ SPECIAL: dict[str, dict[str, Any]] = {  # where the sizes above do not suit; Non
     "olmo_hybrid": {"linear_num_value_heads": 4},
     "reformer": {"axial_pos_embds": False, "axial_pos_shape": [8, 8], "axial_pos_embds_dim": [32, 64]},
     "zamba2": {
-        **{"layers_block_type": ["linear_attention"] * 5 + ["hybrid"], "num_hidden_layers": 12},
-        **{"kv_channels": None, "num_key_value_heads": 4},
+        "layers_block_type": ["linear_attention"] * 5 + ["hybrid"],
+        "num_hidden_layers": 12,
+        "num_key_value_heads": 4,
+        "kv_channels": None,
     },
 }
 DEPTHS, WIDTHS, LENGTHS, BATCHES = (6, 9, 8, 11, 13, 16), (144, 192, 288, 336), (14, 21, 26, 40), (1, 3, 2)
@@ -199,7 +207,6 @@ def compare(kind: str) -> dict[str, Any]:
     import torch
     import transformers
 
-    import lemma
     from lemma.counting.count import count
     from lemma.counting.transformers_models import FIELDS, config_subject
 
@@ -280,33 +287,37 @@ def compare_apart(kind: str) -> dict[str, Any]:
     return {"type": kind, "error": (done.stderr.strip().splitlines() or ["no output"])[-1]}
 
 
-def verdict(result: Mapping[str, Any]) -> str:
+def describe(result: Mapping[str, Any]) -> str:
     """Return one word or sentence on a type."""
     if "error" in result:
         return f"refused: {result['error']}"
     if result["wrong"]:
-        return f"WRONG {len(result['wrong'])}: {result['wrong'][0]}"
+        return f"WRONG {len(result['wrong'])} times: {result['wrong'][0]}"
     if "refused" in result:
-        return f"no formula of {', '.join(result['refused'])}: {next(iter(next(iter(result['refused'].values())).items()))}"
+        (path, reason), *_ = next(iter(result["refused"].values())).items()
+        return f"no formula of {', '.join(result['refused'])}: {path} {reason}"
     return f"exact at {result['compared']}"
 
 
 def main(names: list[str]) -> int:
-    """Compare all types, or those named; return how many formulas were wrong."""
-    if names[:1] == ["--json"]:
-        resource.setrlimit(resource.RLIMIT_CPU, (TIME_LIMIT, TIME_LIMIT))
-        print(json.dumps(compare(names[1])))
-        return 0
-    out = open(os.environ["RESULTS"], "a") if "RESULTS" in os.environ else None
+    """Compare all types, or those named; return the number of types with a formula that is wrong."""
+    num_wrong = num_refused = 0
     with ThreadPoolExecutor(2) as pool:
         for result in pool.map(compare_apart, names or TYPES):
-            print(f"{result['type']:20} {result.get('seconds', 0):6.1f} s  {verdict(result)}", flush=True)
-            if out:
-                print(json.dumps(result), file=out, flush=True)
-    return 0
+            print(f"{result['type']:20} {result.get('seconds', 0):6.1f} s  {describe(result)}", flush=True)
+            num_wrong += bool(result.get("wrong"))
+            num_refused += "error" in result or "refused" in result
+            if "RESULTS" in os.environ:  # a file for all formulas
+                with Path(os.environ["RESULTS"]).open("a", encoding="utf-8") as file:
+                    print(json.dumps(result), file=file)
+    print(f"{len(names or TYPES)} types: {num_wrong} wrong, {num_refused} without a formula of some quantity")
+    return num_wrong
 
 
 if __name__ == "__main__":
-    if "--json" not in sys.argv:
+    if sys.argv[1:2] == ["--json"]:
+        resource.setrlimit(resource.RLIMIT_CPU, (TIME_LIMIT, TIME_LIMIT))
+        print(json.dumps(compare(sys.argv[2])))
+    else:
         print(machine())
-    sys.exit(main(sys.argv[1:]))
+        sys.exit(main(sys.argv[1:]) > 0)

@@ -279,12 +279,15 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         return factory_subject(model.make, settings, model.name)
     if isinstance(model, HubConfig):
         return _config_subject(model.config, settings, model.name)
+    if isinstance(model, (str, Path)) and Path(model).suffix == ".py":
+        raise SpecError(f"{model} is Python code: name the function in it that builds the module, as in {model}:model.")
     if isinstance(model, str) and ":" in model:
         raise SpecError(
             f"model = '{model}' names Python code to import, which a file must not do: it could run any command. "
             f"Expected a preset, a spec file, a run folder or an example ({', '.join([*preset_names(), *EXAMPLES])}). "
             "If you trust that module, name it yourself: "
-            "lemma count package.module:factory, or lemma check parameters package.module:factory FORMULA."
+            "lemma count package.module:factory or file.py:factory, or lemma check parameters package.module:factory "
+            "FORMULA."
         )
     if isinstance(model, str) and model in EXAMPLES:
         others = sorted((name, value) for name, value in settings.items() if not isinstance(value, int))
@@ -302,7 +305,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
     if isinstance(model, str) and not is_file and not is_preset:
         raise SpecError(
             describe_unknown("model", model, [*preset_names(), *EXAMPLES], MODEL_SYNONYMS.get(model.lower()))
-            + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."
+            + " A spec file, a run folder, a Hugging Face folder, package.module:factory and file.py:factory do too."
+            + ("" if find_spec("transformers") else " Types of transformers models need it: pip install transformers.")
         )
     return spec_subject(model, settings)
 
@@ -323,7 +327,10 @@ def _foreign_config(model: str | Path) -> dict[str, Any] | None:
             return None
         except RunError as error:
             if find_spec("transformers") is None:
-                raise RunError(f"{error} With the transformers library, any of its models is counted.") from None
+                raise RunError(
+                    f"{error} With the transformers library, any of its models is counted: pip install transformers. "
+                    "A factory is counted too: lemma count file.py:function."
+                ) from None
             return config
     if isinstance(model, str) and re.fullmatch(r"[\w.-]+", model) and find_spec("transformers"):
         from lemma.counting.transformers_models import model_types
