@@ -607,7 +607,8 @@ class SubjectCounter:
         derived, rules = dict[str, int](), {}
         for measurement, attempt in fitted:
             fit = attempt.fit
-            domain = domain.intersect(attempt.domain).intersect(fit.domain)
+            if fit.fits:
+                domain = domain.intersect(attempt.domain).intersect(fit.domain)
             derived |= self._derived_values(fit, sizes)
             rules |= fit.derived
             holding = {group: group_fit for group, group_fit in fit.fits.items() if group not in attempt.missed}

@@ -714,8 +714,15 @@ def find_divisors(
 
 
 def _is_irregular(read: Callable[[int], Readings], regular: Sequence[int], offset: int) -> bool:
-    """Return whether a dimension that is a quadratic polynomial at `regular` sizes is another one at an offset."""
-    rows, actual = [read(size) for size in regular], read(regular[0] + offset)
+    """Return whether a dimension that is a quadratic polynomial at `regular` sizes is another one at an offset.
+
+    So is a module that cannot be built there.
+    """
+    rows = [read(size) for size in regular]
+    try:
+        actual = read(regular[0] + offset)
+    except CountingError:
+        return True
     t = Fraction(offset, regular[1] - regular[0])
     for path, dimensions in actual.items():
         for index, dimension in enumerate(dimensions) if all(path in row for row in rows) else ():

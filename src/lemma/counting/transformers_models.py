@@ -88,7 +88,7 @@ PROBE_SIZES: ProbeSizes = {
     **dict.fromkeys(("d_ff", "d_ff_enc", "d_ff_dec", "d_e", "d_s", "d_emb"), WIDTHS),
     **dict.fromkeys(("d_rope", "d_nope", "d_lk", "d_lv", "n", "r"), EVEN),
     **dict.fromkeys(DEPTHS, LAYER_COUNTS),
-    "I": [24, 36, 48, 60, 72],
+    "I": [12, 24, 36, 48, 60],
     "P": [2, 3, 4, 6],
     "C_in": [1, 2, 3, 4],
     "E": [8, 16, 24, 32],
@@ -455,7 +455,9 @@ class ConfigTemplate:
         requested = subject.symbols
         divided = find_divisors(reader, multiples, subject.probe_sizes) if multiples else {}
         multiples = {letter: step for letter, step in multiples.items() if requested[letter] % step == 0}
-        return Domain(multiples={letter: multiples[letter] for letter in multiples.keys() - divided}, divided=divided)
+        explained = {*divided, *divided.values()}
+        multiples = {letter: step for letter, step in multiples.items() if letter not in explained}
+        return Domain(multiples=multiples, divided=divided)
 
 
 def extend_list(values: Sequence[Any], length: int) -> list[Any]:
