@@ -233,7 +233,7 @@ def compare(kind: str) -> dict[str, Any]:
         for letter, tie in subject.defaults.items():
             sizes[letter] = int(tie.at(sizes))
         try:
-            changed = {names[letter]: size for letter, size in sizes.items() if names.get(letter)}
+            changed: dict[str, Any] = {names[letter]: size for letter, size in sizes.items() if names.get(letter)}
             if "attention_types" in fields and "num_layers" in changed:
                 changed["num_layers"] += changed["num_layers"] % 2
                 sizes["L"] = changed["num_layers"]

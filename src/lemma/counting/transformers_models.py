@@ -418,8 +418,13 @@ class ConfigTemplate:
         for letter in (name for name in subject.symbols if len(subject.probe_sizes[name]) > 1):
             changed = {**lowest, letter: subject.probe_sizes[letter][1]}
             if letter not in (*DEPTHS, "w", "k", "C", "h", "h_kv", "h_enc", "h_dec"):
+                size = subject.symbols[letter]
                 with suppress(CountingError):
-                    if reader.shapes(changed) == shapes:
+                    large, larger = (
+                        {**lowest, letter: size},
+                        {**lowest, letter: 2 * size},
+                    )  # small sizes may be rounded
+                    if reader.shapes(changed) == shapes and reader.shapes(large) == reader.shapes(larger):
                         idle.add(letter)
         symbols = {letter: size for letter, size in subject.symbols.items() if letter not in idle}
         sizes = {letter: values for letter, values in subject.probe_sizes.items() if letter not in idle}

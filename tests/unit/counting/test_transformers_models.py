@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import lemma
+from benchmarks.transformers_types import NUM_COMPARISONS, compare
 from lemma.counting.count import count
 from lemma.counting.subject import resolve_subject
 from lemma.counting.transformers_models import config_subject, extend_list
@@ -143,7 +144,7 @@ QWEN3_30B_A3B = {
 )
 def test_active_parameters_of_published_mixtures(
     model_type: str,
-    settings: dict[str, int],
+    settings: dict[str, Any],
     num_experts: int,
     num_used: int,
     per_expert: int,
@@ -154,3 +155,14 @@ def test_active_parameters_of_published_mixtures(
     assert total and active and total - active == (num_experts - num_used) * per_expert
     table = 201_088 * 2880 if model_type == "gpt_oss" else 0  # OpenAI leaves embeddings out of what is active
     assert (total / 1e9, (active - table) / 1e9) == pytest.approx(published, abs=0.07)
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neo", "lfm2", "mamba2", "phi", "xlnet"])
+def test_formulas_hold_in_modules_that_transformers_builds_at_other_sizes(model_type: str) -> None:
+    """Lists of kinds, layers of convolution and attention, scans, rotary parts of heads, and a state only in eval mode.
+
+    `python -m benchmarks transformers` compares a hundred types.
+    """
+    result = compare(model_type)
+    assert result["wrong"] == [] and "refused" not in result
+    assert result["compared"] == NUM_COMPARISONS and result["outside"] == 0
