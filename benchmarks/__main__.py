@@ -15,6 +15,7 @@ from benchmarks import (
     serving,
     threads,
     tokenizing,
+    transformers_types,
 )
 from benchmarks.compare import check_names, machine
 from benchmarks.speed import ALL, start
@@ -22,6 +23,7 @@ from benchmarks.speed import ALL, start
 SEPARATE_PROGRAMS = {
     "start": start,
     "counting": counting.main,
+    "transformers": lambda: transformers_types.main([]),
     "penalties": penalties.main,
     "memory": lambda: memory.main([]),
     "tokenizing": lambda: tokenizing.main([]),

@@ -453,7 +453,9 @@ def test_only_listed_modules_import_by_name() -> None:
 
 
 def _imports_by_name(path: Path) -> bool:
-    return _calls(path, {"import_module", "__import__", "eval", "exec", "run_path", "run_module"}, methods=False)
+    return _calls(
+        path, {"import_module", "__import__", "eval", "exec", "run_path", "run_module", "exec_module"}, methods=False
+    )
 
 
 def _calls(path: Path, names: set[str], methods: bool = True) -> bool:

@@ -52,7 +52,7 @@ def count(
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
             help="Preset, spec file, run folder, example, config.json, type of transformers model or "
-            "package.module:factory; then sizes such as d=512 B=8.",
+            "package.module:factory or file.py:factory; then sizes such as d=512 B=8.",
         ),
     ],
     json: Json = False,

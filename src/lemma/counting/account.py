@@ -203,8 +203,9 @@ class Quantity:
         notes = [self.convention]
         if self.domain.only_at:
             notes.append(f"this formula holds at {_list_sizes(self.domain.only_at)} only")
-        if self.domain.multiples:
-            steps = ", ".join(f"{name} is a multiple of {step}" for name, step in self.domain.multiples.items())
+        multiples = {**self.domain.multiples, **self.domain.divided}
+        if multiples:
+            steps = ", ".join(f"{name} is a multiple of {step}" for name, step in multiples.items())
             notes.append(f"this formula holds where {steps}")
         bounds = [f"{name} ≥ {size:,}" for name, size in self.domain.at_least.items()]
         bounds += [f"{name} ≤ {size:,}" for name, size in self.domain.at_most.items()]
@@ -282,6 +283,7 @@ class Quantity:
             "at_least": dict(self.domain.at_least),
             "at_most": dict(self.domain.at_most),
             "ordered": dict(self.domain.ordered),
+            "divided": dict(self.domain.divided),
             "named": dict(self.derived),
             "rules": {name: rule.write() for name, rule in self.rules.items()},
         }
@@ -431,14 +433,31 @@ class Account(Result):
         ]
 
 
+MAX_PATH_WIDTH = 36  # columns of paths that are not broken
+MAX_MODULE_FORMULA = 40  # columns of the formula of a module, next to those of its parts
+
+
 def _tree_lines(quantity: Quantity) -> list[str]:
-    """Format `quantity.tree()` as lines of text, with notes right of the numbers or, if too wide, below."""
-    rows = [("  " * depth + name, *cells) for depth, name, *cells in quantity.tree()]
+    """Format `quantity.tree()` as lines of text.
+
+    If they are too wide, notes are below the numbers instead of right of them, cells are broken, and long formulas of
+    modules are left out: they are the sums of the rows below.
+    """
+    tree = quantity.tree()
+    rows = [("  " * depth + name, *cells) for depth, name, *cells in tree]
     lines = format_table(rows, left=(0, 1, 2, 4), width=10_000, has_header=False)
     if max(map(display_width, lines), default=0) <= text_width():
         return lines
-    note_rows = [row for *cells, note in rows for row in [cells, *([("", "", note, "")] if note else [])]]
-    return format_table(note_rows, left=(0, 1, 2), breakable=(0, 2), has_header=False)
+    depths = [depth for depth, *_ in tree]
+    narrow_rows: list[tuple[str, ...]] = []
+    for (path, shape, formula, number, note), depth, next_depth in zip(rows, depths, [*depths[1:], 0], strict=True):
+        is_module = next_depth > depth
+        is_left_out = is_module and display_width(formula) > MAX_MODULE_FORMULA
+        narrow_rows.append((path, shape, "" if is_left_out else formula, number))
+        narrow_rows += [("", "", note, "")] if note else []
+    has_short_paths = max(display_width(path) for path, *_ in narrow_rows) <= MAX_PATH_WIDTH
+    breakable = (1, 2) if has_short_paths else (0, 1, 2)
+    return format_table(narrow_rows, left=(0, 1, 2), breakable=breakable, has_header=False)
 
 
 def _list_sizes(sizes: Sizes) -> str:

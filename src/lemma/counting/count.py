@@ -18,13 +18,15 @@ import torch
 
 from lemma.counting import measure
 from lemma.counting.account import QUANTITY_KINDS, Account, Part, Quantity
-from lemma.counting.derived import DerivedSize, DerivedSizeFinder
+from lemma.counting.derived import DerivedSize, DerivedSizeFinder, find_divisors
 from lemma.counting.fit import (
+    SMALL_SIZES,
     SUM_ONLY,
     Domain,
     FitResult,
     GroupFit,
     PathGroup,
+    ProbeSizes,
     Read,
     Readings,
     Sizes,
@@ -33,7 +35,7 @@ from lemma.counting.fit import (
     path_pattern,
     total_size,
 )
-from lemma.counting.layer_kinds import merge_kinds
+from lemma.counting.layer_kinds import LayerKinds, merge_kinds
 from lemma.counting.measure import (
     DEFAULT_LIMITS,
     MAX_QUICK_RUN,
@@ -57,7 +59,7 @@ STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
 LENGTH_NAMES = ("w", "C")  # windows and chunks, which are compared with the length of the input
 FAR_LENGTHS = (33, 65, 129, 257)  # of inputs, one above lengths of chunks
-STEPS = (2, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
+STEPS = (2, 4, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYWHERE = Domain()
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
 
@@ -188,6 +190,46 @@ class Measurement:
 
 
 @dataclass(frozen=True)
+class Quotient:
+    """A size divided by another one and rounded down, in place of which formulas are fitted: ⌊I/P⌋ in place of I."""
+
+    whole: str  # the symbol that is divided
+    part: str  # the symbol that divides it
+
+    @property
+    def size(self) -> DerivedSize:
+        return DerivedSize("floor", (symbol(self.whole) / symbol(self.part),))
+
+    def fit(self, read: Read, choices: Iterable[ProbeSizes], kinds: LayerKinds | None) -> FitResult:
+        """Fit readings as polynomials of the quotient and all other sizes.
+
+        They hold for multiples only, unless a size between two multiples reads as the lower one does.
+        """
+        name = self.size.name
+        probed: list[ProbeSizes] = []
+
+        def divided(choices: Iterable[ProbeSizes]) -> Iterator[ProbeSizes]:
+            for choice in choices:
+                numbers = {self.whole: SMALL_SIZES, self.part: SMALL_SIZES[:4]}
+                probed.append({name if key == self.whole else key: numbers.get(key, choice[key]) for key in choice})
+                yield probed[-1]
+
+        def multiplied(sizes: Sizes) -> Sizes:
+            wholes = {name: (self.whole, sizes[name] * sizes[self.part])}
+            return dict(wholes.get(key, (key, size)) for key, size in sizes.items())
+
+        fit = fit_groups(lambda sizes: read(multiplied(sizes)), divided(choices), kinds)
+        fit = replace(fit, derived={**fit.derived, name: self.size})
+        lowest = {key: values[0] for key, values in probed[-1].items()} | {self.part: SMALL_SIZES[2]}
+        between = {**multiplied(lowest), self.whole: multiplied(lowest)[self.whole] + 1}
+        with suppress(CountingError):
+            rows = assign_to_groups(fit.groups, read(between))
+            if all(fit.evaluate(group, between) == total_size(rows.get(group, ())) for group in fit.fits):
+                return fit
+        return replace(fit, domain=fit.domain.intersect(Domain(divided={self.whole: self.part})))
+
+
+@dataclass(frozen=True)
 class Attempt:
     """Formulas of a measurement, compared with the module at the sizes asked for."""
 
@@ -220,6 +262,14 @@ class SubjectCounter:
         self.reader = ModuleReader(subject, limits, on_reading)
         self.cache = CountCache(subject.identity)
         self._letters: dict[str, str] = {}
+
+    @cached_property
+    def _divisors(self) -> dict[str, str]:
+        """Return sizes that are divided by another one and rounded, with that size, such as h for d."""
+        if self.subject.probes_work:
+            return dict(self.subject.domain.divided)
+        probe_sizes = next(self.reader.probe_sizes(False), {})
+        return self.cache.get_or_compute("divisors", lambda: find_divisors(self.reader, [*probe_sizes], probe_sizes))
 
     @cached_property
     def _finder(self) -> DerivedSizeFinder:
@@ -309,6 +359,8 @@ class SubjectCounter:
 
         def read(sizes: Sizes, devices: Sequence[str] = ("cpu", "meta")) -> Readings:
             readings = self.reader.run_pass(sizes, devices)
+            if name == "backward" and readings.backward_failure:
+                raise CountingError(readings.backward_failure)
             amounts = {}
             for path, row in (readings.products if is_product else readings.elementwise).items():
                 columns = row[: len(row) // 2] if name == "flops" else row[len(row) // 2 :]
@@ -364,9 +416,17 @@ class SubjectCounter:
         readings may have a formula in the other sizes. There may be a formula with derived sizes. Where a size is
         divided and rounded, there may be a formula for its multiples.
         """
-        attempt = self._attempt(measurement)
+        are_known = bool(vars(self).get("_divisors"))  # sizes without which another quantity had no formula
+        attempt = self._attempt(measurement, Domain(divided=self._divisors) if are_known else EVERYWHERE)
         if attempt.is_final:
             return attempt
+        if self._divisors:
+            quotients = [Quotient(whole, part) for whole, part in self._divisors.items()]
+            for quotient in (*([] if are_known else [None]), *quotients):
+                others = {whole: part for whole, part in self._divisors.items() if Quotient(whole, part) != quotient}
+                divided = self._attempt(measurement, Domain(divided=others), quotient)
+                if not divided.missed:
+                    return divided
         requested = self.subject.sizes(measurement.needs_run)
         pins = self._find_pins(measurement, attempt) if measurement.needs_run else {}
         probe_sizes = next(self.reader.probe_sizes(measurement.needs_run), {})
@@ -383,7 +443,8 @@ class SubjectCounter:
                 multiples = {name: step for name in divided if requested[name] % step == 0}
                 if multiples:
                     stepped = self._attempt(measurement, Domain(multiples=multiples))
-                    attempts += [] if stepped.missed else [stepped]
+                    if not stepped.missed:
+                        return stepped
             if pins and pins != special and attempts[-1].missed:
                 pinned = replace(measurement, read=measurement.read_pinned or measurement.read)
                 attempts.append(self._attempt_at(pinned, pins))
@@ -394,16 +455,26 @@ class SubjectCounter:
         attempt = self._attempt(measurement, Domain(only_at))
         return attempt if attempt.is_final else _best_attempt([attempt, *self._refit(measurement, attempt, {})])
 
-    def _attempt(self, measurement: Measurement, domain: Domain = EVERYWHERE) -> Attempt:
-        """Fit polynomials to a measurement at sizes within `domain`, and compare them with the module."""
+    def _attempt(
+        self, measurement: Measurement, domain: Domain = EVERYWHERE, quotient: Quotient | None = None
+    ) -> Attempt:
+        """Fit polynomials to a measurement at sizes within `domain`, and compare them with the module.
+
+        With `quotient` they are polynomials of it, in place of the size that is divided.
+        """
         stepped = f"multiples {format_sizes(domain.multiples)}" if domain.multiples else ""
-        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped)))
+        divided = " ".join(f"{whole}/{part}" for whole, part in domain.divided.items())
+        divided += f" {quotient.size.name}" if quotient else ""
+        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped, divided)))
 
         def fit() -> FitResult:
             try:
                 with single_thread():
                     choices, kinds = self.reader.probe_sizes(measurement.needs_run, domain), self.reader.kinds
-                    found = fit_groups(measurement.read, choices, kinds if kinds.containers else None)
+                    kinds = kinds if kinds.containers else None
+                    if quotient:
+                        return quotient.fit(measurement.read, choices, kinds)
+                    found = fit_groups(measurement.read, choices, kinds)
                     return replace(found, domain=found.domain.intersect(self._find_longest(measurement, found, domain)))
             except TimeLimitError:  # not to be cached
                 raise
@@ -539,11 +610,12 @@ class SubjectCounter:
         measured: dict[str, int] = {}
         probe_sizes = self.subject.probe_sizes.items()
         only_at = {letter: values[0] for letter, values in probe_sizes if len(values) == 1 and letter in sizes}
-        domain = Domain(only_at, self.subject.multiples)
+        domain = self.subject.domain.intersect(Domain(only_at))
         derived, rules = dict[str, int](), {}
         for measurement, attempt in fitted:
             fit = attempt.fit
-            domain = domain.intersect(attempt.domain).intersect(fit.domain)
+            if fit.fits:
+                domain = domain.intersect(attempt.domain).intersect(fit.domain)
             derived |= self._derived_values(fit, sizes)
             rules |= fit.derived
             holding = {group: group_fit for group, group_fit in fit.fits.items() if group not in attempt.missed}

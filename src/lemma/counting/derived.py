@@ -7,12 +7,12 @@ that follows no polynomial, and amounts that bend along a symbol.
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from itertools import chain, combinations, islice, product
+from itertools import chain, combinations, islice, permutations, product
 from math import ceil, floor, gcd
 from typing import TYPE_CHECKING, Literal
 
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
 MAX_PERIOD = 8
 MAX_UNKNOWNS = 160  # coefficients of one fit
+NUM_SPREAD_SIZES = 24  # values of a symbol between bends
 NUM_EXTRA_SAMPLES = 12  # sizes at which a fit is proved
 MAX_DERIVED_POWER, MAX_DERIVED_DEGREE = 2, 3  # of a derived size and the symbols it depends on
 
@@ -245,9 +246,11 @@ def fit_with_derived(
 def spread_sizes(name: str, probe_sizes: ProbeSizes, derived: Iterable[DerivedSize]) -> list[int]:
     """Return values of the symbol `name` on both sides of the bends of derived sizes.
 
-    They have the divisor that its probe sizes share.
+    They have the divisor that its probe sizes share. There are more of them than a wrong formula has coefficients to
+    pass through all.
     """
     low, high, step = min(probe_sizes[name]), max(probe_sizes[name]), gcd(*probe_sizes[name])
+    high = max(high, low + NUM_SPREAD_SIZES * step)
     for size in derived:
         if size.kind in ("floor", "ceil") and name in size.symbols:
             high = max(high, int(6 / size.operands[0].terms[(name, 1),]))
@@ -618,6 +621,55 @@ class BendFinder:
                     else:
                         high = middle
                 yield DerivedSize("min", (symbol(name), as_polynomial(low)))
+
+
+REGULAR_SIZES = [48, 60, 72, 84]  # multiples of all small numbers that divide 12
+
+
+def find_divisors(
+    reader: "ModuleReader", letters: Collection[str], probe_sizes: Mapping[str, Sequence[int]]
+) -> dict[str, str]:
+    """Return those of the sizes `letters` that are divided by another one and rounded, with the size that divides.
+
+    Widths that heads share are an example: dimensions h·⌊d/h⌋ follow a polynomial at multiples of h only.
+    """
+    symbols = {name: size for name, size in reader.subject.symbols.items() if not LAYER_NAMES.match(name)}
+    lowest = {name: values[0] for name, values in probe_sizes.items()}
+    divisors: dict[str, str] = {}
+
+    def read(sizes: Sizes, name: str, size: int) -> Readings:
+        return reader.shapes({**sizes, name: size})
+
+    for whole, part in permutations(symbols, 2):
+        if whole not in letters or not symbols[whole] > symbols[part] > 1 or symbols[whole] % symbols[part]:
+            continue
+        regular = probe_sizes[whole][:4] if gcd(*probe_sizes[whole]) % 12 == 0 else REGULAR_SIZES
+        read_at_4, read_at_6 = (partial(read, {**lowest, part: divisor}, whole) for divisor in (4, 6))
+        with suppress(CountingError):
+            is_rounded = _is_irregular(read_at_4, regular, 2) and _is_irregular(read_at_6, regular, 4)
+            if is_rounded and not _is_irregular(read_at_4, regular, 4) and not _is_irregular(read_at_6, regular, 6):
+                divisors.setdefault(whole, part)
+    return divisors
+
+
+def _is_irregular(read: Callable[[int], Readings], regular: Sequence[int], offset: int) -> bool:
+    """Return whether a dimension that is a quadratic polynomial at `regular` sizes is another one at an offset.
+
+    So is a module that cannot be built there.
+    """
+    rows = [read(size) for size in regular]
+    try:
+        actual = read(regular[0] + offset)
+    except CountingError:
+        return True
+    t = Fraction(offset, regular[1] - regular[0])
+    for path, dimensions in actual.items():
+        for index, dimension in enumerate(dimensions) if all(path in row for row in rows) else ():
+            a, b, c, d = (row[path][index] for row in rows)
+            is_quadratic = d - 3 * c + 3 * b - a == 0
+            if is_quadratic and a + t * (b - a) + t * (t - 1) / 2 * (c - 2 * b + a) != dimension:
+                return True
+    return False
 
 
 def _members_key(pattern: str) -> str:

@@ -42,6 +42,7 @@ class Domain:
     at_least: Sizes = field(default_factory=dict)  # the smallest values of sizes
     at_most: Sizes = field(default_factory=dict)  # the largest values of sizes
     ordered: Mapping[str, str] = field(default_factory=dict)  # sizes that are at most another one
+    divided: Mapping[str, str] = field(default_factory=dict)  # sizes that are multiples of another one
 
     def contains(self, sizes: Sizes) -> bool:
         """Return whether formulas hold at `sizes`."""
@@ -50,7 +51,8 @@ class Domain:
         is_above = any(sizes.get(name, size) > size for name, size in self.at_most.items())
         is_between = any(sizes.get(name, 0) % step for name, step in self.multiples.items())
         is_disordered = any(sizes.get(low, 0) > sizes.get(high, 0) for low, high in self.ordered.items())
-        return not (is_elsewhere or is_below or is_above or is_between or is_disordered)
+        is_cut = any(sizes.get(whole, 0) % sizes.get(part, 1) for whole, part in self.divided.items())
+        return not (is_elsewhere or is_below or is_above or is_between or is_disordered or is_cut)
 
     def intersect(self, other: "Domain") -> "Domain":
         """Return the sizes that are in both domains."""
@@ -59,6 +61,9 @@ class Domain:
     def restrict(self, probe_sizes: ProbeSizes) -> ProbeSizes:
         """Return probe sizes at which formulas of this domain hold: multiples, and a single value for fixed sizes."""
         stepped = {name: [step * size for size in probe_sizes[name]] for name, step in self.multiples.items()}
+        for whole, part in self.divided.items():
+            if any(size % divisor for size in probe_sizes[whole] for divisor in probe_sizes[part]):
+                stepped |= {whole: _multiples(24), part: list(DIVISORS)}
         return {**probe_sizes, **stepped, **{name: [size] for name, size in self.only_at.items()}}
 
 

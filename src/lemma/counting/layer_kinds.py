@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from hashlib import sha256
 from itertools import combinations, product
+from math import lcm
 from typing import Any
 
 from torch import nn
@@ -132,15 +133,19 @@ def find_count(name: str, series: Mapping[int, int]) -> tuple[Count, int] | None
     3
     """
     depths = sorted(series)
-    for start in depths[: len(depths) // 2]:
-        tail = {depth: series[depth] for depth in depths if depth >= start}
-        if (count := _fit_count(name, tail)) is not None:
-            return count, start
+    for roundings in (0, 2):  # a number that needs none from some depth on is preferred
+        for start in depths[: len(depths) // 2]:
+            tail = {depth: series[depth] for depth in depths if depth >= start}
+            if (count := _fit_count(name, tail, roundings)) is not None:
+                return count, start
     return None
 
 
 def _fit_count(name: str, series: Mapping[int, int], roundings: int = 2) -> Count | None:
-    """Return an expression that gives the numbers of `series` at all its depths, with at most `roundings` roundings."""
+    """Return an expression that gives the numbers of `series` at all its depths, with at most `roundings` roundings.
+
+    All of its period is seen twice, otherwise it would prove nothing about larger depths.
+    """
     (first, low), *_, (last, high) = sorted(series.items())
     slope = Fraction(high - low, last - first)
     depth = symbol(name)
@@ -151,14 +156,15 @@ def _fit_count(name: str, series: Mapping[int, int], roundings: int = 2) -> Coun
     for sign in (1, -1) if slope <= Fraction(2, 3) else (-1, 1):  # few full layers are said before many others
         rising = {at: number if sign == 1 else at - number for at, number in series.items()}
         staircase = fit_staircase(name, rising) if _is_periodic(rising) else None
-        if staircase is not None and _period(staircase[0]) <= MAX_PERIOD:
+        if staircase is not None and _period(staircase[0]) <= min(MAX_PERIOD, len(series) // 2):
             size, rest = staircase
             return sign * (symbol(size.name) + rest) + (depth if sign == -1 else 0), (size,)
     for period, sign in product(range(2, MAX_PERIOD + 1), (1, -1)) if roundings > 1 else ():
         for shift in range(period):
             size = DerivedSize("floor", ((depth + shift) / period,))
             remainder = {at: number - sign * size.at({name: at}) for at, number in series.items()}
-            if (count := _fit_count(name, remainder, roundings - 1)) is not None:
+            count = _fit_count(name, remainder, roundings - 1)
+            if count is not None and 2 * lcm(period, *map(_period, count[1])) <= len(series):
                 return count[0] + sign * symbol(size.name), (size, *count[1])
     return None
 
@@ -313,7 +319,8 @@ def find_layer_kinds(subject: Subject, base: Sizes) -> LayerKinds:
             others = sorted(found, key=lambda label: _complexity(found[label], rows[deepest].count(label)))
             rest = others.pop()
             start = max((count[1] for label in others if (count := found[label])), default=0)
-            if None in (found[label] for label in others) or requested < start:
+            complete = [at for at in rows if at >= start and {*rows[at]} == {*labels.values()}]
+            if None in (found[label] for label in others) or requested < start or not complete:
                 only_at[depth] = requested
                 depths[depth] = [requested]
                 counts = {label: as_polynomial(named[requested].count(label)) for label in labels.values()}
@@ -324,7 +331,6 @@ def find_layer_kinds(subject: Subject, base: Sizes) -> LayerKinds:
                 counts = {label: count for label, (count, _) in exact.items()}
                 counts[rest] = symbol(depth) - sum_polynomials(counts.values())
                 derived |= {size.name: size for _, rounded in exact.values() for size in rounded}
-                complete = [at for at in rows if at >= start and {*rows[at]} == {*labels.values()}]
                 depths[depth] = complete[:4]
             containers[path] = Container(depth, rows | named, counts)
     return LayerKinds(containers, derived, Domain(only_at, {}, at_least), depths)

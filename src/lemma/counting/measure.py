@@ -118,7 +118,13 @@ class ModuleReader:
         """
         if (key := (*sizes.items(), *devices)) not in self._passes:
             order = ("meta", "cpu") if self.is_heavy(sizes) else devices
-            self._passes[key] = self._call(read_pass, sizes, order).rename(self.kinds, sizes)
+            try:
+                readings = self._call(read_pass, sizes, order)
+            except (TooLargeToRunError, TimeLimitError):
+                raise
+            except CountingError as error:  # autograd refuses some modules, such as those that change a state in place
+                readings = replace(self._call(torch.no_grad()(read_pass), sizes, order), backward_failure=str(error))
+            self._passes[key] = readings.rename(self.kinds, sizes)
         return self._passes[key]
 
     def is_heavy(self, sizes: Sizes) -> bool:
@@ -139,8 +145,9 @@ class ModuleReader:
         """Return the bytes of the state or cache that the module returns, read off an earlier pass if there was one."""
         devices = ("meta", "cpu")
         for order in (devices, devices[::-1]):
-            if (key := (*sizes.items(), *order)) in self._passes:
-                return self._passes[key].state
+            readings = self._passes.get((*sizes.items(), *order))
+            if readings and readings.state:  # some models return none while they are trained
+                return readings.state
         return self.run(state_bytes, sizes, devices)
 
     def _call(self, measure: Callable[[nn.Module, Inputs], Any], sizes: Sizes, devices: Sequence[str]) -> Any:
@@ -474,12 +481,14 @@ class PassReadings:
             Python reads and a branch may depend on; then a space and the module path. A reading is the number of events
             forward and backward, then that of the numbers that the operator gives.
         state: bytes of the state or cache by name.
+        backward_failure: why there was no backward pass; autograd refuses some modules.
     """
 
     products: Readings
     elementwise: Readings
     uncounted: Readings
     state: Readings
+    backward_failure: str = ""
 
     def rename(self, kinds: LayerKinds, sizes: Sizes) -> "PassReadings":
         """Insert the kinds of layers into the paths."""
@@ -791,6 +800,7 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
 
     An encoder–decoder returns one only when it reads its source and writes its target step by step.
     """
+    module.eval()  # some models return no state while they are trained
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
             source, target = inputs.args

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 import lemma.spec.models as specs
 from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
-from lemma.counting.fit import DIVISORS, LAYER_COUNTS, Sizes, fit_polynomials
+from lemma.counting.fit import DIVISORS, LAYER_COUNTS, Domain, Sizes, fit_polynomials
 from lemma.counting.polynomial import Polynomial
 from lemma.errors import CountingError, InputError, RunError, SpecError, describe_unknown
 from lemma.files import read_json
@@ -68,7 +68,7 @@ class Subject:
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # of symbols that the person has not set
     probe_sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # of symbols that cannot have all values
     probes_work: bool = False  # whether it is known that the module works at all of them
-    multiples: Sizes = field(default_factory=dict)  # what sizes must be multiples of for formulas to hold
+    domain: Domain = field(default_factory=Domain)  # the sizes at which formulas hold
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
     builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
@@ -209,9 +209,9 @@ Model = str | Path | ModelSpec | Choice | Factory | HubConfig | Callable[..., nn
 
 
 def import_model(model: Any) -> Any:
-    """Import the factory `package.module:factory`, or read the configuration `owner/name` of the hub.
+    """Import the factory `package.module:factory` or `folder/file.py:factory`, or read the configuration `owner/name`.
 
-    Any other model is returned unchanged.
+    Configurations of that form are on the hub. Any other model is returned unchanged.
 
     Importing a module runs its code, so only a person may name one: call this with what was typed on the command line
     or passed in Python, never with text from a file. `resolve_subject`, whose text may be from a file, never imports.
@@ -221,20 +221,41 @@ def import_model(model: Any) -> Any:
         from lemma.counting.transformers_models import read_hub_config
 
         return HubConfig(model, config) if (config := read_hub_config(model)) else model
-    if not isinstance(model, str) or ":" not in model:
-        return model
-    module, _, attributes = model.partition(":")
-    working_folder = str(Path.cwd())
-    sys.path.insert(0, working_folder)
+    if is_name and ":" in model:
+        return _import_factory(model)
+    return model
+
+
+def _import_factory(name: str) -> Factory:
+    """Import the factory `package.module:factory` or `folder/file.py:factory`; the code of its file is run."""
+    module, _, attributes = name.rpartition(":")
+    path = Path(module).expanduser().resolve()
+    is_file = module.endswith(".py")
+    if is_file and not path.is_file():
+        raise SpecError(f"{name}: there is no file {module}. Expected file.py:factory or package.module:factory.")
+    folder = str(path.parent if is_file else Path.cwd())
+    sys.path.insert(0, folder)
     try:
-        value: Any = import_module(module)
+        value: Any = _run_file(path) if is_file else import_module(module)
         for attribute in attributes.split("."):
             value = getattr(value, attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SpecError(f"{model}: cannot be imported ({error}). Expected package.module:factory.") from None
+    except Exception as error:  # other people's code may fail in any way
+        reason = f"{type(error).__name__}: {error}"
+        raise SpecError(
+            f"{name}: cannot be imported ({reason}). Expected package.module:factory or file.py:factory."
+        ) from error
     finally:
-        sys.path.remove(working_folder)
-    return Factory(model, value)
+        sys.path.remove(folder)
+    return Factory(name, value)
+
+
+def _run_file(path: Path) -> Any:
+    """Return the module of a Python file, run anew; it is not among the imported modules under a name of its own."""
+    spec = spec_from_file_location(f"lemma_factory_{path.stem}", path)
+    assert spec and spec.loader
+    module = sys.modules[spec.name] = module_from_spec(spec)  # classes look up their module there
+    spec.loader.exec_module(module)
+    return module
 
 
 def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> Subject:
@@ -258,12 +279,15 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         return factory_subject(model.make, settings, model.name)
     if isinstance(model, HubConfig):
         return _config_subject(model.config, settings, model.name)
+    if isinstance(model, (str, Path)) and Path(model).suffix == ".py":
+        raise SpecError(f"{model} is Python code: name the function in it that builds the module, as in {model}:model.")
     if isinstance(model, str) and ":" in model:
         raise SpecError(
             f"model = '{model}' names Python code to import, which a file must not do: it could run any command. "
             f"Expected a preset, a spec file, a run folder or an example ({', '.join([*preset_names(), *EXAMPLES])}). "
             "If you trust that module, name it yourself: "
-            "lemma count package.module:factory, or lemma check parameters package.module:factory FORMULA."
+            "lemma count package.module:factory or file.py:factory, or lemma check parameters package.module:factory "
+            "FORMULA."
         )
     if isinstance(model, str) and model in EXAMPLES:
         others = sorted((name, value) for name, value in settings.items() if not isinstance(value, int))
@@ -281,7 +305,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
     if isinstance(model, str) and not is_file and not is_preset:
         raise SpecError(
             describe_unknown("model", model, [*preset_names(), *EXAMPLES], MODEL_SYNONYMS.get(model.lower()))
-            + " A spec file, a run folder, a Hugging Face folder or package.module:factory will do too."
+            + " A spec file, a run folder, a Hugging Face folder, package.module:factory and file.py:factory do too."
+            + ("" if find_spec("transformers") else " Types of transformers models need it: pip install transformers.")
         )
     return spec_subject(model, settings)
 
@@ -302,7 +327,10 @@ def _foreign_config(model: str | Path) -> dict[str, Any] | None:
             return None
         except RunError as error:
             if find_spec("transformers") is None:
-                raise RunError(f"{error} With the transformers library, any of its models is counted.") from None
+                raise RunError(
+                    f"{error} With the transformers library, any of its models is counted: pip install transformers. "
+                    "A factory is counted too: lemma count file.py:function."
+                ) from None
             return config
     if isinstance(model, str) and re.fullmatch(r"[\w.-]+", model) and find_spec("transformers"):
         from lemma.counting.transformers_models import model_types

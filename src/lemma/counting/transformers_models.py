@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from lemma.counting.fit import LAYER_COUNTS, ProbeSizes, Sizes, sample_sizes
+from lemma.counting.derived import find_divisors
+from lemma.counting.fit import LAYER_COUNTS, Domain, ProbeSizes, Sizes, sample_sizes
 from lemma.counting.measure import ModuleReader, single_thread
 from lemma.counting.polynomial import Polynomial, symbol
 from lemma.counting.subject import BATCH, DEFAULT_LENGTH, SOURCE, TIME, Inputs, Subject
@@ -52,17 +53,27 @@ FIELDS: dict[str, tuple[str, ...]] = {  # by letter: names of the field, of whic
     "d_v": ("v_head_dim",),
     "n": ("state_size", "mamba_d_state", "ssm_state_size"),
     "r": ("time_step_rank", "mamba_dt_rank"),
+    "I": ("image_size",),
+    "P": ("patch_size",),
+    "C_in": ("num_channels",),
     "c": ("conv_kernel", "mamba_d_conv", "conv_L_cache", "linear_conv_kernel_dim"),
     "C": ("chunk_size", "mamba_chunk_size"),
     "h_m": ("mamba_n_heads", "n_mamba_heads", "mamba_num_heads"),
+    "d_ssm": ("mamba_d_ssm",),
     "d_m": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
-    "h_lk": ("linear_num_key_heads",),
+    "h_lk": ("linear_num_key_heads", "linear_num_heads"),
     "h_lv": ("linear_num_value_heads",),
-    "d_lk": ("linear_key_head_dim",),
+    "d_lk": ("linear_key_head_dim", "linear_head_dim"),
     "d_lv": ("linear_value_head_dim",),
 }
 LETTERS = {name: letter for letter, names in FIELDS.items() for name in names}
 DEPTHS = ("L", "L_enc", "L_dec")
+INPUT_SIZES = (BATCH, TIME, SOURCE)
+DEFAULT_IMAGE_SIZE = 224
+FACTORY_HINT = (
+    " A function in a Python file that returns the module is counted too: lemma count file.py:function d=512, "
+    "with sizes as its arguments."
+)
 MAX_TOKEN_ID = 30  # of special tokens, so that small vocabularies have them
 EVEN = [4, 8, 12, 16, 20, 24]
 WIDTHS = [24, 32, 40, 48, 56, 64]
@@ -77,6 +88,9 @@ PROBE_SIZES: ProbeSizes = {
     **dict.fromkeys(("d_ff", "d_ff_enc", "d_ff_dec", "d_e", "d_s", "d_emb"), WIDTHS),
     **dict.fromkeys(("d_rope", "d_nope", "d_lk", "d_lv", "n", "r"), EVEN),
     **dict.fromkeys(DEPTHS, LAYER_COUNTS),
+    "I": [12, 24, 36, 48, 60],
+    "P": [2, 3, 4, 6],
+    "C_in": [1, 2, 3, 4],
     "E": [8, 16, 24, 32],
     "E_s": [1, 2, 3],
     "k": [1, 2, 3],
@@ -127,15 +141,20 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
     import transformers
 
     fields, lengths = dict(config), dict[str, Any]()
-    if "auto_map" in fields:
-        raise SpecError(f"{name} names Python code of its own to run (auto_map), which is never done here.")
     kind = fields.pop("model_type", None)
+    if "auto_map" in fields:
+        known = f" Without auto_map, transformers' own {kind} is counted." if kind in model_types() else ""
+        raise SpecError(
+            f"{name} names Python code of its own to run (auto_map), which is never done here.{known}{FACTORY_HINT}"
+        )
     if kind not in model_types():
-        raise SpecError(describe_unknown(f"{name}: model_type", str(kind), model_types()))
+        raise SpecError(describe_unknown(f"{name}: model_type", str(kind), model_types()) + FACTORY_HINT)
     template = ConfigTemplate(kind, fields)
+    if (text_fields := template.text_fields()) is not None:
+        return config_subject(text_fields, settings, f"{name}, text part")
     changes = dict[str, Any]()
     for key, value in settings.items():
-        if key in (BATCH, TIME, SOURCE):
+        if key in INPUT_SIZES:
             lengths[key] = value
             continue
         names = (template.fields_by_letter.get(key, key), *FIELDS.get(key, ()))
@@ -148,9 +167,20 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
     if changes:
         template = ConfigTemplate(kind, template.resize(changes))
     make_model = template.find_class(name)
+    main_input = getattr(make_model, "main_input_name", "input_ids")
+    if main_input not in ("input_ids", "pixel_values"):
+        raise SpecError(
+            f"{name}: models of the type {kind} read {main_input}, where tokens or pixels are expected.{FACTORY_HINT}"
+        )
     is_pair = bool(template.values.get("is_encoder_decoder"))
-    default = min(DEFAULT_LENGTH, template.values.get("max_position_embeddings") or DEFAULT_LENGTH)
-    input_sizes = {BATCH: 1, **({SOURCE: default} if is_pair else {}), TIME: default} | lengths
+    input_sizes = {BATCH: 1}
+    if main_input == "input_ids":
+        default = min(DEFAULT_LENGTH, template.values.get("max_position_embeddings") or DEFAULT_LENGTH)
+        input_sizes |= {**({SOURCE: default} if is_pair else {}), TIME: default}
+    unused = next((letter for letter in lengths if letter not in input_sizes), None)
+    if unused is not None:
+        raise SpecError(describe_unknown(f"{name}: setting", unused, [*template.fields_by_letter, *input_sizes]))
+    input_sizes |= lengths
     for letter, size in input_sizes.items():
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise InputError(f"{letter} = {size!r}: a whole number from 1 up is expected, as in {letter}=8.")
@@ -160,9 +190,15 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
     def make_module(sizes: Sizes) -> nn.Module:
         with quiet():
             model = make_model(template.build({**symbols, **sizes}))
+        model.forward = quiet()(model.forward)
         return model.eval() if drops_layers else model  # while training it leaves out layers by chance
 
     def make_inputs(sizes: Sizes) -> Inputs:
+        if main_input == "pixel_values":
+            channels = sizes.get("C_in", template.values.get("num_channels", 3))
+            side = sizes.get("I", template.values.get("image_size")) or DEFAULT_IMAGE_SIZE
+            height, width = side if isinstance(side, (list, tuple)) else (side, side)
+            return Inputs((), {main_input: torch.zeros(sizes[BATCH], channels, height, width)})
         tokens = torch.zeros(sizes[BATCH], sizes[SOURCE if is_pair else TIME], dtype=torch.long)
         inputs: dict[str, Any] = {"input_ids": tokens}
         if is_pair:
@@ -276,6 +312,15 @@ class ConfigTemplate:
                     fields[name] = extend_list(lists[name], after)
         return fields
 
+    def text_fields(self) -> Config | None:
+        """Return the fields of the part for text, of a model that reads images or sound too; None for other models."""
+        from transformers import PretrainedConfig
+
+        part = getattr(self.config, "text_config", None)
+        if not isinstance(part, PretrainedConfig):
+            return None
+        return {**(self.fields.get("text_config") or {}), "model_type": part.model_type}
+
     def find_class(self, name: str) -> type[nn.Module]:
         """Return the class of models that the configuration names, else the language model of its type."""
         import transformers
@@ -284,17 +329,17 @@ class ConfigTemplate:
         for architecture in named:
             if isinstance(architecture, str) and hasattr(transformers, architecture):
                 return getattr(transformers, architecture)
-        mappings = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING")
+        mappings = ["MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"]
         if self.values.get("is_encoder_decoder"):
-            mappings = mappings[::-1]
-        if self.kind in ("bert", "roberta", "electra", "camembert", "xlm-roberta") and not self.values.get(
-            "is_decoder"
-        ):
-            mappings = ("MODEL_FOR_MASKED_LM_MAPPING",)
-        for mapping in (*mappings, "MODEL_FOR_MASKED_LM_MAPPING", "MODEL_MAPPING"):
+            mappings.reverse()
+        elif self.values.get("is_decoder") is False:  # such as BERT, which reads in both directions unless it is set
+            mappings.insert(0, "MODEL_FOR_MASKED_LM_MAPPING")
+        others = ("MODEL_FOR_MASKED_LM_MAPPING", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING", "MODEL_MAPPING")
+        for mapping in (*mappings, *others):
             with suppress(KeyError):
-                return getattr(transformers, mapping)[type(self.config)]
-        raise SpecError(f"{name}: transformers has no class of models for the type {self.kind!r}.")
+                classes = getattr(transformers, mapping)[type(self.config)]
+                return classes[0] if isinstance(classes, tuple) else classes
+        raise SpecError(f"{name}: transformers has no class of models for the type {self.kind!r}.{FACTORY_HINT}")
 
     def with_probe_sizes(self, subject: Subject) -> Subject:
         """Return the subject with sizes at which it can be probed; sizes that follow others, or change nothing, go."""
@@ -307,7 +352,7 @@ class ConfigTemplate:
             if "d" in symbols:
                 is_free = not {"d_h", "d_v"}.isdisjoint(symbols)
                 sizes["d"] = [(48 if is_free else step) * n for n in range(1, 7)]
-            if "w" in sizes and requested["w"] > requested[TIME]:
+            if "w" in sizes and requested["w"] > requested.get(TIME, 0):
                 sizes["w"] = [size + 20 for size in sizes["w"]]
             if (groups := self.values.get("n_group") or 1) > 1 and "E" in sizes:
                 sizes["E"] = [2 * groups * n for n in range(1, 5)]
@@ -318,7 +363,7 @@ class ConfigTemplate:
             for heads, width in (("h", "d_h"), ("h_m", "d_m")):
                 if heads in ties and "d" in sizes:  # there are as many heads as the width holds
                     sizes |= {width: [4, 8, 16], "d": [16 * max(groups, 3) * n for n in range(1, 7)]}
-            if "C" in sizes and requested["C"] < requested[TIME]:
+            if "C" in sizes and requested["C"] < requested.get(TIME, 0):
                 sizes["C"] = [4, 5, 6, 7, 8]
             if deep:  # of a model with few layers some parts may be missing
                 sizes |= {name: [symbols[name] + more for more in range(4)] for name in DEPTHS if name in symbols}
@@ -328,13 +373,36 @@ class ConfigTemplate:
             reader = ModuleReader(tied)
             sizes |= reader.kinds.depths
             with single_thread():
-                if all(reader.works_at(True, at) for at in sample_sizes(sizes, 4)):
+                lowest = {letter: values[0] for letter, values in sizes.items()}
+                most_heads = {letter: max(sizes[letter]) for letter in ("h", "h_kv", "h_m") if letter in sizes}
+                corners = [{**lowest, letter: number} for letter, number in most_heads.items()]
+                if all(reader.works_at(True, at) for at in (*sample_sizes(sizes, 4), *corners)):
                     return self._without_idle_sizes(replace(tied, probe_sizes=sizes, probes_work=True), reader)
-        return subject
+        return self._with_free_sizes(subject)
+
+    def _with_free_sizes(self, subject: Subject) -> Subject:
+        """Return the subject with probe sizes of those sizes that can change alone; others stay as requested."""
+        self.ties, self.uses_cache = {}, True
+        reader, requested = ModuleReader(subject), subject.sizes(True)
+        lengths = {name: PROBE_SIZES[name][0] for name in subject.input_sizes}
+        sizes = {name: [size] for name, size in requested.items()}
+        with single_thread():
+            for letter in (name for name in requested if name in PROBE_SIZES and name != "N"):
+                values = PROBE_SIZES[letter]
+                if all(
+                    reader.works_at(True, {**requested, **lengths, letter: value})
+                    for value in (*values[:2], values[-1])
+                ):
+                    sizes[letter] = list(values)
+            if not all(reader.works_at(True, at) for at in sample_sizes(sizes, 4)):
+                return subject
+        return replace(subject, probe_sizes=sizes, probes_work=True)
 
     def _possible_ties(self, sizes: Sizes) -> Iterator[dict[str, Polynomial]]:
         """Yield sizes that may have to follow others, since they do at the sizes asked for: the likely ones first."""
         first = {"h_kv": symbol("h")} if "h" in sizes and sizes.get("h") == sizes.get("h_kv") else {}
+        if sizes.get("d_ssm", 0) == sizes.get("h_m", 0) * sizes.get("d_m", 0) > 0:
+            first["d_ssm"] = symbol("h_m") * symbol("d_m")
         yield first
         for h, d_h in (("h", "d_h"), ("h_m", "d_m")):
             ratio, rest = divmod(sizes.get(h, 0) * sizes.get(d_h, 0), sizes.get("d", 1))
@@ -347,29 +415,34 @@ class ConfigTemplate:
         lowest = {letter: values[0] for letter, values in subject.probe_sizes.items()}
         shapes = reader.shapes(lowest)
         idle = set[str]()
-        for letter in subject.symbols:
+        for letter in (name for name in subject.symbols if len(subject.probe_sizes[name]) > 1):
             changed = {**lowest, letter: subject.probe_sizes[letter][1]}
             if letter not in (*DEPTHS, "w", "k", "C", "h", "h_kv", "h_enc", "h_dec"):
+                size = subject.symbols[letter]
                 with suppress(CountingError):
-                    if reader.shapes(changed) == shapes:
+                    large, larger = (
+                        {**lowest, letter: size},
+                        {**lowest, letter: 2 * size},
+                    )  # small sizes may be rounded
+                    if reader.shapes(changed) == shapes and reader.shapes(large) == reader.shapes(larger):
                         idle.add(letter)
         symbols = {letter: size for letter, size in subject.symbols.items() if letter not in idle}
         sizes = {letter: values for letter, values in subject.probe_sizes.items() if letter not in idle}
         smaller = replace(subject, symbols=symbols, probe_sizes=sizes)
         if not ModuleReader(smaller).works_at(True, {letter: values[0] for letter, values in sizes.items()}):
             smaller = subject
-        return replace(smaller, multiples=self._find_multiples(smaller))
+        return replace(smaller, domain=self._find_domain(smaller))
 
-    def _find_multiples(self, subject: Subject) -> dict[str, int]:
+    def _find_domain(self, subject: Subject) -> Domain:
         """Return what sizes must be multiples of, where a dimension is rounded: a straight line at multiples only."""
         reader = ModuleReader(subject)
         lowest = {letter: values[0] for letter, values in subject.probe_sizes.items()}
         multiples: dict[str, int] = {}
         for letter in subject.symbols:
-            first, second, *_ = subject.probe_sizes[letter]
             period = gcd(*subject.probe_sizes[letter])
             if letter in DEPTHS or period == 1:
                 continue
+            first, second, *_ = subject.probe_sizes[letter]
             low, high = reader.shapes(lowest), reader.shapes({**lowest, letter: second})
             bent: list[int] = []
             for offset in (n for n in OFFSETS if n < period):
@@ -377,15 +450,19 @@ class ConfigTemplate:
                     shapes = reader.shapes({**lowest, letter: first + offset})
                     if any(
                         (b - a) * offset != (c - a) * (second - first)
-                        for path, dimensions in shapes.items()
-                        for a, b, c in zip(low[path], high[path], dimensions, strict=True)
+                        for path in low.keys() & high.keys() & shapes.keys()  # each expert may have paths of its own
+                        for a, b, c in zip(low[path], high[path], shapes[path], strict=True)
                     ):
                         bent.append(offset)
             if bent:
                 steps = (step for step in range(2, period + 1) if period % step == 0)
                 multiples[letter] = next(step for step in steps if all(offset % step for offset in bent))
         requested = subject.symbols
-        return {letter: step for letter, step in multiples.items() if requested[letter] % step == 0}
+        divided = find_divisors(reader, multiples, subject.probe_sizes) if multiples else {}
+        multiples = {letter: step for letter, step in multiples.items() if requested[letter] % step == 0}
+        explained = {*divided, *divided.values()}
+        multiples = {letter: step for letter, step in multiples.items() if letter not in explained}
+        return Domain(multiples=multiples, divided=divided)
 
 
 def extend_list(values: Sequence[Any], length: int) -> list[Any]:

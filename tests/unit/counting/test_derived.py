@@ -3,9 +3,14 @@
 import random
 from fractions import Fraction
 from math import ceil, floor
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+import lemma
 from lemma.counting.derived import (
     DerivedSize,
     find_bends,
@@ -66,3 +71,48 @@ def test_derived_sizes_are_fitted_and_unexplained_groups_omitted() -> None:
     L, d, T, w, m, n = map(symbol, ("L", "d", "T", "w", half.name, least.name))
     assert fit_with_derived(read, [half], sizes, DerivedSize.at) == {width: L * d * m, empty: 0}
     assert fit_with_derived(read, [least], sizes, DerivedSize.at) == {empty: 0, long: 5 * n * T + w}
+
+
+class Patches(nn.Module):
+    """Attention among the patches of an image, with heads of width ⌊d/h⌋."""
+
+    def __init__(self, d: int, h: int, S: int, P: int) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, d, P, P, bias=False)
+        self.positions = nn.Parameter(torch.zeros((S // P) ** 2, d))
+        self.queries = nn.Linear(d, h * (d // h), bias=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        patches = self.embed(pixels).flatten(2).mT + self.positions
+        queries = self.queries(patches)
+        return (queries @ queries.mT) @ patches
+
+
+def whole_patches(d: int = 96, h: int = 4, S: int = 28, P: int = 7) -> nn.Module:
+    if S % P:
+        raise ValueError("images of whole patches are expected")
+    return Patches(d, h, S, P)
+
+
+def any_patches(d: int = 96, h: int = 4, S: int = 28, P: int = 7) -> nn.Module:
+    return Patches(d, h, S, P)
+
+
+@pytest.mark.parametrize("factory", [any_patches, whole_patches])
+def test_patches_and_heads_are_quotients_of_sizes(factory: Any) -> None:
+    factory.inputs = lambda S, B=2: torch.zeros(B, 3, S, S)
+    account = lemma.count(factory, quantities=["parameters", "flops"])
+    assert account.parameters.formula == "d*(d + 3*P**2 + m**2)"
+    assert account.parameters.rules["m"].write(("S", "P")) == "floor(S/P)"
+    assert any("d is a multiple of h" in note for note in account.parameters.notes)
+    for sizes in ({"d": 30, "h": 5, "S": 33, "P": 11, "B": 3}, {"d": 21, "h": 3, "S": 40, "P": 4, "B": 1}):
+        module = factory(**{name: sizes[name] for name in ("d", "h", "S", "P")})
+        with FlopCounterMode(display=False) as counter:
+            module(factory.inputs(sizes["S"], sizes["B"]))
+        assert account.flops.evaluate(sizes) == counter.get_total_flops()
+        static = {name: size for name, size in sizes.items() if name != "B"}
+        assert account.parameters.evaluate(static) == sum(parameter.numel() for parameter in module.parameters())
+    cut = {"d": 20, "h": 5, "S": 13, "P": 4}
+    expected = None if factory is whole_patches else sum(p.numel() for p in Patches(**cut).parameters())
+    assert account.parameters.evaluate(cut) == expected
+    assert account.parameters.evaluate({**cut, "d": 21}) is None

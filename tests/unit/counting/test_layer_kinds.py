@@ -36,6 +36,14 @@ def test_number_of_layers_of_a_kind_is_an_exact_expression(number: Callable[[int
         assert count.at({**sizes, **{size.name: size.at(sizes) for size in rounded}}) == number(depth)
 
 
+def test_layers_at_listed_indices_are_a_number_from_the_last_of_them_on() -> None:
+    """Regression: two roundings of unrelated periods fitted 26 depths by chance and no others."""
+    found = find_count("L", {depth: (depth > 3) + (depth > 7) for depth in range(1, 27)})
+    assert found is not None
+    (count, rounded), start = found
+    assert (count.at({"L": 100}), rounded, start) == (2, (), 8)
+
+
 def test_numbers_without_a_rule_have_no_expression() -> None:
     assert find_count("L", {depth: sum(at in PRIMES for at in range(depth)) for depth in range(1, 27)}) is None
 

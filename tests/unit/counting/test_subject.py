@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import lemma
 from lemma.counting.subject import resolve_subject
-from lemma.errors import CountingError, InputError
+from lemma.errors import CountingError, InputError, SpecError
 
 
 class Live(nn.Module):
@@ -164,3 +164,34 @@ def test_example_identity_without_transformers_metadata(monkeypatch: pytest.Monk
 
     monkeypatch.setattr("lemma.counting.subject.version", version)
     assert resolve_subject("torch-lstm").identity == "example torch-lstm [] transformers "
+
+
+def write_factory(path: Path, code: str = "from torch import nn\nfrom helper_sizes import OUT\n") -> str:
+    path.parent.mkdir(exist_ok=True)
+    path.with_name("helper_sizes.py").write_text("OUT = 3\n")
+    path.write_text(f"{code}def model(d=4):\n    return nn.Linear(d, OUT, bias=False)\n")
+    return f"{path}:model"
+
+
+def test_factory_in_a_file_is_counted_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "helper_sizes", raising=False)
+    name = write_factory(tmp_path / "models" / "own.py")
+    before = list(sys.path)
+    assert lemma.count(name, quantities=["parameters"], d=5).parameters.formula == "3*d"
+    monkeypatch.chdir(tmp_path)
+    assert lemma.count("models/own.py:model", quantities=["parameters"]).parameters.total == 12
+    write_factory(tmp_path / "models" / "own.py", "from torch import nn\nOUT = 7\n")  # edited: it is run again
+    assert lemma.count("models/own.py:model", quantities=["parameters"]).parameters.total == 28
+    assert sys.path == before
+
+
+def test_factory_in_a_file_that_fails_is_explained(tmp_path: Path) -> None:
+    name = write_factory(tmp_path / "own.py", "from torch import n\n")
+    with pytest.raises(SpecError, match=r"own\.py:model: cannot be imported \(ImportError: .*file\.py:factory"):
+        lemma.count(name)
+    with pytest.raises(SpecError, match=r"there is no file .*other\.py"):
+        lemma.count(f"{tmp_path / 'other.py'}:model")
+    with pytest.raises(SpecError, match=r"own\.py is Python code: name the function .*own\.py:model"):
+        lemma.count(str(tmp_path / "own.py"))
+    with pytest.raises(SpecError, match="a file must not do"):
+        resolve_subject(name)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import lemma
+from benchmarks.transformers_types import NUM_COMPARISONS, compare
 from lemma.counting.count import count
 from lemma.counting.subject import resolve_subject
 from lemma.counting.transformers_models import config_subject, extend_list
@@ -96,3 +97,72 @@ def test_lists_per_layer_follow_the_depth() -> None:
         extend_list([1, 2, 1, 1, 2], 7)
     irregular = {**config, "layer_types": ["full_attention"] * 2 + kinds[:4]}
     assert "L" not in config_subject(irregular, {}, "config.json").symbols
+
+
+def test_pixels_are_the_inputs_of_a_model_of_images() -> None:
+    account = lemma.count("vit", quantities=["parameters", "flops"])
+    assert account.parameters.total == 86_567_656 - 998 * 769  # of ViT-B/16: two classes in place of 1000
+    assert {"I", "P", "C_in"} <= account.symbols.keys() and "T" not in account.symbols
+    (rule,) = account.flops.rules.values()
+    assert rule.write(("I", "P")) == "floor(I/P)"
+    tokens, d = 14 * 14 + 1, 768
+    per_layer = 2 * tokens * (12 * d * d) + 4 * tokens * tokens * d
+    assert account.flops.total == 2 * 196 * d * 768 + 12 * per_layer + 2 * d * 2
+
+
+def test_text_part_of_a_model_of_text_and_images() -> None:
+    text = {**GROUPED, "sliding_window": 8}
+    both = config_subject({"model_type": "gemma3", "text_config": text}, {"T": 20}, "config.json")
+    assert both.name == "config.json, text part" and both.input_sizes["T"] == 20
+    alone = config_subject({"model_type": "gemma3_text", **text}, {}, "gemma3_text")
+    assert both.symbols == alone.symbols
+    with pytest.raises(SpecError, match=r"wav2vec2 read input_values.* file\.py:function"):
+        config_subject({"model_type": "wav2vec2"}, {}, "config.json")
+
+
+QWEN3_30B_A3B = {
+    "vocab_size": 151_936,
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "head_dim": 128,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "num_experts", "num_used", "per_expert", "published"),
+    [  # experts of all layers, those of them that a token uses, and parameters of one; billions in all and active
+        ("mixtral", {}, 32 * 8, 32 * 2, 3 * 4096 * 14336, (46.7, 12.9)),
+        ("qwen3_moe", QWEN3_30B_A3B, 48 * 128, 48 * 8, 3 * 2048 * 768, (30.5, 3.3)),
+        ("gpt_oss", {"num_hidden_layers": 24, "num_local_experts": 32}, 24 * 32, 24 * 4, 3 * 2880 * 2881, (20.9, 3.6)),
+        ("deepseek_v3", {}, 58 * 256, 58 * 8, 3 * 7168 * 2048, (671.0, 37.5)),
+    ],
+)
+def test_active_parameters_of_published_mixtures(
+    model_type: str,
+    settings: dict[str, Any],
+    num_experts: int,
+    num_used: int,
+    per_expert: int,
+    published: tuple[float, float],
+) -> None:
+    account = lemma.count(model_type, quantities=["parameters", "active"], **settings)
+    total, active = account.parameters.total, account.active.total
+    assert total and active and total - active == (num_experts - num_used) * per_expert
+    table = 201_088 * 2880 if model_type == "gpt_oss" else 0  # OpenAI leaves embeddings out of what is active
+    assert (total / 1e9, (active - table) / 1e9) == pytest.approx(published, abs=0.07)
+
+
+@pytest.mark.parametrize("model_type", ["gpt_neo", "lfm2", "mamba2", "phi", "xlnet"])
+def test_formulas_hold_in_modules_that_transformers_builds_at_other_sizes(model_type: str) -> None:
+    """Lists of kinds, layers of convolution and attention, scans, rotary parts of heads, and a state only in eval mode.
+
+    `python -m benchmarks transformers` compares a hundred types.
+    """
+    result = compare(model_type)
+    assert result["wrong"] == [] and "refused" not in result
+    assert result["compared"] == NUM_COMPARISONS and result["outside"] == 0
