@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lemma.counting.fit import path_pattern
-from lemma.counting.measure import iter_tensors, product_flops, track_paths
+from lemma.counting.measure import output_tensors, product_flops, track_paths
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
@@ -200,7 +200,7 @@ class SelfFeedingModule(nn.Module):
         """Ignore `signal`, run the wrapped module on its own inputs, and return the tensors of its output."""
         outputs = self.module(*self.inputs.args, **self.inputs.kwargs)
         self.flops_by_path = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
-        return tuple(iter_tensors(outputs))
+        return tuple(output_tensors(outputs))
 
 
 @dataclass(frozen=True)

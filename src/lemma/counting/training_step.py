@@ -21,7 +21,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
 from lemma.counting.fit import Sizes
@@ -29,6 +28,7 @@ from lemma.counting.measure import (
     MAX_QUICK_RUN,
     PathTracker,
     differentiable_outputs,
+    flop_rule,
     iter_tensors,
     tensor_bytes,
     track_paths,
@@ -93,11 +93,6 @@ class StepTrace:
         return sum(moved * times for (_, moved), times in self.kernels.items())
 
 
-def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
-    """Return the FLOPs of QKᵀ and of the weighted mean of the values."""
-    return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
-
-
 def recurrent_flops(
     inputs: Tensor, weights: Sequence[Tensor], tokens: int, batch: int, *, directions: int = 1, backward: bool = False
 ) -> int:
@@ -122,13 +117,10 @@ def _onednn_flops(inputs: Tensor, *args: Any, backward: bool = False, **kwargs: 
     return recurrent_flops(inputs, args[:2], length * batch, batch, backward=backward)
 
 
-CPU_FLOPS = {
-    "_scaled_dot_product_flash_attention_for_cpu": _attention_flops,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **named: 2 * _attention_flops(*args),
+RECURRENT_FLOPS = {
     "mkldnn_rnn_layer": _onednn_flops,
     "mkldnn_rnn_layer_backward": partial(_onednn_flops, backward=True),
 }
-"""Rules that PyTorch's counter of FLOPs lacks; backward as if the scores had been kept, as `count` has it."""
 
 
 class StepTracker(TorchDispatchMode):
@@ -192,7 +184,7 @@ class StepTracker(TorchDispatchMode):
             scratch = onednn_scratch_bytes(args) if name in SCRATCH_OPERATORS else 0
             self.moments.append(Moment((*parts, buffers + scratch), self.phase + location))
             if not name.startswith(("empty", "new_empty")):  # else nothing is written to it yet
-                formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
+                formula = RECURRENT_FLOPS.get(name) or flop_rule(func)
                 operands = [*iter_tensors(args), *iter_tensors(kwargs)][name in LOOKUP_OPERATORS :]
                 flops = formula(*args, **kwargs, out_val=out) if formula else 0
                 self.add_kernel(flops, tensor_bytes([*operands, *iter_tensors(out)]))
