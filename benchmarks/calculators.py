@@ -30,7 +30,12 @@ def vit(d: int = 96, L: int = 2, h: int = 4, P: int = 8, I: int = 32) -> nn.Modu
     """Build transformers' ViT for images of I × I pixels in patches of P × P."""
     from transformers import ViTConfig, ViTModel
 
-    sizes = {"hidden_size": d, "num_hidden_layers": L, "num_attention_heads": h, "intermediate_size": 4 * d}
+    sizes: dict[str, Any] = {
+        "hidden_size": d,
+        "num_hidden_layers": L,
+        "num_attention_heads": h,
+        "intermediate_size": 4 * d,
+    }
     return ViTModel(ViTConfig(patch_size=P, image_size=I, **sizes))
 
 
