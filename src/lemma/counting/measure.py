@@ -302,31 +302,23 @@ def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 CACHE_NAMES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
 
 
-def output_tensors(value: Any) -> Iterator[Tensor]:
+def output_tensors(value: Any, name: str = "", visited: dict[int, Any] | None = None) -> Iterator[Tensor]:
     """Yield the tensors in a module's outputs, each once: in containers, dataclasses and attributes of objects.
 
-    States and caches are left out.
+    States and caches are left out. `name` is that of the attribute or key that has the value; `visited` are the values
+    so far by address, which holds them, so that no other value gets the address of one.
     """
-    visited: list[Any] = []  # the values themselves, so that no other value gets the address of one
-    addresses: set[int] = set()
-
-    def visit(value: Any, name: str = "") -> Iterator[Tensor]:
-        is_state = name in CACHE_NAMES or hasattr(value, "tensors") or type(value).__name__.endswith("Cache")
-        if isinstance(value, Tensor):
-            is_state = name in CACHE_NAMES
-        elif callable(value) or isinstance(value, ModuleType):
-            return
-        if is_state or id(value) in addresses:
-            return
-        visited.append(value)
-        addresses.add(id(value))
-        if isinstance(value, Tensor):
-            yield value
-        else:
-            for member, inner in _members(value):
-                yield from visit(inner, member)
-
-    yield from visit(value)
+    visited = {} if visited is None else visited
+    if name in CACHE_NAMES or id(value) in visited:
+        return
+    visited[id(value)] = value
+    if isinstance(value, Tensor):
+        yield value
+        return
+    is_state = hasattr(value, "tensors") or type(value).__name__.endswith("Cache")
+    if not (is_state or callable(value) or isinstance(value, ModuleType)):
+        for member, inner in _members(value):
+            yield from output_tensors(inner, member, visited)
 
 
 def _members(value: Any) -> list[tuple[str, Any]]:
