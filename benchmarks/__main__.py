@@ -3,6 +3,7 @@
 import sys
 
 from benchmarks import (
+    calculators,
     counting,
     gpu,
     graph,
@@ -34,6 +35,7 @@ SEPARATE_PROGRAMS = {
     "gpu": gpu.main,
     "threads": threads.main,
     "plan": lambda: plan.main([]),
+    "calculators": lambda: calculators.main([]),
     "penn": lambda: penn.main([]),
 }
 

@@ -28,7 +28,7 @@ OPTIONS = {
     ),
     "total": option(TEXTS, "Published total to solve for; repeatable, to narrow the search.", "[L=2:]NUMBER"),
     "within": option(TEXTS, "Search range of a size for --solve; repeatable.", "SYMBOL=FROM..TO"),
-    "against": option(TEXT, "Compare with torchinfo, fvcore or calflops.", "TOOL,…"),
+    "against": option(TEXT, "Compare with torch, torchinfo, fvcore or calflops.", "TOOL,…"),
     "plan": option(
         bool,
         "Plan a training run: memory, time, what fits. Settings: gpu=H200 (or memory= flops= bandwidth=) batch=32 "

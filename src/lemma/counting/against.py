@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from lemma.counting.fit import path_pattern
-from lemma.counting.measure import iter_tensors, product_flops, track_paths
+from lemma.counting.measure import MetaGroupedMM, output_tensors, product_flops, reference_kernels, track_paths
 from lemma.counting.subject import Inputs, Subject
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Table, Text
@@ -23,7 +23,7 @@ from lemma.report.text import format_table, wrap_lines
 
 MAX_RUN_BYTES = 2**32  # bytes of parameters up to which a model is really run, since these tools need real tensors
 PRODUCT_FUNCTIONS = ("scaled_dot_product_attention", "multi_head_attention_forward", "einsum", "linear", "lstm", "gru")
-PRODUCT_FUNCTIONS += ("matmul", "bmm", "addmm", "baddbmm")
+PRODUCT_FUNCTIONS += ("matmul", "bmm", "addmm", "baddbmm", "grouped_mm", "conv1d", "conv2d", "conv3d")
 MULTIPLY_ADDS = "multiply–adds, ×2 here"
 MAX_NAMED, MAX_COMBINED = 2, 3  # modules that differ, and modules that sum up to a difference
 
@@ -178,9 +178,10 @@ def count_exactly(subject: Subject) -> ExactCounts:
                 functions.setdefault(tracker.current, {})[name] = None
             return func(*args, **(kwargs or {}))
 
-    with track_paths(module) as tracker, torch.no_grad(), FunctionNames():
-        module(*inputs.args, **inputs.kwargs)
-    flops = {path: row[0] for path, row in product_flops(module, inputs).items() if row[0]}
+    with MetaGroupedMM(), reference_kernels():
+        with track_paths(module) as tracker, torch.no_grad(), FunctionNames():
+            module(*inputs.args, **inputs.kwargs)
+        flops = {path: row[0] for path, row in product_flops(module, inputs).items() if row[0]}
     return ExactCounts(parameters, flops, classes, {path: tuple(names) for path, names in functions.items()})
 
 
@@ -200,7 +201,7 @@ class SelfFeedingModule(nn.Module):
         """Ignore `signal`, run the wrapped module on its own inputs, and return the tensors of its output."""
         outputs = self.module(*self.inputs.args, **self.inputs.kwargs)
         self.flops_by_path = {path: part.__dict__.get("__flops__", 0) for path, part in self.module.named_modules()}
-        return tuple(iter_tensors(outputs))
+        return tuple(output_tensors(outputs))
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,20 @@ class ToolCount:
     convention: str
     flops_by_path: Mapping[str, float]  # of every module without the modules in it, where the tool reports them
     note: str = ""
+
+
+def count_with_torch(wrapper: SelfFeedingModule) -> ToolCount:
+    """Count FLOPs with PyTorch's own `torch.utils.flop_counter.FlopCounterMode`, which has no count of parameters."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        wrapper(wrapper.signal)
+    counts, root = counter.get_flop_counts(), type(wrapper).__name__
+    called = (path for path, _ in wrapper.named_modules() if path and f"{root}.{path}" in counts)
+    totals = {path: sum(counts[f"{root}.{path}"].values()) for path in called}
+    parameters = sum(parameter.numel() for parameter in wrapper.parameters())
+    exclusive = _strip_wrapper(_without_children(wrapper, totals))
+    return ToolCount(parameters, counter.get_total_flops(), "matrix products in a run on a CPU", exclusive)
 
 
 def count_with_torchinfo(wrapper: SelfFeedingModule) -> ToolCount:
@@ -232,13 +247,7 @@ def count_with_fvcore(wrapper: SelfFeedingModule) -> ToolCount:
         FlopCountAnalysis(wrapper, (wrapper.signal,)).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
     )
     totals = {name: 2 * count for name, count in analysis.by_module().items()}
-
-    def children(name: str) -> list[str]:
-        return [f"{name}.{child}".removeprefix(".") for child, _ in wrapper.get_submodule(name).named_children()]
-
-    exclusive = (
-        (name, count - sum(totals.get(child, 0) for child in children(name))) for name, count in totals.items()
-    )
+    exclusive = _without_children(wrapper, totals)
     skipped = ", ".join(sorted(name.removeprefix("aten::") for name in analysis.unsupported_ops()))
     note = f"it says that it skips {skipped}" if skipped else ""
     return ToolCount(
@@ -255,10 +264,25 @@ def count_with_calflops(wrapper: SelfFeedingModule) -> ToolCount:
 
 
 TOOLS: dict[str, Callable[[SelfFeedingModule], ToolCount]] = {
+    "torch": count_with_torch,
     "torchinfo": count_with_torchinfo,
     "fvcore": count_with_fvcore,
     "calflops": count_with_calflops,
 }
+
+
+def _without_children(wrapper: nn.Module, totals: Mapping[str, float]) -> Iterator[tuple[str, float]]:
+    """Yield (path, count) of every module without the modules in it, from `totals` with them.
+
+    Containers that are never called may be missing in `totals`.
+    """
+
+    def inside(path: str) -> float:
+        children = (f"{path}.{child}".removeprefix(".") for child, _ in wrapper.get_submodule(path).named_children())
+        return sum(totals[child] if child in totals else inside(child) for child in children)
+
+    for path, total in totals.items():
+        yield path, total - inside(path)
 
 
 def _strip_wrapper(counts: Iterable[tuple[str, float]]) -> dict[str, float]:
@@ -289,6 +313,7 @@ def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
     """Name the modules whose FLOPs differ most between the tool and `exact`, and FLOPs counted outside any module."""
     functions = {path_pattern(path): ", ".join(names) for path, names in exact.functions.items()}
     expected, actual = _sum_by_pattern(exact.flops), _sum_by_pattern(tool_count.flops_by_path)
+    parameters = _sum_by_pattern(exact.parameters)
     distances = {path: abs(actual[path] - expected[path]) for path in {**expected, **actual}}
     worst = sorted((path for path in distances if distances[path]), key=lambda path: -distances[path])
     texts: list[str] = []
@@ -297,6 +322,10 @@ def _explain_flops(tool_count: ToolCount, exact: ExactCounts) -> str:
             text = f"{actual[path]:,.0f} where no matrices are multiplied"
         elif not actual[path]:
             text = f"{functions.get(path) or 'its work'} not counted ({expected[path]:,.0f})"
+        elif actual[path] == 2 * parameters[path]:
+            text = (
+                f"each parameter used once, not for every token ({actual[path]:,.0f} instead of {expected[path]:,.0f})"
+            )
         else:
             text = f"{actual[path]:,.0f} instead of {expected[path]:,.0f}"
         texts.append(f"{_label_path(path, exact)}: {text}")

@@ -687,9 +687,10 @@ class SubjectCounter:
         small = self.cache.get_or_compute("uncounted", lambda: read(self.reader.small_sizes(), "cpu", "meta"))
         for key, (forward, backward, _) in small.items():
             operator, _, path = key.partition(" ")
-            reads_data = operator == measure.READS_DATA
             counts = forward if name == "flops" else backward if name == "backward" else 0
-            if forward if reads_data else counts:
+            if operator == measure.READS_DATA or (operator == measure.CONTRACTS and name != "activations"):
+                counts = forward
+            if counts:
                 paths.setdefault(operator, {})[path_pattern(path) or "the module itself"] = None
         for operator, patterns in paths.items():
             where = ", ".join(patterns)
@@ -698,6 +699,8 @@ class SubjectCounter:
                     f"counted for inputs and weights of zeros: {where} reads numbers while it runs, so "
                     "how often a loop runs, or which branch, may depend on them"
                 )
+            elif operator == measure.CONTRACTS:
+                yield f"counted as matrix products: multiplications in {where} whose results are summed"
             else:
                 sizes = self.subject.sizes(True)
                 key = f"uncounted at {format_sizes(sizes)}"

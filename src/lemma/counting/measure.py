@@ -7,22 +7,26 @@ subject at many sizes, within limits of time and memory.
 import re
 import warnings
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import chain, islice, takewhile
-from math import inf
+from math import inf, prod
 from time import process_time
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
+from torch.autograd.function import BackwardCFunction
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
+from lemma.counting.contractions import ConstantTracker, ContractionFinder
 from lemma.counting.fit import Amounts, Domain, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
 from lemma.counting.layer_kinds import LayerKinds, find_layer_kinds
 from lemma.counting.subject import Inputs, Subject, format_sizes
@@ -374,23 +378,45 @@ def iter_tensors(value: Any, dataclasses: bool = False) -> Iterator[Tensor]:
 CACHE_NAMES = ("past_key_values", "cache_params", "mems", "state")  # what the transformers library calls its caches
 
 
+def output_tensors(value: Any, name: str = "", visited: dict[int, Any] | None = None) -> Iterator[Tensor]:
+    """Yield the tensors in a module's outputs, each once: in containers, dataclasses and attributes of objects.
+
+    States and caches are left out. `name` is that of the attribute or key that has the value; `visited` are the values
+    so far by address, which holds them, so that no other value gets the address of one.
+    """
+    visited = {} if visited is None else visited
+    if name in CACHE_NAMES or id(value) in visited:
+        return
+    visited[id(value)] = value
+    if isinstance(value, Tensor):
+        yield value
+        return
+    is_state = hasattr(value, "tensors") or type(value).__name__.endswith("Cache")
+    if not (is_state or callable(value) or isinstance(value, ModuleType)):
+        for member, inner in _members(value):
+            yield from output_tensors(inner, member, visited)
+
+
+def _members(value: Any) -> list[tuple[str, Any]]:
+    """Return the members of a container or an object with their names; "" for those of lists and sets."""
+    if isinstance(value, Mapping):
+        return [(str(name), inner) for name, inner in value.items()]
+    if hasattr(value, "_asdict"):  # a named tuple
+        return list(value._asdict().items())
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return [("", inner) for inner in value]
+    slots = [getattr(base, "__slots__", ()) for base in type(value).__mro__]
+    names = [name for group in slots for name in ((group,) if isinstance(group, str) else group)]
+    return [*getattr(value, "__dict__", {}).items(), *((name, getattr(value, name, None)) for name in names)]
+
+
 def differentiable_outputs(outputs: Any) -> list[Tensor]:
     """Return the tensors in a module's outputs from which a loss can go backward; states and caches are left out.
 
-    Containers may be nested: tuples, lists, mappings, dataclasses. A tensor from which another output was computed,
-    such as an inner layer's hidden state, is left out, since the backward pass of the other reaches it anyway.
+    A tensor from which another output was computed, such as an inner layer's hidden state, is left out, since the
+    backward pass of the other reaches it anyway.
     """
-
-    def without_states(value: Any) -> Any:
-        if hasattr(value, "tensors") and not isinstance(value, Tensor):
-            return None
-        if is_dataclass(value) and not isinstance(value, (type, Mapping)):
-            value = {member.name: getattr(value, member.name) for member in fields(value)}
-        if isinstance(value, Mapping):
-            return [without_states(inner) for name, inner in value.items() if name not in CACHE_NAMES]
-        return [without_states(inner) for inner in value] if isinstance(value, (list, tuple)) else value
-
-    tensors = [tensor for tensor in iter_tensors(without_states(outputs)) if tensor.requires_grad]
+    tensors = [tensor for tensor in output_tensors(outputs) if tensor.requires_grad]
     inner_nodes: set[Any] = set()  # of autograd, before those of the outputs
     stack = [node for tensor in tensors if tensor.grad_fn for node, _ in tensor.grad_fn.next_functions]
     while stack:
@@ -416,6 +442,12 @@ ROW_OPERATORS = (
 )
 CAUSAL_SUFFIX = " causal"  # follows the path while causal attention is running
 READS_DATA = "reads"  # key of numbers that Python reads
+CONTRACTS = "contracts"  # key of multiplications that are counted, since they are summed
+
+
+def mm_flops(left: Tensor, *_: Any, out_val: Tensor, **__: Any) -> int:
+    """Return the FLOPs of a product of matrices, whose inner dimension is the last of the left one."""
+    return 2 * out_val.numel() * left.shape[-1]
 
 
 def grouped_mm_flops(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> int:
@@ -424,26 +456,78 @@ def grouped_mm_flops(left: Tensor, right: Tensor, *args: Any, **kwargs: Any) -> 
     return 2 * groups * left.shape[-2] * left.shape[-1] * right.shape[-1]
 
 
-# FLOPs of operators that PyTorch's own counter does not know, from their arguments and their result.
+def convolution_backward_flops(grad: Tensor, input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> int:
+    """Return the FLOPs of the gradients of a convolution: each takes as many as the convolution.
+
+    PyTorch's counter ignores groups in the gradient of the weight, which makes it as many times larger for depthwise
+    convolutions as there are channels.
+    """
+    transposed, output_mask = args[4], args[-1]
+    positions = input if transposed else grad
+    return sum(output_mask[:2]) * 2 * positions.numel() * weight[0].numel()
+
+
+def attention_flops(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
+    """Return the FLOPs of attention: queries by keys, weights by values; backward as if the weights had been kept."""
+    rows = query.numel() // query.shape[-1]
+    return 2 * rows * key.shape[-2] * (query.shape[-1] + value.shape[-1])
+
+
+def trilinear_flops(*args: Any, **kwargs: Any) -> int:
+    """Return the FLOPs of a bilinear layer: the first two factors are contracted, then the result with the third."""
+    (first, second, third), expansions, summed = args[:3], args[3:6], {*args[6]}
+
+    def axes(factor: Tensor, expansion: Sequence[int]) -> dict[int, int]:
+        numbers = [axis for axis in range(factor.dim() + len(expansion)) if axis not in expansion]
+        return dict(zip(numbers, factor.shape, strict=True))
+
+    sizes = [axes(factor, expansion) for factor, expansion in zip((first, second, third), expansions, strict=True)]
+    pair = {**sizes[0], **sizes[1]}
+    rest = {axis: size for axis, size in pair.items() if axis not in summed or axis in sizes[2]}
+    inner = 2 * prod(pair.values()) if len(rest) < len(pair) else 0
+    return inner + 2 * prod({**rest, **sizes[2]}.values())
+
+
+def bag_flops(indices: Tensor, width: int, weights: Tensor | None) -> int:
+    """Return the FLOPs of a weighted sum of rows of a table; without weights it is a look-up."""
+    return 0 if weights is None else 2 * indices.numel() * width
+
+
+# FLOPs of operators that PyTorch's own counter does not know, or miscounts, from their arguments and their result.
 EXTRA_FLOP_RULES: dict[str, Callable[..., int]] = {
-    "mv": lambda matrix, vector, **_: 2 * matrix.numel(),
-    "addmv": lambda added, matrix, vector, **_: 2 * matrix.numel(),
-    "dot": lambda left, right, **_: 2 * left.numel(),
-    "vdot": lambda left, right, **_: 2 * left.numel(),
-    "addr": lambda added, left, right, **_: 2 * left.numel() * right.numel(),
-    "addbmm": lambda added, left, right, **_: 2 * left.numel() * right.shape[-1],
-    "conv_tbc": lambda rows, kernel, *_, out_val, **__: 2 * out_val.numel() * kernel.shape[0] * kernel.shape[1],
-    "_addmm_activation": lambda added, left, right, *_, **__: 2 * left.numel() * right.shape[-1],
-    "_int_mm": lambda left, right, **_: 2 * left.numel() * right.shape[-1],
-    "linalg_solve_triangular": lambda matrix, right, **_: right.numel() * matrix.shape[-1],
-    "_weight_int8pack_mm": lambda left, right, *_, **__: 2 * left.numel() * right.shape[0],
-    "_grouped_mm": grouped_mm_flops,  # tokens with their own experts
-    "grouped_mm_fallback": grouped_mm_flops,
+    "aten.mv": lambda matrix, vector, **_: 2 * matrix.numel(),
+    "aten.addmv": lambda added, matrix, vector, **_: 2 * matrix.numel(),
+    "aten.dot": lambda left, right, **_: 2 * left.numel(),
+    "aten.vdot": lambda left, right, **_: 2 * left.numel(),
+    "aten.addr": lambda added, left, right, **_: 2 * left.numel() * right.numel(),
+    "aten.addbmm": lambda added, left, right, **_: 2 * left.numel() * right.shape[-1],
+    "aten.conv_tbc": lambda rows, kernel, *_, out_val, **__: 2 * out_val.numel() * kernel.shape[0] * kernel.shape[1],
+    "aten.convolution_backward": convolution_backward_flops,
+    "aten._addmm_activation": lambda added, left, right, *_, **__: 2 * left.numel() * right.shape[-1],
+    "aten._int_mm": mm_flops,
+    "aten._scaled_mm_v2": mm_flops,
+    "aten._weight_int8pack_mm": mm_flops,
+    "aten._weight_int4pack_mm": mm_flops,
+    "aten._weight_int4pack_mm_for_cpu": mm_flops,
+    "aten._dyn_quant_matmul_4bit": mm_flops,
+    "aten._trilinear": trilinear_flops,
+    "aten.linalg_solve_triangular": lambda matrix, right, **_: right.numel() * matrix.shape[-1],
+    "aten._embedding_bag": lambda table, indices, *rest, **_: bag_flops(indices, table.shape[1], rest[4]),
+    "aten._embedding_bag_forward_only": lambda table, indices, *rest, **_: bag_flops(indices, table.shape[1], rest[4]),
+    "aten._embedding_bag_backward": lambda grad, indices, *rest, **_: bag_flops(indices, grad.shape[1], rest[8]),
+    "aten._embedding_bag_per_sample_weights_backward": lambda grad, table, indices, *_, **__: bag_flops(
+        indices, table.shape[1], indices
+    ),
+    "aten._scaled_dot_product_flash_attention_for_cpu": attention_flops,
+    "aten._scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **__: 2 * attention_flops(*args),
+    "aten._grouped_mm": grouped_mm_flops,  # tokens with their own experts
+    "aten._scaled_grouped_mm": grouped_mm_flops,
+    "transformers.grouped_mm_fallback": grouped_mm_flops,
 }
 OUTER_PRODUCTS = ("MvBackward0", "AddmvBackward0", "DotBackward0", "VdotBackward0")  # nodes whose `mul` is a product
 PRODUCT_NAMES = re.compile(
     "mm(_|$)|bmm|mv(_|$)|dot(_|$)|matmul|linear|conv|attention|rnn|lstm|gru|cdist|pdist|euclidean|linalg|cholesky|solve"
-    "|svd|eig|qr(f|$)|lu_|inverse|fft|encoder_layer"
+    "|svd|eig|qr(f|$)|lu_|inverse|fft|encoder_layer|affine_grid|grid_sampler"
 )
 NO_PRODUCTS = re.compile("upsample|_thnn_fused|vector_norm|check_errors|cross|_unpack")
 
@@ -457,7 +541,8 @@ def flop_rule(func: Any) -> Callable[..., int] | None:
     packet = func._overloadpacket
     name = packet.__name__.removesuffix("_")
     out_of_place = getattr(torch.ops.aten, name, packet) if func.namespace == "aten" else packet
-    return flop_registry.get(packet) or flop_registry.get(out_of_place) or EXTRA_FLOP_RULES.get(name)
+    rule = EXTRA_FLOP_RULES.get(f"{func.namespace}.{name}")
+    return rule or flop_registry.get(packet) or flop_registry.get(out_of_place)
 
 
 @cache
@@ -469,6 +554,11 @@ def lacks_flop_rule(func: Any) -> bool:
     return func.namespace != "aten" or bool(PRODUCT_NAMES.search(name) and not NO_PRODUCTS.search(name))
 
 
+def is_outer_gradient(func: Any, node: Any) -> bool:
+    """Return whether an operator in the backward pass of `node` multiplies for the gradient of a vector's product."""
+    return func._overloadpacket is torch.ops.aten.mul and node.name() in OUTER_PRODUCTS
+
+
 @dataclass(frozen=True)
 class PassReadings:
     """What one forward and backward pass shows of a module.
@@ -477,9 +567,10 @@ class PassReadings:
         products: (forward, forward causal, backward, backward causal) FLOPs of matrix products by module path; the
             causal ones are among the others.
         elementwise: (forward, backward) elementwise operations by module path.
-        uncounted: events that FLOPs do not show. Keys are an operator without a rule, or `READS_DATA` for numbers that
-            Python reads and a branch may depend on; then a space and the module path. A reading is the number of events
-            forward and backward, then that of the numbers that the operator gives.
+        uncounted: events that FLOPs do not show. Keys are an operator without a rule, `READS_DATA` for numbers that
+            Python reads and a branch may depend on, or `CONTRACTS` for multiplications that are counted as products;
+            then a space and the module path. A reading is the number of events forward and backward, then that of the
+            numbers that the operator gives.
         state: bytes of the state or cache by name.
         backward_failure: why there was no backward pass; autograd refuses some modules.
     """
@@ -500,7 +591,12 @@ class PassReadings:
 
 def read_pass(module: nn.Module, inputs: Inputs) -> PassReadings:
     """Run a module forward and backward, with the kernels of the meta device, and return all readings of the pass."""
-    with reference_kernels(), track_paths(module) as tracker, FlopCounter(tracker) as counter, CausalTracker(tracker):
+    with (
+        reference_kernels(),
+        track_paths(module) as tracker,
+        FlopCounter(tracker, module) as counter,
+        CausalTracker(tracker),
+    ):
         results = module(*inputs.args, **inputs.kwargs)
         outputs = differentiable_outputs(results)
         counter.phase = 1
@@ -528,19 +624,22 @@ def find_uncounted(module: nn.Module, inputs: Inputs) -> Readings:
 class FlopCounter(TorchDispatchMode):
     """Adds up the work of every operation under the path at which it happens."""
 
-    def __init__(self, tracker: PathTracker) -> None:
+    supports_higher_order_operators = True
+
+    def __init__(self, tracker: PathTracker, module: nn.Module) -> None:
         super().__init__()
         self.tracker, self.phase = tracker, 0
         self.work: Counter[tuple[str, int, int]] = Counter()
         self.uncounted: Counter[tuple[str, int | str, str]] = Counter()
         self._undecomposable: set[Any] = {torch.ops.prim.device.default}
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
+        self._contractions, self._constants = ContractionFinder(), ConstantTracker(module.buffers())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        path = self.tracker.current
+        if isinstance(func, HigherOrderOperator):  # such as a scan; the functions that it calls are counted
+            self.uncounted[path, 1, str(func)] += 1  # but not the backward pass, which runs outside
+            return func(*map(self._count_inside, args), **kwargs)
         rule = flop_rule(func)
         if rule is None and func not in self._undecomposable:
             with self:
@@ -549,12 +648,25 @@ class FlopCounter(TorchDispatchMode):
                 return result
             self._undecomposable.add(func)
         out = func(*args, **kwargs)
-        path = self.tracker.current
-        is_causal, path = path.endswith(CAUSAL_SUFFIX), path.removesuffix(CAUSAL_SUFFIX)
         node = torch._C._current_autograd_node()
-        if func._overloadpacket is torch.ops.aten.mul and node is not None and node.name() in OUTER_PRODUCTS:
-            self.work[path, self.phase, PRODUCTS] += 2 * out.numel()
-        elif rule is not None:
+        if node is None or isinstance(node, BackwardCFunction):  # forward, or in a custom backward function
+            tensors = list(iter_tensors((args, kwargs)))
+            if not self._constants.observe(func, tensors, list(iter_tensors(out))):
+                self._count(func, rule, args, kwargs, out, path)
+                for product in self._contractions.observe(func, tensors, out, path.removesuffix(CAUSAL_SUFFIX)):
+                    self.work[product.path, self.phase, PRODUCTS] += product.flops
+                    self.work[product.path, self.phase, ELEMENTS] -= product.flops // 2
+                    self.uncounted[product.path, self.phase, CONTRACTS] += 1
+        elif self._contractions.is_gradient(func, node, out) or is_outer_gradient(func, node):
+            self.work[path.removesuffix(CAUSAL_SUFFIX), self.phase, PRODUCTS] += 2 * out.numel()
+        else:
+            self._count(func, rule, args, kwargs, out, path)
+        return out
+
+    def _count(self, func: Any, rule: Callable[..., int] | None, args: Any, kwargs: Any, out: Any, path: str) -> None:
+        """Add up the work of one operator that returned `out`; `rule` computes its FLOPs if it is a product."""
+        is_causal, path = path.endswith(CAUSAL_SUFFIX), path.removesuffix(CAUSAL_SUFFIX)
+        if rule is not None:
             flops = rule(*args, **kwargs, out_val=out)
             self.work[path, self.phase, PRODUCTS] += flops
             self.work[path, self.phase, CAUSAL] += flops if is_causal else 0
@@ -567,7 +679,17 @@ class FlopCounter(TorchDispatchMode):
             self.uncounted[path, self.phase, str(func._overloadpacket)] += 1
             numbers = sum(tensor.numel() for tensor in iter_tensors(out))
             self.uncounted[path, "elements", str(func._overloadpacket)] += numbers
-        return out
+
+    def _count_inside(self, value: Any) -> Any:
+        """Return a function that counts while it runs, if `value` is a function; other values as they are."""
+        if not callable(value) or isinstance(value, Tensor):
+            return value
+
+        def call(*args: Any) -> Any:
+            with self:
+                return value(*args)
+
+        return call
 
     def collect(self, columns: Sequence[int]) -> Readings:
         """Return the operations of some kinds by module path: forward ones of each kind, then backward ones.

@@ -23,7 +23,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
-from torch.utils.flop_counter import flop_registry
 
 import lemma.spec.models as specs
 from lemma.counting.fit import Sizes
@@ -31,6 +30,7 @@ from lemma.counting.measure import (
     MAX_QUICK_RUN,
     PathTracker,
     differentiable_outputs,
+    flop_rule,
     iter_tensors,
     tensor_bytes,
     track_paths,
@@ -134,11 +134,6 @@ class StepTrace:
         return sum(kernel.bytes_moved * times for kernel, times in self.kernels.items())
 
 
-def _attention_flops(query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> int:
-    """Return the FLOPs of QKᵀ and of the weighted mean of the values."""
-    return 2 * query.shape[0] * query.shape[1] * query.shape[2] * key.shape[2] * (query.shape[3] + value.shape[3])
-
-
 def recurrent_flops(
     inputs: Tensor, weights: Sequence[Tensor], tokens: int, batch: int, *, directions: int = 1, backward: bool = False
 ) -> int:
@@ -163,13 +158,10 @@ def _onednn_flops(inputs: Tensor, *args: Any, backward: bool = False, **kwargs: 
     return recurrent_flops(inputs, args[:2], length * batch, batch, backward=backward)
 
 
-CPU_FLOPS = {
-    "_scaled_dot_product_flash_attention_for_cpu": _attention_flops,
-    "_scaled_dot_product_flash_attention_for_cpu_backward": lambda _, *args, **named: 2 * _attention_flops(*args),
+RECURRENT_FLOPS = {
     "mkldnn_rnn_layer": _onednn_flops,
     "mkldnn_rnn_layer_backward": partial(_onednn_flops, backward=True),
 }
-"""Rules that PyTorch's counter of FLOPs lacks; backward as if the scores had been kept, as `count` has it."""
 
 
 class StepTracker(TorchDispatchMode):
@@ -246,7 +238,7 @@ class StepTracker(TorchDispatchMode):
         out = func(*args, **kwargs)
         if not self.phase and not self.part:
             return out
-        formula = CPU_FLOPS.get(name) or flop_registry.get(func._overloadpacket)
+        formula = RECURRENT_FLOPS.get(name) or flop_rule(func)
         path = self.path_tracker.current
         new = [tensor for tensor in iter_tensors(out) if _storage_key(tensor) not in self._storages]
         source_kind = self.kind_of((args, kwargs))

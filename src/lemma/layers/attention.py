@@ -72,9 +72,9 @@ def attend(
         queries, keys, values = (functional.pad(t, (0, widest - t.shape[-1])) for t in (queries, keys, values))
     if kv_heads != values.shape[1]:
         keys, values = expand_kv_heads(keys, heads), expand_kv_heads(values, heads)
-    is_causal = causal and bias is None and new == num_keys
+    is_causal, is_grouped = causal and bias is None and new == num_keys, keys.shape[1] != heads
     mixed = functional.scaled_dot_product_attention(
-        queries, keys, values, bias, dropout, is_causal, scale=scale, enable_gqa=keys.shape[1] != heads
+        queries, keys, values, bias, dropout, bool(is_causal), scale=scale, enable_gqa=bool(is_grouped)
     )
     return mixed if mixed.shape[-1] == width else mixed[..., :width]
 

@@ -46,7 +46,8 @@ GROW_LOCK = threading.Lock()  # two threads that use one model must not replace 
 
 def _select_rows(table: Float[Tensor, "context width"], start: StartPosition, time: int) -> Float[Tensor, "..."]:
     """Return the table's rows start, …, start + time − 1; if `start` is a tensor, the row of each of its positions."""
-    return table[start][:, None] if isinstance(start, Tensor) else table.narrow(0, start, time)
+    is_tensor = isinstance(start, Tensor) and start.dim() > 0  # a tracer turns numbers into tensors without axes
+    return table[start][:, None] if is_tensor else table.narrow(0, start, time)
 
 
 class NoEmbedding(nn.Module):

@@ -180,6 +180,50 @@ def test_installed_tools_count_linear_layers(tool: str) -> None:
     assert row.flops_ratio == pytest.approx(1, abs=0.25), row  # some count biases
 
 
+class Wraps(nn.Module):
+    """A module in a list, which is never called itself, next to products that PyTorch's counter does not know."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(d, d), nn.Linear(d, d)])
+        self.scale = nn.Parameter(torch.ones(d))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return (x * self.scale).sum(-1)
+
+
+def wraps(d: int = 4) -> nn.Module:
+    return Wraps(d)
+
+
+wraps.inputs = lambda d, B=3: torch.zeros(B, d)  # type: ignore[attr-defined]
+
+
+def test_pytorch_counter_is_compared_by_module() -> None:
+    (row,) = compare_tools(resolve_subject(wraps), ["torch"]).rows
+    assert (row.parameters, row.flops) == (2 * 20 + 4, 2 * 2 * 3 * 16)
+    assert row.flops_ratio == pytest.approx(192 / (192 + 2 * 3 * 4))
+    assert row.reasons == ("FLOPs: Wraps: its work not counted (24)",)
+
+
+def test_mixture_of_experts_is_compared_with_its_grouped_products() -> None:
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2, "T": 8}
+    sizes |= {"vocab_size": 40, "moe_intermediate_size": 24, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 16}
+    (row,) = compare_tools(resolve_subject("qwen3_moe", sizes), ["torch"]).rows
+    experts = 2 * 8 * 2 * (3 * 32 * 24 + 32)
+    assert f"(Qwen3MoeExperts): grouped_mm not counted ({experts:,})" in row.reasons[0]
+
+
+def test_tool_that_uses_each_parameter_once_is_explained(monkeypatch) -> None:
+    counts = {"widen": 2 * (24 + 6), "narrow": 2 * 24 * 3}
+    use_tool(monkeypatch, lambda base: ToolCount(58, sum(counts.values()), "", counts))
+    (row,) = compare_tools(resolve_subject(two_layers), ["made-up"]).rows
+    assert row.reasons == ("FLOPs: widen (Linear): each parameter used once, not for every token (60 instead of 144)",)
+
+
 @installed("fvcore")
 def test_fvcore_omits_attention(decoder) -> None:
     (row,) = compare_tools(decoder, ["fvcore"]).rows

@@ -532,7 +532,10 @@ experts.inputs = lambda d, T=8: torch.ones(T, d)  # pyright: ignore[reportFuncti
 
 
 def test_data_dependent_experts_are_counted_on_real_tensors() -> None:
-    assert lemma.count(experts, quantities=["flops"]).flops.total == 2 * 8 * 16 * 6 + 2 * 2 * 8 * 16 * 16
+    flops = lemma.count(experts, quantities=["flops"]).flops
+    weighted_sum = 2 * 2 * 8 * 16
+    assert flops.total == 2 * 8 * 16 * 6 + 2 * 2 * 8 * 16 * 16 + weighted_sum
+    assert "counted as matrix products: multiplications in the module itself whose results are summed" in flops.notes
 
 
 def test_frozen_module_has_no_backward_flops() -> None:
@@ -577,7 +580,7 @@ def test_grouped_products_of_experts_are_counted_forward_and_backward() -> None:
 
     mixtral.inputs = lambda T, B=1: {"input_ids": torch.zeros(B, T, dtype=torch.long)}  # pyright: ignore[reportFunctionMemberAccess]
     account = lemma.count(mixtral, quantities=["flops", "backward"])
-    choice = 2 * 3 * 16 * 24  # indices of the two experts of a token
+    choice = 2 * 3 * 16 * 24 + 2 * 16  # the two experts of a token, and the weighted sum of their outputs
     dense = 4 * 16 * 16 + 16 * 4 + 30 * 16
     assert account.flops.total == 2 * 8 * (choice + dense) + 4 * 8 * 8 * 16
     assert account.backward.total == 2 * account.flops.total

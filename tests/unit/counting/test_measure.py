@@ -1,12 +1,14 @@
 """Measurements of a run: FLOPs of every product, backward from every output, operators without a rule."""
 
+from collections import UserDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
 from lemma.counting.measure import READS_DATA, differentiable_outputs, find_uncounted, product_flops, reference_kernels
@@ -69,6 +71,30 @@ class Output:
     past_key_values: Any = None
 
 
+class Pair(NamedTuple):
+    scores: Any
+    past_key_values: Any = None
+
+
+class Plain:
+    """An object whose attributes are outputs, and which refers to itself."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores, self.itself, self.function = scores, self, torch.relu
+
+
+class Slotted:
+    __slots__ = ("missing", "scores")
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+
+
+class DynamicCache:
+    def __init__(self, key: Tensor) -> None:
+        self.key = key
+
+
 @pytest.mark.parametrize(
     "wrap",
     [
@@ -78,6 +104,15 @@ class Output:
         lambda out: Output(out),
         lambda out: Output(None, {"inner": [Output(out)]}),
         lambda out: (torch.zeros(2, dtype=torch.long), [Output(aux=out)]),
+        lambda out: (out, out, [out.view(-1), {"again": out}]),
+        lambda out: Pair(out, out * 2),
+        lambda out: (out, DynamicCache(out * 2)),
+        lambda out: Plain(out),
+        lambda out: [Slotted(Plain(Pair(out)))],  # pyright: ignore[reportArgumentType]
+        lambda out: deque([{"set": {out}}]),
+        lambda out: UserDict(logits=out),
+        lambda out: torch.distributions.Normal(out, torch.ones_like(out)),
+        lambda out: nn.utils.rnn.pack_sequence([out]),
     ],
 )
 def test_backward_flops_cover_every_output_container(wrap: Any) -> None:
@@ -99,6 +134,27 @@ def test_backward_covers_all_heads_but_not_the_cache() -> None:
     forward = ROWS * (2 * PRODUCT + 2 * 3 * OUT + 2 * 2 * OUT)
     assert forward_backward_flops(module, torch.zeros(ROWS, WIDTH)) == (forward, 2 * forward - 2 * ROWS * PRODUCT)
     assert cached[1] == ROWS * (2 * 2 * 3 * OUT + PRODUCT)
+
+
+def test_backward_flops_equal_those_of_a_loss_over_all_outputs() -> None:
+    def forward(m: Applies, x: Tensor) -> Any:
+        hidden = torch.relu(x @ m.W.T)
+        first, second = hidden.chunk(2, 0)
+        return {
+            "heads": (m.head(first), Plain(m.other(second))),
+            "hidden": [hidden, first],
+            "both": Pair(m.other(hidden)),
+        }
+
+    module, x = Applies(forward), torch.rand(ROWS, WIDTH)
+    with FlopCounterMode(display=False) as reference:
+        outputs = module(x)
+        first, second = outputs["heads"]
+        tensors = [first, second.scores, *outputs["hidden"], outputs["both"].scores]
+        before = reference.get_total_flops()
+        torch.stack([tensor.sum() for tensor in tensors]).sum().backward()
+    assert forward_backward_flops(module, x) == (before, reference.get_total_flops() - before)
+    assert all(parameter.grad is not None for parameter in module.parameters())
 
 
 def test_operators_without_a_flops_rule_are_listed() -> None:
