@@ -65,7 +65,7 @@ def test_training_an_lstm_executes_and_loads_few_modules(tmp_path: Path, text: P
 def test_counting_a_decoder_executes_few_modules(tmp_path: Path) -> None:
     executed, _ = traced(tmp_path, verb="count", model="decoder")
     assert "models/decoder.py" in executed and "counting/fit.py" in executed
-    assert len(executed) <= 23, executed
+    assert len(executed) <= 24, executed  # contractions and linear equations have a module each
 
 
 def test_study_of_families_executes_few_modules(tmp_path: Path, text: Path) -> None:

@@ -30,7 +30,7 @@ EIGHT = ["data:decoder", "shards:decoder", "both:decoder", "tensor:decoder"]
 
 
 def count_bytes(processes: int, cases: list[str]) -> dict[str, list[dict[str, int]]]:
-    """Run cases in so many processes; return the bytes of each process, by collective and case."""
+    """Run cases in several processes; return the bytes of each process, by collective and case."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"}
     command = [sys.executable, str(PROGRAM), str(processes), *cases]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from hashlib import sha256
 from math import inf, prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -50,9 +50,11 @@ from lemma.counting.subject import BATCH, SOURCE, TIME, SkipInitialization, Subj
 from lemma.errors import CountingError, DataError, InputError, RunError, describe_unknown
 from lemma.files import data_home, home_folder, read_checked_json, write_checked_json
 from lemma.random_state import unchanged_random_state
-from lemma.report.progress import Observer, SilentObserver
 from lemma.spec.models import ModelSpec
 from lemma.spec.recipe import Method
+
+if TYPE_CHECKING:
+    from lemma.report.progress import Observer
 
 QUANTITIES = tuple(QUANTITY_KINDS)
 STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence no inputs
@@ -93,7 +95,7 @@ def count(
     quantities: Collection[str] = QUANTITIES,
     conventions: Conventions = DEFAULT_CONVENTIONS,
     limits: CountLimits = DEFAULT_LIMITS,
-    observer: Observer | None = None,
+    observer: "Observer | None" = None,
 ) -> Account:
     """Count a subject: return an `Account` of each quantity's formula and its amount at the requested sizes.
 
@@ -101,7 +103,6 @@ def count(
     that fails is in the account with the reason; if all fail, the first reason is raised. Past the `limits` the
     remaining quantities are measured without a formula. `observer` receives the number of quantities that are counted.
     """
-    observer = observer or SilentObserver()
     unknown = next((name for name in quantities if name not in QUANTITIES), None)
     if unknown is not None:
         raise InputError(describe_unknown("quantity", unknown, QUANTITIES))
@@ -109,8 +110,11 @@ def count(
     if not names:
         subject.build_inputs({})  # raises: it has none
     counted: dict[str, Quantity] = {}
-    counter = SubjectCounter(subject, conventions, limits, on_reading=lambda: observer.advance(len(counted)))
-    observer.start(f"counting {subject.name}", len(names), "quantities")
+    on_reading = None
+    if observer:
+        observer.start(f"counting {subject.name}", len(names), "quantities")
+        on_reading = lambda: observer.advance(len(counted))  # noqa: E731
+    counter = SubjectCounter(subject, conventions, limits, on_reading=on_reading)
     failures: dict[str, CountingError] = {}
     need_run = [name for name in names if name not in STATIC_QUANTITIES]
     if need_run:
@@ -133,7 +137,6 @@ def count(
                 failures[name] = CountingError(f"{subject.name}: the {name} take more memory than there is.")
                 reason = "it takes more memory than there is"
             counted[name] = Quantity(name, QUANTITY_KINDS[name][1], (), "", {"": f"no formula: {reason}"})
-    observer.finish()
     if failures.keys() >= counted.keys():
         raise next(iter(failures.values()))
     derived = {letter: size for quantity in counted.values() for letter, size in quantity.derived.items()}

@@ -250,7 +250,7 @@ def _import_factory(name: str) -> Factory:
 
 
 def _run_file(path: Path) -> Any:
-    """Return the module of a Python file, run anew; it is not among the imported modules under a name of its own."""
+    """Run a Python file and return its module, which is not among the imported modules under a name of its own."""
     spec = spec_from_file_location(f"lemma_factory_{path.stem}", path)
     assert spec and spec.loader
     module = sys.modules[spec.name] = module_from_spec(spec)  # classes look up their module there

@@ -72,7 +72,7 @@ class TensorSplit:
         return {call.path: call.role for call in self.calls if call.role != UNDIVIDED}
 
     def find_obstacle(self, parts: int) -> str:
-        """Return why the layers cannot be split into so many equal parts; "" if they can.
+        """Return why the layers cannot be split into this number of equal parts; "" if they can.
 
         They can if different parts of a row layer's input are made from different outputs of its column layers, as
         heads of attention are.
