@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from math import inf, prod
 from pathlib import Path
 from typing import Any, Literal
@@ -137,7 +138,7 @@ def count(
                 defaults[letter] = unrounded
     size_names = frozenset({*sizes, *subject.sizes(True)})
     counted = {name: replace(quantity, sizes=sizes, size_names=size_names) for name, quantity in counted.items()}
-    return Account(subject.name, sizes, counted, defaults)
+    return Account(subject.name, sizes, counted, defaults, subject.setting_names)
 
 
 def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
@@ -155,15 +156,47 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
     return account.quantities["parameters"].write_formula(account.order, "unicode")
 
 
-def _recount(
-    subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
-) -> int | None:
-    """Measure the quantity `name` of the subject's module at other sizes; None if it cannot be run within `limits`.
+@dataclass(frozen=True)
+class QuantityRecount:
+    """Reads the quantity `name` off a subject's module at any sizes."""
 
-    `expected` is the estimated amount, which decides how to run the module.
-    """
-    with unchanged_random_state():
-        return SubjectCounter(subject.resize(sizes), conventions, limits, expected).measure_requested(name)
+    subject: Subject
+    conventions: Conventions
+    limits: CountLimits
+    name: str
+
+    def __call__(self, sizes: Sizes, expected: int) -> int | None:
+        """Measure the quantity; None if it cannot be run within the limits.
+
+        `expected` is the estimated amount, which decides how to run the module.
+        """
+        with unchanged_random_state():
+            return self._counter(sizes, expected).measure_requested(self.name)
+
+    def count_again(self, sizes: Sizes) -> Quantity:
+        """Return the quantity counted with `sizes` as the requested sizes."""
+        with unchanged_random_state():
+            quantity = self._counter(sizes).count(self.name)
+        return replace(quantity, sizes={**sizes, **quantity.derived}, size_names=frozenset({*sizes, *quantity.derived}))
+
+    def small_sizes(self) -> Sizes:
+        """Return small sizes at which the module works."""
+        with unchanged_random_state():
+            return self._counter({}).reader.small_sizes()
+
+    def library_versions(self) -> dict[str, str]:
+        """Return the versions of the libraries that the module's classes are from, by name."""
+        with unchanged_random_state():
+            module = self.subject.build(self.small_sizes())
+        libraries = {type(part).__module__.partition(".")[0] for part in module.modules()} | {"torch"}
+        versions: dict[str, str] = {}
+        for library in sorted(libraries):
+            with suppress(PackageNotFoundError, ValueError):
+                versions[library] = version(library)
+        return versions
+
+    def _counter(self, sizes: Sizes, expected: int = 0) -> "SubjectCounter":
+        return SubjectCounter(self.subject.resize(sizes), self.conventions, self.limits, expected)
 
 
 @dataclass(frozen=True)
@@ -566,7 +599,7 @@ class SubjectCounter:
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
             tuple(self._collect_notes(name)),
             sizes,
-            partial(_recount, self.subject, self.conventions, self.limits, name),
+            QuantityRecount(self.subject, self.conventions, self.limits, name),
             self.subject.defaults,
         )
 

@@ -72,6 +72,7 @@ class Subject:
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
     builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
+    setting_names: Mapping[str, str] = field(default_factory=dict)  # of symbols that are letters
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:
         """Return the requested sizes of the module, with `with_inputs` also those that only its inputs depend on."""
@@ -429,6 +430,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
         probe_sizes=_spec_probe_sizes(spec),
         identity=None if uses_plugins(spec) else f"spec {_fields_besides_sizes(spec)} {sorted(symbols)}",
         spec=spec,
+        setting_names=type(body).letters() | type(spec).letters(),
     )
 
 
