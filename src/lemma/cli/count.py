@@ -8,7 +8,6 @@ import typer
 
 from lemma.cli.common import TEXT, TEXTS, Json, announce_if_slow, option, print_result, split_settings, with_options
 from lemma.errors import SpecError
-from lemma.files import write_atomically
 
 SLOW_MESSAGE = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
 
@@ -122,7 +121,8 @@ def count(
     with announce_if_slow(SLOW_MESSAGE):
         account = lemma.count(model, **settings, **sizes)
         if emit := options.get("emit"):
-            return _write(account.emit(str(emit)), options.get("out"))
+            text, path = account.emit(str(emit), options.get("out")), options.get("out")
+            return typer.echo(f"Written to {path}", err=True) if path else typer.echo(text, nl=False)
         if by := options.get("by"):
             return _print(account.breakdown(str(by), _read_columns(options.get("at"))), json, options["form"])
     return _print(account, json, options["form"])
@@ -169,14 +169,6 @@ def _print(result: Any, json: bool, form: Any) -> None:
         return print_result(result, json)
     forms = {Form.markdown: result.markdown, Form.latex: result.latex, Form.html: result._repr_html_}
     return typer.echo(forms[form]())
-
-
-def _write(text: str, path: Path | None) -> None:
-    """Print a text, or write it to a file."""
-    if path is None:
-        return typer.echo(text, nl=False)
-    write_atomically(path, text)
-    return typer.echo(f"Written to {path}", err=True)
 
 
 def _solve(

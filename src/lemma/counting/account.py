@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from lemma.counting.derived import DerivedSize
@@ -13,6 +14,7 @@ from lemma.counting.fit import Domain, Sizes
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials
 from lemma.counting.writing import Style, write_formula, write_shapes
 from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.files import write_atomically
 from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
 from lemma.report.text import display_width, format_table, keep_together, text_width, wrap
 
@@ -453,6 +455,19 @@ class Account(Result):
         from lemma.counting.breakdown import break_down
 
         return break_down(self, by, at)
+
+    def emit(self, form: str, out: Path | str | None = None) -> str:
+        """Write the formulas as a file of their own, with domain, conventions and numbers of the module to check by.
+
+        `form` is "python", "latex", "json" or "markdown". The Python module needs no packages. The module is read again
+        at further sizes, and sizes at which a formula fails are left out of its domain. `out` is a file to write to.
+        """
+        from lemma.counting.emit import emit_account
+
+        text = emit_account(self, form)
+        if out is not None:
+            write_atomically(Path(out), text)
+        return text
 
     def writers(self) -> dict[str, Any]:
         return super().writers() | {".md": self.markdown, ".tex": self.latex, ".txt": lambda: f"{self}\n"}

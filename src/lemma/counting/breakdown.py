@@ -149,7 +149,7 @@ class ModuleTree:
             return node in self.around_layers or is_only_child
         if level == "layer":
             return False
-        return _is_number(node[-1]) or is_only_child or self._lists_blocks(node)
+        return _is_number(node[-1]) or (is_only_child and node[-2] == "*") or self._lists_blocks(node)
 
     def _lists_blocks(self, node: tuple[str, ...]) -> bool:
         """Return whether a module is a list of blocks of several modules each, and not of experts, say."""
@@ -547,8 +547,9 @@ class QuantityBreakdown:
                 fraction = limit.fractions[name]
                 is_fraction = name not in texts and 1 < fraction.denominator <= MAX_DENOMINATOR
                 block.append((str(fraction) if is_fraction else format_fraction(fraction), name, texts.get(name, "")))
-            if rest := sum((fraction for share in limit.fractions.values() if fraction < MIN_FRACTION), Fraction(0)):
-                block.append((format_fraction(rest), pluralize(len(limit.fractions) - len(large), "other part"), ""))
+            small = [fraction for fraction in limit.fractions.values() if fraction < MIN_FRACTION]
+            if small:
+                block.append((format_fraction(sum(small, Fraction(0))), pluralize(len(small), "other part"), ""))
             if SUM_LETTER in texts:
                 block.append(("", f"with {SUM_LETTER} =", texts[SUM_LETTER]))
             rows += [("" if index else f"{limit.symbol} → ∞", *cells) for index, cells in enumerate(block)]

@@ -4,8 +4,9 @@ The flow is `Subject` → measurements (`measure`) → formulas (`fit`; `derived
 `Account`. What was read is cached on disk (`CountCache`).
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
@@ -156,6 +157,18 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
     return account.quantities["parameters"].write_formula(account.order, "unicode")
 
 
+@contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Silence the tracebacks that torch logs where a module does not work on fake tensors; the error says enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 @dataclass(frozen=True)
 class QuantityRecount:
     """Reads the quantity `name` off a subject's module at any sizes."""
@@ -170,7 +183,7 @@ class QuantityRecount:
 
         `expected` is the estimated amount, which decides how to run the module.
         """
-        with unchanged_random_state():
+        with unchanged_random_state(), quiet_fake_tensors():
             return self._counter(sizes, expected).measure_requested(self.name)
 
     def count_again(self, sizes: Sizes) -> Quantity:

@@ -272,7 +272,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         with suppress(PackageNotFoundError):
             library = version("transformers")
         identity = f"example {model} {others} transformers {library}"
-        return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity)
+        names = specs.Lstm.letters() | specs.Decoder.letters()
+        return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity, setting_names=names)
     is_file = isinstance(model, Path) or (isinstance(model, str) and exists(Path(model)))
     is_preset = not is_file and isinstance(model, str) and model in preset_names()
     if isinstance(model, (str, Path)) and not is_preset and (config := _foreign_config(model)) is not None:
