@@ -158,10 +158,9 @@ class DomainSearch:
         """Return the pairs of ordered sizes that must not be equal."""
         strict: set[tuple[str, str]] = set()
         for low, high in self.quantity.domain.ordered.items():
-            equal = [
-                sizes for sizes, _ in self.readings.values() if sizes[low] == sizes[high] and proved.contains(sizes)
-            ]
-            if any(self._holds(sizes) is False for sizes in equal):
+            equal = [sizes for sizes, _ in self.readings.values() if sizes[low] == sizes[high]]
+            outcomes = {self._holds(sizes) for sizes in equal if proved.contains(sizes)} - {None}
+            if outcomes != {True}:  # it fails there, or nothing could be read
                 strict.add((low, high))
         return frozenset(strict)
 
