@@ -429,7 +429,8 @@ class SubjectCounter:
     def _attempt(self, measurement: Measurement, domain: Domain = EVERYWHERE) -> Attempt:
         """Fit polynomials to a measurement at sizes within `domain`, and compare them with the module."""
         stepped = f"multiples {format_sizes(domain.multiples)}" if domain.multiples else ""
-        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped)))
+        order = self._order_lengths() if measurement.needs_run else ""  # the domain of what is cached depends on it
+        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped, order)))
 
         def fit() -> FitResult:
             try:
@@ -447,6 +448,12 @@ class SubjectCounter:
         except TimeLimitError as error:
             formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
         return replace(self._compare(measurement, key, formulas), domain=domain)
+
+    def _order_lengths(self) -> str:
+        """Return which windows and chunks are at most as long as the inputs, as part of a key of the cache."""
+        sizes = self.subject.sizes(True)
+        short = [name for name in LENGTH_NAMES if name in sizes and TIME in sizes and sizes[name] <= sizes[TIME]]
+        return f"where {', '.join(short)} <= {TIME}" if short else ""
 
     def _find_longest(self, measurement: Measurement, fit: FitResult, domain: Domain) -> Domain:
         """Return up to which length of the inputs formulas hold: some modules have windows, or chunks of tokens."""
