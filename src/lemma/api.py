@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from lemma.checking.worked.matching import WorkedMatching
     from lemma.counting.account import Account
     from lemma.counting.against import ToolComparison
+    from lemma.counting.compare import ModelComparison
     from lemma.counting.drawing import Drawing
     from lemma.counting.plan import Plan
     from lemma.counting.solve import BoundSolution, Solutions
@@ -858,7 +859,10 @@ def search(
 
 
 class Count:
-    """Count a model as formulas: `lemma.count(model)`; `.solve` for sizes, `.plan` a training, `.against`, `.draw`."""
+    """Count a model as formulas: `lemma.count(model)`.
+
+    `.compare` two models, `.solve` for sizes, `.plan` a training, `.against` other tools, `.draw`.
+    """
 
     @unchanged_random_state()
     def __call__(
@@ -884,6 +888,9 @@ class Count:
             memory_limit: Maximum MiB of the weights of a run on real tensors; beyond it, runs use the meta device.
             sizes: Sizes by name or letter, such as d=512.
 
+        Returns:
+            The account; `breakdown()` gives the share of each part, `emit("python")` a module with the formulas.
+
         >>> lemma.count("feed-forward", N=3).parameters.formula
         'V*(d + d_h) + d_h*((N-1)*d + 1)'
         """
@@ -894,6 +901,39 @@ class Count:
         conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
         limits = CountLimits(time_limit, int(memory_limit * 2**20))
         return account_for(resolve_subject(import_model(model), sizes), quantities or QUANTITIES, conventions, limits)
+
+    @unchanged_random_state()
+    def compare(
+        self,
+        first: Any,
+        second: Any,
+        *,
+        first_sizes: Mapping[str, Any] | None = None,
+        second_sizes: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> ModelComparison:
+        """Count two models and compare them: their quantities, and the difference of each as a formula, part by part.
+
+        Args:
+            first, second: Models as for `count`, or accounts that it returned.
+            first_sizes, second_sizes: Sizes of one of the two models only.
+            options: As for `count`: quantities, conventions and limits, and sizes of both models.
+
+        >>> lemma.count.compare("lstm", "gru", quantities=["parameters"], V=50).quantities[0].write("plain")
+        '-D*(d + D*(2*L - 1) + L)'
+        """
+        from lemma.counting.account import Account
+        from lemma.counting.compare import compare_accounts
+
+        accounts: list[Account] = []
+        for name, model, sizes in (("first", first, first_sizes or {}), ("second", second, second_sizes or {})):
+            if isinstance(model, Account):
+                if options or sizes:
+                    raise InputError(f"The {name} model is counted already. Give sizes and options to lemma.count.")
+                accounts.append(model)
+                continue
+            accounts.append(self(model, **{**options, **sizes}))
+        return compare_accounts(*accounts)
 
     @unchanged_random_state()
     def solve(

@@ -13,7 +13,10 @@ SLOW_MESSAGE = "Reading the formulas off the module, at many small sizes; they a
 
 
 Form = StrEnum("Form", ["text", "markdown", "latex", "html"])
+Level = StrEnum("Level", ["part", "layer", "module"])
+Emit = StrEnum("Emit", ["python", "latex", "json", "markdown"])
 Causal = StrEnum("Causal", ["full", "half"])
+MODEL_LETTERS = ("A", "B")  # of two models that are compared, in settings of one of them
 
 
 OPTIONS = {
@@ -21,6 +24,13 @@ OPTIONS = {
     "multiply_add": option(int, "Number of operations per multiply–add: 1 or 2.", default=2, min=1, max=2),
     "causal": option(Causal, "Count all scores of causal attention, or half of them.", default=Causal.full),
     "elementwise": option(bool, "Count elementwise operations too.", names="--elementwise", default=False),
+    "by": option(
+        Level,
+        "Show the share of each part: modules in a layer and next to layers, whole layers, or all modules.",
+        names="--by",
+    ),
+    "at": option(TEXTS, "Sizes for --by; repeatable.", "SYMBOL=SIZE,…"),
+    "emit": option(Emit, "Write the formulas alone, with domain and self-check, to paste elsewhere.", names="--emit"),
     "solve": option(
         TEXT,
         "Solve for these sizes given --total, or for the largest size: 'activations <= 80GB for d'.",
@@ -37,7 +47,7 @@ OPTIONS = {
         names="--plan",
         default=False,
     ),
-    "out": option(Path | None, "Output file of --plan: .html, .json, .md …", "FILE"),
+    "out": option(Path | None, "Output file of --plan (.html, .json, .md …) or --emit.", "FILE"),
     "draw": option(Path | None, "Draw the data flow with all shapes instead.", "FILE.svg"),
     "time_limit": option(float, "CPU time limit for the formulas of one quantity.", "SECONDS", default=120.0),
     "memory_limit": option(float, "Maximum size of the weights in runs on real tensors.", "MIB", default=256.0),
@@ -50,9 +60,10 @@ def count(
     arguments: Annotated[
         list[str],
         typer.Argument(
-            metavar="MODEL [KEY=VALUE]...",
+            metavar="MODEL [MODEL] [KEY=VALUE]...",
             help="Preset, spec file, run folder, example, config.json, type of transformers model or "
-            "package.module:factory or file.py:factory; then sizes such as d=512 B=8.",
+            "package.module:factory or file.py:factory; then sizes such as d=512 B=8. Two models are compared; A.d=512 "
+            "is a size of the first, B.d=512 of the second.",
         ),
     ],
     json: Json = False,
@@ -62,7 +73,8 @@ def count(
     """Count parameters, FLOPs and bytes as formulas.
 
     They are derived from the real module and verified against it at sizes not used for the fit. Besides presets, count
-    takes the examples torch-transformer, torch-lstm, gpt2, llama and self-attention.
+    takes the examples torch-transformer, torch-lstm, gpt2, llama and self-attention. Of two models it writes the
+    difference, part by part.
     """
     import lemma.api as lemma
 
@@ -72,11 +84,26 @@ def count(
         unknown, names = f"{unknown} {' '.join(names[1:])}", names[:1]
     if not names and "model_type" in sizes:  # of transformers
         names = [str(sizes.pop("model_type"))]
-    if len(names) != 1:
-        raise SpecError(f"one MODEL is expected, got {len(names)}: {' '.join(names)}. As in: lemma count decoder d=512")
-    model, quantities, form = names[0], _split_list(options.get("only")) or None, options["form"]
-    if "out" in options and not options["plan"]:
-        raise SpecError("--out belongs to --plan; of an account use --format html, markdown or latex.")
+    if len(names) not in (1, 2):
+        raise SpecError(
+            f"one MODEL is expected, or two to compare, got {len(names)}: {' '.join(names)}. "
+            "As in: lemma count decoder d=512"
+        )
+    model, quantities = names[0], _split_list(options.get("only")) or None
+    _check_options(options, len(names))
+    settings = {name: options[name] for name in ("multiply_add", "elementwise", "time_limit", "memory_limit")}
+    settings |= {"quantities": quantities, "causal": str(options["causal"])}
+    if len(names) == 2:
+        by_model = {letter: _take_settings(sizes, f"{letter}.") for letter in MODEL_LETTERS}
+        own_sizes = {"first_sizes": by_model["A"], "second_sizes": by_model["B"]}
+        try:
+            with announce_if_slow(SLOW_MESSAGE):
+                comparison = lemma.count.compare(*names, **own_sizes, **settings, **sizes)
+        except SpecError as error:
+            name = next(iter(sizes), None)
+            hint = f" Sizes are for both models; {name} of one of them is A.{name} or B.{name}." if name else ""
+            raise SpecError(f"{error}{hint}") from None
+        return _print(comparison, json, options["form"])
     if options["plan"]:
         with announce_if_slow("Following training steps at several sizes, on tensors that take no memory."):
             result = lemma.count.plan(model, **sizes)
@@ -92,14 +119,57 @@ def count(
         drawing = lemma.count.draw(model, **sizes)
         drawing.save(draw)
         return print_result(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
-    settings = {name: options[name] for name in ("multiply_add", "elementwise", "time_limit", "memory_limit")}
     with announce_if_slow(SLOW_MESSAGE):
-        account = lemma.count(model, quantities=quantities, causal=str(options["causal"]), **settings, **sizes)
+        account = lemma.count(model, **settings, **sizes)
+        if emit := options.get("emit"):
+            text, path = account.emit(str(emit), options.get("out")), options.get("out")
+            return typer.echo(f"Written to {path}", err=True) if path else typer.echo(text, nl=False)
+        if by := options.get("by"):
+            return _print(account.breakdown(str(by), _read_columns(options.get("at"))), json, options["form"])
+    return _print(account, json, options["form"])
+
+
+def _check_options(options: dict[str, Any], num_models: int) -> None:
+    """Raise SpecError if options do not go together."""
+    actions = {"by": "--by", "emit": "--emit", "solve": "--solve", "total": "--total", "against": "--against"}
+    actions |= {"draw": "--draw", "plan": "--plan"}
+    chosen = [flag for name, flag in actions.items() if options.get(name)]
+    if len({*chosen} - {"--total"}) > 1:
+        raise SpecError(f"{' and '.join(chosen)} do not go together. Choose one of them.")
+    if num_models == 2 and chosen:
+        raise SpecError(f"{chosen[0]} takes one MODEL, got 2. Two models are compared without it.")
+    if "out" in options and not (options["plan"] or options.get("emit")):
+        raise SpecError("--out belongs to --plan and --emit; of an account use --format html, markdown or latex.")
+    if "at" in options and not options.get("by"):
+        raise SpecError("--at belongs to --by, as in: lemma count decoder --by part --at T=1024,8192")
+    if options.get("emit") and options["form"] is not Form.text:
+        raise SpecError("--emit and --format do not go together. --emit has a form of its own, as in --emit latex.")
+
+
+def _take_settings(settings: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Remove the settings whose names start with `prefix`, and return them without it."""
+    names = [name for name in settings if name.startswith(prefix)]
+    return {name.removeprefix(prefix): settings.pop(name) for name in names}
+
+
+def _read_columns(texts: list[str] | None) -> dict[str, list[int]] | None:
+    """Return the sizes of --at by symbol: T=1024,8192."""
+    columns: dict[str, list[int]] = {}
+    for text in texts or ():
+        name, _, values = text.partition("=")
+        sizes = [value.strip().replace("_", "") for value in values.split(",")]
+        if not name or not all(size.isascii() and size.isdigit() for size in sizes):
+            raise SpecError(f"--at '{text}': a symbol and whole numbers are expected, as in T=1024,8192.")
+        columns.setdefault(name.strip(), []).extend(map(int, sizes))
+    return columns or None
+
+
+def _print(result: Any, json: bool, form: Any) -> None:
+    """Print a result as text or JSON, or in the form of --format."""
     if json or form is Form.text:
-        return print_result(account, json)
-    return typer.echo(
-        {Form.markdown: account.markdown, Form.latex: account.latex, Form.html: account._repr_html_}[form]()
-    )
+        return print_result(result, json)
+    forms = {Form.markdown: result.markdown, Form.latex: result.latex, Form.html: result._repr_html_}
+    return typer.echo(forms[form]())
 
 
 def _solve(

@@ -1,20 +1,25 @@
 """The account of a model: every quantity as a formula, part by part, with the numbers at the sizes asked for."""
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
 from math import prod
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lemma.counting.derived import DerivedSize
 from lemma.counting.fit import Domain, Sizes
 from lemma.counting.polynomial import ONE, ZERO, Polynomial, as_polynomial, sum_polynomials
 from lemma.counting.writing import Style, write_formula, write_shapes
 from lemma.errors import CountingError, InputError, describe_unknown
+from lemma.files import write_atomically
 from lemma.report.result import Block, Fold, Heading, Pre, Result, Table, Text
 from lemma.report.text import display_width, format_table, keep_together, text_width, wrap
+
+if TYPE_CHECKING:
+    from lemma.counting.breakdown import Breakdown
 
 NO_FORMULA = "what follows no formula"
 QUANTITY_KINDS = {  # title, unit, and what is counted; the convention of FLOPs can be chosen
@@ -69,12 +74,31 @@ class Part:
         return write_shapes([(self.repeats, [self.factors])], order, style)
 
 
+class Recount(Protocol):
+    """Reads a quantity off the module at any sizes."""
+
+    def __call__(self, sizes: Sizes, expected: int) -> int | None:
+        """Return the amount at `sizes`, where about `expected` is; None if it cannot be read within the limits."""
+        ...
+
+    def count_again(self, sizes: Sizes) -> "Quantity":
+        """Return the quantity counted with `sizes` as the requested sizes."""
+        ...
+
+    def small_sizes(self) -> Sizes:
+        """Return small sizes at which the module works."""
+        ...
+
+    def library_versions(self) -> dict[str, str]:
+        """Return the versions of the libraries that the module's classes are from, by name."""
+        ...
+
+
 @dataclass(frozen=True)
 class Quantity:
     """A quantity of a module: its formula, part by part, and its number at the sizes of the account.
 
-    `recount` reads the quantity off the module at other sizes, where about so much is expected; it returns None if it
-    cannot be read within the limits.
+    `recount` reads the quantity off the module at other sizes.
     """
 
     name: str
@@ -88,7 +112,7 @@ class Quantity:
     rules: Mapping[str, DerivedSize] = field(default_factory=dict)  # of derived sizes, where they are known
     remarks: tuple[str, ...] = ()  # what the figure leaves out, or depends on besides sizes
     compared_at: Sizes = field(default_factory=dict)  # where the formula was compared with the module
-    recount: Callable[[Sizes, int], int | None] | None = field(default=None, repr=False, compare=False)
+    recount: Recount | None = field(default=None, repr=False, compare=False)
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)  # sizes that follow others unless they are set
     size_names: frozenset[str] = frozenset()  # all symbols of the account, of which this quantity may need fewer
     sizes: Sizes = field(default_factory=dict)  # of the account, derived ones too; formulas are written in their order
@@ -145,7 +169,7 @@ class Quantity:
             CountingError: the module cannot be built, or be measured within the limits, at these sizes.
             InputError: there is no module to measure, and these are not the sizes of the account.
         """
-        sizes = self._fill_sizes(values)
+        sizes = self.fill_sizes(values)
         if sizes == self.compared_at:
             return self.evaluate({**self.derived, **values, **sizes})
         requested, compared = _list_sizes(sizes), _list_sizes(self.compared_at)
@@ -169,7 +193,7 @@ class Quantity:
             )
         return number
 
-    def _fill_sizes(self, values: Sizes) -> dict[str, int]:
+    def fill_sizes(self, values: Sizes) -> dict[str, int]:
         """Return the value of every size in the formula: from `values`, else by default rule, else the account's."""
         names = self.size_names | {*self.compared_at}  # empty for a quantity that could not be counted
         for name, value in values.items():
@@ -200,18 +224,7 @@ class Quantity:
     @property
     def notes(self) -> list[str]:
         """Return sentences on what is counted, for which sizes the formula holds, and parts without a formula."""
-        notes = [self.convention]
-        if self.domain.only_at:
-            notes.append(f"this formula holds at {_list_sizes(self.domain.only_at)} only")
-        multiples = {**self.domain.multiples, **self.domain.divided}
-        if multiples:
-            steps = ", ".join(f"{name} is a multiple of {step}" for name, step in multiples.items())
-            notes.append(f"this formula holds where {steps}")
-        bounds = [f"{name} ≥ {size:,}" for name, size in self.domain.at_least.items()]
-        bounds += [f"{name} ≤ {size:,}" for name, size in self.domain.at_most.items()]
-        bounds += [f"{low} ≤ {high}" for low, high in self.domain.ordered.items()]
-        if bounds:
-            notes.append(f"this formula holds where {', '.join(bounds)}")
+        notes = [self.convention, *describe_domain(self.domain)]
         for name, rule in self.rules.items():
             notes.append(f"{name} = {rule.write(style='unicode')} = {self.derived[name]:,}")
         without_rule = {name: size for name, size in self.derived.items() if name not in self.rules}
@@ -303,6 +316,24 @@ class Quantity:
         return f"{self.formula} = {self.number}"
 
 
+def describe_domain(domain: Domain) -> list[str]:
+    """Return sentences on the sizes at which a formula holds; none if it holds everywhere.
+
+    >>> describe_domain(Domain(multiples={"d": 4}, ordered={"T": "w"}))
+    ['this formula holds where d is a multiple of 4', 'this formula holds where T ≤ w']
+    """
+    notes: list[str] = []
+    if domain.only_at:
+        notes.append(f"this formula holds at {_list_sizes(domain.only_at)} only")
+    if multiples := {**domain.multiples, **domain.divided}:
+        steps = ", ".join(f"{name} is a multiple of {step}" for name, step in multiples.items())
+        notes.append(f"this formula holds where {steps}")
+    bounds = [f"{name} ≥ {size:,}" for name, size in domain.at_least.items()]
+    bounds += [f"{name} ≤ {size:,}" for name, size in domain.at_most.items()]
+    bounds += [f"{low} ≤ {high}" for low, high in domain.ordered.items()]
+    return [*notes, f"this formula holds where {', '.join(bounds)}"] if bounds else notes
+
+
 def write_parts(parts: Sequence[Part], order: Sequence[str], style: Style = "plain") -> str:
     """Write the sum of `parts` as a formula, symbols in `order`; parts repeated equally often share a bracket.
 
@@ -341,6 +372,7 @@ class Account(Result):
     symbols: Sizes  # the sizes asked for, and derived sizes by their letter
     quantities: Mapping[str, Quantity]
     defaults: Mapping[str, Polynomial] = field(default_factory=dict)
+    setting_names: Mapping[str, str] = field(default_factory=dict)  # what sizes are called in settings, by symbol
 
     @property
     def title(self) -> str:
@@ -413,6 +445,30 @@ class Account(Result):
             rows += [rf"{letter} &= {rule.write(self.order, 'latex')}" for letter, rule in quantity.rules.items()]
             comments += [f"% {title}: {note}\n" for note in quantity.notes]
         return "\\begin{align*}\n" + " \\\\\n".join(dict.fromkeys(rows)) + "\n\\end{align*}\n" + "".join(comments)
+
+    def breakdown(self, by: str = "part", at: Mapping[str, Sequence[int]] | None = None) -> "Breakdown":
+        """Return the share of each part in every quantity, at several sizes and in the limit of large sizes.
+
+        Args:
+            by: "part" (the modules in a repeated layer, and those next to it), "layer" or "module".
+            at: values of a symbol, such as {"T": [1024, 8192]}; by default 4, 16 and 64 times the requested size.
+        """
+        from lemma.counting.breakdown import break_down
+
+        return break_down(self, by, at)
+
+    def emit(self, form: str, out: Path | str | None = None) -> str:
+        """Write the formulas as a file of their own, with domain, conventions and numbers of the module to check by.
+
+        `form` is "python", "latex", "json" or "markdown". The Python module needs no packages. The module is read again
+        at further sizes, and sizes at which a formula fails are left out of its domain. `out` is a file to write to.
+        """
+        from lemma.counting.emit import emit_account
+
+        text = emit_account(self, form)
+        if out is not None:
+            write_atomically(Path(out), text)
+        return text
 
     def writers(self) -> dict[str, Any]:
         return super().writers() | {".md": self.markdown, ".tex": self.latex, ".txt": lambda: f"{self}\n"}

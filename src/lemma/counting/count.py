@@ -4,12 +4,14 @@ The flow is `Subject` → measurements (`measure`) → formulas (`fit`; `derived
 `Account`. What was read is cached on disk (`CountCache`).
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, partial
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from math import inf, prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -149,7 +151,7 @@ def count(
                 defaults[letter] = unrounded
     size_names = frozenset({*sizes, *subject.sizes(True)})
     counted = {name: replace(quantity, sizes=sizes, size_names=size_names) for name, quantity in counted.items()}
-    return Account(subject.name, sizes, counted, defaults)
+    return Account(subject.name, sizes, counted, defaults, subject.setting_names)
 
 
 def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()) -> str:
@@ -167,15 +169,59 @@ def trainable_formula(spec: ModelSpec, method: Method, learn: Sequence[str] = ()
     return account.quantities["parameters"].write_formula(account.order, "unicode")
 
 
-def _recount(
-    subject: Subject, conventions: Conventions, limits: CountLimits, name: str, sizes: Sizes, expected: int
-) -> int | None:
-    """Measure the quantity `name` of the subject's module at other sizes; None if it cannot be run within `limits`.
+@contextmanager
+def quiet_fake_tensors() -> Iterator[None]:
+    """Silence the tracebacks that torch logs where a module does not work on fake tensors; the error says enough."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
-    `expected` is the estimated amount, which decides how to run the module.
-    """
-    with unchanged_random_state():
-        return SubjectCounter(subject.resize(sizes), conventions, limits, expected).measure_requested(name)
+
+@dataclass(frozen=True)
+class QuantityRecount:
+    """Reads the quantity `name` off a subject's module at any sizes."""
+
+    subject: Subject
+    conventions: Conventions
+    limits: CountLimits
+    name: str
+
+    def __call__(self, sizes: Sizes, expected: int) -> int | None:
+        """Measure the quantity; None if it cannot be run within the limits.
+
+        `expected` is the estimated amount, which decides how to run the module.
+        """
+        with unchanged_random_state(), quiet_fake_tensors():
+            return self._counter(sizes, expected).measure_requested(self.name)
+
+    def count_again(self, sizes: Sizes) -> Quantity:
+        """Return the quantity counted with `sizes` as the requested sizes."""
+        with unchanged_random_state():
+            quantity = self._counter(sizes).count(self.name)
+        return replace(quantity, sizes={**sizes, **quantity.derived}, size_names=frozenset({*sizes, *quantity.derived}))
+
+    def small_sizes(self) -> Sizes:
+        """Return small sizes at which the module works."""
+        with unchanged_random_state():
+            return self._counter({}).reader.small_sizes()
+
+    def library_versions(self) -> dict[str, str]:
+        """Return the versions of the libraries that the module's classes are from, by name."""
+        with unchanged_random_state():
+            module = self.subject.build(self.small_sizes())
+        libraries = {type(part).__module__.partition(".")[0] for part in module.modules()} | {"torch"}
+        versions: dict[str, str] = {}
+        for library in sorted(libraries):
+            with suppress(PackageNotFoundError, ValueError):
+                versions[library] = version(library)
+        return versions
+
+    def _counter(self, sizes: Sizes, expected: int = 0) -> "SubjectCounter":
+        return SubjectCounter(self.subject.resize(sizes), self.conventions, self.limits, expected)
 
 
 @dataclass(frozen=True)
@@ -468,7 +514,8 @@ class SubjectCounter:
         stepped = f"multiples {format_sizes(domain.multiples)}" if domain.multiples else ""
         divided = " ".join(f"{whole}/{part}" for whole, part in domain.divided.items())
         divided += f" {quotient.size.name}" if quotient else ""
-        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped, divided)))
+        order = self._order_lengths() if measurement.needs_run else ""  # the domain of what is cached depends on it
+        key = " ".join(filter(None, (measurement.key, format_sizes(domain.only_at), stepped, divided, order)))
 
         def fit() -> FitResult:
             try:
@@ -489,6 +536,12 @@ class SubjectCounter:
         except TimeLimitError as error:
             formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
         return replace(self._compare(measurement, key, formulas), domain=domain)
+
+    def _order_lengths(self) -> str:
+        """Return which windows and chunks are at most as long as the inputs, as part of a key of the cache."""
+        sizes = self.subject.sizes(True)
+        short = [name for name in LENGTH_NAMES if name in sizes and TIME in sizes and sizes[name] <= sizes[TIME]]
+        return f"where {', '.join(short)} <= {TIME}" if short else ""
 
     def _find_longest(self, measurement: Measurement, fit: FitResult, domain: Domain) -> Domain:
         """Return up to which length of the inputs formulas hold: some modules have windows, or chunks of tokens."""
@@ -658,7 +711,7 @@ class SubjectCounter:
             {self._letters[derived_name]: rule for derived_name, rule in rules.items() if rule.kind != "dimension"},
             tuple(self._collect_notes(name)),
             sizes,
-            partial(_recount, self.subject, self.conventions, self.limits, name),
+            QuantityRecount(self.subject, self.conventions, self.limits, name),
             self.subject.defaults,
         )
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import chain, combinations, islice, permutations, product
-from math import prod
+from math import lcm, prod
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from lemma.counting.linear import IndependentRows, evaluate_monomial, solve_coefficients
@@ -56,7 +56,18 @@ class Domain:
 
     def intersect(self, other: "Domain") -> "Domain":
         """Return the sizes that are in both domains."""
-        return Domain(*({**a, **b} for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+        def merge(a: Sizes, b: Sizes, choose: Callable[[int, int], int]) -> dict[str, int]:
+            return {**a, **b, **{name: choose(a[name], b[name]) for name in a if name in b}}
+
+        return Domain(
+            {**self.only_at, **other.only_at},
+            merge(self.multiples, other.multiples, lcm),
+            merge(self.at_least, other.at_least, max),
+            merge(self.at_most, other.at_most, min),
+            {**self.ordered, **other.ordered},
+            {**self.divided, **other.divided},
+        )
 
     def restrict(self, probe_sizes: ProbeSizes) -> ProbeSizes:
         """Return probe sizes at which formulas of this domain hold: multiples, and a single value for fixed sizes."""

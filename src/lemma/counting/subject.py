@@ -72,6 +72,7 @@ class Subject:
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
     builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
+    setting_names: Mapping[str, str] = field(default_factory=dict)  # of symbols that are letters
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:
         """Return the requested sizes of the module, with `with_inputs` also those that only its inputs depend on."""
@@ -295,7 +296,8 @@ def resolve_subject(model: Model, settings: Mapping[str, Any] | None = None) -> 
         with suppress(PackageNotFoundError):
             library = version("transformers")
         identity = f"example {model} {others} transformers {library}"
-        return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity)
+        names = specs.Lstm.letters() | specs.Decoder.letters()
+        return replace(factory_subject(EXAMPLES[model], settings, model), identity=identity, setting_names=names)
     is_file = isinstance(model, Path) or (isinstance(model, str) and exists(Path(model)))
     is_preset = not is_file and isinstance(model, str) and model in preset_names()
     if isinstance(model, (str, Path)) and not is_preset and (config := _foreign_config(model)) is not None:
@@ -457,6 +459,7 @@ def spec_subject(model: str | Path | ModelSpec | Choice, settings: dict[str, Any
         probe_sizes=_spec_probe_sizes(spec),
         identity=None if uses_plugins(spec) else f"spec {_fields_besides_sizes(spec)} {sorted(symbols)}",
         spec=spec,
+        setting_names=type(body).letters() | type(spec).letters(),
     )
 
 

@@ -215,6 +215,7 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
         make_inputs,
         input_sizes,
         identity=f"transformers {transformers.__version__} {make_model.__name__} {json.dumps(fields, sort_keys=True)}",
+        setting_names=template.fields_by_letter,
     )
     return template.with_probe_sizes(subject)
 
