@@ -875,6 +875,7 @@ class Count:
         elementwise: bool = False,
         time_limit: float = 120.0,
         memory_limit: float = 256.0,
+        progress: bool = False,
         **sizes: Any,
     ) -> Account:
         """Count parameters, FLOPs and bytes of a model as formulas in its sizes, proved against the module.
@@ -884,8 +885,9 @@ class Count:
                 factory of modules.
             quantities: Any of parameters, active, flops, backward, activations, cache, optimizer. Default: all.
             multiply_add, causal, elementwise: Conventions for counting FLOPs.
-            time_limit: CPU seconds for the formulas of one quantity; beyond it, the quantity is measured.
+            time_limit: CPU seconds for all formulas; beyond it, the remaining quantities are measured without one.
             memory_limit: Maximum MiB of the weights of a run on real tensors; beyond it, runs use the meta device.
+            progress: Whether to show how far a count is that takes longer than two seconds.
             sizes: Sizes by name or letter, such as d=512.
 
         Returns:
@@ -900,7 +902,16 @@ class Count:
 
         conventions = Conventions(multiply_add, causal, elementwise)  # pyright: ignore[reportArgumentType]
         limits = CountLimits(time_limit, int(memory_limit * 2**20))
-        return account_for(resolve_subject(import_model(model), sizes), quantities or QUANTITIES, conventions, limits)
+        subject, names = resolve_subject(import_model(model), sizes), quantities or QUANTITIES
+        if not progress:
+            return account_for(subject, names, conventions, limits)
+        from lemma.report.progress import DelayedObserver
+
+        observer = DelayedObserver(watch(progress), seconds=2)
+        try:
+            return account_for(subject, names, conventions, limits, observer)
+        finally:
+            observer.finish()
 
     @unchanged_random_state()
     def compare(

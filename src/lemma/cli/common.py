@@ -55,11 +55,16 @@ def print_result(result: Any, as_json: bool, out: Path | None = None) -> None:
         raise typer.Exit(INTERRUPTED)
 
 
+def is_interactive() -> bool:
+    """Return whether messages and progress on stderr are shown on a terminal."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @contextmanager
 def announce_if_slow(message: str) -> Iterator[None]:
     """Print a message on a terminal if the body of the context takes long."""
     timer = threading.Timer(ANNOUNCE_AFTER, lambda: print_message(message, to_stderr=True))
-    if sys.stderr is not None and sys.stderr.isatty():
+    if is_interactive():
         timer.start()
     try:
         yield

@@ -6,7 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.cli.common import TEXT, TEXTS, Json, announce_if_slow, option, print_result, split_settings, with_options
+from lemma.cli.common import (
+    TEXT,
+    TEXTS,
+    Json,
+    announce_if_slow,
+    is_interactive,
+    option,
+    print_result,
+    split_settings,
+    with_options,
+)
 from lemma.errors import SpecError
 
 SLOW_MESSAGE = "Reading the formulas off the module, at many small sizes; they are kept for the next time."
@@ -49,7 +59,9 @@ OPTIONS = {
     ),
     "out": option(Path | None, "Output file of --plan (.html, .json, .md …) or --emit.", "FILE"),
     "draw": option(Path | None, "Draw the data flow with all shapes instead.", "FILE.svg"),
-    "time_limit": option(float, "CPU time limit for the formulas of one quantity.", "SECONDS", default=120.0),
+    "time_limit": option(
+        float, "CPU time limit for all formulas; what remains is measured without one.", "SECONDS", default=120.0
+    ),
     "memory_limit": option(float, "Maximum size of the weights in runs on real tensors.", "MIB", default=256.0),
     "form": option(Form, "Output format.", names="--format", default=Form.text),
 }
@@ -120,7 +132,7 @@ def count(
         drawing.save(draw)
         return print_result(drawing, True) if json else typer.echo(f"The drawing is in {draw}")
     with announce_if_slow(SLOW_MESSAGE):
-        account = lemma.count(model, **settings, **sizes)
+        account = lemma.count(model, progress=is_interactive(), **settings, **sizes)
         if emit := options.get("emit"):
             text, path = account.emit(str(emit), options.get("out")), options.get("out")
             return typer.echo(f"Written to {path}", err=True) if path else typer.echo(text, nl=False)
