@@ -390,7 +390,7 @@ MAX_MONOMIALS = 160  # of one quantity
 MAX_UNTESTED = 24  # number of monomials up to which it is not tested which powers occur together
 NUM_DRAWS = 300  # random sizes among which those are chosen that determine all coefficients
 NUM_CONTRADICTIONS = 4  # of these draws are always taken
-NUM_SMALLEST = 4  # probe sizes of each symbol from which these are drawn at first
+NUM_SMALLEST = 4  # probe sizes of each symbol from which these are drawn at first; of a number of layers two
 
 
 class NotPolynomial(Exception):
@@ -569,9 +569,12 @@ class SampleTable(Generic[Key]):
     def _draw_sizes(self) -> Iterator[dict[str, int]]:
         """Yield random probe sizes, small ones first, the same for all quantities so that they share readings."""
         rng = random.Random(len(self.probe_sizes))
-        for number in (NUM_SMALLEST, None):
+        small = {
+            name: nodes[: 2 if LAYER_NAMES.match(name) else NUM_SMALLEST] for name, nodes in self.probe_sizes.items()
+        }
+        for choices in (small, self.probe_sizes):
             for _ in range(NUM_DRAWS):
-                yield {name: rng.choice(nodes[:number]) for name, nodes in self.probe_sizes.items()}
+                yield {name: rng.choice(nodes) for name, nodes in choices.items()}
 
 
 def expand_newton(terms: Sequence[int | Fraction], nodes: Sequence[int]) -> list[int | Fraction]:
