@@ -112,10 +112,7 @@ def count(
     if not names:
         subject.build_inputs({})  # raises: it has none
     counted: dict[str, Quantity] = {}
-    on_reading = None
-    if observer:
-        observer.start(f"counting {subject.name}", len(names), "quantities")
-        on_reading = lambda: observer.advance(len(counted))  # noqa: E731
+    on_reading = (lambda: observer.advance(len(counted))) if observer else None
     counter = SubjectCounter(subject, conventions, limits, on_reading=on_reading)
     failures: dict[str, CountingError] = {}
     need_run = [name for name in names if name not in STATIC_QUANTITIES]
@@ -126,6 +123,8 @@ def count(
             failures = dict.fromkeys(need_run, error)
     if len(names) > 1 and "active" in names and not failures and not counter.routes_tokens():
         names.remove("active")  # all parameters take part for every token
+    if observer:
+        observer.start(f"counting {subject.name}", len(names), "quantities")
     with counter.reader.time_limit(limits.seconds):
         for name in names:
             try:

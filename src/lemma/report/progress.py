@@ -107,7 +107,7 @@ class DelayedObserver(Observer):
     def __init__(self, observer: Observer, seconds: float) -> None:
         self.observer, self.seconds = observer, seconds
         self.phase: tuple[str, int, str] | None = None  # while it is not shown
-        self.started = 0.0
+        self.started, self.is_shown = 0.0, False
 
     def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
         """Remember the phase, which the first `advance` after the delay shows."""
@@ -118,8 +118,8 @@ class DelayedObserver(Observer):
         """Show the phase if it has taken long enough, and what is done of it."""
         if self.phase and time.monotonic() - self.started > self.seconds:
             self.observer.start(*self.phase, done)
-            self.phase = None
-        if not self.phase:
+            self.phase, self.is_shown = None, True
+        if self.is_shown:
             self.observer.advance(done)
 
     def log(self, message: str) -> None:
@@ -128,9 +128,9 @@ class DelayedObserver(Observer):
 
     def finish(self) -> None:
         """End the phase if it was shown."""
-        if not self.phase:
+        if self.is_shown:
             self.observer.finish()
-        self.phase = None
+        self.phase, self.is_shown = None, False
 
 
 class BarAndFigures(Progress):

@@ -17,6 +17,7 @@ from lemma.counting.measure import active_sizes, saved_bytes
 from lemma.counting.polynomial import as_polynomial, symbol
 from lemma.counting.subject import Inputs, factory_subject
 from lemma.errors import CountingError, InputError
+from lemma.report.progress import Observer
 
 
 class Patterned(nn.Module):
@@ -156,6 +157,21 @@ def test_fitting_respects_the_time_limit() -> None:
     assert account.flops.total == 2 * 2 * 12 * 12
     assert "takes more than 0.2 s" in account.quantities["flops"].refused[""]
     assert count(factory_subject(slow, {}), ["flops"]).flops.formula == "2*d**2*B"
+    calls: list[tuple[Any, ...]] = []
+
+    class Recorder(Observer):
+        def start(self, phase: str, total: int, unit: str, done: int = 0) -> None:
+            calls.append((phase, total, unit))
+
+        def advance(self, done: int) -> None:
+            calls.append((done,))
+
+    start = time.process_time()
+    account = count(factory_subject(slow, {}), limits=CountLimits(seconds=0.3), observer=Recorder())
+    assert time.process_time() - start < 5  # the limit is for all quantities together, not for each
+    assert {"flops", "backward", "activations"} <= {name for name, row in account.quantities.items() if row.refused}
+    assert ("counting slow", len(account.quantities), "quantities") in calls
+    assert {(0,), (1,), (2,)} <= {*calls}
     for seconds, cache in ((0, 1), (1, 0)):
         with pytest.raises(InputError, match="above 0"):
             CountLimits(seconds, cache)

@@ -9,6 +9,7 @@ import pytest
 
 from lemma.report.progress import (
     BarObserver,
+    DelayedObserver,
     LineObserver,
     SilentObserver,
     describe_metrics,
@@ -135,3 +136,14 @@ def test_every_reported_loss_term_is_shown() -> None:
     assert describe_metrics({"loss": 1.0, "entropy": 0.5, "distance": 3.25}) == (
         "loss 1.000 · attention entropy 0.500 · attention distance 3.25"
     )
+
+
+def test_delayed_phases_are_shown_only_if_they_take_long() -> None:
+    for seconds, lines in ((60, []), (-1, ["counting: 3 quantities, from 1 on"])):
+        stream = io.StringIO()
+        observer = DelayedObserver(LineObserver(stream), seconds)
+        observer.start("counting", 3, "quantities")
+        for done in (1, 2):
+            observer.advance(done)
+        observer.finish()
+        assert stream.getvalue().splitlines() == lines
