@@ -100,7 +100,7 @@ def measure(name: str, spec: ModelSpec, batch: int, recompute: str) -> Planned:
     model: Any = subject.make_module(subject.sizes(True)).to(device).train()
     loss = task_for(spec).loss(model, recipe)
     if recompute == "layers":
-        for layer in find_layers(model):
+        for _, layer in find_layers(model):
             layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
     optimizer, arithmetic = build_optimizer(model, recipe), choose_arithmetic(recipe, device, False)
     length = values["T"] + (1 if isinstance(spec, EncoderDecoder) else 0)
