@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from lemma.errors import InputError, SpecError, describe_unknown
+from lemma.errors import InputError, LemmaError, SpecError, describe_unknown
 from lemma.random_state import unchanged_random_state
 from lemma.spec.base import exists
 from lemma.spec.choose import Choice, choose
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
 
     from lemma.checking.audit import Audit
     from lemma.checking.cells import CellLike
+    from lemma.checking.check_values import ValueReport
     from lemma.checking.compare_formula import Verdict
     from lemma.checking.derivation import DerivationReport
+    from lemma.checking.exercises.base import ExerciseHelp
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from lemma.checking.worked.attention import WorkedAttention, WorkedCross
     from lemma.checking.worked.bpe import BytePairTrace
     from lemma.checking.worked.case import CaseExamples, CaseLike
-    from lemma.checking.worked.check import WorkedReport
     from lemma.checking.worked.graph import WorkedGraph
     from lemma.checking.worked.lstm import WorkedLstm
     from lemma.checking.worked.matching import WorkedMatching
@@ -1159,13 +1160,15 @@ class Check:
         """
         return self._check("derivation", file)
 
-    def worked(self, case: Any, *lines: str) -> WorkedReport:
+    def worked(self, case: Any, *lines: str, solution: bool = False) -> ValueReport:
         """Check a hand computation against a worked case.
 
         >>> lemma.check.worked("e9", "c_t = [0.52, -0.34]").right
         True
         """
-        return self._check("worked", case, lines)
+        from lemma.checking.worked.check import check_worked
+
+        return check_worked(case, lines, solution)
 
     def sheet(
         self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
@@ -1216,6 +1219,52 @@ class Check:
         True
         """
         return self._check("identity", None)
+
+    def exercise(self, kind: str, *arguments: Any, show_solution: bool = False, **fields: Any) -> Result:
+        """Check an answer to an exercise of some kind: `lemma check KIND` in the terminal.
+
+        Args:
+            kind: such as "position"; `lemma check --help` lists all.
+            arguments: the name or TOML file of an exercise or a dictionary of its fields, if any, then the answer.
+            show_solution: whether the report shows what is right.
+            fields: fields of the exercise.
+
+        >>> lemma.check.exercise("position", "PE = [0.841, 0.540]", width=2).right
+        True
+        """
+        exercise, answers = self._read_exercise(kind, arguments, fields)
+        return exercise.check(answers, show_solution)
+
+    def help_with(self, level: Any, kind: str, *arguments: Any, **fields: Any) -> ExerciseHelp:
+        """Return help with an exercise: "hint", "where" an answer goes wrong, or "solution".
+
+        >>> print(lemma.check.help_with("hint", "position", width=2))
+        PE: sin, cos of each angle in turns
+        """
+        levels = ("hint", "where", "solution")
+        if level not in levels:
+            raise SpecError(describe_unknown("level of help", str(level), levels))
+        exercise, answers = self._read_exercise(kind, arguments, fields)
+        return exercise.help_with(level, answers)
+
+    def describe_exercise(self, kind: str, *arguments: Any, **fields: Any) -> str:
+        """Return the fields of a kind of exercise, and the names that an answer may use."""
+        from lemma.checking.exercises.registry import describe_fields
+
+        try:
+            names = self._read_exercise(kind, arguments, fields)[0].describe()
+        except LemmaError as error:  # the fields do not make an exercise yet
+            names = f"The names depend on the fields: {error}"
+        return f"{describe_fields(kind)}\n\n{names}"
+
+    def _read_exercise(self, kind: str, arguments: Sequence[Any], fields: Mapping[str, Any]) -> Any:
+        """Return the exercise and the lines of the answer from the arguments of a check."""
+        from lemma.checking.exercises.registry import read_exercise, split_arguments
+
+        if arguments and isinstance(arguments[0], Mapping):
+            return read_exercise(arguments[0], kind, **fields), [str(line) for line in arguments[1:]]
+        exercise, answers = split_arguments(kind, [str(argument) for argument in arguments], fields)
+        return exercise, answers
 
     def sources(self, *rows: str, progress: bool = False) -> Audit:
         """Check the claims of the problems' sources: all rows, or some, such as "C2" or "d".

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from lemma.spec.exercises import KINDS
 from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError
 
@@ -120,6 +121,7 @@ def worked(
     names: Annotated[
         bool, typer.Option("--names", help="Show all names you can use with their shapes, and exit.")
     ] = False,
+    solution: Annotated[bool, typer.Option("--solution", help="Show what is right for wrong lines.")] = False,
     json: Json = False,
 ) -> None:
     """Check a computation by hand against a worked case.
@@ -131,7 +133,9 @@ def worked(
 
     if names:
         return typer.echo(describe_worked(case))
-    return _finish(check.worked(case, *_read_lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'")), json)
+    return _finish(
+        check.worked(case, *_read_lines(file, lines, "worked e9 'c_t = [0.52, -0.34]'"), solution=solution), json
+    )
 
 
 @app.command()
@@ -230,6 +234,48 @@ def sources(
     audit = check.sources(*(rows or []), progress=True)
     print_result(audit, json, out)
     raise typer.Exit(0 if audit.right else 1)
+
+
+Show = Annotated[
+    str | None,
+    typer.Option(
+        "--show", metavar="LEVEL", help="Show hint, where (what is wrong in the answer) or solution, and exit."
+    ),
+]
+
+
+def _add_exercise_command(kind: str) -> None:
+    """Add the command `lemma check KIND` for a kind of exercise."""
+    entry = KINDS[kind]
+
+    @app.command(kind, help=f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}")
+    def check_exercise(
+        arguments: Annotated[
+            list[str] | None,
+            typer.Argument(
+                metavar="[EXERCISE] [FIELD=VALUE]... ['NAME = VALUE']...",
+                help="A TOML file or an exercise of Lemma's (optional), its fields, and your answer.",
+            ),
+        ] = None,
+        file: Lines = None,
+        names: Annotated[
+            bool, typer.Option("--names", help="Show the fields, and all names an answer can use, and exit.")
+        ] = False,
+        show: Show = None,
+        json: Json = False,
+    ) -> None:
+        from lemma.api import check
+
+        answers = _read_lines(file, None, "") if file else []
+        if names:
+            return typer.echo(check.describe_exercise(kind, *(arguments or [])))
+        if show:
+            return print_result(check.help_with(show, kind, *(arguments or []), *answers), json)
+        return _finish(check.exercise(kind, *(arguments or []), *answers), json)
+
+
+for _kind in KINDS:
+    _add_exercise_command(_kind)
 
 
 def _read_lines(file: Path | None, lines: list[str] | None, example: str) -> list[str]:

@@ -10,12 +10,10 @@ from jaxtyping import Bool, Float
 from pydantic import Field
 from scipy.special import softmax
 
+from lemma.checking.expected_values import Array, ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.checking.worked.case import (
-    Array,
     Case,
     CaseLike,
-    ExpectedValue,
-    Labels,
     NumberRow,
     NumberRows,
     Strings,
@@ -25,8 +23,6 @@ from lemma.checking.worked.case import (
     best_matches,
     best_table,
     check_magnitudes,
-    expect_numbers,
-    number_labels,
     prefix_errors,
     read_case,
     unit_vectors,

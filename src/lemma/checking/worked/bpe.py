@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from lemma.checking.worked.case import ExpectedValue, Labels, expect_numbers, number_labels
+from lemma.checking.expected_values import ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.data.corpora import CORPORA, fetch_corpus
 from lemma.data.store import find_text_files
 from lemma.data.text import decode_span, open_text
@@ -576,12 +576,29 @@ def _follow_claims(
         merges.append(merger.list_notations(pair))
         merger.merge(pair)
         names = (merger.names[-1],)
-        expected.append(ExpectedValue(f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names))
+        expected.append(
+            ExpectedValue(
+                f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names, normalize=normalize_symbols
+            )
+        )
         expected.append(expect_numbers(f"count{step}", count, (), "how often it occurs"))
     segmentation = tuple((merger.join_names(row), merger.join_spellings(row)) for row in merger.words.values())
     expected += [
-        ExpectedValue("merges", tuple(merges), (number_labels(len(merges)),), "the pairs in the order of merging"),
-        ExpectedValue("segmentation", segmentation, (tuple(words),), "each word in its symbols", ("words",)),
+        ExpectedValue(
+            "merges",
+            tuple(merges),
+            (number_labels(len(merges)),),
+            "the pairs in the order of merging",
+            normalize=normalize_symbols,
+        ),
+        ExpectedValue(
+            "segmentation",
+            segmentation,
+            (tuple(words),),
+            "each word in its symbols",
+            ("words",),
+            normalize=normalize_symbols,
+        ),
         expect_numbers("steps", len(merges), (), "how many merges"),
         expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
     ]

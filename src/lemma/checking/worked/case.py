@@ -10,19 +10,18 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BeforeValidator, Field, ValidationError
 
+from lemma.checking.expected_values import Array, ExpectedValue, Labels
 from lemma.errors import InputError, SpecError, describe_unknown
 from lemma.report.numbers import escape_invisible, format_number, pluralize, shorten
 from lemma.report.result import Block, Heading, Result, Table
 from lemma.report.text import wrap_lines
 from lemma.spec.base import Spec, read_toml, to_toml
 
-Array = Float[np.ndarray, "..."]
 Number = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 NumberRow = Annotated[tuple[Number, ...], Field(min_length=1, max_length=100)]
 NumberRows = Annotated[tuple[NumberRow, ...], Field(min_length=1, max_length=100)]
 # a single string needs no brackets
 Strings = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
-Labels = tuple[str, ...]
 MAX_MAGNITUDE = 1e100  # products of larger numbers could overflow
 MAX_FILE_BYTES = 1 << 20
 EXAMPLES = Path(__file__).parent / "examples"
@@ -266,67 +265,6 @@ def best_table(header: tuple[str, str], matches: Iterable[Any], decimals: int, t
         for name, best, score, nearest, cosine, agree in map(astuple, matches)
     ]
     return Table(("", *header, "by cosine", "cosine", "agree"), rows, title, is_text=True)
-
-
-@dataclass(frozen=True, eq=False)
-class ExpectedValue:
-    """A quantity that an answer may claim, with its right value: a number, a word, a vector or a matrix."""
-
-    name: str
-    values: Any  # an array of numbers, or for each word a tuple of those that are right: several where they tie
-    labels: tuple[Labels, ...]  # of each axis
-    meaning: str = ""
-    aliases: Labels = ()  # other names of the value
-    label_aliases: Labels = ()  # other names of a vector's labels, one for each
-    mistakes: Mapping[str, Array] = field(default_factory=dict)  # arrays that mistakes give, by their description
-
-    @property
-    def is_numeric(self) -> bool:
-        """True if the value is made of numbers rather than words."""
-        return not isinstance(self.values, tuple)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The length of each axis of the value; () for a single number or word."""
-        return tuple(map(len, self.labels))
-
-    @property
-    def shape_text(self) -> str:
-        """The shape in words, such as "a number", "2 numbers" or "2×3"."""
-        unit = "number" if self.is_numeric else "word"
-        sizes = "×".join(map(str, self.shape)) or f"a {unit}"
-        return f"{sizes} {unit}s" if len(self.shape) == 1 else sizes
-
-
-def number_labels(count: int, prefix: str = "") -> Labels:
-    """Return the numbers 1 to `count` as labels, each after the prefix.
-
-    >>> number_labels(2, "x_")
-    ('x_1', 'x_2')
-    """
-    return tuple(f"{prefix}{number}" for number in range(1, count + 1))
-
-
-def expect_numbers(
-    names: str,
-    values: Array | float,
-    labels: Iterable[Iterable[str]] = (),
-    meaning: str = "",
-    mistakes: Mapping[str, Array] | None = None,
-) -> ExpectedValue:
-    """Return a quantity whose right value is a number or an array of numbers.
-
-    Args:
-        names: the name and its aliases, separated by blanks.
-        labels: labels of the first axes; the entries of the others are numbered from 1.
-        meaning: short description or formula.
-        mistakes: arrays that known mistakes lead to, by description; arrays of another shape are left out.
-    """
-    name, *aliases = names.split()
-    array, axes = np.asarray(values, dtype=np.float64), tuple(map(tuple, labels))
-    axes += tuple(map(number_labels, array.shape[len(axes) :]))
-    same_shape = {text: wrong for text, wrong in (mistakes or {}).items() if wrong.shape == array.shape}
-    return ExpectedValue(name, array, axes, meaning, tuple(aliases), mistakes=same_shape)
 
 
 @dataclass(frozen=True, eq=False)

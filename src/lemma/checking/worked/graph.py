@@ -12,18 +12,14 @@ from jaxtyping import Float
 from pydantic import BeforeValidator, Field
 from threadpoolctl import threadpool_limits
 
+from lemma.checking.expected_values import Array, ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.checking.worked.case import (
     MAX_MAGNITUDE,
-    Array,
     Case,
     CaseLike,
-    ExpectedValue,
-    Labels,
     Number,
     WorkedCase,
     as_matrix,
-    expect_numbers,
-    number_labels,
     prefix_errors,
     read_case,
 )

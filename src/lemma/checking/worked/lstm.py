@@ -15,19 +15,15 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import BeforeValidator
 
+from lemma.checking.expected_values import Array, ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.checking.worked.case import (
     MAX_MAGNITUDE,
-    Array,
     Case,
     CaseLike,
-    ExpectedValue,
-    Labels,
     NumberRow,
     NumberRows,
     WorkedCase,
     as_matrix,
-    expect_numbers,
-    number_labels,
     prefix_errors,
     read_case,
 )

@@ -8,12 +8,10 @@ import numpy as np
 from jaxtyping import Float
 from pydantic import Field
 
+from lemma.checking.expected_values import Array, ExpectedValue, Labels, expect_numbers, number_labels
 from lemma.checking.worked.case import (
-    Array,
     Case,
     CaseLike,
-    ExpectedValue,
-    Labels,
     NumberRows,
     Strings,
     WorkedCase,
@@ -21,8 +19,6 @@ from lemma.checking.worked.case import (
     best_matches,
     best_table,
     check_magnitudes,
-    expect_numbers,
-    number_labels,
     prefix_errors,
     read_case,
     unit_vectors,

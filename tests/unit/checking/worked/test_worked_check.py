@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lemma.checking.read_values import RoundedArray, read_value
 from lemma.checking.worked.attention import work_cross_attention
 from lemma.checking.worked.bpe import BytePairMerger
 from lemma.checking.worked.check import answer_keys, check_worked, describe_worked
 from lemma.checking.worked.lstm import work_lstm
 from lemma.checking.worked.matching import work_matching
-from lemma.checking.worked.values import RoundedArray, read_value
 from lemma.cli.main import main
 from lemma.errors import InputError, SpecError
 from lemma.report.numbers import read_entry

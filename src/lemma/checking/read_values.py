@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool
 
-from lemma.checking.worked.case import Array, ExpectedValue
+from lemma.checking.expected_values import Array, ExpectedValue
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber, read_entry
 
@@ -228,13 +228,18 @@ class RoundedArray:
 
     @classmethod
     def from_entries(cls, entries: Entries) -> "RoundedArray":
-        """Return the numbers of an answer, all with the precision of the entry with the most decimals.
+        """Return the numbers of an answer, each with the precision to which it is written.
 
-        Other entries may have left out final zeros.
+        An entry with few decimals, such as 1 or 0.5 next to 0.125, may have left out final zeros: it has the precision
+        of the entry with the most decimals.
         """
         decimals = max((number.decimals or 0 for number in entries.flat), default=0)
         shared = 10.0**-decimals if decimals else 0.0
-        units = [float(number.unit) if number.decimals is None else shared for number in entries.flat]
+        fewest = max(2, decimals - 2)
+        units = [
+            float(number.unit) if number.decimals is None or number.decimals >= fewest else shared
+            for number in entries.flat
+        ]
         values = [float(number.value) for number in entries.flat]
         arrays = [np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)]
         return cls(arrays[0], arrays[1], decimals)

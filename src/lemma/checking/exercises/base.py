@@ -1,0 +1,177 @@
+"""The base classes of exercises.
+
+A kind of exercise is a class: its fields are the statement, as a teacher writes it in TOML or a student on the command
+line, and its methods check answers. `lemma check`, sheets, exports for other tools and the page use the same classes.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from lemma.checking.check_values import (
+    DEFAULT_DECIMALS,
+    AnswerKey,
+    ValueClaim,
+    ValueReport,
+    check_lines,
+    describe_values,
+    format_values,
+)
+from lemma.checking.expected_values import ExpectedValue
+from lemma.errors import InputError, describe_unknown
+from lemma.report.result import Block, Heading, Result, Text
+from lemma.spec.base import Spec
+
+HelpLevel = Literal["hint", "where", "solution"]
+
+
+class Exercise(Spec, ABC):
+    """An exercise: its fields are the statement of the question."""
+
+    kind: ClassVar[str]
+    """Name of the kind in `lemma check KIND`, and in files."""
+    common_fields: ClassVar[tuple[str, ...]] = ("title", "text", "asks", "hint")
+    """Fields that every kind has."""
+
+    title: str = ""
+    """Title of the exercise."""
+    text: str = ""
+    """Statement, as the student reads it."""
+    asks: tuple[str, ...] = ()
+    """Names of the values that are asked for."""
+    hint: str = ""
+    """First hint; by default the formula of what is asked for."""
+
+    @property
+    def name(self) -> str:
+        """The title of the exercise, or its kind."""
+        return self.title or self.kind
+
+    @abstractmethod
+    def check(self, answers: Sequence[str], show_solution: bool = False) -> Result:
+        """Check an answer, given as lines; the result is true if all of it is right.
+
+        Args:
+            answers: lines as the student wrote them; an item may hold several lines.
+            show_solution: whether the report shows what is right.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return a table of the names that an answer may use, without any right value."""
+
+    @abstractmethod
+    def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> "ExerciseHelp":
+        """Return a hint, where an answer goes wrong, or the worked solution."""
+
+
+@dataclass(frozen=True)
+class ExerciseHelp(Result):
+    """A hint, the first step of an answer that is wrong, or a worked solution."""
+
+    name: str
+    level: HelpLevel
+    lines: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The title, such as "Bigrams: solution"."""
+        return f"{self.name}: {self.level}"
+
+    def blocks(self) -> list[Block]:
+        """Return the lines as texts."""
+        return [Text("\n".join(self.lines))]
+
+    def details(self) -> list[Block]:
+        """Return the title and the lines."""
+        return [Heading(self.title, 1), *self.blocks()]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields as plain values for JSON."""
+        return {"name": self.name, "level": self.level, "lines": list(self.lines)}
+
+
+class ValueExercise(Exercise):
+    """An exercise whose answer is a list of named values: numbers, words, vectors or matrices.
+
+    A subclass defines `expected_values`; everything else follows from it.
+    """
+
+    @abstractmethod
+    def expected_values(self) -> Sequence[ExpectedValue]:
+        """Return all values that an answer may claim, intermediate ones first, with the mistakes that are known."""
+
+    def main_names(self) -> tuple[str, ...]:
+        """Return the names of the results, where the exercise does not say what it asks for: by default the last."""
+        return (self.expected_values()[-1].name,)
+
+    def find_value(self, name: str) -> ExpectedValue | None:
+        """Return a value by a name that `expected_values` does not list, such as the probability of any sentence."""
+        return None
+
+    def answer_keys(self, claims: Sequence[ValueClaim]) -> Iterable[AnswerKey]:
+        """Yield the right answers: several where there are ties, those that fit the claims first."""
+        yield self.make_key(self.expected_values())
+
+    def make_key(self, expected: Sequence[ExpectedValue]) -> AnswerKey:
+        """Return an answer key with these values."""
+        return AnswerKey(self.name, expected, self.find_value, names_command=f"lemma check {self.kind} … --names")
+
+    def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
+        """Check lines `NAME = VALUE`; a line without a name is the value that is asked for, if it is a single one."""
+        asked = self.asks or self.main_names()
+        lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
+        if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
+            lines = [f"{asked[0]} = {lines[0].strip()}"]
+        return check_lines(self.name, lines, self.answer_keys, show_solution=show_solution)
+
+    def describe(self) -> str:
+        """Return a table of the names that an answer may use, with shapes and meanings but no values."""
+        return describe_values(self.expected_values())
+
+    def select_asked(self) -> list[ExpectedValue]:
+        """Return the values that are asked for."""
+        (key, *_) = self.answer_keys(())
+        by_name = {value.name: value for value in key.expected}
+        selected = [by_name.get(name) or self.find_value(name) for name in self.asks or self.main_names()]
+        for name, value in zip(self.asks, selected, strict=False):
+            if value is None:
+                raise InputError(describe_unknown(f"{self.name}: asks: name", name, by_name))
+        return [value for value in selected if value is not None]
+
+    def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
+        """Return the formulas of what is asked for, the first wrong line of an answer, or every step with numbers."""
+        if level == "hint":
+            formulas = [f"{value.name}: {value.formula or value.meaning}" for value in self.select_asked()]
+            return ExerciseHelp(self.name, level, (self.hint,) if self.hint else tuple(formulas))
+        if level == "where":
+            return ExerciseHelp(self.name, level, self._locate_mistake(answers))
+        (key, *_) = self.answer_keys(())
+        expected = [*key.expected, *(value for value in self.select_asked() if value not in key.expected)]
+        return ExerciseHelp(self.name, level, tuple(line for value in expected for line in describe_solution(value)))
+
+    def _locate_mistake(self, answers: Sequence[str]) -> tuple[str, ...]:
+        """Return the wrong lines of an answer with the entries that are wrong; without an answer, where to begin."""
+        (key, *_) = self.answer_keys(())
+        if not answers:
+            names = ", ".join(value.name for value in key.expected[:6])
+            return (f"Work in this order, and check each step: {names}.",)
+        wrong = [line for line in self.check(answers).lines if not line.right]
+        return tuple(str(line) for line in wrong) or ("All of it is right.",)
+
+
+def has_name(line: str) -> bool:
+    """Return whether a line begins with a name and a sign."""
+    return any(sign in line for sign in "=<>≈")
+
+
+def describe_solution(value: ExpectedValue) -> list[str]:
+    """Return the lines of a worked solution for a value: its formula, the computation and the result."""
+    if value.is_numeric:
+        result = format_values(value.values, DEFAULT_DECIMALS)
+    else:
+        words = [alternatives[0] for alternatives in value.values]
+        result = ", ".join(words)
+    steps = [f"  {text}" for text in (value.formula, value.work) if text]
+    return [f"{value.name} = {result}", *steps]

@@ -1,0 +1,20 @@
+"""The kinds of exercises by name, for `lemma check KIND`. Their modules are imported when they are used."""
+
+from typing import NamedTuple
+
+
+class KindEntry(NamedTuple):
+    """Where the class of a kind is, and a sentence on it."""
+
+    path: str  # module and class below lemma.checking.exercises
+    summary: str
+    example: str  # arguments of `lemma check KIND`, for the help
+
+
+KINDS: dict[str, KindEntry] = {
+    "position": KindEntry(
+        "positions:PositionExercise",
+        "Check position encodings: sinusoids, rotations, ALiBi slopes.",
+        'scheme=sinusoidal width=4 position=3 "PE = [0.141, -0.990, 0.030, 1.000]"',
+    ),
+}
