@@ -1263,8 +1263,10 @@ class Check:
 
         if arguments and isinstance(arguments[0], Mapping):
             return read_exercise(arguments[0], kind, **fields), [str(line) for line in arguments[1:]]
-        exercise, answers = split_arguments(kind, [str(argument) for argument in arguments], fields)
-        return exercise, answers
+        functions = [argument for argument in arguments if callable(argument)]
+        texts = [str(argument) for argument in arguments if not callable(argument)]
+        exercise, answers = split_arguments(kind, texts, fields)
+        return exercise, [*answers, *functions]
 
     def sources(self, *rows: str, progress: bool = False) -> Audit:
         """Check the claims of the problems' sources: all rows, or some, such as "C2" or "d".

@@ -17,4 +17,9 @@ KINDS: dict[str, KindEntry] = {
         "Check position encodings: sinusoids, rotations, ALiBi slopes.",
         'scheme=sinusoidal width=4 position=3 "PE = [0.141, -0.990, 0.030, 1.000]"',
     ),
+    "code": KindEntry(
+        "code:CodeExercise",
+        "Check a function in a Python file, such as softmax or attention, against a reference; the file is run.",
+        "softmax mine.py",
+    ),
 }

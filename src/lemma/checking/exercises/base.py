@@ -33,6 +33,13 @@ class Exercise(Spec, ABC):
     """Name of the kind in `lemma check KIND`, and in files."""
     common_fields: ClassVar[tuple[str, ...]] = ("title", "text", "asks", "hint")
     """Fields that every kind has."""
+    first_field: ClassVar[str] = ""
+    """Field that the first argument of `lemma check KIND` sets without its name, as in `lemma check code softmax`."""
+
+    typed_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that name code to run: only a person may set them, never a file."""
+    runs_code: ClassVar[bool] = False
+    """Whether an answer is code that is run, so that it must not come from a file of answers."""
 
     title: str = ""
     """Title of the exercise."""

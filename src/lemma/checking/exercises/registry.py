@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lemma.checking.exercises.base import Exercise
-from lemma.spec.exercises import KINDS
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.text import format_table
 from lemma.spec.base import parse_value, read_toml, short_repr
+from lemma.spec.exercises import KINDS
 
 LIBRARY = Path(__file__).parent / "library"
 
@@ -55,7 +55,13 @@ def read_exercise(source: str | Path | Mapping[str, Any], kind: str = "", **fiel
         raise SpecError(f"{label} is an exercise of kind {stated}. Check it with: lemma check {stated} {label} …")
     if not stated:
         raise SpecError(f"{label}: kind is missing. Choices: {', '.join(KINDS)}.")
-    return load_kind(stated).read({**table, **fields}, label)
+    exercise_class = load_kind(stated)
+    if not isinstance(source, Mapping) and (named := [name for name in exercise_class.typed_fields if name in table]):
+        raise SpecError(
+            f"{label}: {named[0]} names code to run, which a file must not do. If you trust it, name it yourself: "
+            f"{named[0]}=file.py:function"
+        )
+    return exercise_class.read({**table, **fields}, label)
 
 
 def split_arguments(
@@ -66,11 +72,13 @@ def split_arguments(
     An argument is the name or file of an exercise, if it comes first; a field, as in width=4; or a line of the answer.
     `fields` are further fields.
     """
-    names = load_kind(kind).setting_names()
-    source, remaining = "", list(arguments)
+    exercise_class = load_kind(kind)
+    names = exercise_class.setting_names()
+    source, remaining, stated = "", list(arguments), dict[str, Any]()
     if remaining and (remaining[0] in list_library() or remaining[0].endswith(".toml")):
         source = remaining.pop(0)
-    stated: dict[str, Any] = {}
+    elif remaining and not fields and exercise_class.first_field and "=" not in remaining[0]:
+        stated[exercise_class.first_field] = parse_value(remaining.pop(0))
     answers: list[str] = []
     for argument in remaining:
         name, sign, value = argument.partition("=")
