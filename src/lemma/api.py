@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lemma.checking.compare_formula import Verdict
     from lemma.checking.derivation import DerivationReport
     from lemma.checking.exercises.base import ExerciseHelp
+    from lemma.checking.exercises.registry import ExerciseList
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
@@ -1234,6 +1235,16 @@ class Check:
         """
         exercise, answers = self._read_exercise(kind, arguments, fields)
         return exercise.check(answers, show_solution)
+
+    def exercises(self, kind: str = "") -> ExerciseList:
+        """List the exercises that come with Lemma: of one kind, or all.
+
+        >>> "code-softmax" in str(lemma.check.exercises("code"))
+        True
+        """
+        from lemma.checking.exercises.registry import list_exercises
+
+        return list_exercises(kind)
 
     def help_with(self, level: Any, kind: str, *arguments: Any, **fields: Any) -> ExerciseHelp:
         """Return help with an exercise: "hint", "where" an answer goes wrong, or "solution".

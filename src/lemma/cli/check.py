@@ -236,6 +236,17 @@ def sources(
     raise typer.Exit(0 if audit.right else 1)
 
 
+@app.command()
+def exercises(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="A kind of exercise, such as n-gram.")] = "",
+    json: Json = False,
+) -> None:
+    """List the exercises that come with Lemma."""
+    from lemma.api import check
+
+    print_result(check.exercises(kind), json)
+
+
 Show = Annotated[
     str | None,
     typer.Option(

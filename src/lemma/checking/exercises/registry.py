@@ -1,12 +1,14 @@
 """Reading exercises: from files, from fields, from the arguments of a command, and those that come with Lemma."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lemma.checking.exercises.base import Exercise
 from lemma.errors import SpecError, describe_unknown
+from lemma.report.result import Block, Result, Table, Text
 from lemma.report.text import format_table
 from lemma.spec.base import parse_value, read_toml, short_repr
 from lemma.spec.exercises import KINDS
@@ -98,3 +100,34 @@ def describe_fields(kind: str) -> str:
         if name not in exercise_class.common_fields
     ]
     return "\n".join(format_table([("field", "default", ""), *rows], left=(0, 1, 2)))
+
+
+@dataclass(frozen=True)
+class ExerciseList(Result):
+    """The exercises that come with Lemma: name, kind and title of each."""
+
+    rows: tuple[tuple[str, str, str], ...]
+
+    def blocks(self) -> list[Block]:
+        """Return a table of the exercises, and the command that checks the first."""
+        name, kind, _ = self.rows[0]
+        example = f'Work one: lemma check {kind} {name} --names, then lemma check {kind} {name} "NAME = VALUE"'
+        return [Table(("exercise", "kind", "title"), self.rows, is_text=True), Text(example, "note")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return name, kind and title of each exercise as plain values for JSON."""
+        return {"exercises": [dict(zip(("name", "kind", "title"), row, strict=True)) for row in self.rows]}
+
+
+def list_exercises(kind: str = "") -> ExerciseList:
+    """Return the exercises that come with Lemma: those of one kind, or all."""
+    if kind:
+        load_kind(kind)
+    tables = {name: read_toml(path) for name, path in list_library().items()}
+    rows = [(name, str(table["kind"]), str(table.get("title", ""))) for name, table in tables.items()]
+    selected = [row for row in rows if kind in ("", row[1])]
+    if not selected:
+        raise SpecError(
+            f"there are no exercises of kind {kind}. Write one: lemma check {kind} --names lists its fields."
+        )
+    return ExerciseList(tuple(sorted(selected, key=lambda row: list(KINDS).index(row[1]))))
