@@ -265,6 +265,12 @@ def compare(kind: str) -> dict[str, Any]:
                 result["outside"] += 1
             else:
                 inside = True
+                if (
+                    name == "flops"
+                    and expected > number
+                    and any("as matrix products" in note for note in quantity.notes)
+                ):
+                    number = quantity.recount(own, expected)  # PyTorch's counter does not know such products
                 if expected != number:
                     result["wrong"].append(f"{name} at {changes}: formula {expected:,}, module {number:,}")
         result["compared"] += inside and with_run

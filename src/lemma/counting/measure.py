@@ -30,7 +30,7 @@ from lemma.counting.contractions import ConstantTracker, ContractionFinder
 from lemma.counting.fit import Amounts, Domain, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
 from lemma.counting.layer_kinds import LayerKinds, find_layer_kinds
 from lemma.counting.subject import Inputs, Subject, format_sizes
-from lemma.errors import CountingError, InputError
+from lemma.errors import CountingError, InputError, describe_error
 from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
@@ -174,7 +174,8 @@ class ModuleReader:
                 failure = failure if isinstance(failure, TooLargeToRunError) else error
         if isinstance(failure, TooLargeToRunError):
             raise failure
-        reason = str(failure).strip().partition("\n")[0] or type(failure).__name__
+        assert failure
+        reason = describe_error(failure)
         raise CountingError(f"{self.subject.name} cannot be run at {format_sizes(sizes)}: {reason}") from failure
 
     def build(self, sizes: Sizes) -> nn.Module:
