@@ -44,7 +44,7 @@ FIELDS: dict[str, tuple[str, ...]] = {  # by letter: names of the field, of whic
     "E": ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
     "E_s": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
     "k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
-    "w": ("sliding_window",),
+    "w": ("sliding_window", "sliding_window_size"),
     "N": ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"),
     "r_q": ("q_lora_rank",),
     "r_kv": ("kv_lora_rank",),
@@ -57,7 +57,7 @@ FIELDS: dict[str, tuple[str, ...]] = {  # by letter: names of the field, of whic
     "P": ("patch_size",),
     "C_in": ("num_channels",),
     "c": ("conv_kernel", "mamba_d_conv", "conv_L_cache", "linear_conv_kernel_dim"),
-    "C": ("chunk_size", "mamba_chunk_size"),
+    "C": ("chunk_size", "mamba_chunk_size", "attention_chunk_size"),
     "h_m": ("mamba_n_heads", "n_mamba_heads", "mamba_num_heads"),
     "d_ssm": ("mamba_d_ssm",),
     "d_m": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
@@ -399,7 +399,7 @@ class ConfigTemplate:
 
     def with_probe_sizes(self, subject: Subject) -> Subject:
         """Return the subject with sizes at which it can be probed; sizes that follow others, or change nothing, go."""
-        requested = subject.sizes(True)
+        requested, fails = subject.sizes(True), None
         ties_and_steps = product(self._possible_ties(requested), HEAD_STEPS)
         for self.uses_cache, deep, (ties, step) in product((True, False), (False, True), [*ties_and_steps]):
             self.ties = ties
@@ -426,6 +426,10 @@ class ConfigTemplate:
             tied = replace(subject, symbols=symbols, probe_sizes=sizes, defaults=ties)
             if not all(tied.can_build(at) for at in sample_sizes(sizes, 4)):
                 continue
+            if fails is None:  # then no other sizes need to be tried
+                fails = ModuleReader(subject).fails_as_requested()
+            if fails:
+                return subject
             reader = ModuleReader(tied)
             sizes |= reader.kinds.depths
             with single_thread():

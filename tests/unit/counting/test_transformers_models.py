@@ -1,6 +1,7 @@
 """Configurations of transformers as subjects: sizes, formulas at sizes that were not probed, refusals."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,26 @@ def test_unknown_model_type_lists_the_closest_only() -> None:
     with pytest.raises(SpecError, match=r"The closest of \d+ choices: qwen3_moe, ") as caught:
         config_subject({"model_type": "qwen3_mo"}, {}, "config.json")
     assert len(str(caught.value)) < 500
+
+
+def test_chunks_of_attention_bound_the_cache() -> None:
+    fields = {**GROUPED, "num_hidden_layers": 8, "intermediate_size_mlp": 80, "num_local_experts": 8}
+    fields |= {"model_type": "llama4_text", "attention_chunk_size": 8}
+    cache = count(config_subject(fields, {"T": 20}, "llama4"), ["cache"]).cache
+    assert cache.formula == "8*(C-1)*h_kv*d_h*B*(L - m) + 8*m*h_kv*d_h*B*T"
+    assert cache.domain.ordered == {"C": "T"} and cache.rules["m"].write() == "floor(L/4)"
+    assert cache.recount
+    sizes = {**cache.compared_at, "L": 13, "C": 12, "T": 40}
+    assert cache.evaluate(sizes) == cache.recount(sizes, 0)
+
+
+def test_configuration_that_does_not_run_is_not_probed_in_vain() -> None:
+    config = {**CONFIGS["bert"], "model_type": "helium", "head_dim": 16, "num_key_value_heads": 2}
+    start = time.process_time()
+    account = count(config_subject(config, {}, "config.json"), ["parameters", "flops"])
+    assert time.process_time() - start < 15
+    assert "L" in account.parameters.formula
+    assert "cannot be run" in account.flops.refused[""]
 
 
 def test_lists_per_layer_follow_the_depth() -> None:
