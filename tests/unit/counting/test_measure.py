@@ -171,6 +171,24 @@ def test_operators_without_a_flops_rule_are_listed() -> None:
             assert not find_uncounted(module, Inputs(inputs))
 
 
+def test_calls_of_uncounted_operators_are_those_of_the_pass() -> None:
+    class Spectrum(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(d, d)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.fft(self.layer(x)).real
+
+    def spectrum(d: int = 8) -> nn.Module:
+        return Spectrum(d)
+
+    spectrum.inputs = lambda d, B=2: torch.zeros(B, d)  # pyright: ignore[reportFunctionMemberAccess]
+    account = lemma.count(spectrum, quantities=["flops", "backward"])
+    assert "(called 1 × forward, " in str(account.flops.notes)
+    assert "(called 1 × backward, " in str(account.quantities["backward"].notes)
+
+
 def test_account_lists_uncounted_and_data_dependent_operators() -> None:
     class Settles(nn.Module):
         def __init__(self, d: int) -> None:
