@@ -234,6 +234,9 @@ def get_device(
     )
 
 
+MIN_SPEED = 1e6  # bytes per second; less is a number whose unit was forgotten, such as 400 of 400Gb/s
+
+
 def read_speed(name: str, value: float | str, device: Device) -> float:
     """Return the bytes per second and direction that a speed means: a number, `400Gb/s`, `50GB/s`, or `nvlink4`.
 
@@ -250,7 +253,7 @@ def read_speed(name: str, value: float | str, device: Device) -> float:
         return device.link
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)(GB/s|GBps|Gb/s|Gbps|Gbit/s|G)?", text)
     speed = float(match[1]) * {"GB": 1e9, "": 1}.get((match[2] or "")[:2], 1e9 / 8) if match else 0
-    if not 0 < speed < float("inf") or isinstance(value, bool):
+    if not MIN_SPEED <= speed < float("inf") or isinstance(value, bool):
         raise InputError(
             f"{name} = {value!r}: bytes per second of each device in one direction are expected, as in {name}=50e9, "
             f"{name}=50GB/s, {name}=400Gb/s, or one of {', '.join(LINKS)}."

@@ -209,7 +209,7 @@ def test_speeds_are_read_with_units() -> None:
         assert read_speed("link", text, device) == speed
     custom = get_device("T4", link="NVLink3", network="200Gb/s", node=4)
     assert (custom.link, custom.network, custom.node) == (300e9, 25e9, 4)
-    for wrong in ("fast", "-3", 0, True, "50 MB", float("nan"), float("inf"), "nvlink9"):
+    for wrong in ("fast", "-3", 0, 400, True, "50 MB", float("nan"), float("inf"), "nvlink9"):
         with pytest.raises(InputError, match=r"link = .* bytes per second"):
             read_speed("link", wrong, device)
     with pytest.raises(InputError, match="nvlink4"):
