@@ -1,6 +1,7 @@
 """Rounded sizes, bends and fits with derived sizes, compared with known functions."""
 
 import random
+from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -56,10 +57,10 @@ def test_bends_are_distinguished_from_rounding_and_parabolas() -> None:
 
 @pytest.mark.parametrize("cap", [None, 700])
 def test_caps_are_tried_only_where_the_size_alone_breaks_the_formula(cap: int | None) -> None:
-    group, probe_sizes, requested = PathGroup("layer"), {"d": range(2, 9), "V": range(2, 9)}, {"d": 64, "V": 5000}
+    group, probe_sizes, requested = PathGroup("layer"), {"d": [*range(2, 9)], "V": [*range(2, 9)]}, {"d": 64, "V": 5000}
     fit = fit_groups(lambda sizes: {"layer": (sizes["V"],)}, [probe_sizes])
 
-    def amounts(sizes: dict[str, int]) -> dict[PathGroup, int]:
+    def amounts(sizes: Mapping[str, int]) -> dict[PathGroup, int]:
         return {group: min(sizes["V"], cap or sizes["V"]) + max(0, sizes["d"] - 20)}
 
     finder = BendFinder(fit, [group], amounts, probe_sizes, requested)

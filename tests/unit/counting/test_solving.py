@@ -2,6 +2,7 @@
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -128,10 +129,10 @@ def test_solving_updates_dependent_sizes_and_skips_unbuildable_ones() -> None:
 
 
 def test_bound_that_holds_at_the_end_of_the_range_says_so() -> None:
-    ended = lemma.count.solve("decoder", "parameters <= 1B for L")
+    ended: Any = lemma.count.solve("decoder", "parameters <= 1B for L")
     assert ended.size == 200 and ended.is_at_end
     assert "The search ended at L = 200. For other values set --within L=1..2000." in str(ended)
-    inside = lemma.count.solve("decoder", "parameters <= 1M for L")
+    inside: Any = lemma.count.solve("decoder", "parameters <= 1M for L")
     assert inside.size is not None and not inside.is_at_end and "--within" not in str(inside)
     assert "--within L=1..2000" in str(lemma.count.solve("decoder", "parameters >= 1B for L"))
 
