@@ -997,9 +997,9 @@ class Count:
         tensor: int | None = None,
         pipeline: int | None = None,
         accumulate: int | None = None,
-        memory: float | None = None,
-        flops: float | None = None,
-        bandwidth: float | None = None,
+        memory: float | str | None = None,
+        flops: float | str | None = None,
+        bandwidth: float | str | None = None,
         link: float | str | None = None,
         network: float | str | None = None,
         node: int | None = None,
@@ -1021,7 +1021,8 @@ class Count:
                 product is the number of devices. Default: 1.
             accumulate: Number of micro-batches. Default: 1.
             devices: Number of devices; the plan chooses the fastest split that fits, with what is set above as it is.
-            memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second.
+            memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second, or
+                with units: 80GB, 312T, 2TB/s.
             link, network, node: Bytes per second that a device sends to others of its node, and to other nodes, or
                 text such as NVLink4 or 400Gb/s; number of devices in a node.
             efficiency: Fraction of the roofline that is reached.
@@ -1046,7 +1047,7 @@ class Count:
         splits = {"data": data, "shards": shards, "tensor": tensor, "pipeline": pipeline, "accumulate": accumulate}
         fixed: dict[str, Any] = {name: number for name, number in splits.items() if number is not None}
         options: dict[str, Any] = {
-            "batch": batch or batch_size or 32,
+            "batch": next((size for size in (batch, batch_size) if size is not None), 32),
             "precision": precision or ("bfloat16" if has_bfloat16 else "float32"),
             "optimizer": optimizer,
             "recompute": recompute,

@@ -911,21 +911,25 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """
     stored = [*module.parameters(), *module.buffers()]
     stored_ids, seen = {id(tensor) for tensor in stored}, {tensor.untyped_storage()._cdata for tensor in stored}
-    alive: list[Tensor] = []  # as long as they live, no other storage can have their address
+    # As long as they live, no other storage can have their address. The graph gets their indices: a node that holds its
+    # own output is never freed.
+    saved: list[Tensor] = []
     amounts: Counter[str] = Counter()
     with track_paths(module) as tracker:
 
-        def pack(tensor: Tensor) -> Tensor:
+        def pack(tensor: Tensor) -> int:
             storage = tensor.untyped_storage()
             if storage._cdata not in seen and id(tensor._base) not in stored_ids:
                 seen.add(storage._cdata)
-                alive.append(tensor)
                 amounts[tracker.current] += storage.nbytes()
-            return tensor
+            saved.append(tensor)
+            return len(saved) - 1
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outputs = module(*inputs.args, **inputs.kwargs)
-    del outputs
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
+                module(*inputs.args, **inputs.kwargs)
+        finally:
+            saved.clear()
     return {path: (amount,) for path, amount in amounts.items()}
 
 
