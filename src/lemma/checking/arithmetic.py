@@ -16,7 +16,7 @@ from itertools import pairwise
 from lemma.checking.read_formula import split_into_symbols
 from lemma.checking.tokens import SourceText
 from lemma.checking.tokens import Token as NameToken
-from lemma.checking.units import NO_DIMENSION, Dimension, describe_dimension, find_unit, multiply_dimensions
+from lemma.checking.units import NO_DIMENSION, TIME_UNITS, Dimension, describe_dimension, find_unit, multiply_dimensions
 from lemma.errors import InputError
 from lemma.report.numbers import MAX_RELATIVE_ERROR, WrittenNumber, normalize_notation, read_literal
 
@@ -470,6 +470,8 @@ class _Parser:
                 number = self._pack(factors, start)
                 combination = Call("", "choose", (number, self.signed()))
                 factors = [(1, replace(combination, text=self.text_from(start)))]
+            elif self._is_unit(token) and token.text not in ("choose",):
+                factors += self._units()
             elif self._starts_operand(token):
                 if last == "/" and divided is not None and not self._is_tight_fraction(start):
                     raise self.error("a/b c can be read as a/(b*c) or as (a/b)*c; put brackets.", divided)
@@ -550,7 +552,9 @@ class _Parser:
         """Return whether a name is a unit here; a letter with a value is not."""
         if token.kind != "name" or self._splits(token.text) or self._is_times(token):
             return False
-        if token.text in _CONSTANTS or token.text.lstrip("\\") in FUNCTION_NAMES:
+        following = self.tokens[min(self.tokens.index(token) + 1, len(self.tokens) - 1)].kind
+        is_minute = token.text == "min" and following != "("
+        if token.text in _CONSTANTS or (token.text.lstrip("\\") in FUNCTION_NAMES and not is_minute):
             return False
         return find_unit(token.text, self.has_bits) is not None
 
@@ -570,7 +574,9 @@ class _Parser:
             if (token.text, self.current.text) in (("times", "as"),):
                 break
             after = self.tokens[min(self.index + 1, len(self.tokens) - 1)]
-            if (self.current.kind == "/" or self.current.text == "per") and self._is_unit(after):
+            is_per = self.current.kind == "/" or self.current.text == "per"
+            is_rate = after.text in TIME_UNITS and not after.is_after_blank  # in tokens/s, s is no letter
+            if is_per and (self._is_unit(after) or is_rate):
                 self.take()
                 exponent = -1
             elif self._is_unit(self.current):
@@ -1051,7 +1057,7 @@ def find_written(node: Node, about: bool) -> tuple[WrittenNumber | None, Scalar]
     has_scale = power != 1 or (scale != 1 and not is_percent)
     if not number.decimals and unit == 0 and has_scale:
         unit = Fraction(1)
-    if about and unit == 0 and digits:
+    if about and not number.decimals and unit <= 1 and digits:
         zeros = len(str(abs(int(digits)))) - len(str(abs(int(digits))).rstrip("0"))
         unit = Fraction(10**zeros)
     if is_percent:
@@ -1089,7 +1095,7 @@ def is_consistent(left: Member, right: Member) -> bool:
     first = to_fraction(left.evaluation.value)
     scales = {to_fraction(right.scale), Fraction(1)} if right.written else {Fraction(1)}
     own = to_fraction(right.evaluation.value)
-    candidates = [(own, right.number.unit if right.written else Fraction(0))]
+    candidates: list[tuple[Fraction, Fraction]] = [(own, right.number.unit if right.written else Fraction(0))]
     if bool(left.evaluation.dimension) != bool(right.evaluation.dimension):  # the unit is written on one side only
         if right.written is not None:
             candidates += [(right.number.value / scale, right.number.unit / scale) for scale in scales]
@@ -1097,9 +1103,8 @@ def is_consistent(left: Member, right: Member) -> bool:
             candidates.append((own * to_fraction(left.scale), Fraction(0)))
         if right.written is None and right.evaluation.dimension:
             stripped = strip_units(right.node)
-            candidates.append(
-                (to_fraction(Evaluator().evaluate(stripped).value), Fraction(0)) if stripped else (own, 0)
-            )
+            if stripped is not None:
+                candidates.append((to_fraction(Evaluator().evaluate(stripped).value), Fraction(0)))
     if left.written is not None and left.written.is_percent and right.written is not None:
         candidates.append((right.number.value / 100, right.number.unit / 100))
     is_rounded = right.written is not None and right.number.unit == 0 and own.denominator == 1 and abs(own) >= 100
