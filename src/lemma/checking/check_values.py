@@ -431,7 +431,7 @@ def _check_numbers(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -
     wrong_steps = [step for number in computed for step in number.wrong_steps]
     if reading := accepted_reading(answer, expected):
         if wrong_steps:
-            mistake = f"the result is right, but not the arithmetic: {wrong_steps[0]}."
+            mistake = f"the result is right, but the arithmetic {wrong_steps[0]}."
             return ValueLine(claim.text, False, solution, (), mistake, reading="; ".join(notes))
         return ValueLine(claim.text, True, solution, reading="; ".join(filter(None, [*notes, reading.strip()])))
     if not entries.shape:

@@ -214,7 +214,7 @@ class CalculationExercise(ValueExercise):
             if not quantity.wrong_steps and (step := self._find_coincidence(quantity, letters)):
                 mistake = step
             elif quantity.wrong_steps:
-                mistake = f"the result is right, but not the arithmetic: {quantity.wrong_steps[0]}."
+                mistake = f"the result is right, but the arithmetic {quantity.wrong_steps[0]}."
             return ValueLine(text, not mistake, solution, (), mistake, reading=reading)
         self._ask_about_separator(quantity)
         return ValueLine(text, False, solution, (), self._explain(quantity, letters), reading=reading)
