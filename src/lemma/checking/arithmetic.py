@@ -344,15 +344,17 @@ _CONSTANTS = {"e": math.e, "π": math.pi, "pi": math.pi, "Pi": math.pi}
 # Tokens.
 
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺"
 _THOUSANDS = r"[0-9]{1,3}(?:(?:,|_|'|\u2009|\u202f|\u00a0)[0-9]{3})+(?![0-9])"
 _TOKENS = re.compile(
     rf"""
     (?P<space>[ \t\n\r]+)
     |(?P<number>(?:{_THOUSANDS}|[0-9]+)(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{{1,5}}(?![0-9A-Za-z]))?
         |\.[0-9]+(?:[eE][+-]?[0-9]{{1,5}})?)
-    |(?P<logarithm>\\?(?:log|lb|ld)\s*(?:_?\s*\{{?\s*(?P<base>10|2|e)\s*\}}?(?![0-9A-Za-z])|(?P<low>[₂]|₁₀))|\\?l[bd](?![A-Za-z]))
+    |(?P<logarithm>\\?(?:log|lb|ld)(?:(?:\s*_\s*\{{?\s*)?(?P<base>10|2|e)\s*\}}?(?![0-9A-Za-z])|(?P<low>₂|₁₀))
+        |\\?l[bd](?![A-Za-z]))
     |(?P<fraction>\\[dt]?frac(?![A-Za-z]))
-    |(?P<name>\\?[^\W\d_]+(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]+))*[0-9]*)
+    |(?P<name>\\?(?:(?![{_RAISED}])[^\W\d_])+(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]+))*[0-9]*)
     |(?P<raised>[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+)
     |(?P<sign>\*\*|[-+*/^()\[\]{{}},!%√|:;])
     """,
@@ -999,7 +1001,8 @@ def move_trailing_unit(node: Node) -> Node:
         return node
     exponent, last = node.factors[-1]
     units = [part for part in walk(node) if isinstance(part, Unit) and part.dimension]
-    if exponent > 0 or not isinstance(last, Product) or len(units) == 0:
+    is_bracket = not node.text.rstrip().endswith(last.text.rstrip())
+    if exponent > 0 or not isinstance(last, Product) or not units or is_bracket:
         return node
     inner = [part for _, part in last.factors]
     if [part for part in inner if isinstance(part, Unit) and part.dimension] != units:

@@ -53,11 +53,12 @@ class NumberExercise(ModelExercise):
     def check_text(self, text: str) -> Verdict:
         """Return the verdict on a number as text: also arithmetic, with the sizes as letters, or a chain of steps."""
         try:
-            return self.check(read_number(text))
+            number = read_number(text)
         except InputError as error:
-            if not isinstance(error, CountingError) and re.search(r"[-+*/^=≈(,\\!√]|log|ln|exp", text):
+            if "from " not in text and re.search(r"[-+*/^=≈(,\\!√]|log|ln|exp", text):
                 return self._check_arithmetic(text, error)
             raise
+        return self.check(number)
 
     def _check_arithmetic(self, text: str, refusal: InputError) -> Verdict:
         """Return the verdict on arithmetic; `refusal` is the error of reading it as a single number."""
@@ -234,6 +235,10 @@ class NumberExercise(ModelExercise):
             for differences, formula in self.alternatives:
                 if number.matches(formula.at(sizes)):
                     yield f"But it is right {', '.join(differences)}."
+        if name == "cache":
+            for explanation, wrong in describe_cache_mistakes(Fraction(expected)).items():
+                if number.matches(wrong):
+                    yield explanation
         if not number.unit:
             for symbol in [size for size in sizes if size in self.quantity.polynomial.symbols]:
                 right_size = sizes[symbol]
@@ -261,6 +266,18 @@ class NumberExercise(ModelExercise):
         digits = max(2, len(str(abs(number.value) // number.unit))) if number.unit else 4  # no more than were written
         times = f"{float(number.value / expected):.{min(digits, 4)}g}" if expected else "1"
         yield f"It is about {times} times the right number." if times != "1" else ""
+
+
+def describe_cache_mistakes(expected: Fraction) -> dict[str, Fraction]:
+    """Return sentences on mistakes in the bytes of a cache, each with the number that it gives."""
+    return {
+        "A factor 2 is missing: keys and values are both cached (or each number takes 4 bytes, float32, not 2).": expected
+        / 2,
+        "Keys and values are counted twice: a factor 2 too many.": expected * 2,
+        "The cache is counted in bytes, 4 for each number (float32): a factor 4 is missing.": expected / 4,
+        "The bytes are counted twice: a factor 4 too many.": expected * 4,
+        "Keys and values are both cached, and each number takes 4 bytes (float32): yours has neither.": expected / 8,
+    }
 
 
 def _format_percent(value: Fraction, number: WrittenNumber) -> str:
