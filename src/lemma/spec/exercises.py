@@ -12,6 +12,11 @@ class KindEntry(NamedTuple):
 
 
 KINDS: dict[str, KindEntry] = {
+    "calculation": KindEntry(
+        "calculation:CalculationExercise",
+        "Check a number computed from given quantities: formulas, arithmetic, units.",
+        'value="6*N*D/R" given="N=124e6, D=300e9, R=9.75 TFLOP/s" unit=days "6*N*D/R = 265 days"',
+    ),
     "position": KindEntry(
         "positions:PositionExercise",
         "Check position encodings: sinusoids, rotations, ALiBi slopes.",

@@ -4,6 +4,7 @@ A kind of exercise is a class: its fields are the statement, as a teacher writes
 line, and its methods check answers. `lemma check`, sheets, exports for other tools and the page use the same classes.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from lemma.checking.check_values import (
     format_values,
 )
 from lemma.checking.expected_values import ExpectedValue
+from lemma.checking.read_values import read_arithmetic
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.spec.base import Spec
@@ -169,8 +171,13 @@ class ValueExercise(Exercise):
 
 
 def has_name(line: str) -> bool:
-    """Return whether a line begins with a name and a sign."""
-    return any(sign in line for sign in "=<>≈")
+    """Return whether a line begins with a name and a sign; 2/3*0.5 = 0.333 begins with arithmetic.
+
+    >>> has_name("P = 0.5"), has_name("2/3*0.5 = 0.333"), has_name("≈ 0.5")
+    (True, False, False)
+    """
+    name, sign, _ = re.split(r"([=<>≈]|$)", line, maxsplit=1)
+    return bool(sign and name.strip()) and read_arithmetic(name) is None
 
 
 def describe_solution(value: ExpectedValue) -> list[str]:
