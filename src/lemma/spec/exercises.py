@@ -17,4 +17,19 @@ KINDS: dict[str, KindEntry] = {
         "Check position encodings: sinusoids, rotations, ALiBi slopes.",
         'scheme=sinusoidal width=4 position=3 "PE = [0.141, -0.990, 0.030, 1.000]"',
     ),
+    "memory": KindEntry(
+        "memory:MemoryExercise",
+        "Check the memory of a model: weights, KV cache, optimizer, activations, largest batch.",
+        'layers=32 kv_heads=8 head_dim=128 context=8192 precision=fp16 "kv_cache = 1.07 GB"',
+    ),
+    "ratio": KindEntry(
+        "ratios:RatioExercise",
+        "Check a share, ratio, threshold, inequality or optimum.",
+        'left="4 T d^2" right="2 T^2 d" variable=T relation=< "T > 2d"',
+    ),
+    "scaling": KindEntry(
+        "scaling:ScalingExercise",
+        "Check compute, training time, scaling laws, rooflines and communication.",
+        'parameters=7B tokens=2T flops="312 TFLOPs" mfu="40 %" gpus=512 "training_time = 15.2 days"',
+    ),
 }

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lemma.checking.exercises.base import Exercise
-from lemma.spec.exercises import KINDS
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.text import format_table
 from lemma.spec.base import parse_value, read_toml, short_repr
+from lemma.spec.exercises import KINDS
 
 LIBRARY = Path(__file__).parent / "library"
 
@@ -74,7 +74,9 @@ def split_arguments(
     answers: list[str] = []
     for argument in remaining:
         name, sign, value = argument.partition("=")
-        if sign and name.strip() in names and not value.startswith("="):
+        # N=7e9 is a field, and 'N = 7e9' an answer
+        is_letter = name.strip() in load_kind(kind).letters() and name != name.strip()
+        if sign and name.strip() in names and not value.startswith("=") and not is_letter:
             stated[name.strip()] = parse_value(value.strip())
         else:
             answers.append(argument)
