@@ -1173,7 +1173,13 @@ class Check:
         return check_worked(case, lines, solution)
 
     def sheet(
-        self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
+        self,
+        questions: Path | str | Mapping[str, Any],
+        *answers: Path | str | Mapping[str, Any],
+        overrides: Path | str | None = None,
+        previous: Path | str | None = None,
+        queue: Path | str | None = None,
+        undiagnosed: bool = False,
     ) -> StudentMarks | ClassMarks:
         """Grade the answers of a student or a class to a sheet of questions.
 
@@ -1181,30 +1187,50 @@ class Check:
             questions: A TOML or Markdown file, or a mapping of the same shape.
             answers: For a student, one file or one mapping from question to answer. For a class, several files, a
                 folder, or a CSV file with one row per student.
+            overrides: A TOML file of marks changed by hand.
+            previous: The marks.json of an earlier grading, to report the marks that changed.
+            queue: A TOML file of answers to look at, which is written; decisions in it are applied.
+            undiagnosed: Whether the queue has wrong answers without an explanation too.
 
         >>> lemma.check.sheet("week3.toml", "ada.toml")["Q1"].points  # doctest: +SKIP
         2.0
         >>> lemma.check.sheet("week3.toml", "answers/").save("marks.csv")  # doctest: +SKIP
         """
-        return self._check("sheet", questions, answers)
+        from lemma.checking.grading import TeacherFiles, check_sheet
+
+        return check_sheet(questions, answers, TeacherFiles(overrides, previous, queue, undiagnosed))
 
     def write_sheet(
-        self, questions: Path | str | Mapping[str, Any], *answers: Path | str, format: str, out: Path | str
+        self,
+        questions: Path | str | Mapping[str, Any],
+        *answers: Path | str,
+        format: str,
+        out: Path | str,
+        overrides: Path | str | None = None,
+        previous: Path | str | None = None,
+        queue: Path | str | None = None,
+        undiagnosed: bool = False,
     ) -> Path:
         """Write a sheet, or the marks of answers to it, for another tool.
 
         Args:
             questions: A TOML or Markdown file, or a mapping of the same shape.
             answers: As for `sheet`; "otter" and "nbgrader" take none, since these tools collect the answers.
-            format: "gradescope" (results.json of a student), "lti" (score objects), "otter" (a folder of tests) or
-                "nbgrader" (a notebook).
+            format: "gradescope" (results.json of a student, or a folder with one for each), "lti" (score objects),
+                "otter" (a folder of tests) or "nbgrader" (a notebook).
             out: The file or folder to write.
+            overrides: As for `sheet`, like the next three.
+            previous: As for `sheet`.
+            queue: As for `sheet`.
+            undiagnosed: As for `sheet`.
 
         >>> lemma.check.write_sheet("week3.toml", format="otter", out="tests")  # doctest: +SKIP
         """
         from lemma.checking.formats import write_sheet_as
+        from lemma.checking.grading import TeacherFiles
 
-        return write_sheet_as(format, questions, answers, out)
+        files = TeacherFiles(overrides, previous, queue, undiagnosed)
+        return write_sheet_as(format, questions, answers, out, files)
 
     def identity(self, name: str, **sizes: Any) -> IdentityReport:
         """Check an identity of the problems at the given sizes.
