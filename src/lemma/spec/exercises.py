@@ -17,4 +17,9 @@ KINDS: dict[str, KindEntry] = {
         "Check position encodings: sinusoids, rotations, ALiBi slopes.",
         'scheme=sinusoidal width=4 position=3 "PE = [0.141, -0.990, 0.030, 1.000]"',
     ),
+    "metric": KindEntry(
+        "metrics:MetricExercise",
+        "Check metrics: BLEU, ROUGE, edit distance, F1, κ, nDCG, perplexity, KL, PMI, pass@k.",
+        'metric=bleu candidate="the cat sat" reference="the cat sat down" max_n=2 "BLEU = 0.717"',
+    ),
 }

@@ -148,7 +148,8 @@ class ValueExercise(Exercise):
         if level == "where":
             return ExerciseHelp(self.name, level, self._locate_mistake(answers))
         (key, *_) = self.answer_keys(())
-        expected = [*key.expected, *(value for value in self.select_asked() if value not in key.expected)]
+        names = {value.name for value in key.expected}
+        expected = [*key.expected, *(value for value in self.select_asked() if value.name not in names)]
         return ExerciseHelp(self.name, level, tuple(line for value in expected for line in describe_solution(value)))
 
     def _locate_mistake(self, answers: Sequence[str]) -> tuple[str, ...]:
