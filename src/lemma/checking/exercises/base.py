@@ -7,7 +7,10 @@ line, and its methods check answers. `lemma check`, sheets, exports for other to
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from lemma.checking.check_values import (
     DEFAULT_DECIMALS,
@@ -167,10 +170,16 @@ def has_name(line: str) -> bool:
     return any(sign in line for sign in "=<>≈")
 
 
+def needed_decimals(value: ExpectedValue) -> int:
+    """Return the decimals with which a solution shows a value: four, or more for a small number."""
+    smallest = float(np.abs(value.values).max(initial=0.0))
+    return max(DEFAULT_DECIMALS, 3 - floor(log10(smallest))) if 1e-12 < smallest < 1 else DEFAULT_DECIMALS
+
+
 def describe_solution(value: ExpectedValue) -> list[str]:
     """Return the lines of a worked solution for a value: its formula, the computation and the result."""
     if value.is_numeric:
-        result = format_values(value.values, DEFAULT_DECIMALS)
+        result = format_values(value.values, needed_decimals(value))
     else:
         words = [alternatives[0] for alternatives in value.values]
         result = ", ".join(words)
