@@ -46,6 +46,7 @@ MAX_LINES, MAX_CHARS, MAX_NAME_CHARS = 200, 200_000, 200
 MAX_DIFFERENCES, MAX_LISTED, MAX_NUMBERS = 3, 12, 24
 DEFAULT_DECIMALS = 4  # of expected numbers, where the answer has none
 MAX_ROUNDING_UNITS = 10  # units of the last decimal within which a value was probably rounded on the way
+MAX_SLACK = 0.1  # of the distance between a mistake and the right value
 FACTORS = {"twice": 2.0, "half": 0.5, "ten times": 10.0, "a tenth of": 0.1}
 GREEK_NAMES = dict(
     zip(
@@ -589,11 +590,15 @@ def explain_difference(
     exact, values = expected.values, answer.values
 
     def matches(array: Array) -> bool:
-        return answer.matches(array, slack=1.0)
+        if answer.matches(array):
+            return True
+        # a value that was rounded on the way must be much closer to the mistake than the mistake is to the right value
+        is_near = answer.matches(array, slack=1.0) and exact.shape == array.shape
+        return is_near and float(np.abs(values - array).max()) <= MAX_SLACK * float(np.abs(array - exact).max())
 
     if matches(-exact):
         yield "the sign is wrong."
-    for name, array in expected.mistakes.items():
+    for name, array in sorted(expected.mistakes.items(), key=lambda mistake: not answer.matches(mistake[1])):
         if matches(array):
             yield f"{name}."
     if exact.ndim == 2 and matches(exact.T):

@@ -42,4 +42,14 @@ KINDS: dict[str, KindEntry] = {
         "Check compute, training time, scaling laws, rooflines and communication.",
         'parameters=7B tokens=2T flops="312 TFLOPs" mfu="40 %" gpus=512 "training_time = 15.2 days"',
     ),
+    "metric": KindEntry(
+        "metrics:MetricExercise",
+        "Check metrics: BLEU, ROUGE, edit distance, F1, κ, nDCG, perplexity, KL, PMI, pass@k.",
+        'metric=bleu candidate="the cat sat" reference="the cat sat down" max_n=2 "BLEU = 0.717"',
+    ),
+    "optimizer": KindEntry(
+        "optimizers:OptimizerExercise",
+        "Check steps of an optimizer: SGD, momentum, AdaGrad, RMSprop, Adam, AdamW, clipping, learning-rate schedules.",
+        'optimizer=adam start=1 gradients="0.5 0.2" learning_rate=0.1 "m_hat1 = 0.5" "theta1 = 0.9"',
+    ),
 }

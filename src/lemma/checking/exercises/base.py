@@ -8,7 +8,10 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import floor, log10
 from typing import Any, ClassVar, Literal
+
+import numpy as np
 
 from lemma.checking.check_values import (
     DEFAULT_DECIMALS,
@@ -157,7 +160,8 @@ class ValueExercise(Exercise):
         if level == "where":
             return ExerciseHelp(self.name, level, self._locate_mistake(answers))
         (key, *_) = self.answer_keys(())
-        expected = [*key.expected, *(value for value in self.select_asked() if value not in key.expected)]
+        names = {value.name for value in key.expected}
+        expected = [*key.expected, *(value for value in self.select_asked() if value.name not in names)]
         return ExerciseHelp(self.name, level, tuple(line for value in expected for line in describe_solution(value)))
 
     def _locate_mistake(self, answers: Sequence[str]) -> tuple[str, ...]:
@@ -180,10 +184,16 @@ def has_name(line: str) -> bool:
     return bool(sign and name.strip()) and read_arithmetic(name) is None
 
 
+def needed_decimals(value: ExpectedValue) -> int:
+    """Return the decimals with which a solution shows a value: four, or more for a small number."""
+    smallest = float(np.abs(value.values).max(initial=0.0))
+    return max(DEFAULT_DECIMALS, 3 - floor(log10(smallest))) if 1e-12 < smallest < 1 else DEFAULT_DECIMALS
+
+
 def describe_solution(value: ExpectedValue) -> list[str]:
     """Return the lines of a worked solution for a value: its formula, the computation and the result."""
     if value.is_numeric:
-        result = format_values(value.values, DEFAULT_DECIMALS)
+        result = format_values(value.values, needed_decimals(value))
     else:
         words = [alternatives[0] for alternatives in value.values]
         result = ", ".join(words)
