@@ -77,6 +77,7 @@ class MemoryExercise(QuantityExercise):
     """Memory of a model, for inference or training."""
 
     kind: ClassVar[str] = "memory"
+    first_field: ClassVar[str] = "model"
 
     model: str = ""
     """Model whose sizes are used: a preset, spec, config.json or type of transformers model."""

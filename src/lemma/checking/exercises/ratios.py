@@ -131,6 +131,7 @@ class RatioExercise(QuantityExercise):
     """A share, a ratio, a threshold, an inequality or an optimum."""
 
     kind: ClassVar[str] = "ratio"
+    first_field: ClassVar[str] = "model"
 
     model: str = ""
     """Model whose parts are compared: a preset, spec, config.json or type of transformers model."""

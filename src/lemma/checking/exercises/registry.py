@@ -9,8 +9,8 @@ from typing import Any
 from lemma.checking.exercises.base import Exercise
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.result import Block, Result, Table, Text
-from lemma.report.text import format_table
-from lemma.spec.base import parse_value, read_toml, short_repr
+from lemma.report.text import format_table, wrap_lines
+from lemma.spec.base import parse_value, read_toml
 from lemma.spec.exercises import KINDS
 
 LIBRARY = Path(__file__).parent / "library"
@@ -75,7 +75,7 @@ def split_arguments(
     `fields` are further fields.
     """
     exercise_class = load_kind(kind)
-    names = exercise_class.setting_names()
+    names = {*exercise_class.setting_names(), *exercise_class.renamed}
     source, remaining, stated = "", list(arguments), dict[str, Any]()
     if remaining and (remaining[0] in list_library() or remaining[0].endswith(".toml")):
         source = remaining.pop(0)
@@ -96,12 +96,13 @@ def split_arguments(
 def describe_fields(kind: str) -> str:
     """Return a table of the fields of a kind, with their defaults and help texts."""
     exercise_class = load_kind(kind)
-    rows = [
-        (name, "" if field.is_required() else short_repr(field.get_default()), field.description or "")
-        for name, field in exercise_class.model_fields.items()
-        if name not in exercise_class.common_fields
-    ]
-    return "\n".join(format_table([("field", "default", ""), *rows], left=(0, 1, 2)))
+    rows: list[tuple[str, str]] = []
+    for name, field in exercise_class.model_fields.items():
+        if name not in exercise_class.common_fields:
+            default = "" if field.is_required() else field.get_default()
+            shown = "" if default in ("", (), {}, None, 0) and default is not False else f"={default}"
+            rows.append((f"{name}{shown}", field.description or ""))
+    return wrap_lines("\n".join(format_table([("Fields", ""), *rows], left=(0, 1))))
 
 
 @dataclass(frozen=True)
