@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 
 from lemma.errors import InputError, describe_unknown
@@ -25,7 +26,7 @@ Dimension = tuple[int, int, int]
 """Powers of bytes, seconds and dollars. FLOPs, tokens, parameters and devices have no dimension."""
 NONE: Dimension = (0, 0, 0)
 BYTES, SECONDS, DOLLARS, PER_SECOND = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, -1, 0)
-MAX_CHARS, MAX_TOKENS, MAX_DEPTH, MAX_BITS = 2_000, 500, 40, 4_000
+MAX_CHARS, MAX_TOKENS, MAX_DEPTH, MAX_BITS = 2_000, 400, 40, 4_000
 MAX_EXPONENT = 250  # of a number such as 1e12, and of a power
 FUNCTIONS: dict[str, Callable[..., Value]] = {}
 _FLOP_WORDS = ("flop", "flops", "operations", "ops")
@@ -184,6 +185,10 @@ class Node:
 
     def letters(self) -> frozenset[str]:
         """Return the letters that occur."""
+        return self._letters
+
+    @cached_property
+    def _letters(self) -> frozenset[str]:
         if self.op == "letter":
             return frozenset((self.name,))
         return frozenset().union(*(child.letters() for child in self.children))

@@ -514,11 +514,12 @@ class ScalingExercise(QuantityExercise):
             ),
             ExpectedQuantity(
                 "loss",
-                f"E + A/({n})^alpha + B/({d})^beta",
+                "E + A/N_opt^alpha + B/D_opt^beta",
                 "",
                 "loss at the optimum",
                 ("L", "optimal loss", "L*", "minimal loss"),
                 {"E is left out": f"A/({n})^alpha + B/({d})^beta"},
+                function=self.symbols.evaluator(f"E + A/({n})^alpha + B/({d})^beta"),
             ),
         ]
 
