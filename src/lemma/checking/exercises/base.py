@@ -33,6 +33,8 @@ class Exercise(Spec, ABC):
     """Name of the kind in `lemma check KIND`, and in files."""
     common_fields: ClassVar[tuple[str, ...]] = ("title", "text", "asks", "hint")
     """Fields that every kind has."""
+    blanks_mark_answers: ClassVar[bool] = False
+    """Whether NAME = VALUE with a blank before the sign is an answer on the command line even if NAME is a field."""
 
     title: str = ""
     """Title of the exercise."""

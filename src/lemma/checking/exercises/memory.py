@@ -212,7 +212,7 @@ class MemoryExercise(QuantityExercise):
         relations = []
         if {"h", "d", "d_h"} <= sizes.keys() and sizes["h"] * sizes["d_h"] == sizes["d"]:
             relations.append({"d_h": "d/h", "d": "h*d_h", "h": "d/d_h"})
-        return Letters(sizes, aliases, tuple(relations))
+        return Letters(sizes, aliases, tuple(relations), constants=frozenset({"b", "b_c"}))
 
     @property
     def cache_format(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lemma.checking.check_values import ValueLine, ValueReport, normalize_name
 from lemma.checking.exercises.base import Exercise, ExerciseHelp, HelpLevel
@@ -118,6 +118,7 @@ class Letters:
     values: Mapping[str, Value]
     aliases: Mapping[str, str] = field(default_factory=dict)
     relations: Sequence[Mapping[str, str]] = ()
+    constants: frozenset[str] = frozenset()  # letters that keep their values where formulas are compared
     unknown: frozenset[str] = frozenset()  # letters whose value is not stated; formulas alone answer for them
 
     @cached_property
@@ -142,6 +143,7 @@ class Letters:
         The letters that it uses are varied, the others keep their values. There are several lists where a letter may
         follow from others in several ways; a formula that is right in one of them is right.
         """
+        used = used - self.constants
         if not used:
             return [[]]
         related = [relation for relation in self.relations if used & relation.keys()]
@@ -233,6 +235,8 @@ class QuantityExercise(Exercise):
 
     A subclass defines `expected_quantities` and `letters`; everything else follows from them.
     """
+
+    blanks_mark_answers: ClassVar[bool] = True
 
     unit: str = ""
     """Unit of numbers that are written without one, such as GB. By default any common unit is accepted."""
@@ -332,7 +336,7 @@ class QuantityExercise(Exercise):
         line = line.replace(">=", "≥").replace("<=", "≤").replace("==", "=")
         for sign in ("=", "≈", "\\approx", ":", "~", "≤", "\\le", " is ", " are "):
             left, found, right = line.partition(sign)
-            if not found or not right.strip():
+            if not found or not right.strip() or not left.strip():
                 continue
             left = left.strip().strip("$").strip()
             quantity = self.find(replace_latex(left)) or self.find(left)
@@ -340,7 +344,7 @@ class QuantityExercise(Exercise):
                 return quantity, right.lstrip("= ").removesuffix("$" if line.strip().startswith("$") else "\0")
             if default and normalize_name(left) in GENERIC_NAMES:
                 return default, right
-            if sign in ("=", "≈") and not re.search("[<>≤≥]", replace_latex(left)) and not self._is_expression(left):
+            if sign in ("=", "≈") and not re.search("[<>≤≥=]", replace_latex(left)) and not self._is_expression(left):
                 names = [each.name for each in self.quantities]
                 raise InputError(
                     f"{self.name}: {describe_unknown('name', shorten(left, 40), names)} All names: lemma check "

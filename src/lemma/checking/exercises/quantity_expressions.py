@@ -508,11 +508,20 @@ class _Parser:
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise InputError(f"the powers nest more than {MAX_DEPTH} deep.")
-            node = Node("^", (node, self.signed()))
+            node = Node("^", (node, self._exponent()))
             self.depth -= 1
         for factor in reversed(factors):
             node = Node("*", (factor, node))
         return node
+
+    def _exponent(self) -> Node:
+        """Read an exponent; units after it belong to the power, as in 10^9 bytes."""
+        sign = self.take() if self.current in ("+", "-") else ""
+        if self.current[:1].isdigit() and self.tokens[min(self.index + 1, len(self.tokens) - 1)] != "^":
+            number = read_literal(self.take())
+            return Node("neg", (number,)) if sign == "-" else number
+        inner = self.signed()
+        return Node("neg", (inner,)) if sign == "-" else inner
 
     def atom(self) -> list[Node]:
         """Read a number with its units, a name, a function or a bracket; letters written together are several."""

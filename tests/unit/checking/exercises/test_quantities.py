@@ -424,3 +424,10 @@ def test_exercises_of_the_library_are_answered_by_their_solutions(name: str) -> 
         assert str(exercise.help_with(level))
     assert exercise.describe()
     assert len(list_library()[name].read_text().splitlines()) <= 15
+
+
+def test_fields_with_blanks_are_answers_where_names_are_the_same() -> None:
+    assert lemma.check.exercise("scaling", "compute=1e22", "N_opt = 9.13e9", "tokens = 1.83e11")
+    assert lemma.check.exercise(
+        "memory", "parameters=1e9", "layers=10", "width=64", "heads=2", "context=100", "memory=3e9", "B = 3906"
+    )
