@@ -45,6 +45,8 @@ class Exercise(Spec, ABC):
     """Fields that name code to run: only a person may set them, never a file."""
     runs_code: ClassVar[bool] = False
     """Whether an answer is code that is run, so that it must not come from a file of answers."""
+    blanks_mark_answers: ClassVar[bool] = False
+    """Whether NAME = VALUE with a blank before the sign is an answer on the command line even if NAME is a field."""
 
     title: str = ""
     """Title of the exercise."""

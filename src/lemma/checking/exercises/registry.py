@@ -84,9 +84,9 @@ def split_arguments(
     answers: list[str] = []
     for argument in remaining:
         name, sign, value = argument.partition("=")
-        # N=7e9 is a field, and 'N = 7e9' an answer
-        is_letter = name.strip() in load_kind(kind).letters() and name != name.strip()
-        if sign and name.strip() in names and not value.startswith("=") and not is_letter:
+        # where letters are sizes and answers too, N=7e9 is a field, and 'N = 7e9' an answer
+        is_answer = load_kind(kind).blanks_mark_answers and name != name.strip()
+        if sign and name.strip() in names and not value.startswith("=") and not is_answer:
             stated[name.strip()] = parse_value(value.strip())
         else:
             answers.append(argument)
