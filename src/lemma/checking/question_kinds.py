@@ -21,18 +21,20 @@ from lemma.checking.check_number import NumberExercise
 from lemma.checking.check_values import Target, normalize_name, read_claim, read_target
 from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, has_symbols
 from lemma.checking.derivation import find_symbols
-from lemma.checking.exercises.base import ValueExercise
+from lemma.checking.exercises.base import ValueExercise, describe_solution
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import check_gradients, read_derivation
 from lemma.checking.read_formula import read_formula, substitute
-from lemma.checking.sheet_kinds import DerivationCheck, GradientCheck
+from lemma.checking.sheet_kinds import DerivationCheck, GradientCheck, ShapeCheck
 from lemma.checking.sheets import SheetQuestion, prefix_lines
 from lemma.checking.written_answers import (
     COUNT_WORDS,
     PARAMETER_WORDS,
     UNITS,
     Reading,
+    compute_number,
     convert_unit,
+    find_unit,
     formula_readings,
     number_readings,
     read_claims,
@@ -345,7 +347,13 @@ class NumericQuestion(ExpressionQuestion):
     def parse_with_unit(self, text: str) -> WrittenNumber:
         """Parse a number and convert its unit; raise an InputError where its unit may not be the right one."""
         core, unit = split_unit(text, self.unit)
-        number = read_number(core)
+        try:
+            number = read_number(core)
+        except InputError:
+            value = compute_number(core)
+            if value is None:
+                raise
+            number = WrittenNumber(core, value, Fraction(0))
         if number.start:
             raise InputError("a plain number is asked for, not a change in per cent.")
         if self.unit == "%":
@@ -388,7 +396,7 @@ class ModelNumber(NumericQuestion):
         fields = question.fields
         exercise = NumberExercise(fields.model, fields.quantity, fields.settings, fields.conventions)
         super().__init__(question, exercise)
-        self.unit = fields.unit or ("bytes" if exercise.quantity.unit == "bytes" else "")
+        self.unit = fields.unit or exercise.quantity.unit
         expected = exercise.quantity.at(self.account.symbols)
         if expected is None:
             raise InputError(f"the {fields.quantity} of {fields.model} follow no formula. Ask for something else.")
@@ -431,7 +439,7 @@ class DerivedNumber(NumericQuestion):
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
         self.stated: WrittenNumber | None = None  # the number of the sheet, which may itself be rounded
-        self.unit = self.fields.unit
+        self.unit = self.fields.unit or find_unit(question.statement)
         if question.builds_on or not _is_decimal(question.value):
             self.template = read_formula(question.value, list(question.builds_on))
         else:
@@ -529,8 +537,8 @@ def _squeeze(text: str) -> str:
 
 
 def _strip_name(mistake: str) -> str:
-    """Return a mistake without the name of the value before it."""
-    return re.sub(r"^[^\s:]{1,40}: ", "", mistake)
+    """Return a mistake without the name of the value before it, and without the sizes that a formula was read at."""
+    return re.sub(r"^(?:[^\s:]{1,40}: |Using .*? in your formula\. )", "", mistake)
 
 
 class LinesQuestion(PreparedQuestion):
@@ -544,6 +552,8 @@ class LinesQuestion(PreparedQuestion):
             self.asks = tuple(self.asks or self.fields.main_names())
             (self.key, *_) = self.fields.answer_keys(())
             self.targets = [self._resolve(read_target(name)) for name in self.asks]
+        if isinstance(self.fields, ShapeCheck):
+            self.fields.check([f"{name} = 1" for name in self.asks])  # a model or tensor that does not exist
         if question.partial and not self.asks:
             raise InputError(
                 f"partial: say which values or lines are asked for, as in asks = [...], for {question.kind}."
@@ -554,9 +564,9 @@ class LinesQuestion(PreparedQuestion):
     @cached_property
     def right_answer(self) -> str | None:
         """The right answer as text, for sheets that show it; None where it is not written out."""
-        if not isinstance(self.fields, ValueExercise):
+        if not isinstance(self.fields, ValueExercise) or not self.question.show_answer:
             return None
-        return "\n".join(line for line in self.fields.help_with("solution").lines if not line.startswith(" "))
+        return "; ".join(describe_solution(value)[0] for value in self.fields.select_asked())
 
     def _resolve(self, target: Target) -> tuple[str, tuple[str, ...]]:
         """Return the canonical name of a target's value, and its labels for comparison; raise an InputError."""
