@@ -1,6 +1,7 @@
 """Marks of wrong answers: partial credit, follow-through, copies of earlier mistakes, kinds of exercises, units."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -9,8 +10,8 @@ import lemma.checking.exercises
 from lemma.checking.exercises.base import ValueExercise
 from lemma.checking.expected_values import ExpectedValue, expect_numbers, expect_words
 from lemma.checking.marking import StudentMarks, mark_answers
-from lemma.checking.sheet_kinds import question_kinds
-from lemma.checking.sheets import read_sheet
+from lemma.checking.sheet_kinds import FIELD_CLASSES, question_kinds
+from lemma.checking.sheets import SheetQuestion, read_sheet
 from lemma.errors import InputError
 from lemma.spec.exercises import KINDS, KindEntry
 
@@ -273,3 +274,16 @@ def test_functions_of_the_teacher_are_read_next_to_the_sheet(tmp_path: Any) -> N
 def test_hostile_answers_are_marked_quickly(text: str) -> None:
     marks = mark([PART, {"id": "N", "kind": "number", "value": 3}, {**FREE, "id": "E"}], T=text, N=text, E=text)
     assert marks.points == 0
+
+
+def test_the_page_lists_every_field_with_its_meaning() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "grading.md").read_text(encoding="utf-8")
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:-1]) for line in page.splitlines() if line.startswith("|")}
+    for name, field in SheetQuestion.model_fields.items():
+        assert (f"`{name}`", field.description) in rows, name
+    for kind, fields in FIELD_CLASSES.items():
+        names = {*fields.model_fields} - {"title", "text", "hint"}
+        inherited = {*FIELD_CLASSES["parameters"].model_fields} if kind == "number" else set()
+        for name in names - inherited:
+            description = fields.model_fields[name].description
+            assert any(f"`{kind}`" in row[0] and row[1:] == (f"`{name}`", description) for row in rows if len(row) == 3)
