@@ -547,9 +547,9 @@ class LinesQuestion(PreparedQuestion):
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
         self.compares_mistakes = bool(question.builds_on)
-        self.asks = self.fields.asks
+        main_names = getattr(self.fields, "main_names", tuple)
+        self.asks = tuple(self.fields.asks or main_names())
         if isinstance(self.fields, ValueExercise):
-            self.asks = tuple(self.asks or self.fields.main_names())
             (self.key, *_) = self.fields.answer_keys(())
             self.targets = [self._resolve(read_target(name)) for name in self.asks]
         if isinstance(self.fields, ShapeCheck):
@@ -624,9 +624,15 @@ class LinesQuestion(PreparedQuestion):
             return {"": "right" if report else "wrong"}
         if not isinstance(self.fields, ValueExercise):
             outcomes = {}
-            for name in self.asks:
-                lines = [line.outcome == "right" for line in report.lines if self.names_line(line, name)]
-                outcomes[name] = "missing" if not lines else "right" if all(lines) else "wrong"
+            has_names = any(self.names_line(line, name) for line in report.lines for name in self.asks)
+            in_order = (
+                not has_names and len(report.lines) == len(self.asks) and not any(map(self._has_name, report.lines))
+            )
+            for index, name in enumerate(self.asks):
+                lines = [line for line in report.lines if self.names_line(line, name)]
+                lines = [report.lines[index]] if in_order else lines
+                rights = [line.outcome == "right" for line in lines]
+                outcomes[name] = "missing" if not rights else "right" if all(rights) else "wrong"
             return outcomes
         claims = [(line, read_claim(line.text)) for line in report.lines]
         entries = [(*self._resolve(claim.target), line.right) for line, claim in claims if claim.sign == "="]
@@ -647,9 +653,24 @@ class LinesQuestion(PreparedQuestion):
 
     def names_line(self, line: Any, name: str) -> bool:
         """Return whether a checked line is about the value of this name."""
-        written = getattr(line, "name", None) or str(line.text).partition("=")[0]
-        stated, wanted = normalize_name(str(written)), normalize_name(name)
+        written, find = self._written_name(line), getattr(self.fields, "find", None)
+        if find is not None and (value := find(written)) is not None:
+            other = find(name)
+            return other is not None and value.name == other.name
+        stated, wanted = normalize_name(written), normalize_name(name)
         return stated == wanted or stated.endswith(f".{wanted}")
+
+    def _written_name(self, line: Any) -> str:
+        """Return the name at the start of a checked line, or all of it if it has none."""
+        text = getattr(line, "name", None) or re.split(r"[=≈:]", str(line.text), maxsplit=1)[0]
+        return str(text).strip().strip("$").strip()
+
+    def _has_name(self, line: Any) -> bool:
+        """Return whether a checked line says which value it is about."""
+        find = getattr(self.fields, "find", None)
+        return (
+            find(self._written_name(line)) is not None if find else self._written_name(line) != str(line.text).strip()
+        )
 
     def explain(self, report: Any, outcomes: Mapping[str, str]) -> list[str]:
         """Return the mistakes in the wrong lines, for the teacher, each after its name if several are asked for."""

@@ -82,7 +82,7 @@ def test_decisions_apply_to_all_equal_answers_and_are_kept(folder: Path) -> None
     assert [marks[name]["Q1"].points for name in CLASS] == [2, 2, 2, 0.5]
     assert marks["Bo"]["Q1"].answer == ODD and "Read by hand as" in " ".join(marks["Bo"]["Q1"].remarks)
     assert (marks["Di"]["Q1"].verdict, marks["Di"]["Q1"].comment) == ("partly right", "page 3 has half of it")
-    assert "Decided by hand." in " ".join(marks["Di"]["Q1"].remarks)
+    assert "Decided by hand: page 3 has half of it." in " ".join(marks["Di"]["Q1"].remarks)
     # a new student's answer is added behind; decisions stay, in order, also of answers that are gone
     (folder / "class.csv").write_text("student,Q1,Q2\nAda,??,180000\nEd,see page 3,\n", encoding="utf-8")
     again = grade(folder, queue=queue)
@@ -135,7 +135,7 @@ def test_marks_changed_by_hand_survive_grading_again(folder: Path) -> None:
     for _ in range(2):
         marks = grade(folder, overrides=overrides)
         assert (marks["Bo"]["Q1"].points, marks["Ada"]["Q2"].points, marks["Bo"].points) == (1.5, 0, 2.5)
-    assert "Changed by hand. right on paper" in marks["Bo"]["Q1"].remarks
+    assert "Changed by hand: right on paper." in marks["Bo"]["Q1"].remarks
     assert marks["Ada"]["Q2"].verdict == "wrong" and not any("Bo: Q1 cannot" in note for note in marks.notes)
     rows = {row["student"]: row for row in marks.records()}
     assert "Changed by hand" in rows["Bo"]["Q1 remarks"] and rows["Bo"]["Q1"] == 1.5
@@ -179,7 +179,7 @@ def test_marks_that_changed_are_reported_with_the_reason(folder: Path) -> None:
     )
     marks = grade(folder, previous=folder / "marks.json", overrides=overrides)
     changes = {(each.student, each.question): each for each in marks.changes or ()}
-    assert changes["Di", "Q1"].why.startswith("Changed by hand. oral")
+    assert changes["Di", "Q1"].why.startswith("Changed by hand: oral.")
     assert (changes["Di", "Q1"].before, changes["Di", "Q1"].after) == (0, 1)
     assert "has 3 points, had 1" in changes["Ada", "Q2"].why
     assert changes["Cyn", "Q1"].before is None and changes["Cy", "Q1"].after is None
