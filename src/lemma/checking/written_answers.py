@@ -17,8 +17,8 @@ from lemma.checking.read_formula import read_formula
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber
 
-MAX_CLEANED_CHARS = 20_000  # a longer text is returned unchanged: it is no answer to be cleaned
-MAX_WORKING_LINES = 60
+MAX_CLEANED_CHARS = 10_000  # a longer text is returned unchanged: it is no answer to be cleaned
+MAX_WORKING_LINES, MAX_BOXES = 60, 20
 _ENVIRONMENT = re.compile(
     r"\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|multline|eqnarray)\*?\}"
 )
@@ -158,7 +158,10 @@ def _split_lines(text: str) -> list[str]:
 
 def _unbox(text: str) -> str:
     r"""Return a text with the content of \boxed{…} in place of the box."""
-    while match := _BOXED.search(text):
+    for _ in range(MAX_BOXES):
+        match = _BOXED.search(text)
+        if match is None:
+            break
         depth = 1
         end = match.end()
         while end < len(text) and depth:
