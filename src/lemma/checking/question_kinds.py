@@ -6,7 +6,7 @@ assessed; the mistake behind a wrong answer is looked for only where that is ask
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -547,7 +547,7 @@ class LinesQuestion(PreparedQuestion):
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
         self.compares_mistakes = bool(question.builds_on)
-        main_names = getattr(self.fields, "main_names", tuple)
+        main_names: Callable[[], Sequence[str]] = getattr(self.fields, "main_names", list)
         self.asks = tuple(self.fields.asks or main_names())
         if isinstance(self.fields, ValueExercise):
             (self.key, *_) = self.fields.answer_keys(())

@@ -101,7 +101,7 @@ def quote_toml(text: str) -> str:
 
 
 def join_comment(changed: str, comment: str) -> str:
-    """Return what a teacher decided, with the comment: "Changed by hand: right on paper."
+    """Return what a teacher decided, followed by the comment.
 
     >>> join_comment("Changed by hand.", "right on paper")
     'Changed by hand: right on paper.'
