@@ -4,9 +4,10 @@ A kind of exercise is a class: its fields are the statement, as a teacher writes
 line, and its methods check answers. `lemma check`, sheets, exports for other tools and the page use the same classes.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from lemma.checking.check_values import (
@@ -23,6 +24,7 @@ from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.spec.base import Spec
 
+MAX_REWRITTEN_CHARS = 5_000  # longer lines are read as they are
 HelpLevel = Literal["hint", "where", "solution"]
 
 
@@ -114,6 +116,10 @@ class ValueExercise(Exercise):
         """Yield the right answers: several where there are ties, those that fit the claims first."""
         yield self.make_key(self.expected_values())
 
+    def rewrite_line(self, line: str) -> str:
+        """Return a line of an answer in the notation `NAME = VALUE`; subclasses read further notations."""
+        return line
+
     def make_key(self, expected: Sequence[ExpectedValue]) -> AnswerKey:
         """Return an answer key with these values."""
         return AnswerKey(self.name, expected, self.find_value, names_command=f"lemma check {self.kind} … --names")
@@ -124,7 +130,10 @@ class ValueExercise(Exercise):
         lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
         if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
             lines = [f"{asked[0]} = {lines[0].strip()}"]
-        return check_lines(self.name, lines, self.answer_keys, show_solution=show_solution)
+        plain = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
+        report = check_lines(self.name, plain, self.answer_keys, show_solution=show_solution)
+        checked = (replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, lines, strict=True))
+        return replace(report, lines=tuple(checked))
 
     def describe(self) -> str:
         """Return a table of the names that an answer may use, with shapes and meanings but no values."""
@@ -148,7 +157,8 @@ class ValueExercise(Exercise):
         if level == "where":
             return ExerciseHelp(self.name, level, self._locate_mistake(answers))
         (key, *_) = self.answer_keys(())
-        expected = [*key.expected, *(value for value in self.select_asked() if value not in key.expected)]
+        names = {value.name for value in key.expected}
+        expected = [*key.expected, *(value for value in self.select_asked() if value.name not in names)]
         return ExerciseHelp(self.name, level, tuple(line for value in expected for line in describe_solution(value)))
 
     def _locate_mistake(self, answers: Sequence[str]) -> tuple[str, ...]:
@@ -162,8 +172,8 @@ class ValueExercise(Exercise):
 
 
 def has_name(line: str) -> bool:
-    """Return whether a line begins with a name and a sign."""
-    return any(sign in line for sign in "=<>≈")
+    """Return whether a line begins with a name and a sign; symbols such as <s> and arrows are no signs."""
+    return any(sign in re.sub(r"</?\w+>|[-=]>", "", line) for sign in "=<>≈")
 
 
 def describe_solution(value: ExpectedValue) -> list[str]:
