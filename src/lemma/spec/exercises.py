@@ -36,7 +36,7 @@ KINDS: dict[str, KindEntry] = {
         "sequence:SequenceExercise",
         "Check hidden Markov models and CRFs: Viterbi, forward, backward, estimation.",
         'start="H 0.8, C 0.2" transition="H: H 0.7, C 0.3; C: H 0.4, C 0.6" '
-        'emission="H: a 0.9, b 0.1; C: a 0.2, b 0.8" observations="a b" "path = H H" "P(O) = 0.3"',
+        'emission="H: a 0.9, b 0.1; C: a 0.2, b 0.8" observations="a b" "path = H C" "P(O) = 0.244"',
     ),
     "n-gram": KindEntry(
         "ngram:NGramExercise",

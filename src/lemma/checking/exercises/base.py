@@ -100,6 +100,9 @@ class ValueExercise(Exercise):
     A subclass defines `expected_values`; everything else follows from it.
     """
 
+    names_with_parameters: ClassVar[str] = ""
+    """Names that `find_value` knows, for the table of names, as in "P(w | v), C(v w)"."""
+
     @abstractmethod
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return all values that an answer may claim, intermediate ones first, with the mistakes that are known."""
@@ -137,7 +140,8 @@ class ValueExercise(Exercise):
 
     def describe(self) -> str:
         """Return a table of the names that an answer may use, with shapes and meanings but no values."""
-        return describe_values(self.expected_values())
+        table = describe_values(self.expected_values())
+        return f"{table}\n\nAnd: {self.names_with_parameters}" if self.names_with_parameters else table
 
     def select_asked(self) -> list[ExpectedValue]:
         """Return the values that are asked for."""

@@ -79,6 +79,9 @@ class DecodingExercise(ValueExercise):
     """Decoding computed by hand: the distribution of a next token, or a search over sequences."""
 
     kind: ClassVar[str] = "decoding"
+    names_with_parameters: ClassVar[str] = (
+        "p(token), q(token), number of kept; of a tree: P(a b), log P(a b), score(a b), P(b | a), number of sequences"
+    )
 
     probabilities: Annotated[
         Any, BeforeValidator(lambda value: read_table(value, "probabilities") if value else {})

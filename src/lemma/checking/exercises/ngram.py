@@ -317,6 +317,10 @@ class NGramExercise(ValueExercise):
     """An n-gram model computed by hand."""
 
     kind: ClassVar[str] = "n-gram"
+    names_with_parameters: ClassVar[str] = (
+        "C(v w), P(w | v), P_MLE(w | v), P(w), P(<s> v w </s>), log P(…), PP(v w), next(v), c*(v w)\n"
+        "     P_KN(w | v), P_cont(w), lambda(v), alpha(v), N1+(• w)"
+    )
 
     corpus: Annotated[tuple[str, ...], BeforeValidator(lambda value: split_sentences(value, "corpus"))] = ()
     """Sentences, separated by " / " or lines; begin and end symbols are added."""
@@ -459,7 +463,8 @@ class NGramExercise(ValueExercise):
 
     def rewrite_line(self, line: str) -> str:
         """Return a line with calculations worked out."""
-        return rewrite_number(line)
+        variable = r"([(|,]\s*)[wWxX]_?\{?[\w+−-]*\}?\s*=\s*(?=[^=]*\)\s*=)"  # as in P(w_2 = am | w_1 = I)
+        return rewrite_number(re.sub(variable, r"\1", re.sub(variable, r"\1", line)))
 
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return the sizes of the corpus, and the values of the test or context."""

@@ -210,6 +210,7 @@ class DependencyExercise(ValueExercise):
     """A dependency tree: its transitions, its projectivity, and its comparison with a predicted tree."""
 
     kind: ClassVar[str] = "parsing"
+    names_with_parameters: ClassVar[str] = "stack3, buffer3, arcs3 and transition3 of each step, head(word)"
 
     sentence: WordList
     """Words of the sentence."""
@@ -818,6 +819,7 @@ class SpanningTreeExercise(ValueExercise):
     """A maximum spanning tree computed by hand with the algorithm of Chu, Liu and Edmonds."""
 
     kind: ClassVar[str] = "spanning-tree"
+    names_with_parameters: ClassVar[str] = "head(word), s(ROOT, C) and s(C, word) with the contracted cycle C"
 
     sentence: WordList = ()
     """Words; by default the dependents of the table."""
@@ -1176,6 +1178,7 @@ class CKYExercise(ValueExercise):
     """A CKY chart computed by hand."""
 
     kind: ClassVar[str] = "cky"
+    names_with_parameters: ClassVar[str] = "cell(0,2) or cell(words), P(NP, 0, 2), inside(NP, 0, 2), parses(NP, 0, 2)"
 
     grammar: Annotated[tuple[str, ...], BeforeValidator(read_rules)]
     """Rules in Chomsky normal form, as in "S -> NP VP / NP -> she / VP -> runs [0.5] | sleeps [0.5]"."""

@@ -169,6 +169,10 @@ class SequenceExercise(ValueExercise):
     """A hidden Markov model or linear-chain CRF computed by hand."""
 
     kind: ClassVar[str] = "sequence"
+    names_with_parameters: ClassVar[str] = (
+        "v_2(H) or v[2, H], alpha_2(H), beta_2(H), gamma_2(H), xi_1(H, C), bp_2(H), P(H C H), score(H C H)\n"
+        "     of tagged sentences: C(N), C(D, N), P(N | D), P(dog | N), P(D | <s>)"
+    )
 
     model: Literal["hmm", "crf", "factors"] = "hmm"
     """hmm (tables of probabilities), crf (tables of scores that are added) or factors (potentials, multiplied)."""
