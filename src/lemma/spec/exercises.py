@@ -27,4 +27,9 @@ KINDS: dict[str, KindEntry] = {
         "Check steps of an optimizer: SGD, momentum, AdaGrad, RMSprop, Adam, AdamW, clipping, learning-rate schedules.",
         'optimizer=adam start=1 gradients="0.5 0.2" learning_rate=0.1 "m_hat1 = 0.5" "theta1 = 0.9"',
     ),
+    "tokenization": KindEntry(
+        "tokenization:TokenizationExercise",
+        "Check tokenizers: merges of byte pairs, WordPiece scores and matches, Unigram segmentations.",
+        'words="{low: 5, lower: 2, newest: 6, widest: 3}" max_merges=3 "merges = [e s, es t, est </w>]"',
+    ),
 }
