@@ -219,7 +219,7 @@ class TokenizationExercise(ConventionExercise):
                     shifted = MergeRules(self.end_of_word, self.minimum, self.max_merges + shift)
                     wrong[text] = next(expected_byte_pairs(words, {}, [1], 1, shifted))[0]
         size = sum(len(claim.text) for claim in claims)
-        orders = max(1, MAX_ORDERS * MAX_CORPUS_CHARS // max(MAX_CORPUS_CHARS, size))
+        orders = max(1, MAX_ORDERS * 100 // max(100, size, sum(map(len, words)) + 10 * len(self.encode)))
         for expected, count in expected_byte_pairs(words, self._claimed(claims), count_steps, orders, rules):
             by_name = {value.name: value for value in expected}
             merges = [tuple(alternatives[1].split()) for alternatives in by_name["merges"].values]
@@ -367,14 +367,8 @@ class TokenizationExercise(ConventionExercise):
                 text = text[len(piece) :]
             return symbols
         for left, right in reversed(merges) if wrong == "reversed" else merges:
-            row: list[str] = []
-            done = False
-            for symbol in symbols:
-                if row and row[-1] == left and symbol == right and not (done and wrong == "once"):
-                    row[-1], done = left + right, True
-                else:
-                    row.append(symbol)
-            symbols = row
+            if left in symbols and right in symbols:
+                symbols = _join_pairs(symbols, left, right, 1 if wrong == "once" else len(symbols))
         return symbols
 
     def _expect_merged(self, word: str, merges: Sequence[tuple[str, ...]]) -> list[ExpectedValue]:
@@ -389,12 +383,13 @@ class TokenizationExercise(ConventionExercise):
         wrong = {text: self._merge_word(word, merges, how) for text, how in mistakes.items()}
         wrong["no merge is applied"] = [*word, *([self.end_of_word] if self.end_of_word else [])]
         names = self._token_names(word)
-        used, symbols = list[str](), [*word, *([self.end_of_word] if self.end_of_word else [])]
-        for number in range(1, len(merges) + 1):
-            after = self._merge_word(word, merges[:number])
-            if after != symbols:
-                used.append(" ".join(after))
-                symbols = after
+        used, symbols = list[str](), list(wrong["no merge is applied"])
+        for left, right in merges:
+            if left in symbols and right in symbols:
+                after = _join_pairs(symbols, left, right)
+                if after != symbols:
+                    used.append(" ".join(after))
+                    symbols = after
         return [
             expect(
                 [f"num_tokens({word})"],
@@ -848,3 +843,15 @@ class TokenizationExercise(ConventionExercise):
         if self.algorithm == "unigram" and not self.log_base:
             for base in ("2", "10"):
                 yield f"Read with logarithms to the base {base}.", self.model_copy(update={"log_base": base})
+
+
+def _join_pairs(symbols: Sequence[str], left: str, right: str, limit: int = MAX_CORPUS_CHARS) -> list[str]:
+    """Return symbols in which a pair is joined, from left to right, at most `limit` times."""
+    row: list[str] = []
+    for symbol in symbols:
+        if limit and row and row[-1] == left and symbol == right:
+            row[-1] = left + right
+            limit -= 1
+        else:
+            row.append(symbol)
+    return row

@@ -117,7 +117,7 @@ def test_the_best_segmentation_is_that_of_all(seed: int) -> None:
             segmentations.append((prod(probabilities[part] for part in parts), tuple(parts)))
     fields = {"algorithm": "unigram", "probabilities": probabilities, "encode": word}
     best, parts = max(segmentations)
-    assert value_of(f"tokens({word})", **fields)[0].split() == list(parts)
+    assert " ".join(parts) in value_of(f"tokens({word})", **fields)
     assert value_of(f"probability({word})", **fields) == pytest.approx(best)
     assert value_of(f"log_probability({word})", **fields) == pytest.approx(log(best))
     assert value_of(f"total_probability({word})", **fields) == pytest.approx(sum(value for value, _ in segmentations))
@@ -159,5 +159,7 @@ def test_the_largest_exercise_is_checked_in_time() -> None:
     start = perf_counter()
     fields = {"corpus": " ".join(words), "encode": words[:20]}
     lemma.check.exercise("tokenization", fields, "merges = [a b, c d, e f]")
+    assert perf_counter() - start < 2
+    start = perf_counter()
     lemma.check.exercise("tokenization", {**fields, "algorithm": "wordpiece", "max_merges": 30}, "merges = [a b, c d]")
-    assert perf_counter() - start < 4
+    assert perf_counter() - start < 2
