@@ -32,4 +32,9 @@ KINDS: dict[str, KindEntry] = {
         "Check tokenizers: merges of byte pairs, WordPiece scores and matches, Unigram segmentations.",
         'words="{low: 5, lower: 2, newest: 6, widest: 3}" max_merges=3 "merges = [e s, es t, est </w>]"',
     ),
+    "numerics": KindEntry(
+        "numerics:NumericsExercise",
+        "Check numerics: rounding to float16, quantization, stable softmax, label smoothing, dropout, initialization.",
+        'topic=quantization numbers="0.5 -1.27 0.3" "scale = 0.01" "quantized = [50, -127, 30]"',
+    ),
 }
