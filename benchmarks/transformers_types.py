@@ -265,6 +265,13 @@ def compare(kind: str) -> dict[str, Any]:
                 result["outside"] += 1
             else:
                 inside = True
+                if (
+                    name == "flops"
+                    and expected > number
+                    and any("as matrix products" in note for note in quantity.notes)
+                ):
+                    assert quantity.recount  # PyTorch's counter does not know such products
+                    number = quantity.recount(own, expected) or number
                 if expected != number:
                     result["wrong"].append(f"{name} at {changes}: formula {expected:,}, module {number:,}")
         result["compared"] += inside and with_run

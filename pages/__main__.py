@@ -3,6 +3,7 @@
 check PAGE…            run pages as they stand, and compare what they show with what is printed
 write PAGE…            run pages, and put into each `text` block what is printed
 notebook PAGE…         write the notebook of each page next to it
+practice PAGE          write the page of the exercises that come with Lemma
 execute NOTEBOOK…      run notebooks from their first cell to their last
 links FOLDER…          look for dead links, and for anything fetched from elsewhere, in a site that was built
 screenshot REPORT OUT  take a screenshot of a report, such as that of `make demo`
@@ -18,12 +19,14 @@ from pages.executing import execute_notebook
 from pages.links import check_site
 from pages.notebooks import write_notebook
 from pages.outputs import check_page, write_page
+from pages.practice import write_practice
 from pages.screenshot import take_screenshot
 
 ACTS: dict[str, Callable[[Path], Any]] = {
     "check": check_page,
     "write": write_page,
     "notebook": write_notebook,
+    "practice": write_practice,
     "execute": execute_notebook,
     "links": check_site,
 }

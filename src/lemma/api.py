@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lemma.checking.compare_formula import Verdict
     from lemma.checking.derivation import DerivationReport
     from lemma.checking.exercises.base import ExerciseHelp
+    from lemma.checking.exercises.registry import ExerciseList
     from lemma.checking.gradients import GradientReport
     from lemma.checking.grading import ClassMarks
     from lemma.checking.identities import IdentityList
@@ -996,9 +997,9 @@ class Count:
         tensor: int | None = None,
         pipeline: int | None = None,
         accumulate: int | None = None,
-        memory: float | None = None,
-        flops: float | None = None,
-        bandwidth: float | None = None,
+        memory: float | str | None = None,
+        flops: float | str | None = None,
+        bandwidth: float | str | None = None,
         link: float | str | None = None,
         network: float | str | None = None,
         node: int | None = None,
@@ -1020,7 +1021,8 @@ class Count:
                 product is the number of devices. Default: 1.
             accumulate: Number of micro-batches. Default: 1.
             devices: Number of devices; the plan chooses the fastest split that fits, with what is set above as it is.
-            memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second.
+            memory, flops, bandwidth: Custom figures of the device, in bytes, FLOPs per second and bytes per second, or
+                with units: 80GB, 312T, 2TB/s.
             link, network, node: Bytes per second that a device sends to others of its node, and to other nodes, or
                 text such as NVLink4 or 400Gb/s; number of devices in a node.
             efficiency: Fraction of the roofline that is reached.
@@ -1045,7 +1047,7 @@ class Count:
         splits = {"data": data, "shards": shards, "tensor": tensor, "pipeline": pipeline, "accumulate": accumulate}
         fixed: dict[str, Any] = {name: number for name, number in splits.items() if number is not None}
         options: dict[str, Any] = {
-            "batch": batch or batch_size or 32,
+            "batch": next((size for size in (batch, batch_size) if size is not None), 32),
             "precision": precision or ("bfloat16" if has_bfloat16 else "float32"),
             "optimizer": optimizer,
             "recompute": recompute,
@@ -1171,7 +1173,13 @@ class Check:
         return check_worked(case, lines, solution)
 
     def sheet(
-        self, questions: Path | str | Mapping[str, Any], *answers: Path | str | Mapping[str, Any]
+        self,
+        questions: Path | str | Mapping[str, Any],
+        *answers: Path | str | Mapping[str, Any],
+        overrides: Path | str | None = None,
+        previous: Path | str | None = None,
+        queue: Path | str | None = None,
+        undiagnosed: bool = False,
     ) -> StudentMarks | ClassMarks:
         """Grade the answers of a student or a class to a sheet of questions.
 
@@ -1179,30 +1187,50 @@ class Check:
             questions: A TOML or Markdown file, or a mapping of the same shape.
             answers: For a student, one file or one mapping from question to answer. For a class, several files, a
                 folder, or a CSV file with one row per student.
+            overrides: A TOML file of marks changed by hand.
+            previous: The marks.json of an earlier grading, to report the marks that changed.
+            queue: A TOML file of answers to look at, which is written; decisions in it are applied.
+            undiagnosed: Whether the queue has wrong answers without an explanation too.
 
         >>> lemma.check.sheet("week3.toml", "ada.toml")["Q1"].points  # doctest: +SKIP
         2.0
         >>> lemma.check.sheet("week3.toml", "answers/").save("marks.csv")  # doctest: +SKIP
         """
-        return self._check("sheet", questions, answers)
+        from lemma.checking.grading import TeacherFiles, check_sheet
+
+        return check_sheet(questions, answers, TeacherFiles(overrides, previous, queue, undiagnosed))
 
     def write_sheet(
-        self, questions: Path | str | Mapping[str, Any], *answers: Path | str, format: str, out: Path | str
+        self,
+        questions: Path | str | Mapping[str, Any],
+        *answers: Path | str,
+        format: str,
+        out: Path | str,
+        overrides: Path | str | None = None,
+        previous: Path | str | None = None,
+        queue: Path | str | None = None,
+        undiagnosed: bool = False,
     ) -> Path:
         """Write a sheet, or the marks of answers to it, for another tool.
 
         Args:
             questions: A TOML or Markdown file, or a mapping of the same shape.
             answers: As for `sheet`; "otter" and "nbgrader" take none, since these tools collect the answers.
-            format: "gradescope" (results.json of a student), "lti" (score objects), "otter" (a folder of tests) or
-                "nbgrader" (a notebook).
+            format: "gradescope" (results.json of a student, or a folder with one for each), "lti" (score objects),
+                "otter" (a folder of tests) or "nbgrader" (a notebook).
             out: The file or folder to write.
+            overrides: As for `sheet`, like the next three.
+            previous: As for `sheet`.
+            queue: As for `sheet`.
+            undiagnosed: As for `sheet`.
 
         >>> lemma.check.write_sheet("week3.toml", format="otter", out="tests")  # doctest: +SKIP
         """
         from lemma.checking.formats import write_sheet_as
+        from lemma.checking.grading import TeacherFiles
 
-        return write_sheet_as(format, questions, answers, out)
+        files = TeacherFiles(overrides, previous, queue, undiagnosed)
+        return write_sheet_as(format, questions, answers, out, files)
 
     def identity(self, name: str, **sizes: Any) -> IdentityReport:
         """Check an identity of the problems at the given sizes.
@@ -1235,6 +1263,16 @@ class Check:
         exercise, answers = self._read_exercise(kind, arguments, fields)
         return exercise.check(answers, show_solution)
 
+    def exercises(self, kind: str = "") -> ExerciseList:
+        """List the exercises that come with Lemma: of one kind, or all.
+
+        >>> "code-softmax" in str(lemma.check.exercises("code"))
+        True
+        """
+        from lemma.checking.exercises.registry import list_exercises
+
+        return list_exercises(kind)
+
     def help_with(self, level: Any, kind: str, *arguments: Any, **fields: Any) -> ExerciseHelp:
         """Return help with an exercise: "hint", "where" an answer goes wrong, or "solution".
 
@@ -1263,8 +1301,10 @@ class Check:
 
         if arguments and isinstance(arguments[0], Mapping):
             return read_exercise(arguments[0], kind, **fields), [str(line) for line in arguments[1:]]
-        exercise, answers = split_arguments(kind, [str(argument) for argument in arguments], fields)
-        return exercise, answers
+        functions = [argument for argument in arguments if callable(argument)]
+        texts = [str(argument) for argument in arguments if not callable(argument)]
+        exercise, answers = split_arguments(kind, texts, fields)
+        return exercise, [*answers, *functions]
 
     def sources(self, *rows: str, progress: bool = False) -> Audit:
         """Check the claims of the problems' sources: all rows, or some, such as "C2" or "d".

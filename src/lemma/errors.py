@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from difflib import SequenceMatcher, get_close_matches
 
 MAX_MESSAGE_LENGTH = 8000  # characters; longer messages are cut in the middle
+MAX_CHOICES, NUM_CLOSEST = 120, 8  # of more choices a message lists the closest only
 
 
 class LemmaError(Exception):
@@ -71,7 +72,7 @@ class TrainingError(LemmaError):
 
 
 def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: str | None = None) -> str:
-    """Return the message for an unknown name, with all choices and a suggestion, by default the closest spelling.
+    """Return the message for an unknown name, with the choices and a suggestion, by default the closest spelling.
 
     Args:
         kind: what the name is of, such as "positions"; its file may come first: "sheet.md: question Q1: setting".
@@ -85,7 +86,24 @@ def describe_unknown(kind: str, name: str, choices: Iterable[str], suggestion: s
     question = f" Did you mean '{guess}'?" if guess else ""
     location, _, noun = kind.rpartition(": ")
     start = f"{location}: unknown" if location else "unknown"
-    return f"{start} {noun} '{short}'.{question} Choices: {', '.join(names)}."
+    listed = f"Choices: {', '.join(names)}."
+    if len(names) > MAX_CHOICES:
+        closest = get_close_matches(name[:64], names, NUM_CLOSEST, cutoff=0)
+        listed = f"The closest of {len(names)} choices: {', '.join(closest)}."
+    return f"{start} {noun} '{short}'.{question} {listed}"
+
+
+def describe_error(error: Exception) -> str:
+    """Return the reason of an error of another library in one line, without the lines that some add to it.
+
+    >>> describe_error(KeyError("foo")), describe_error(ValueError("the list is too short.\\nExpected: 3"))
+    ("KeyError: 'foo'", 'the list is too short')
+    """
+    cause = error.__cause__ if isinstance(error.__cause__, Exception) else error  # what validators wrap says more
+    text = str(cause).strip().partition("\n")[0].strip().rstrip(".")
+    if isinstance(cause, (KeyError, AttributeError)) or not text:
+        return f"{type(cause).__name__}: {text}".removesuffix(": ")
+    return text
 
 
 def closest_name(typed: str, choices: Iterable[str]) -> str | None:

@@ -434,6 +434,7 @@ def test_user_supplied_factories_are_imported(trace: Path) -> None:
 
 
 IMPORTERS = {
+    "checking/code_child.py": "a file of code that a person named, in a process of its own",
     "checking/exercises/registry.py": "Lemma's own modules, by names in the code of kinds",
     "__init__.py": "Lemma's own modules",
     "counting/subject.py": "what a person names",

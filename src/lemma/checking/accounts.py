@@ -15,6 +15,14 @@ from lemma.spec.models import ModelSpec
 
 PARAMETER_SUBSETS = ("trainable", "frozen")  # both are selected from the parameters
 CHECKED_QUANTITIES = (*QUANTITIES, *PARAMETER_SUBSETS)
+QUANTITY_WORDS = {  # other names of quantities
+    **dict.fromkeys(("parameter", "params", "param", "weights", "all parameters"), "parameters"),
+    **dict.fromkeys(("flop", "forward flops", "operations"), "flops"),
+    **dict.fromkeys(("kv cache", "kv-cache", "key-value cache"), "cache"),
+    **dict.fromkeys(("trainable parameters", "trainable params"), "trainable"),
+    **dict.fromkeys(("frozen parameters", "frozen params"), "frozen"),
+    **dict.fromkeys(("active parameters", "active params"), "active"),
+}
 COMMON_NAMES = {  # names of sizes in papers and code, valid where the model has the letter and not the name
     **dict.fromkeys(("d_model", "n_embd", "d_embed", "hidden_size"), "d"),
     **dict.fromkeys(("n_layers", "n_layer", "num_layers", "N_layers"), "L"),
@@ -47,6 +55,12 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
         if path and not selected:
             paths = [part.path.split(".") for part in parts]
             choices = dict.fromkeys(".".join(path[:depth]) for path in paths for depth in range(1, len(path)))
+            matches = _match_tail(path, [*choices, *(part.path for part in parts)])
+            if len(matches) > 1:
+                message = f"{account.model}: '{path}' can be {' or '.join(matches[:6])}. Write which one."
+                raise InputError(message)
+            selected = _select_parts(parts, matches[0], account.symbols) if matches else []
+        if path and not selected:
             raise InputError(describe_unknown(f"{account.model}: part", path, choices))
         quantities[name] = replace(quantity, groups=tuple(selected), recount=None)
     return replace(account, quantities=quantities)
@@ -78,13 +92,24 @@ def split_ratio(quantity: str) -> tuple[str, ...]:
     >>> split_ratio("trainable/frozen"), split_ratio("parameters of encoder")
     (('trainable', 'frozen'), ('parameters of encoder',))
     """
-    names = tuple(" ".join(name.split()) for name in quantity.split("/"))
+    names = tuple(_standard_name(" ".join(name.split())) for name in quantity.split("/"))
     for name in names:
         if name.partition(" of ")[0] not in CHECKED_QUANTITIES:
             raise InputError(describe_unknown("quantity", name, CHECKED_QUANTITIES))
     if len(names) > 2:
         raise InputError(f"'{quantity}': one quantity, or two with one slash between them, as in trainable/frozen.")
     return names
+
+
+def _standard_name(name: str) -> str:
+    """Return the name of a quantity, which may be written as in params of norm or total parameters.
+
+    >>> _standard_name("Total params of norm"), _standard_name("FLOPs")
+    ('parameters of norm', 'flops')
+    """
+    kind, of, path = name.partition(" of ")
+    word = kind.casefold().removeprefix("number of ").removeprefix("total ").removeprefix("the ")
+    return f"{QUANTITY_WORDS.get(word, word if word in CHECKED_QUANTITIES else kind)}{of}{path}"
 
 
 def symbol_aliases(spec: ModelSpec | None, symbols: Mapping[str, int]) -> dict[str, str]:
@@ -142,6 +167,19 @@ def alternative_conventions(subject: Subject, conventions: Conventions) -> list[
             if notes and ("T" in total.symbols or "T" not in portion.symbols):
                 alternatives.append((notes, total / portion))
     return sorted(alternatives, key=lambda entry: len(entry[0]))
+
+
+def _match_tail(name: str, paths: Sequence[str]) -> list[str]:
+    """Return the paths that end with a name, as the table of `lemma count` prints it; stars may be left out.
+
+    >>> _match_tail("feed_forward", ["layers.*.feed_forward", "layers.*.feed_forward.widen"])
+    ['layers.*.feed_forward']
+    >>> _match_tail("layers.feed_forward", ["layers.*.feed_forward", "norm"])
+    ['layers.*.feed_forward']
+    """
+    wanted = [step for step in name.split(".") if step != "*"]
+    tails = {path: [step for step in path.split(".") if step != "*"][-len(wanted) :] for path in paths}
+    return [path for path, tail in tails.items() if tail == wanted and not path.endswith(".*")]
 
 
 def _select_parts(parts: Sequence[Part], prefix: str, sizes: Mapping[str, int]) -> list[Part]:

@@ -1,5 +1,6 @@
 """Check a formula for the parameters or operations of a model: read → account → compare → explain → verdict."""
 
+import re
 from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Literal
@@ -11,8 +12,9 @@ from lemma.checking.mistakes import COST_FACTOR, COST_TENSOR
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.polynomial import FormulaTooLarge, Polynomial, symbol, work_limit
 from lemma.counting.subject import BATCH, Model
-from lemma.errors import InputError, describe_unknown
+from lemma.errors import InputError, SpecError, describe_unknown
 
+_LETTER = re.compile(r"[^\W\d]\w{0,15}=[A-Za-z]\w{0,30}|[^\W\d]\w{0,15}=\d{1,9}")
 FORMULA_QUANTITIES = ("parameters", "flops", "trainable")
 MAX_CHECKING_STEPS = 120_000  # steps of work for one verdict, see `work_limit`; an honest answer takes some thousands
 MAX_EXPLAINING_STEPS = 40_000  # of these for the explanation
@@ -37,9 +39,33 @@ def check_formula(
     """
     if quantity not in FORMULA_QUANTITIES:
         raise InputError(describe_unknown("quantity", quantity, FORMULA_QUANTITIES))
-    exercise = FormulaExercise(model, quantity, settings, conventions)
+    exercise, text = define_letters(model, quantity, text, settings or {}, conventions)
     with work_limit(MAX_CHECKING_STEPS):
         return exercise.check(exercise.parse(text))
+
+
+def define_letters(
+    model: Model, quantity: str, text: str, settings: Mapping[str, Any], conventions: Conventions
+) -> tuple["FormulaExercise", str]:
+    """Return the exercise, and the formula with the settings that define a letter, as in H=heads.
+
+    A setting that the model does not have is a letter of the formula if its value is one of the model's sizes or a
+    number.
+    """
+    try:
+        return FormulaExercise(model, quantity, settings, conventions), text
+    except SpecError as error:
+        letters = {name: value for name, value in settings.items() if f"unknown setting '{name}'" in str(error)}
+        if not letters or not all(_LETTER.fullmatch(f"{name}={value}") for name, value in letters.items()):
+            raise
+        others = {name: value for name, value in settings.items() if name not in letters}
+        exercise, text = define_letters(model, quantity, text, others, conventions)
+        definitions = ", ".join(f"{name} = {value}" for name, value in letters.items())
+        names = {*exercise.account.order, *exercise.aliases}
+        if not all(str(value).isdigit() or str(value) in names for value in letters.values()):
+            raise
+        joint = "," if re.search(r"\b(?:with|where)\b", text) else " with"
+        return exercise, f"{text}{joint} {definitions}"
 
 
 class FormulaExercise(ModelExercise):

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from lemma.checking.accounts import ModelExercise
+from lemma.checking.arithmetic import Evaluation, read_quantity
 from lemma.checking.compare_formula import Verdict, compare_answer, format_number
 from lemma.checking.explain import explain_number
+from lemma.checking.units import describe_dimension
 from lemma.counting.count import DEFAULT_CONVENTIONS
 from lemma.counting.polynomial import Polynomial
 from lemma.counting.subject import Model
@@ -15,6 +18,7 @@ from lemma.errors import CountingError, InputError, describe_unknown
 from lemma.report.numbers import SIZES_HINT, WrittenNumber, read_number
 
 MAX_GUESSED_SIZE = 64
+BYTE_QUANTITIES = ("cache", "activations", "optimizer", "memory")
 SIMPLE_FACTORS = [Fraction(a, b) for b in (1, 2, 3, 4) for a in (1, 2, 3, 4, 6, 8) if a != b]
 _SIZE = re.compile(r"\s*(?P<before>[^\d=]*?)\s*=?\s*(?P<number>\d[\d,_]*)\s*(?P<after>[^\d=]*?)\s*")
 _SIZE_WORDS = {  # the fields and letters that a plain word may mean
@@ -39,11 +43,49 @@ def check_number(model: Model, quantity: str, value: str, settings: Mapping[str,
     >>> print(check_number("table-a5", "parameters", "54.1 % increase from 2 to 4 layers"))
     Equal: 54.1 %.
     """
-    return NumberExercise(model, quantity, settings, DEFAULT_CONVENTIONS).check(read_number(value))
+    exercise = NumberExercise(model, quantity, settings, DEFAULT_CONVENTIONS)
+    return exercise.check_text(value)
 
 
 class NumberExercise(ModelExercise):
     """The exercise to find a number of a model: one quantity, or the ratio of two."""
+
+    def check_text(self, text: str) -> Verdict:
+        """Return the verdict on a number as text: also arithmetic, with the sizes as letters, or a chain of steps."""
+        try:
+            number = read_number(text)
+        except InputError as error:
+            if "from " not in text and re.search(r"[-+*/^=≈(,\\!√]|log|ln|exp", text):
+                return self._check_arithmetic(text, error)
+            raise
+        return self.check(number)
+
+    def _check_arithmetic(self, text: str, refusal: InputError) -> Verdict:
+        """Return the verdict on arithmetic; `refusal` is the error of reading it as a single number."""
+        sizes = {**self.account.symbols, **{name: self.account.symbols[of] for name, of in self.aliases.items()}}
+        letters = {name: Evaluation(Fraction(size)) for name, size in sizes.items()}
+        try:
+            quantity = read_quantity(text, letters)
+        except InputError as error:
+            raise (error if "\n" in str(error) else refusal) from None
+        wrong_kinds = {name for name, _ in quantity.dimension} - {"data", "operations"}
+        if wrong_kinds:
+            kind = describe_dimension(quantity.dimension)
+            raise InputError(f"'{text.strip()[:60]}': {'/'.join(self.names)} is no number of {kind}.")
+        number = quantity.number
+        if number.is_percent and len(self.names) == 1:
+            raise InputError(f"'{text.strip()[:60]}': {SIZES_HINT}")
+        verdict = self.check(number)
+        if quantity.wrong_steps:
+            first = self.check(quantity.members[0].number, diagnose=False)
+            if verdict.equal:
+                start = "The number is right, but the arithmetic"
+            else:
+                start = "The formula is right, but the arithmetic" if first.equal else "The arithmetic"
+            message = f"{start} {quantity.wrong_steps[0]}."
+            return replace(verdict, equal=False, diagnosis=(message,), residual=None)
+        remarks = (f"Read {quantity.echo}.",) if quantity.echo else ()
+        return replace(verdict, remarks=(*verdict.remarks, *remarks))
 
     def check(self, number: WrittenNumber, diagnose: bool = True) -> Verdict:
         """Compare a written number with the right one; without `diagnose` a wrong number is not explained."""
@@ -111,10 +153,26 @@ class NumberExercise(ModelExercise):
                 f"{account.model}: {'/'.join(self.names)} is a plain number such as 0.125, and not over 0."
             )
         ratio = Fraction(numerator, denominator)
-        is_inverse = not number.matches(ratio) and numerator and number.matches(1 / ratio)
+        number = self._round_whole(number, ratio)
         sentence = f"{format_number(numerator)} / {format_number(denominator)} = {format_number(ratio)}."
-        sentence += " It is the other way round." if is_inverse else ""
+        if not number.matches(ratio):
+            mistakes = {
+                "It is the other way round.": 1 / ratio if ratio else ratio,
+                "That is in per cent: write the % sign, or divide by 100.": ratio * 100,
+                "Per cent and fraction are confused: a factor of 100.": ratio / 100,
+                f"That is the part of {self.names[0]} in both together.": Fraction(numerator, numerator + denominator),
+                "The ratio is 1 more than that, or the change is meant.": ratio - 1,
+            }
+            explanation = next((text for text, value in mistakes.items() if value and number.matches(value)), "")
+            sentence += f" {explanation}" if explanation else ""
         return self._make_verdict(number, number.text, format_number(ratio), ratio, sentence)
+
+    @staticmethod
+    def _round_whole(number: WrittenNumber, exact: Fraction) -> WrittenNumber:
+        """Return a whole number such as 33x for a ratio that is not whole as rounded to its last digit."""
+        is_whole = number.unit == 0 and number.decimals == 0 and number.value.denominator == 1
+        is_rounded = is_whole and exact.denominator != 1 and abs(number.value) >= 10
+        return replace(number, unit=Fraction(1)) if is_rounded else number
 
     def _check_change(self, number: WrittenNumber) -> Verdict:
         """Return the verdict on a percentage written with two sizes; one of a wrong reference is explained."""
@@ -177,6 +235,10 @@ class NumberExercise(ModelExercise):
             for differences, formula in self.alternatives:
                 if number.matches(formula.at(sizes)):
                     yield f"But it is right {', '.join(differences)}."
+        if name == "cache":
+            for explanation, wrong in describe_cache_mistakes(Fraction(expected)).items():
+                if number.matches(wrong):
+                    yield explanation
         if not number.unit:
             for symbol in [size for size in sizes if size in self.quantity.polynomial.symbols]:
                 right_size = sizes[symbol]
@@ -187,12 +249,35 @@ class NumberExercise(ModelExercise):
                 explanation = explain_number(compare_answer(account, name, str(number.value), {}))
                 if explanation:
                     yield explanation.replace("our formula", "our number")
+        if name in BYTE_QUANTITIES:
+            for power, names in enumerate(("kB and KiB", "MB and MiB", "GB and GiB", "TB and TiB"), 1):
+                ratio = Fraction(1024, 1000) ** power
+                if number.unit and (number.matches(expected * ratio) or number.matches(expected / ratio)):
+                    yield f"{names} are confused: powers of 1000 and of 1024."
+            if number.matches(expected * 8) or number.matches(Fraction(expected, 8)):
+                yield "Bits and bytes are exchanged: a byte has 8 bits."
+        for power in (3, 6, 9):
+            for factor in (Fraction(10) ** power, Fraction(1, 10**power)):
+                if number.matches(expected * factor):
+                    yield f"It is 10^{power} times too {'large' if factor > 1 else 'small'}: a wrong prefix?"
         for factor in SIMPLE_FACTORS:
             if number.matches(expected * factor):
                 yield f"It is {factor} times the right number."
         digits = max(2, len(str(abs(number.value) // number.unit))) if number.unit else 4  # no more than were written
         times = f"{float(number.value / expected):.{min(digits, 4)}g}" if expected else "1"
         yield f"It is about {times} times the right number." if times != "1" else ""
+
+
+def describe_cache_mistakes(expected: Fraction) -> dict[str, Fraction]:
+    """Return sentences on mistakes in the bytes of a cache, each with the number that it gives."""
+    return {
+        "A factor 2 is missing: keys and values are both cached (or each number takes 4 bytes, float32, not 2).": expected
+        / 2,
+        "Keys and values are counted twice: a factor 2 too many.": expected * 2,
+        "The cache is counted in bytes, 4 for each number (float32): a factor 4 is missing.": expected / 4,
+        "The bytes are counted twice: a factor 4 too many.": expected * 4,
+        "Keys and values are both cached, and each number takes 4 bytes (float32): yours has neither.": expected / 8,
+    }
 
 
 def _format_percent(value: Fraction, number: WrittenNumber) -> str:

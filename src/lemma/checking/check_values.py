@@ -7,17 +7,35 @@ another quantity's numbers, rounding on the way.
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
+from lemma.checking.arithmetic import LOG_BASES
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.expected_values import Array, ExpectedValue, Labels
-from lemma.checking.read_values import RoundedArray, order_by_label, read_entries, read_value, write_value
+from lemma.checking.read_values import (
+    MIN_PERCENT_VALUE,
+    BareList,
+    ComputedNumber,
+    Entries,
+    RoundedArray,
+    apply_decimal_commas,
+    has_decimal_commas,
+    multiply,
+    order_by_label,
+    read_arithmetic,
+    read_entries,
+    read_value,
+    replace_values,
+    write_value,
+)
 from lemma.errors import InputError, describe_unknown
-from lemma.report.numbers import format_short, pluralize, read_entry
+from lemma.report.numbers import WrittenNumber, format_short, pluralize, read_entry, read_literal
 from lemma.report.text import format_table, wrap_lines
 
 ROUNDING_RULE = (
@@ -60,7 +78,7 @@ GREEK_NAMES = dict(
         strict=True,
     )
 )
-_LINE = re.compile(r"(?P<left>[^=<>≈]+?)\s*(?P<sign>==?|<|>|≈)\s*(?P<right>.+)", re.DOTALL)
+_LINE = re.compile(r"(?P<left>(?:[^=<>≈()]|\([^()]{0,100}\)|[()])+?)\s*(?P<sign>==?|<|>|≈)\s*(?P<right>.+)", re.DOTALL)
 _TARGET = re.compile(r"(?P<name>[^\[\]]+?)\s*(?:\[(?P<labels>[^\[\]]*)\])?")
 _LATEX_STYLE = re.compile(r"\\(?:text|mathrm|mathit|mathbf|boldsymbol|operatorname|left|right|[,;!])(?![a-z])\s*")
 _HAT = re.compile(r"\\(?:hat|widehat)\s*\{([^{}]*)\}")
@@ -227,8 +245,11 @@ def read_claim(text: str) -> ValueClaim:
     match = _LINE.fullmatch(line)
     if not match or len(match["left"]) > MAX_NAME_CHARS:
         raise InputError(f"'{line[:60]}' is not a claim: NAME = VALUE is expected. {EXAMPLE}")
+    value = match["right"].strip()
+    if match["sign"] == "≈" and value[:1].isdigit():
+        value = f"≈ {value}"
     sign = "=" if match["sign"] in ("==", "≈") else match["sign"]
-    return ValueClaim(line, read_target(match["left"]), sign, match["right"].strip())
+    return ValueClaim(line, read_target(match["left"]), sign, value)
 
 
 def read_target(text: str) -> Target:
@@ -350,13 +371,13 @@ def _check_line(claim: ValueClaim, key: AnswerKey) -> ValueLine:
     if claim.sign != "=":
         return _check_order(claim, expected, key)
     if expected.is_numeric:
-        return _check_numbers(claim, _match_dimensions(expected, claim.value), key)
+        return _check_numbers(claim, expected, key)
     return _check_words(claim, expected)
 
 
 def _check_order(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -> ValueLine:
     """Check a line such as alpha2[they, Ajax] > alpha2[they, Juventus]; `expected` is the value of its left side."""
-    number, left = read_entry(claim.value_text), _single_number(expected)
+    number, left = read_entry(claim.value_text) or read_arithmetic(claim.value_text), _single_number(expected)
     right = float(number.value) if number else _single_number(key.find(read_target(claim.value_text)))
     holds = left > right + 1e-12 if claim.sign == ">" else left < right - 1e-12
     other = claim.value_text if number else f"{claim.value_text} = {format_short(right, DEFAULT_DECIMALS)}"
@@ -394,7 +415,7 @@ def _match_dimensions(expected: ExpectedValue, value: Any) -> ExpectedValue:
 
 def _check_numbers(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -> ValueLine:
     """Compare the numbers of a line with the right ones; a wrong line gets its differences and a likely mistake."""
-    entries = read_entries(claim.value, expected)
+    entries, expected = _read_numbers(claim, expected)
     answer = RoundedArray.from_entries(entries)
     decimals = answer.decimals or DEFAULT_DECIMALS
     if np.size(expected.values) > MAX_NUMBERS:
@@ -406,8 +427,16 @@ def _check_numbers(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -
         shape = "×".join(map(str, entries.shape)) or "one number"
         difference = f"{shape} given, {expected.shape_text} expected"
         return ValueLine(claim.text, False, solution, (difference,), next(explain_difference(answer, expected), ""))
+    computed = [number for number in entries.flat if isinstance(number, ComputedNumber)]
+    notes = list(dict.fromkeys(number.reading for number in computed if number.reading))[:MAX_DIFFERENCES]
+    wrong_steps = [step for number in computed for step in number.wrong_steps]
     if reading := accepted_reading(answer, expected):
-        return ValueLine(claim.text, True, solution, reading=reading.strip())
+        if wrong_steps:
+            mistake = f"the result is right, but the arithmetic {wrong_steps[0]}."
+            return ValueLine(claim.text, False, solution, (), mistake, reading="; ".join(notes))
+        return ValueLine(claim.text, True, solution, reading="; ".join(filter(None, [*notes, reading.strip()])))
+    if not entries.shape:
+        ask_about_separator(entries.item(), expected)
     wrong = [tuple(map(int, index)) for index in np.argwhere(~answer.is_close(expected.values))]
     differences: list[str] = []
     if expected.shape:  # for a single number the solution says enough
@@ -417,9 +446,70 @@ def _check_numbers(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -
             differences.append(f"[{labels}]: {entries[index].text} given, {exact} is right")
         more = len(wrong) - len(differences)
         differences += [f"and {more} more"] if more else []
-    mistake = next(explain_difference(answer, expected, key.expected, claim.target.labels), "")
+    if wrong_steps:
+        exact = RoundedArray.from_entries(replace_values(entries))
+        start = "the formula is right, but the arithmetic" if exact.matches(expected.values) else "the arithmetic"
+        mistake = f"{start} {wrong_steps[0]}."
+    else:
+        mistake = next(explain_difference(answer, expected, key.expected, claim.target.labels), "")
     entry_labels = [", ".join(axis[i] for axis, i in zip(expected.labels, index, strict=True)) for index in wrong]
-    return ValueLine(claim.text, False, solution, tuple(differences), mistake, tuple(filter(None, entry_labels)))
+    entry_texts = tuple(filter(None, entry_labels))
+    return ValueLine(claim.text, False, solution, tuple(differences), mistake, entry_texts, "; ".join(notes))
+
+
+def _read_numbers(claim: ValueClaim, expected: ExpectedValue) -> tuple[Entries, ExpectedValue]:
+    """Return the numbers of a line, and the right ones in the shape in which they are written.
+
+    Where the line leaves something open, the reading that is right is taken: the base of a logarithm, commas as
+    decimal commas, and a percent sign where the right value is in per cent itself.
+    """
+
+    def read(value: Any, log_base: float | None = None) -> tuple[Entries, ExpectedValue]:
+        if isinstance(value, BareList) and not expected.shape:  # 0,5 and 9,721,596 as one number
+            number = read_arithmetic(value.text, expected, log_base)
+            if number is not None:
+                return np.array(number, dtype=object), expected
+        matched = _match_dimensions(expected, value)
+        return read_entries(value, matched, log_base), matched
+
+    def is_right(entries: Entries, matched: ExpectedValue) -> bool:
+        answer = RoundedArray.from_entries(entries)
+        return entries.shape == matched.shape and bool(accepted_reading(answer, matched))
+
+    try:
+        first = read(claim.value)
+    except InputError:
+        if not has_decimal_commas(claim.value_text):
+            raise
+        first = read(read_value(apply_decimal_commas(claim.value_text)))
+    entries, matched = first
+    if is_right(entries, matched):
+        return first
+    if entries.shape != matched.shape and has_decimal_commas(claim.value_text):
+        with suppress(InputError):
+            text = apply_decimal_commas(claim.value_text)
+            other = read(read_value(text if text[0] in "[({" or not matched.shape else f"[{text}]"))
+            if other[0].shape == other[1].shape:
+                return other
+    if any(isinstance(number, ComputedNumber) and number.has_free_log for number in entries.flat):
+        others = [read(claim.value, base) for base in LOG_BASES[1:]]
+        first = next((other for other in others if is_right(*other)), first)
+    is_percent = entries.shape == matched.shape and any(number.is_percent for number in entries.flat)
+    if is_percent and np.abs(matched.values).max() > MIN_PERCENT_VALUE:
+        scaled = np.array([multiply(number, 100) for number in entries.flat], dtype=object).reshape(entries.shape)
+        first = (scaled, matched) if is_right(scaled, matched) else first
+    return first
+
+
+def ask_about_separator(number: WrittenNumber, expected: ExpectedValue) -> None:
+    """Raise an InputError if a number such as 1,537 is right only where its comma means the other thing."""
+    number = read_literal(number.text) or number
+    if number.alternative is None:
+        return
+    unit = Fraction(1, 1000) if number.alternative < number.value else Fraction(0)
+    other = WrittenNumber(number.text, number.alternative, unit, 3 if unit else 0)
+    if RoundedArray.from_entries(np.array(other, dtype=object)).matches(expected.values):
+        raise number.make_separator_question()
 
 
 def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:

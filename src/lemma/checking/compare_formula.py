@@ -13,6 +13,7 @@ from lemma.counting.polynomial import FormulaTooLarge, Polynomial, Rational, as_
 from lemma.counting.subject import BATCH
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError
+from lemma.report.numbers import WrittenNumber
 from lemma.report.result import Block, Result, Table, Text, to_plain
 
 COUNT_SYMBOLS = frozenset({"V", "N", "T", "S"})  # besides the numbers of layers
@@ -34,6 +35,7 @@ class FormulaComparison:
     original_parts: tuple[Part, ...]  # of the quantity before sizes that follow from others were substituted
     stated_number: Fraction | None  # what the formula is said to be at the requested sizes, as in V*d = 32,768
     fixed_sizes: frozenset[str]  # symbols of the sizes that the user set
+    stated: WrittenNumber | None = None  # the stated number with its precision
 
     @property
     def expected(self) -> Polynomial:
@@ -78,7 +80,9 @@ class FormulaComparison:
     @property
     def has_wrong_number(self) -> bool:
         """True if the number stated after the formula, as in V*d = 32,768, is not its value at the model's sizes."""
-        return self.stated_number is not None and self.stated_number != self.answer.at(self.account.symbols)
+        if self.stated_number is None:
+            return False
+        return not is_stated_right(self.stated_number, self.stated, self.answer.at(self.account.symbols))
 
     @cached_property
     def confusable_symbols(self) -> list[str]:
@@ -143,7 +147,8 @@ def compare_answer(
         substitute(substitute(member, alias_values), only_at) for member in (*reading.chain, reading.value)
     )
     notes = _reading_notes(reading, account, aliases)
-    notes += _chain_notes((*chain, answer), account, is_list=len(chain) == 1 and "=" not in text)
+    is_list = len(chain) == 1 and "=" not in text and reading.stated is None
+    notes += _chain_notes((*chain, answer), account, is_list, reading.stated)
     # a number after a formula is the formula's value at the requested sizes: the formula is checked
     stated_number = None
     formula = next((member for member in reversed(chain) if member.constant is None), None)
@@ -151,7 +156,9 @@ def compare_answer(
         answer, stated_number = formula, answer.constant
     numeric_settings = (name for name, value in reading.settings.items() if value.constant is not None)
     fixed = frozenset(aliases.get(name, name) for name in (*fixed_sizes, *numeric_settings))
-    comparison = FormulaComparison(account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed)
+    comparison = FormulaComparison(
+        account, quantity, answer, tuple(notes), quantity.groups, stated_number, fixed, reading.stated
+    )
     return substitute_defaults(comparison)
 
 
@@ -174,7 +181,14 @@ def _reading_notes(reading: FormulaReading, account: Account, aliases: Mapping[s
     return notes
 
 
-def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -> list[str]:
+def is_stated_right(value: Fraction, stated: WrittenNumber | None, exact: Fraction) -> bool:
+    """Return whether a number after a formula is its value, rounded to the digits written."""
+    return value == exact or (stated is not None and stated.value == value and stated.matches(exact))
+
+
+def _chain_notes(
+    members: Sequence[Rational], account: Account, is_list: bool, stated: WrittenNumber | None = None
+) -> list[str]:
     """Return a sentence on the first wrong equality of the members of a chain a = b = c; or [].
 
     With `is_list` the first member is a sum of listed parts and the second their total.
@@ -183,6 +197,8 @@ def _chain_notes(members: Sequence[Rational], account: Account, is_list: bool) -
         difference = substitute(left - right, account.defaults)
         is_numeric = left.constant is not None or right.constant is not None
         if not difference.numerator or (is_numeric and not difference.at(account.symbols)):
+            continue
+        if right.constant is not None and is_stated_right(right.constant, stated, left.at(account.symbols)):
             continue
         if is_numeric:
             amount = format_number(difference.at(account.symbols))

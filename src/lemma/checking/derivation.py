@@ -136,7 +136,7 @@ def _check_lines(text: str, title: str, name: str, derivation: "_Derivation | No
         raise InputError(f"{title} has {len(lines)} lines. Check at most {MAX_LINES} at once.")
     if not lines:
         raise InputError(f"{title} is empty. Write a step a line.")
-    derivation = derivation or _FormulaDerivation(_find_symbols([line for _, line in lines]))
+    derivation = derivation or _FormulaDerivation(find_symbols([line for _, line in lines]))
     return DerivationReport(name, tuple(derivation.check(number, line) for number, line in lines))
 
 
@@ -237,7 +237,7 @@ def _strip_braces(name: str) -> str:
     return name.replace("{", "").replace("}", "").removeprefix("\\")
 
 
-def _find_symbols(lines: Sequence[str]) -> set[str]:
+def find_symbols(lines: Sequence[str]) -> set[str]:
     """Return the symbols of formulas: letters, letters with a subscript, names that begin a chain, and long words.
 
     Any other run of letters is a product of symbols, as 2BTdV where B, T, d and V occur; so is a run of two or three

@@ -38,6 +38,7 @@ class ExpectedValue:
     )  # other units in which it may be given: {100: "in per cent"}
     up_to: frozenset[str] = frozenset()  # what does not matter: "sign", "scale", "order", "transposition"
     normalize: Callable[[str], str] = normalize_word  # of words, for comparison
+    unit: str = ""  # of the numbers, such as GB or ms: an answer may give it, or another of the same kind
 
     @property
     def is_numeric(self) -> bool:

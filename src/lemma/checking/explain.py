@@ -6,6 +6,7 @@ difference, at the least total cost, explain it.
 
 import random
 from collections.abc import Hashable, Iterable, Iterator, Sequence
+from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations, product
 from math import inf
@@ -32,6 +33,7 @@ from lemma.spec.models import FAMILIES, ModelSpec
 RIVAL_MARGIN = 3  # pairs of mistakes that cost at most this much more make the cheapest pair uncertain
 MAX_ALTERNATIVES, MAX_LISTED, MAX_FACTOR = 4, 6, 12
 MAX_CACHED_TABLES = 32
+MAX_COMPARED_TERMS, MIN_OVERLAP = 3, 0.5  # of a difference without an explanation
 NUM_DRAWS = 4  # random sizes at which other settings are tried
 
 
@@ -65,30 +67,38 @@ def explain_number(comparison: FormulaComparison) -> str:
 
 
 def describe_nearest(comparison: FormulaComparison) -> str:
-    """Return a hint for a difference that no mistakes explain: the group of tensors with the most similar formula."""
+    """Return a hint for a difference that no mistakes explain: the terms that differ, and where the model has them."""
     difference, groups = comparison.explainable_difference, group_parts(comparison.quantity.groups)
     assert difference is not None
     if not groups:
         return "No simple explanation: the model has nothing of the kind."
-
-    def remainder(group: PartGroup) -> Polynomial:
-        """Return the shorter of the difference minus and plus the group's formula."""
-        return min(difference - group.total, difference + group.total, key=lambda formula: len(formula.terms))
 
     def overlap(group: PartGroup) -> float:
         """Return the fraction of monomials that the difference and the group's formula have in common."""
         left, right = difference.terms.keys(), group.total.terms.keys()
         return len(left & right) / len(left | right)
 
-    nearest = min(groups, key=lambda group: (len(remainder(group).terms), len(group.parts)))
-    if len(remainder(nearest).terms) < len(difference.terms):
-        name, rest = f"{nearest.name}, {comparison.write(nearest.total)}", comparison.write(remainder(nearest))
-        return f"No simple explanation. Nearest to the difference is {name}; beyond that, {rest} is left."
+    answer = comparison.answer_polynomial
+    assert answer is not None
+    clauses: list[str] = []
+    for monomial in sorted(difference.terms, key=lambda term: -abs(difference.terms[term]))[:MAX_COMPARED_TERMS]:
+        mine, model = (formula.terms.get(monomial, 0) for formula in (answer, comparison.expected))
+        parts = [part for part in comparison.quantity.groups if monomial in part.total.terms]
+        names = _join_names([f"'{part.path}'" for part in parts[:3]]).replace(" or ", " and ") if parts else ""
+        more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+        source = f", from {names}{more}" if names else ""
+        name = comparison.write(Polynomial({monomial: 1})) if monomial else "plain numbers"
+        clauses.append(f"of {name} yours has {_format_count(mine)}, the model {_format_count(model)}{source}")
+    more = len(difference.terms) - len(clauses)
+    rest = f"; and {more} more terms differ" if more > 0 else ""
     nearest = max(groups, key=lambda group: (overlap(group), -len(group.parts)))
-    if not overlap(nearest):
-        return "No simple explanation: no part of the model has terms like those of the difference."
-    name = f"{nearest.name}, {comparison.write(nearest.total)}"
-    return f"No simple explanation. The terms that differ are like those of {name}."
+    hint = f" The terms that differ are like those of {nearest.name}." if overlap(nearest) > MIN_OVERLAP else ""
+    return f"Term by term: {'; '.join(clauses)}{rest}.{hint}"
+
+
+def _format_count(number: Fraction | int) -> str:
+    """Return a coefficient as text; "none" for 0."""
+    return str(number) if number else "none"
 
 
 _PRIME = 2**61 - 1

@@ -6,6 +6,7 @@ or test cells that call Lemma. Lambda Feedback calls `evaluation_function`.
 
 import io
 import keyword
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -14,14 +15,17 @@ from pathlib import Path
 from pprint import pformat
 from typing import Any
 
-from lemma.checking.grading import ClassMarks, check_sheet
+from lemma.checking.exercises.base import Exercise, ValueExercise
+from lemma.checking.grading import NO_FILES, ClassMarks, TeacherFiles, check_sheet
 from lemma.checking.marking import Marker, StudentMarks, mark_answers
+from lemma.checking.sheet_kinds import GradientCheck
 from lemma.checking.sheets import Sheet, SheetQuestion, read_sheet
 from lemma.errors import InputError, describe_unknown
 from lemma.files import atomic_rewrite, write_atomically
 from lemma.report.result import as_json, check_save_path
 
 FORMATS = ("gradescope", "lti", "otter", "nbgrader")
+SHEETS_VARIABLE = "LEMMA_SHEETS"  # the environment variable with the folder of sheets, where nbgrader grades
 # nbgrader removes these blocks from the notebook that it releases, and inserts them again before it grades
 SOLUTION_BLOCK = "### BEGIN SOLUTION\n{}\n### END SOLUTION"
 HIDDEN_TESTS_BLOCK = "### BEGIN HIDDEN TESTS\n{}\n### END HIDDEN TESTS"
@@ -54,13 +58,15 @@ def write_sheet_as(
     questions: Path | str | Mapping[str, Any],
     answers: Sequence[Path | str | Mapping[str, Any]],
     out: Path | str,
+    files: TeacherFiles = NO_FILES,
 ) -> Path:
     """Write a sheet, or the marks of answers to it, in one of FORMATS; return the path that was written.
 
     Args:
         questions: the sheet, as a file or a mapping.
         answers: files or mappings of answers, for gradescope and lti; empty for otter and nbgrader.
-        out: the file to write; for otter a folder of test files.
+        out: the file to write; for otter a folder of test files, for the class of gradescope a folder of folders.
+        files: decisions of a teacher, for gradescope and lti.
     """
     if format not in FORMATS:
         raise InputError(describe_unknown("format", format, FORMATS))
@@ -74,18 +80,45 @@ def write_sheet_as(
             for name, text in tests.items():
                 (folder / name).write_text(text, encoding="utf-8")
         return target
-    check_save_path(target, [".ipynb"] if format == "nbgrader" else [".json"])
+    is_folder = format == "gradescope" and target.suffix != ".json"
+    if not is_folder:
+        check_save_path(target, [".ipynb"] if format == "nbgrader" else [".json"])
     if format == "nbgrader":
         content = as_json(nbgrader_notebook(read_sheet(questions)), indent=1)
     else:
-        marks = check_sheet(questions, answers)
+        marks = check_sheet(questions, answers, files)
+        if is_folder:
+            return _write_gradescope_folders(marks, target)
         if format == "lti":
             content = as_json(lti_scores(marks))
         elif isinstance(marks, ClassMarks):
-            raise InputError("format gradescope: Gradescope marks one student at a time. Name one file of answers.")
+            raise InputError(
+                "format gradescope: for a class, name a folder: --out results/ holds one for each student."
+            )
         else:
             content = as_json(gradescope_results(marks))
     write_atomically(target, content)
+    return target
+
+
+def _write_gradescope_folders(marks: StudentMarks | ClassMarks, target: Path) -> Path:
+    """Write results.json of each student in a folder named after the submission; return the folder of them all."""
+    students = marks.students if isinstance(marks, ClassMarks) else (marks,)
+    names: dict[str, StudentMarks] = {}
+    for student in students:
+        name = (
+            re.sub(r"[^\w@.+ -]", "_", student.submission or student.student or "submission").strip(" .")[:100] or "_"
+        )
+        number, unique = 2, name
+        while unique.casefold() in map(str.casefold, names):  # file systems may not tell case apart
+            unique, number = f"{name}-{number}", number + 1
+        names[unique] = student
+    if target.exists() and not target.is_dir():
+        raise InputError(f"format gradescope: {target} is a file; name a folder for the results of a class.")
+    for name, student in names.items():
+        folder = target / name
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "results.json", as_json(gradescope_results(student)))
     return target
 
 
@@ -151,14 +184,19 @@ def evaluation_function(response: Any, answer: Any, params: Mapping[str, Any]) -
     return {"is_correct": bool(mark), "feedback": "\n".join(mark.remarks) or f"{mark.verdict.capitalize()}."}
 
 
-def points(sheet: Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> float:
+def points(sheet: Path | str | Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> float:
     """Return the points of the answer to question `id`, with nothing on stderr: the last line of an nbgrader test cell.
 
     nbgrader takes any other output, such as a verdict, for full marks.
 
     Args:
+        sheet: the sheet; its file is looked for in the folder $LEMMA_SHEETS first.
         answers: the answers by the question's id; earlier ones are needed where the question builds on them.
     """
+    if not isinstance(sheet, Mapping):
+        folder = os.environ.get(SHEETS_VARIABLE, "")
+        moved = Path(folder) / Path(sheet).name
+        sheet = moved if folder and moved.is_file() else Path(sheet)
     with redirect_stderr(io.StringIO()):  # nbgrader takes a warning for a failure
         return float(mark_answers(sheet, answers)[id].points)
 
@@ -166,7 +204,8 @@ def points(sheet: Mapping[str, Any], id: str, answers: Mapping[str, Any]) -> flo
 def variable_names(sheet: Sheet) -> dict[str, str]:
     """Return the name of the notebook variable that holds each answer, by the question's id.
 
-    >>> questions = [SheetQuestion(id=id, kind="parameters", model="lora") for id in ("Q1", "2 b", "2-b", "if")]
+    >>> fields = {"kind": "parameters", "model": "lora"}
+    >>> questions = [SheetQuestion.model_validate({"id": id, **fields}) for id in ("Q1", "2 b", "2-b", "if")]
     >>> list(variable_names(Sheet("", tuple(questions))).values())
     ['Q1', 'q2_b', 'q2_b_', 'if_']
     """
@@ -186,19 +225,26 @@ def _sheet_for_question(sheet: Sheet, question: SheetQuestion) -> tuple[dict[str
     for earlier in reversed(sheet.questions):
         needed |= {*earlier.builds_on} if earlier.id in needed else set()
     selected = [other for other in sheet.questions if other.id in needed]
-    fields = [other.model_dump(mode="json", exclude_defaults=True, exclude={"text"}) for other in selected]
+    fields = [
+        # the text of a question for a number may say its unit
+        other.model_dump(
+            mode="json", exclude_defaults=True, exclude={"hint", *([] if other.kind == "number" else ["text"])}
+        )
+        for other in selected
+    ]
     return {"questions": fields}, [other.id for other in selected if other.id != question.id]
 
 
 def possible_fractions(question: SheetQuestion) -> list[float]:
     """Return the fractions of its points that an answer to a question can earn, in increasing order and without 0.
 
-    >>> possible_fractions(SheetQuestion(id="Q", kind="gradient", cell="rnn", lines=("dU", "db2"), partial=True))
+    >>> fields = {"id": "Q", "kind": "gradient", "cell": "rnn", "lines": ["dU", "db2"], "partial": True}
+    >>> possible_fractions(SheetQuestion.model_validate(fields))
     [0.5, 1.0]
     """
     follow_through = {question.follow_through} if question.builds_on else set()
-    if question.kind == "gradient" and question.partial:
-        lines = len(question.lines)
+    if question.partial and isinstance(question.fields, Exercise):
+        lines = len(_asked_names(question))
         fractions = {
             (right + num_following * question.follow_through) / lines
             for right in range(lines + 1)
@@ -207,6 +253,12 @@ def possible_fractions(question: SheetQuestion) -> list[float]:
     else:
         fractions = {1.0, *question.credit.values(), *follow_through}
     return sorted(fraction for fraction in fractions if fraction > 0)
+
+
+def _asked_names(question: SheetQuestion) -> Sequence[str]:
+    """Return the names of the values or lines that a question asks for; [] if it asks for a formula or number."""
+    fields = question.fields
+    return getattr(fields, "asks", ()) or (fields.main_names() if isinstance(fields, ValueExercise) else ())
 
 
 def otter_tests(sheet: Sheet) -> dict[str, str]:
@@ -231,12 +283,27 @@ def otter_tests(sheet: Sheet) -> dict[str, str]:
     return files
 
 
+def _describe_answer(question: SheetQuestion) -> str:
+    """Return what a student assigns in a notebook, such as "the gradients dU, db2, a line each,"."""
+    if not isinstance(question.fields, Exercise):
+        return "a number" if question.kind == "number" else "a formula"
+    names = ", ".join(_asked_names(question))
+    if not names:
+        return "your lines"
+    noun = "gradients" if isinstance(question.fields, GradientCheck) else "values"
+    return f"the {noun} {names}, a line each," if "," in names else f"a line {names} = …"
+
+
 def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
     """Return the source notebook of an nbgrader assignment: text, a cell for the answer and a test cell per question.
 
-    The test cells return the points as a number, which nbgrader reads as partial credit. They are hidden tests, since
-    the sheet says what earns partial credit. Solutions are filled in where the model has them.
+    The test cells return the points as a number, which nbgrader reads as partial credit. They read the sheet from its
+    file, so that neither the released notebook nor the feedback of nbgrader, which shows hidden tests, holds what is
+    right or what earns partial credit.
     """
+    path = Path(sheet.source)
+    if not path.is_file():
+        raise InputError("format nbgrader: give the sheet as a file: tests read it from there where you grade.")
     marker, names = Marker(sheet), variable_names(sheet)
     cells: list[dict[str, Any]] = []
 
@@ -250,9 +317,8 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
 
     add_cell("markdown", "title", f"# {sheet.title}")
     for number, question in enumerate(sheet.questions, 1):
-        name, (fields, earlier) = names[question.id], _sheet_for_question(sheet, question)
-        instructions = {"gradient": f"the gradients {', '.join(question.lines)}, a line each,", "number": "a number"}
-        task = f"{question.text}\n\nAssign {instructions.get(question.kind, 'a formula')} as a text to `{name}`."
+        name, (_, earlier) = names[question.id], _sheet_for_question(sheet, question)
+        task = f"{question.statement}\n\nAssign {_describe_answer(question)} as a text to `{name}`."
         unit = "point" if question.points == 1 else "points"
         heading = f"## {question.id} ({question.points:g} {unit})"
         add_cell("markdown", f"question-{number}", f"{heading}\n\n{task.strip()}")
@@ -261,8 +327,7 @@ def nbgrader_notebook(sheet: Sheet) -> dict[str, Any]:
         answers = [f"{id!r}: globals().get({names[id]!r}, '')" for id in earlier] + [f"{question.id!r}: {name}"]
         test = (
             "from lemma.checking.formats import points\n\n"
-            f"sheet = {pformat(fields, width=100, sort_dicts=False)}\n"
-            f"points(sheet, {question.id!r}, {{{', '.join(answers)}}})"
+            f"points({str(path.resolve())!r}, {question.id!r}, {{{', '.join(answers)}}})"
         )
         graded = f"# {name} is graded here.\n{HIDDEN_TESTS_BLOCK.format(test)}"
         add_cell("code", f"test-{number}", graded, "grade", points=question.points)

@@ -3,12 +3,13 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lemma.checking.marking import Marker, StudentMarks, escape_spreadsheet_cell, mark_answers
+from lemma.checking.marking import Mark, Marker, StudentMarks, change_blocks, escape_spreadsheet_cell
 from lemma.checking.question_kinds import NOT_DIAGNOSED, UNEXPLAINED
 from lemma.checking.sheets import (
     SUFFIXES,
@@ -20,14 +21,25 @@ from lemma.checking.sheets import (
     read_sheet,
     sanitize_name,
 )
+from lemma.checking.teacher_files import (
+    MarkChange,
+    QueuedAnswer,
+    compare_marks,
+    merge_queue,
+    read_overrides,
+    read_queue,
+    resolve_overrides,
+    write_queue,
+)
 from lemma.data.tables import SEPARATED, open_table
 from lemma.errors import InputError, describe_unknown
 from lemma.files import real_path
-from lemma.report.result import Block, Facts, Fold, Heading, Items, Result, Table, Text, to_plain
+from lemma.report.result import Block, Facts, Fold, Heading, Items, Pre, Result, Table, Text, to_plain
 from lemma.spec.base import exists
 
 MAX_TABLE_BYTES = 2**26
 DIAGNOSIS_SECONDS = 30.0  # for explaining wrong answers; marks never depend on it
+MAX_NAMED_STUDENTS = 6
 MAX_DETAILED_MISTAKES, MAX_PRINTED_MISTAKES = 25, 8
 MAX_CELL_CHARS = 300
 VERDICT_HEADINGS = {
@@ -44,8 +56,30 @@ FIRST_NAME_COLUMNS = ("first name", "first_name", "given name")
 LAST_NAME_COLUMNS = ("last name", "last_name", "surname", "family name")
 
 
+@dataclass(frozen=True)
+class TeacherFiles:
+    """Files in which a teacher decides, see `teacher_files`; None for those that are not used.
+
+    Attributes:
+        overrides: marks changed by hand.
+        previous: marks.json of an earlier grading, to report what changed.
+        queue: answers to look at, read and written.
+        queues_undiagnosed: whether the queue has wrong answers without an explanation too.
+    """
+
+    overrides: Path | str | None = None
+    previous: Path | str | None = None
+    queue: Path | str | None = None
+    queues_undiagnosed: bool = False
+
+
+NO_FILES = TeacherFiles()
+
+
 def check_sheet(
-    sheet: Path | str | Mapping[str, Any], answers: Sequence[Path | str | Mapping[str, Any]]
+    sheet: Path | str | Mapping[str, Any],
+    answers: Sequence[Path | str | Mapping[str, Any]],
+    files: TeacherFiles = NO_FILES,
 ) -> "StudentMarks | ClassMarks":
     """Mark answers to a sheet: one file or mapping as a student, several files, a folder or a table as a class."""
     if not answers:
@@ -54,28 +88,32 @@ def check_sheet(
     if len(answers) == 1:
         path = None if isinstance(first, Mapping) else Path(first)
         if path is None or not (path.suffix.lower() in SEPARATED or (exists(path) and path.is_dir())):
-            return mark_answers(sheet, first)
-    files = [source for source in answers if not isinstance(source, Mapping)]
-    if len(files) < len(answers):
+            marks = _mark_submissions(read_sheet(sheet), [read_answers(first)], files, [], inf)
+            return replace(marks.students[0], changes=marks.changes)
+    paths = [source for source in answers if not isinstance(source, Mapping)]
+    if len(paths) < len(answers):
         raise InputError("check sheet: a class is given as files, a folder or a table; a mapping is one student.")
-    return mark_class(sheet, files)
+    return mark_class(sheet, paths, files=files)
 
 
 def mark_class(
-    sheet: Path | str | Mapping[str, Any], sources: Sequence[Path | str], seconds: float = DIAGNOSIS_SECONDS
+    sheet: Path | str | Mapping[str, Any],
+    sources: Sequence[Path | str],
+    seconds: float = DIAGNOSIS_SECONDS,
+    files: TeacherFiles = NO_FILES,
 ) -> "ClassMarks":
     """Mark the answers of a class; an answer that cannot be read never stops the marking of the others.
 
     Wrong answers are explained for this many seconds, the most frequent first.
     """
-    marker, submissions = Marker(read_sheet(sheet)), list[Submission]()
+    questions, submissions = read_sheet(sheet), list[Submission]()
     skipped: list[str] = []
     sheet_path = None if isinstance(sheet, Mapping) else real_path(Path(sheet))
     for source in map(Path, sources):
         if exists(source) and source.is_dir():
             submissions += _read_folder(source, sheet_path, skipped)
         elif source.suffix.lower() in SEPARATED:
-            submissions += _read_answer_table(source, marker.sheet, skipped)
+            submissions += _read_answer_table(source, questions, skipped)
         elif exists(source):
             submissions.append(_read_file(source, source.stem))
         else:
@@ -90,12 +128,73 @@ def mark_class(
         else submission
         for submission in submissions
     ]
+    return _mark_submissions(questions, submissions, files, skipped, seconds)
+
+
+def _mark_submissions(
+    sheet: Sheet, submissions: Sequence[Submission], files: TeacherFiles, skipped: Sequence[str], seconds: float
+) -> "ClassMarks":
+    """Mark submissions, with the decisions of a teacher's files; write the queue if there is one."""
+    points = {question.id: question.points for question in sheet.questions}
+    queue = read_queue(Path(files.queue), points) if files.queue else []
+    overrides = read_overrides(files.overrides) if files.overrides else []
+    decisions = {(entry.question, entry.answer): entry.decision for entry in queue if entry.decision}
+    marker = Marker(sheet, decisions)
     for submission in submissions:
         marker.mark(submission)
     undiagnosed = marker.diagnose(seconds)
-    questions = tuple(question.id for question in marker.sheet.questions)
-    students = tuple(map(marker.mark, submissions))
-    return ClassMarks(marker.sheet.title, questions, students, tuple(skipped), undiagnosed)
+    students = [marker.mark(submission) for submission in submissions]
+    if files.queue:
+        waiting = _list_waiting(submissions, students, {*decisions}, files.queues_undiagnosed)
+        write_queue(Path(files.queue), merge_queue(queue, waiting))
+    if files.overrides:
+        names = {marks.user: marks.student for marks in students if marks.user}
+        names |= {marks.student: marks.student for marks in students}
+        changed = resolve_overrides(files.overrides, overrides, names, points)
+        students = [_apply_overrides(marks, changed) for marks in students]
+    marks = ClassMarks(sheet.title, tuple(points), tuple(students), tuple(skipped), undiagnosed)
+    if not files.previous:
+        return marks
+    current = {(student.student, mark.id): mark.to_dict() for student in students for mark in student.marks}
+    return replace(marks, changes=compare_marks(files.previous, current))
+
+
+def _apply_overrides(marks: StudentMarks, overrides: Mapping[tuple[str, str], Any]) -> StudentMarks:
+    """Return a student's marks with those that are changed by hand."""
+    changed: list[Mark] = []
+    for mark in marks.marks:
+        override = overrides.get((marks.student, mark.id))
+        changed.append(mark.with_points(override.points, "Changed by hand.", override.comment) if override else mark)
+    return replace(marks, marks=tuple(changed))
+
+
+def _list_waiting(
+    submissions: Sequence[Submission],
+    students: Sequence[StudentMarks],
+    decided: set[tuple[str, str]],
+    includes_undiagnosed: bool,
+) -> list[QueuedAnswer]:
+    """Return the answers that a teacher has to look at or decided on, each once with all students who wrote it."""
+    waiting: dict[tuple[str, str], QueuedAnswer] = {}
+    for submission, marks in zip(submissions, students, strict=True):
+        for mark in marks.marks:
+            answer = submission.answers.get(mark.id.casefold())
+            if answer is None or not answer.text or submission.error:
+                continue
+            key = (mark.id, answer.text)
+            unexplained = any(text.endswith((UNEXPLAINED, NOT_DIAGNOSED)) for text in mark.mistakes)
+            if mark.verdict == "unreadable":
+                why = mark.reason
+            elif mark.verdict in ("wrong", "partly right") and unexplained and includes_undiagnosed:
+                why = f"{mark.verdict}: {'; '.join(mark.mistakes)}"
+            elif key in decided:
+                why = "decided"
+            else:
+                continue
+            previous = waiting.get(key)
+            names = (*(previous.students if previous else ()), marks.student or "the student")
+            waiting[key] = QueuedAnswer(*key, names, previous.why if previous else why, mark.of)
+    return list(waiting.values())
 
 
 @dataclass(frozen=True)
@@ -105,6 +204,24 @@ class SharedMistake:
     question: str
     text: str
     students: tuple[str, ...]
+
+    def name_students(self, limit: int = MAX_NAMED_STUDENTS) -> str:
+        """Return the number of students with their names, as in "2: Ada, Bo", at most `limit` names."""
+        names = ", ".join(self.students[:limit])
+        more = len(self.students) - limit
+        return f"{len(self.students)}: {names}{f' and {more} more' if more > 0 else ''}"
+
+
+def _answer_blocks(marks: StudentMarks) -> list[Block]:
+    """Return a student's answers as they were written, each with its verdict, points, remarks and mistakes."""
+    blocks: list[Block] = []
+    for mark in marks.marks:
+        blocks.append(Text(f"{mark.id}: {mark.verdict}, {mark.points:g} of {mark.of:g}", "strong"))
+        blocks += [Pre([(mark.answer, "")])] if mark.answer else []
+        mistakes = (text for text in mark.mistakes if text not in (NOT_DIAGNOSED, UNEXPLAINED))
+        notes = dict.fromkeys((*mark.remarks, *mistakes))
+        blocks += [Pre([("\n".join(notes), "prompt")])] if notes else []
+    return blocks
 
 
 @dataclass(frozen=True)
@@ -116,6 +233,7 @@ class ClassMarks(Result):
     students: tuple[StudentMarks, ...]
     left_out: tuple[str, ...] = ()  # messages about files and columns that were not marked
     undiagnosed: int = 0  # how many different wrong answers were not explained when the time was up
+    changes: tuple[MarkChange, ...] | None = None  # since an earlier grading; None if it was not compared
 
     def __getitem__(self, student: str) -> StudentMarks:
         marks = next((marks for marks in self.students if marks.student == student), None)
@@ -134,11 +252,13 @@ class ClassMarks(Result):
         students: dict[tuple[str, str], list[str]] = {}
         for marks in self.students:
             for mark in marks.marks:
-                for text in dict.fromkeys(text for text in mark.mistakes if text != NOT_DIAGNOSED):
+                for text in dict.fromkeys(text for text in mark.mistakes if not text.endswith(NOT_DIAGNOSED)):
                     students.setdefault((mark.id, text), []).append(marks.student)
         mistakes = [SharedMistake(question, text, tuple(names)) for (question, text), names in students.items()]
         order = self.questions.index
-        return sorted(mistakes, key=lambda each: (each.text == UNEXPLAINED, -len(each.students), order(each.question)))
+        return sorted(
+            mistakes, key=lambda each: (each.text.endswith(UNEXPLAINED), -len(each.students), order(each.question))
+        )
 
     @property
     def notes(self) -> list[str]:
@@ -165,7 +285,8 @@ class ClassMarks(Result):
         students, questions = self._tables()
         title = Heading(f"{self.title}: {len(self.students)} students, {self.of:g} points", 1)
         mistakes = self._mistake_blocks(MAX_PRINTED_MISTAKES)
-        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks]
+        changes = change_blocks(self.changes)
+        return [title, students, Heading("Questions"), questions, *mistakes, *self._note_blocks, *changes]
 
     def details(self) -> list[Block]:
         """Return the tables that are printed, statistics of the points, and every student's answers, folded."""
@@ -178,20 +299,12 @@ class ClassMarks(Result):
             "median": f"{median(points):.2f}",
             "lowest to highest": f"{min(points):g} to {max(points):g}",
         }
-        answers: list[Block] = []
-        for marks in self.students:
-            rows = []
-            for mark in marks.marks:
-                mistakes = (text for text in mark.mistakes if text not in (NOT_DIAGNOSED, UNEXPLAINED))
-                notes = "\n".join(dict.fromkeys((*mark.remarks, *mistakes)))
-                answer = "; ".join(mark.answer[:MAX_CELL_CHARS].splitlines())
-                rows.append((mark.id, answer, mark.verdict, f"{mark.points:g} of {mark.of:g}", notes))
-            table = Table(("", "answer", "verdict", "points", "remarks"), rows, is_text=True)
-            answers.append(Fold(f"{marks.student}: {marks.summary}", [table]))
+        answers = [Fold(f"{marks.student}: {marks.summary}", _answer_blocks(marks)) for marks in self.students]
         introduction = Text("For the teacher: mistakes give away what is right.", "note")
         mistakes = self._mistake_blocks(MAX_DETAILED_MISTAKES)
         overview = [Heading(self.title, 1), introduction, Facts(facts), *mistakes, Heading("Questions"), questions]
-        return [*overview, *self._note_blocks, Heading("Students"), students, Heading("Answers"), *answers]
+        notes = [*self._note_blocks, *change_blocks(self.changes)]
+        return [*overview, *notes, Heading("Students"), students, Heading("Answers"), *answers]
 
     def _mean_points(self) -> list[float]:
         """Return the mean points of all students for each question, in the order of the sheet."""
@@ -218,7 +331,7 @@ class ClassMarks(Result):
     def _mistake_blocks(self, limit: int) -> list[Block]:
         """Return a heading and a table of at most `limit` mistakes; [] if there are none."""
         mistakes = self.mistakes
-        rows = [(each.question, each.text[:MAX_CELL_CHARS], str(len(each.students))) for each in mistakes[:limit]]
+        rows = [(each.question, each.text[:MAX_CELL_CHARS], each.name_students()) for each in mistakes[:limit]]
         more = len(mistakes) - len(rows)
         caption = f"{more:,} more in the JSON file." if more else ""
         table = Table(("", "mistake", "students"), rows, is_text=True, caption=caption)
@@ -240,16 +353,19 @@ class ClassMarks(Result):
             for index, (id, value) in enumerate(zip(self.questions, self._mean_points(), strict=True))
         ]
         mistakes = [{**vars(mistake), "count": len(mistake.students)} for mistake in self.mistakes]
-        rest = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
+        rest: dict[str, Any] = {"mistakes": mistakes, "left_out": self.left_out, "undiagnosed": self.undiagnosed}
+        if self.changes is not None:
+            rest["changes"] = [vars(change) for change in self.changes]
         return to_plain({"title": self.title, "of": self.of, "students": students, "questions": questions, **rest})
 
     def records(self) -> list[dict[str, Any]]:
-        """Return a row by column name for each student: points by question and in all, verdicts, and remarks."""
+        """Return a row by column name for each student: points by question and in all, verdicts, answers, remarks."""
         rows: list[dict[str, Any]] = []
         for marks in self.students:
             row: dict[str, Any] = {"student": marks.student, "user": marks.user, "source": marks.source}
             row |= {mark.id: mark.points for mark in marks.marks} | {"points": marks.points, "of": marks.of}
             row |= {f"{mark.id} verdict": mark.verdict for mark in marks.marks}
+            row |= {f"{mark.id} answer": mark.answer for mark in marks.marks}
             row |= {f"{mark.id} remarks": " ".join(mark.remarks) for mark in marks.marks}
             rows.append({name: escape_spreadsheet_cell(value) for name, value in row.items()})
         return rows
@@ -264,10 +380,11 @@ def _read_file(path: Path, name: str) -> Submission:
     try:
         submission = read_answers(path)
     except InputError as error:
-        return Submission(student, source=str(path), error=f"Cannot be read: {error}")
+        return Submission(student, source=str(path), error=f"Cannot be read: {error}", name=name)
     except Exception as error:  # no file may stop the others
-        return Submission(student, source=str(path), error=f"Cannot be read ({type(error).__name__}).")
-    return replace(submission, student=submission.student or student)
+        error = f"Cannot be read ({type(error).__name__})."
+        return Submission(student, source=str(path), error=error, name=name)
+    return replace(submission, student=submission.student or student, name=name)
 
 
 def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterator[Submission]:
@@ -287,7 +404,9 @@ def _read_folder(folder: Path, sheet: Path | None, skipped: list[str]) -> Iterat
         others = (sanitize_name(str(file)) for file in files if file not in answers)
         skipped += [f"{name}: left out, since it does not end in {endings}." for name in others]
         for file in answers:
-            yield _read_file(file, path.name if path.is_dir() and len(answers) == 1 else file.stem)
+            is_alone = path.is_dir() and len(answers) == 1
+            submission = _read_file(file, path.name if is_alone else file.stem)
+            yield replace(submission, name=path.name if is_alone or not path.is_dir() else f"{path.name}-{file.stem}")
 
 
 def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Submission]:
@@ -331,7 +450,7 @@ def _read_answer_table(path: Path, sheet: Sheet, skipped: list[str]) -> list[Sub
         error = ""
         if len(row) > len(header):
             error = f"Cannot be read: {path}, line {line} has {len(row)} cells where the header has {len(header)}."
-        submission = Submission(student, {}, user, f"{path}, line {line}", error)
+        submission = Submission(student, {}, user, f"{path}, line {line}", error, user or student)
         _, pairs = submissions.setdefault(student if pair else str(line), (submission, []))
         columns = {cells[pair[0]]: pair[1]} if pair else answer_columns
         pairs += [(id, answer_text(cells[index])) for id, index in columns.items()]

@@ -1,7 +1,7 @@
 """Marking one student's answers to a sheet: `lemma check sheet`."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
@@ -24,9 +24,11 @@ from lemma.checking.sheets import (
     read_sheet,
     sanitize_name,
 )
+from lemma.checking.teacher_files import Decision, MarkChange
+from lemma.checking.written_answers import Reading
 from lemma.counting.polynomial import work_limit
 from lemma.errors import InputError, describe_unknown
-from lemma.report.result import Block, Heading, Pre, Result, Text
+from lemma.report.result import Block, Heading, Pre, Result, Table, Text
 
 MAX_ANSWER_CHARS = 2000
 MAX_UNKNOWN_ANSWERS = 10
@@ -35,7 +37,10 @@ AnswerId = tuple[Any, ...]
 """A question's id, an answer to it, and the ids of the answers to the earlier questions that it builds on."""
 
 
-def mark_answers(sheet: Path | str | Mapping[str, Any], answers: Path | str | Mapping[str, Any]) -> "StudentMarks":
+def mark_answers(
+    sheet: Path | str | Mapping[str, Any],
+    answers: Path | str | Mapping[str, Any],
+) -> "StudentMarks":
     """Mark one student's answers to a sheet.
 
     >>> sheet = {"questions": [{"id": "Q1", "points": 2, "kind": "parameters", "model": "lora"}]}
@@ -52,34 +57,48 @@ class Marker:
     """Marks answers to one sheet; each distinct answer is assessed once, however many students give it.
 
     Creating it raises an InputError if a model cannot be asked what the sheet asks.
+
+    Args:
+        decisions: what a teacher decided on answers, by the id of the question and the answer.
     """
 
-    def __init__(self, sheet: Sheet) -> None:
-        self.sheet = sheet
+    def __init__(self, sheet: Sheet, decisions: Mapping[tuple[str, str], Decision] | None = None) -> None:
+        self.sheet, self.decisions = sheet, decisions or {}
         self.questions: dict[str, PreparedQuestion] = {}
         for question in sheet.questions:
             self.questions[question.id] = prepare_question(question, self.questions, sheet.source)
         self.assessments: dict[AnswerId, Assessment] = {}
         self.uses: Counter[AnswerId] = Counter()
-        self._parsed: dict[tuple[str, str], Any] = {}
+        comparing = [question.question for question in self.questions.values() if question.compares_mistakes]
+        # marks depend on the mistakes of these, so that they are looked for even if there is little time
+        self._diagnosed_first = {id for question in comparing for id in (question.id, *question.builds_on)}
+        self._readings: dict[tuple[str, str], Sequence[Reading]] = {}
+        self._chosen: dict[AnswerId, Reading] = {}
 
     def mark(self, submission: Submission) -> "StudentMarks":
         """Return the marks of one student's submission; no error in an answer stops the marking of the others."""
         ids, marks = dict[str, AnswerId](), list[Mark]()
         for question in self.sheet.questions:
             answer = submission.answers.get(question.id.casefold()) or StudentAnswer(question.id, "")
-            text = "" if answer.error else answer.text
+            decision = self.decisions.get((question.id, answer.text), Decision())
+            answer_error = "" if decision.read_as else answer.error
+            text = "" if answer_error else decision.read_as or answer.text
             ids[question.id] = (question.id, text, *(ids[name] for name in question.builds_on))
-            error = submission.error or (answer.error and f"Cannot be read: {answer.error}.")
+            error = submission.error or (answer_error and f"Cannot be read: {answer_error}.")
             assessment = Assessment(error=error) if error else self._assess(ids[question.id]) if text else None
-            marks.append(_make_mark(question, answer.text, assessment))
+            mark = _make_mark(question, answer.text, assessment)
+            if decision.read_as:
+                mark = replace(mark, changed=f"Read by hand as: {decision.read_as}", comment=decision.comment)
+            if decision.points is not None and not submission.error:
+                mark = mark.with_points(decision.points, "Decided by hand.", decision.comment)
+            marks.append(mark)
         ids_on_sheet = {id.casefold() for id in self.questions}
         unknown = [sanitize_name(answer.name) for id, answer in submission.answers.items() if id not in ids_on_sheet]
         notes = [describe_unknown("question", name, self.questions) for name in unknown[:MAX_UNKNOWN_ANSWERS]]
         if (more := len(unknown) - MAX_UNKNOWN_ANSWERS) > 0:
             notes.append(f"{more:,} more answers to questions that are not on the sheet.")
         student, user, source = submission.student, submission.user, submission.source
-        return StudentMarks(self.sheet.title, student, tuple(marks), tuple(notes), user, source)
+        return StudentMarks(self.sheet.title, student, tuple(marks), tuple(notes), user, source, submission.name)
 
     def diagnose(self, seconds: float = inf) -> int:
         """Explain wrong answers, the most frequent first; return how many are left when the time is up."""
@@ -96,7 +115,7 @@ class Marker:
         """Return the assessment of the answer `id` (question, text, earlier answers), computed once; count its uses."""
         self.uses[id] += 1
         if id not in self.assessments:
-            self.assessments[id] = self._parse_and_assess(id, diagnose=False)
+            self.assessments[id] = self._parse_and_assess(id, diagnose=id[0] in self._diagnosed_first)
         return self.assessments[id]
 
     @work_limit(MAX_MARKING_STEPS)
@@ -104,18 +123,58 @@ class Marker:
         """Parse and assess an answer, and with `diagnose` explain a wrong one; an exception becomes its error."""
         question_id, text, *earlier_ids = id
         question = self.questions[question_id]
-        earlier = [
-            EarlierAnswer(self.questions[key[0]], key[1], self._parsed.get(key[:2]), self.assessments.get(key))
-            for key in earlier_ids
-        ]
+        earlier: list[EarlierAnswer] = []
+        for key in earlier_ids:
+            reading = self._chosen.get(key) or Reading(key[1], None)
+            earlier.append(
+                EarlierAnswer(self.questions[key[0]], reading.text, reading.answer, self.assessments.get(key))
+            )
         try:
-            if (question_id, text) not in self._parsed:
-                self._parsed[question_id, text] = question.parse(text)
-            return question.assess(text, self._parsed[question_id, text], earlier, diagnose)
+            if (question_id, text) not in self._readings:
+                self._readings[question_id, text] = question.read(text)
+            if id not in self._chosen or not diagnose:
+                self._chosen[id] = choose_reading(question, self._readings[question_id, text], earlier)
+            reading = self._chosen[id]
+            assessment = question.assess(reading.text, reading.answer, earlier, diagnose)
         except InputError as error:
             return Assessment(error=f"Cannot be read: {error}")
         except Exception as error:  # nothing a student writes may stop the marking of the rest
             return Assessment(error=f"Cannot be judged ({type(error).__name__}).")
+        if reading.note:
+            reason, hint = f"{assessment.reason}\n{reading.note}", f"{assessment.hint}\n{reading.note}"
+            assessment = replace(assessment, reason=reason, hint=hint)
+        return assessment
+
+
+def choose_reading(
+    question: PreparedQuestion, readings: Sequence[Reading], earlier: Sequence[EarlierAnswer]
+) -> Reading:
+    """Return the reading of an answer that earns most; raise an InputError if only a doubtful reading earns that."""
+    if len(readings) == 1:
+        return readings[0]
+    best: tuple[float, Reading] | None = None
+    doubt: tuple[float, Reading] | None = None
+    error: InputError | None = None
+    has_sure = any(reading.is_sure for reading in readings)
+    for reading in readings:
+        try:
+            fraction = question.assess(reading.text, reading.answer, earlier, diagnose=False).fraction
+        except InputError as raised:
+            error = error or raised
+            continue
+        if reading.is_sure or not has_sure:
+            best = (fraction, reading) if best is None or fraction > best[0] else best
+        else:
+            doubt = (fraction, reading) if doubt is None or fraction > doubt[0] else doubt
+        if best and best[0] == 1:
+            return best[1]
+    if error and (best is None or not doubt or doubt[0] <= best[0]):
+        raise error
+    if best and doubt and doubt[0] > best[0]:
+        texts = [" ".join(reading.text.split())[:60] for reading in (best[1], doubt[1])]
+        raise InputError(f"it can be read as '{texts[0]}' or as '{texts[1]}'.")
+    assert best is not None, "there is a reading"
+    return best[1]
 
 
 Verdict = Literal["right", "partly right", "follow-through", "wrong", "unreadable", "not answered"]
@@ -134,16 +193,34 @@ class Mark:
     of: float  # those of a right answer
     right_answer: str | None = None  # if the sheet allows it to be shown
     mistakes: tuple[str, ...] = ()  # those that explain the answer, for the teacher only
+    changed: str = ""  # what a teacher decided, such as "Changed by hand."; "" for an automatic mark
+    comment: str = ""  # the teacher's
 
     def __bool__(self) -> bool:
         return self.verdict == "right"
+
+    def with_points(self, points: float, changed: str, comment: str) -> "Mark":
+        """Return the mark with points that a teacher gave; the verdict follows from these."""
+        verdict: Verdict = "right" if points >= self.of else "partly right" if points else "wrong"
+        mistakes = () if verdict == "right" or self.verdict == "unreadable" else self.mistakes
+        reason = "" if self.verdict == "unreadable" or verdict != self.verdict else self.reason
+        return replace(
+            self,
+            points=points,
+            verdict=verdict,
+            reason=reason,
+            mistakes=mistakes,
+            changed=changed,
+            comment=comment,
+        )
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """The lines of the reason, and the right answer if the sheet shows it."""
         has_solution = self.right_answer and self.verdict != "right"
         solution = f"The right answer: {self.right_answer}" if has_solution else ""
-        return tuple(note for note in (*self.reason.splitlines(), solution) if note)
+        changed = " ".join(filter(None, (self.changed, self.comment)))
+        return tuple(note for note in (*self.reason.splitlines(), solution, changed) if note)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields for the student, without the mistakes, which are the teacher's."""
@@ -152,7 +229,8 @@ class Mark:
 
 def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None) -> Mark:
     """Turn the assessment of an answer, None if there is no answer, into a mark that shows what the sheet allows."""
-    mark = Mark(question.id, question.text, text[:MAX_ANSWER_CHARS], "not answered", "", 0, question.points)
+    shortened = text if len(text) <= MAX_ANSWER_CHARS else f"{text[:MAX_ANSWER_CHARS]}…"
+    mark = Mark(question.id, question.statement, shortened, "not answered", "", 0, question.points)
     if assessment is None:
         return mark
     if assessment.error:
@@ -165,6 +243,8 @@ def _make_mark(question: SheetQuestion, text: str, assessment: Assessment | None
     shown = {"reason": assessment.hint}
     if question.show_answer:
         shown = {"reason": assessment.reason, "right_answer": assessment.right_answer}
+    if question.hint and verdict != "right":
+        shown["reason"] = f"{shown['reason']}\nHint: {question.hint}"
     points = round(assessment.fraction * question.points, 2)
     return replace(mark, verdict=verdict, points=points, mistakes=assessment.mistakes, **shown)
 
@@ -181,6 +261,8 @@ class StudentMarks(Result):
     notes: tuple[str, ...] = ()  # messages about answers to questions that are not on the sheet
     user: str = ""  # the student's id at a learning platform
     source: str = ""  # the file, or the line of a table
+    submission: str = ""  # name of the submission: its file or folder
+    changes: tuple[MarkChange, ...] | None = None  # since an earlier grading; None if it was not compared
 
     def __bool__(self) -> bool:
         return all(self.marks)
@@ -214,7 +296,7 @@ class StudentMarks(Result):
         for mark in self.marks:
             lines.append(f"{mark.id:<{id_width}}  {mark.verdict:<{verdict_width}}  {mark.points:>5g} of {mark.of:g}")
             lines += [f"{'':<{id_width}}  {note}" for note in mark.remarks]
-        return [Text("\n".join([*lines, *self.notes, self.summary]))]
+        return [Text("\n".join([*lines, *self.notes, self.summary])), *change_blocks(self.changes)]
 
     def details(self) -> list[Block]:
         """Return a section for each question with its text, the answer, verdict, points and remarks."""
@@ -226,7 +308,7 @@ class StudentMarks(Result):
             verdict = f"{mark.verdict}, {mark.points:g} of {mark.of:g} points"
             blocks.append(Text(verdict, kinds.get(mark.verdict, "warning")))  # pyright: ignore[reportArgumentType]
             blocks += [Pre([("\n".join(mark.remarks), "")])] if mark.remarks else []
-        return [*blocks, *(Text(note, "note") for note in self.notes)]
+        return [*blocks, *(Text(note, "note") for note in self.notes), *change_blocks(self.changes)]
 
     @property
     def _heading(self) -> str:
@@ -235,8 +317,23 @@ class StudentMarks(Result):
 
     def records(self) -> list[dict[str, Any]]:
         """Return a row by column name for each question: id, answer, verdict, points and reason."""
-        names = ("id", "answer", "verdict", "points", "of", "reason")
+        names = ("id", "answer", "verdict", "points", "of", "reason", "changed", "comment")
         return [{name: escape_spreadsheet_cell(getattr(mark, name)) for name in names} for mark in self.marks]
+
+
+def change_blocks(changes: Sequence[MarkChange] | None) -> list[Block]:
+    """Return a heading and a table of the marks that changed since an earlier grading; [] if none was compared."""
+    if changes is None:
+        return []
+    heading = Heading("Marks that changed")
+    if not changes:
+        return [heading, Text("None.")]
+    rows = [
+        (change.student, change.question, *(f"{each:g}" if each is not None else "" for each in points), change.why)
+        for change in changes
+        for points in [(change.before, change.after)]
+    ]
+    return [heading, Table(("student", "question", "before", "after", "why"), rows, is_text=True)]
 
 
 def escape_spreadsheet_cell(value: Any) -> Any:

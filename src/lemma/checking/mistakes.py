@@ -251,12 +251,23 @@ class _MistakeRules:
     def counted_twice(self, group: PartGroup) -> Mistake:
         """Return the mistake of counting a group of parts twice, such as a tied tensor."""
         part = group.single_part
+        if part is not None and self.is_single_recurrent_bias(part):
+            size = self.write(part.each)
+            message = (
+                f"your formula has two bias vectors of {size} in each layer, b_ih and b_hh as in PyTorch; this model "
+                "has one, so that one bias per layer is counted twice"
+            )
+            return Mistake(group.total, COST_TENSOR, message, paths=group.paths)
         if part is None or TIED_NOTE not in part.note:
             message = partial(self.describe_group, group)
             return Mistake(group.total, COST_LOCAL, message, group.name, "twice", group.paths)
         other = part.note.partition(TIED_NOTE)[2]  # counting a tied tensor again is a common mistake
         message = f"your formula counts '{other}' again; it is tied to '{part.path}', and a tied tensor counts once"
         return Mistake(group.total, COST_TENSOR, message, paths=group.paths)
+
+    def is_single_recurrent_bias(self, part: Part) -> bool:
+        """Return whether a part is the only bias of a recurrent layer, where PyTorch has two."""
+        return "bias_ih" in part.path and not any("bias_hh" in other.path for other in self.parts)
 
     def counted_for_single_layer(self, group: PartGroup) -> Iterator[Mistake]:
         """Yield the mistakes of counting a group of parts for one layer only, for each symbol of layers such as L."""

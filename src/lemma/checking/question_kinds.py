@@ -1,6 +1,6 @@
 """The kinds of questions on a sheet, one class each.
 
-A question is prepared once: its model is counted and what is right is computed. An answer is then parsed once and
+A question is prepared once: its model is counted and what is right is computed. An answer is then read once and
 assessed; the mistake behind a wrong answer is looked for only where that is asked for, since it takes longer.
 """
 
@@ -10,19 +10,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from math import prod
+from typing import Any
 
 import torch
 
-from lemma.checking.cells import GradientCell, Sample, find_cell
+from lemma.checking.cells import GradientCell, Sample
 from lemma.checking.check_formula import FormulaExercise
 from lemma.checking.check_number import NumberExercise
+from lemma.checking.check_values import Target, normalize_name, read_claim, read_target
 from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, has_symbols
+from lemma.checking.derivation import find_symbols
+from lemma.checking.exercises.base import ValueExercise
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
-from lemma.checking.gradients import GradientReport, check_gradients, read_derivation
+from lemma.checking.gradients import check_gradients, read_derivation
 from lemma.checking.read_formula import read_formula, substitute
+from lemma.checking.sheet_kinds import DerivationCheck, GradientCheck
 from lemma.checking.sheets import SheetQuestion, prefix_lines
-from lemma.counting.account import Account
+from lemma.checking.written_answers import (
+    COUNT_WORDS,
+    PARAMETER_WORDS,
+    UNITS,
+    Reading,
+    convert_unit,
+    formula_readings,
+    number_readings,
+    read_claims,
+    singular,
+    split_unit,
+)
+from lemma.counting.account import Account, Quantity
 from lemma.counting.polynomial import Calculator, Rational, as_polynomial, symbol, work_limit
 from lemma.counting.writing import write_formula
 from lemma.errors import InputError, SpecError
@@ -30,6 +47,10 @@ from lemma.report.numbers import WrittenNumber, read_number
 
 MAX_MARKING_STEPS = 40_000  # of work for one answer, see `work_limit`: a class hands in many
 NOT_DIAGNOSED, UNEXPLAINED = "not diagnosed", "wrong, without a simple explanation"
+NOT_A_FORMULA, ROUNDED = "a number in place of a formula", "rounded too far"
+NOT_RECURRING = (NOT_DIAGNOSED, UNEXPLAINED, NOT_A_FORMULA, ROUNDED)  # these are mistakes in every answer
+MAX_LINES = 100  # of an answer that are read one by one
+SYMBOL_SIZES = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)  # of a formula without a model, to compare numbers
 _PERCENT_FACTOR = re.compile(r"(?<![\w.,])100\s*[*·×(]|[*·×)]\s*100(?![\w.,])")
 
 
@@ -58,9 +79,14 @@ class EarlierAnswer:
     """A student's answer to a question that a later one builds on; `assessment` is None if there is no answer."""
 
     question: "PreparedQuestion"
-    text: str
+    text: str  # as it was read
     answer: Any = None  # as parsed
     assessment: Assessment | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """True if the answer is not right by itself."""
+        return self.assessment is not None and (self.assessment.fraction < 1 or bool(self.assessment.follows_from))
 
     @property
     def value(self) -> Fraction:
@@ -79,21 +105,22 @@ class PreparedQuestion(ABC):
     """A question of a sheet together with its right answer; a subclass for each kind of answer."""
 
     solution: str  # the right answer
+    compares_mistakes = False  # whether a mistake that recurs is follow-through, so that mistakes must be known
 
     def __init__(self, question: SheetQuestion) -> None:
-        self.question = question
+        self.question, self.fields = question, question.fields
 
     @abstractmethod
-    def parse(self, text: str) -> Any:
-        """Parse the text of an answer into the form that `assess` takes; raise an InputError if it cannot be read."""
+    def read(self, text: str) -> Sequence[Reading]:
+        """Return the readings of an answer, the most likely first; raise an InputError if it cannot be read."""
 
     @abstractmethod
     def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
         """Mark an answer.
 
         Args:
-            text: the answer as the student wrote it.
-            answer: the result of `parse` for this text.
+            text: the answer as it was read.
+            answer: the parsed answer of the reading.
             earlier: the student's answers to the questions that this one builds on.
             diagnose: whether to explain a wrong answer.
         """
@@ -102,7 +129,7 @@ class PreparedQuestion(ABC):
 class ExpressionQuestion(PreparedQuestion):
     """A question of a sheet that asks for a formula or a number."""
 
-    at_sizes: ClassVar[str] = ""  # how a hint calls the place where two formulas are compared
+    at_sizes: str = ""  # how a hint calls the place where two formulas are compared
 
     account: Any = None  # of the model; None for a number that is computed from other numbers
     aliases: Mapping[str, str] = {}  # other names of the account's symbols
@@ -118,6 +145,10 @@ class ExpressionQuestion(PreparedQuestion):
     def credit(self) -> list[tuple[Any, float]]:
         """The other answers that earn partial credit: (the parsed answer, fraction of the points)."""
         return [(self.parse(text), fraction) for text, fraction in self.question.credit.items()]
+
+    @abstractmethod
+    def parse(self, text: str) -> Any:
+        """Parse a formula or number without words around it; raise an InputError if it cannot be read."""
 
     def check(self, answer: Any, diagnose: bool) -> Verdict:
         """Compare a parsed answer with the right one; with `diagnose`, explain a wrong answer."""
@@ -144,18 +175,21 @@ class ExpressionQuestion(PreparedQuestion):
         if fractions:
             assessment = replace(assessment, fraction=max(fractions), hint="Right in part.")
         assessments = [work.assessment for work in earlier if work.assessment and work.assessment.value is not None]
-        if not earlier or len(assessments) < len(earlier):
+        if not earlier or len(assessments) < len(earlier) or is_copied(text, earlier):
             return assessment
         try:
-            if not self.is_consistent(answer, earlier):
+            recurring = recurring_mistakes(assessment.mistakes, earlier) if self.compares_mistakes else []
+            if not recurring and not self.is_consistent(answer, earlier):
                 return assessment
         except InputError:  # the student's formulas divide by zero, need too much work or have no value at these sizes
             return assessment
-        has_mistake = any(previous.fraction < 1 or previous.follows_from for previous in assessments)
+        has_mistake = any(work.is_wrong for work in earlier)
         fraction = question.follow_through if has_mistake else 1.0
         if fraction <= assessment.fraction:
             return assessment
         reason = f"Right with your own answer to {' and '.join(question.builds_on)}."
+        if recurring:
+            reason = f"The mistake of {' and '.join(recurring)} again, which counts only there."
         follows_from = question.builds_on if has_mistake else ()
         return replace(
             assessment, fraction=fraction, hint=reason, reason=reason, mistakes=(), follows_from=follows_from
@@ -167,9 +201,9 @@ class ExpressionQuestion(PreparedQuestion):
         value, expected = Fraction(verdict.yours_at), Fraction(verdict.right_at)
         error = mistake = ""
         if verdict.solution != verdict.right and not has_symbols(verdict.yours):
-            error, mistake = "a formula is asked for, not a number", "a number in place of a formula"
+            error, mistake = "a formula is asked for, not a number", NOT_A_FORMULA
         elif verdict.equal and self.question.kind == "number" and not self._is_close(value, expected):
-            error, mistake = f"{text} is rounded too far", "rounded too far"
+            error, mistake = f"{text[:60]} is rounded too far", ROUNDED
         if error:
             reason = f"Not right: {error}."
             return Assessment(0.0, reason, reason, verdict.solution, (mistake,), value, is_diagnosed=True)
@@ -177,7 +211,7 @@ class ExpressionQuestion(PreparedQuestion):
         if not verdict.equal and value != expected:
             hint = f"Not right: {'too large' if value > expected else 'too small'}{self.at_sizes}."
         # the diagnosis of a change starts with the numbers at both sizes
-        mistake = " ".join(verdict.diagnosis[1:] if self.question.change else verdict.diagnosis)
+        mistake = " ".join(verdict.diagnosis[1:] if getattr(self.fields, "change", "") else verdict.diagnosis)
         if not mistake or mistake.startswith("No simple explanation"):
             mistake = UNEXPLAINED if diagnose else NOT_DIAGNOSED
         mistakes = () if verdict.equal else (mistake,)
@@ -187,7 +221,7 @@ class ExpressionQuestion(PreparedQuestion):
 
     def _is_close(self, value: Fraction | int, expected: Fraction) -> bool:
         """Return whether a number differs from the expected one by no more than the question's relative tolerance."""
-        return abs(value - expected) <= Fraction(self.question.tolerance) * abs(expected)
+        return abs(value - expected) <= Fraction(self.fields.tolerance) * abs(expected)
 
 
 class FormulaAnswerQuestion(ExpressionQuestion):
@@ -197,7 +231,11 @@ class FormulaAnswerQuestion(ExpressionQuestion):
 
     def parse(self, text: str) -> FormulaComparison:
         """Parse a formula, which may lack sizes that the question sets; return it next to the account's formula."""
-        return compare_answer(self.account, self.question.kind, text, self.aliases, self.question.settings)
+        return compare_answer(self.account, self.question.kind, text, self.aliases, self.fields.settings)
+
+    def read(self, text: str) -> Sequence[Reading]:
+        """Return the readings of a formula with words around it, or of several lines that lead to it."""
+        return formula_readings(text, self.parse, self.question.id)
 
     def expand_formula(self, answer: FormulaComparison) -> Rational:
         """Return the student's formula; sizes that follow from others, such as d_ff = 4d, are replaced."""
@@ -209,35 +247,40 @@ class FormulaAnswerQuestion(ExpressionQuestion):
 
 
 class ModelFormula(FormulaAnswerQuestion):
-    """A question of a sheet that asks for the formula of a model's parameters or FLOPs."""
+    """A question of a sheet that asks for the formula of a model's parameters, trainable parameters or FLOPs."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        exercise = FormulaExercise(question.model, question.kind, question.settings, question.conventions)
+        fields = question.fields
+        exercise = FormulaExercise(fields.model, question.kind, fields.settings, fields.conventions)
         super().__init__(question, exercise)
+        self.compares_mistakes = bool(question.builds_on)
         quantity = self.account.quantities[question.kind]
         if quantity.at(self.account.symbols) is None or quantity.refused:
-            raise InputError(f"the {question.kind} of {question.model} follow no formula. Ask for something else.")
+            raise InputError(f"the {question.kind} of {fields.model} follow no formula. Ask for something else.")
         self.expected = substitute(Rational(quantity.polynomial), self.account.defaults)
         self.solution = quantity.write_formula(self.account.order)
 
 
 class DerivedFormula(FormulaAnswerQuestion):
-    """A question of a sheet for a formula that is computed from the answers to earlier questions, such as 16*Q1."""
+    """A question of a sheet for a formula that the sheet states: from earlier answers, such as 16*Q1, or alone."""
 
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
         sources = [source for id in question.builds_on if isinstance(source := earlier[id], ExpressionQuestion)]
         accounts = [source.account for source in sources if source.account is not None]
-        if not accounts:
+        if sources and not accounts:
             raise InputError(f"'{question.value}' builds on numbers only. Ask for a number: kind = 'number'.")
-        symbols, defaults = dict(accounts[0].symbols), dict(accounts[0].defaults)
-        for account in accounts[1:]:
+        symbols, defaults = {}, {}
+        if not sources:
+            self.at_sizes = ""
+            symbols = self._choose_sizes()
+        for account in accounts:
             for name, size in account.symbols.items():
                 if symbols.setdefault(name, size) != size:
                     raise InputError(f"{name} is {symbols[name]} in one of the models and {size} in another.")
             defaults |= account.defaults
-        quantity = next(iter(accounts[0].quantities.values()))
-        self.account = Account(question.value, symbols, {"formula": quantity}, defaults)
+        quantities = [quantity for account in accounts for quantity in account.quantities.values()]
+        self.account = Account(question.value, symbols, {"formula": (quantities or [_NO_QUANTITY])[0]}, defaults)
         self.aliases = {alias: name for source in sources for alias, name in source.aliases.items()}
         names = {**self.aliases, **{name: name for name in self.account.order}}
         readable = [*question.builds_on, *(name for name in names if name not in question.builds_on)]
@@ -247,6 +290,18 @@ class DerivedFormula(FormulaAnswerQuestion):
         self.meanings = {alias: symbol(name) for alias, name in names.items() if alias != name}
         self.expected = self._derive([source.expected for source in sources])
         self.solution = write_formula(self.expected, self.account.order)
+
+    def _choose_sizes(self) -> dict[str, int]:
+        """Return the symbols of a formula without a model with the sizes that the question sets, else primes."""
+        names = sorted({*find_symbols([self.question.value]), *self.fields.symbols, *self.fields.settings})
+        if len(names) > len(SYMBOL_SIZES):
+            raise InputError(f"'{self.question.value[:60]}' has more than {len(SYMBOL_SIZES)} symbols.")
+        sizes: dict[str, int] = dict(zip(names, SYMBOL_SIZES, strict=False))
+        for name, size in self.fields.settings.items():
+            if not isinstance(size, int) or isinstance(size, bool):
+                raise InputError(f"settings: {name} = {size}: a whole number is expected.")
+            sizes[name] = size
+        return sizes
 
     def _derive(self, formulas: Sequence[Rational]) -> Rational:
         """Return the formula that is right if the earlier questions have these formulas."""
@@ -273,13 +328,47 @@ class DerivedFormula(FormulaAnswerQuestion):
     def is_consistent(self, answer: FormulaComparison, earlier: Sequence[EarlierAnswer]) -> bool:
         """Return whether the formula is the one that the student's earlier formulas lead to."""
         formula = self.expand_formula(answer)
-        if formula.constant is not None or answer.has_wrong_number:  # no number is a formula
+        if not earlier or formula.constant is not None or answer.has_wrong_number:  # no number is a formula
             return False
         return formula == self._derive([work.formula for work in earlier])
 
 
 class NumericQuestion(ExpressionQuestion):
     """A question of a sheet that asks for a number."""
+
+    unit = ""  # of the right number
+
+    def read(self, text: str) -> Sequence[Reading]:
+        """Return the readings of a number with words around it, or of a computation that leads to it."""
+        return number_readings(text, self.parse, self.question.id)
+
+    def parse_with_unit(self, text: str) -> WrittenNumber:
+        """Parse a number and convert its unit; raise an InputError where its unit may not be the right one."""
+        core, unit = split_unit(text, self.unit)
+        number = read_number(core)
+        if number.start:
+            raise InputError("a plain number is asked for, not a change in per cent.")
+        if self.unit == "%":
+            return self._scale_percent(number)
+        if not unit:
+            return number
+        converted = convert_unit(number, unit, self.unit)
+        if converted is not None:
+            return converted
+        words = (
+            PARAMETER_WORDS if getattr(self.fields, "model", "") and self.fields.quantity in _COUNTS else COUNT_WORDS
+        )
+        mentioned = re.search(rf"(?<![^\W\d_]){re.escape(singular(unit))}", self.question.statement, re.IGNORECASE)
+        if not (mentioned or (singular(unit) in words and self.unit.lower() not in UNITS)):
+            expected = f"expected {self.unit}" if self.unit else "expected a number without a unit"
+            raise InputError(f"'{text[:40]}': the unit is {unit}; {expected}.")
+        return number
+
+    def _scale_percent(self, number: WrittenNumber) -> WrittenNumber:
+        """Return a number in per cent: 12.5 for 12.5 %."""
+        if number.is_percent:
+            return replace(number, value=100 * number.value, unit=100 * number.unit)
+        return number
 
     def is_same(self, answer: WrittenNumber, other: WrittenNumber) -> bool:
         """Return whether the answer is the other number, to the digits with which the answer is written."""
@@ -296,45 +385,63 @@ class ModelNumber(NumericQuestion):
     """A question of a sheet for a number of a model, or for its change in per cent between two sizes."""
 
     def __init__(self, question: SheetQuestion) -> None:
-        exercise = NumberExercise(question.model, question.quantity, question.settings, question.conventions)
+        fields = question.fields
+        exercise = NumberExercise(fields.model, fields.quantity, fields.settings, fields.conventions)
         super().__init__(question, exercise)
+        self.unit = fields.unit or ("bytes" if exercise.quantity.unit == "bytes" else "")
         expected = exercise.quantity.at(self.account.symbols)
         if expected is None:
-            raise InputError(f"the {question.quantity} of {question.model} follow no formula. Ask for something else.")
-        if question.change:
+            raise InputError(f"the {fields.quantity} of {fields.model} follow no formula. Ask for something else.")
+        if fields.change:
             expected = exercise.expected_change(self.parse("1 %"))
+        elif fields.unit:
+            expected = _in_unit(Fraction(expected), exercise.quantity.unit, fields.unit)
         self.expected = Rational(as_polynomial(expected))
 
     def parse(self, text: str) -> WrittenNumber:
         """Parse a number; for a change, a percentage with or without its sign, between the sizes of the question."""
-        if self.question.change:  # the sheet names the two sizes, whatever the student writes
+        if self.fields.change:  # the sheet names the two sizes, whatever the student writes
             number = text.lower().partition("from")[0].strip()
             percent = "" if "%" in number or "cent" in number else " %"
-            return read_number(f"{number}{percent} {self.question.change}")
-        number = read_number(text)
-        if number.start or number.is_percent:
+            return read_number(f"{number}{percent} {self.fields.change}")
+        number = self.parse_with_unit(text)
+        if number.is_percent:
             raise InputError("a plain number is asked for, not a change in per cent.")
         return number
 
+    def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
+        """Compare a number with the right one; a number in a unit of the sheet's own is not diagnosed."""
+        if self.fields.unit:
+            return _compare_number(self, answer)
+        return super().check(answer, diagnose)
+
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
         """Return whether the number is the value, or change, of the student's formula in the earlier question."""
-        formula = compare_answer(self.account, self.question.quantity, earlier[0].text, self.aliases).answer_polynomial
+        formula = compare_answer(self.account, self.fields.quantity, earlier[0].text, self.aliases).answer_polynomial
         if formula is None:
             return False
-        sizes, change = self.account.symbols, self.question.change
+        sizes, change = self.account.symbols, self.fields.change
         expected = self.exercise.expected_change(answer, formula) if change else formula.at(sizes)
         return answer.is_right(expected) and self._is_close(answer.value, expected)
 
 
 class DerivedNumber(NumericQuestion):
-    """A question of a sheet for a number that is computed from the answers to earlier questions, such as 100*Q1/Q2."""
+    """A question of a sheet for a number that the sheet states: from earlier answers, such as 100*Q1/Q2, or alone."""
 
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
-        self.template = read_formula(question.value, list(question.builds_on))
+        self.stated: WrittenNumber | None = None  # the number of the sheet, which may itself be rounded
+        self.unit = self.fields.unit
+        if question.builds_on or not _is_decimal(question.value):
+            self.template = read_formula(question.value, list(question.builds_on))
+        else:
+            self.stated = read_number(question.value)
+            self.template = Rational(as_polynomial(self.stated.value))
         sources = [source for id in question.builds_on if isinstance(source := earlier[id], ExpressionQuestion)]
         numbers = [source.expected.at(source.account.symbols if source.account else {}) for source in sources]
         self.expected = Rational(as_polynomial(self._derive(numbers)))
+        if self.unit and self.unit != "%" and self.stated is None and not question.builds_on:
+            self.expected.at({})  # a computation with numbers only has a value
 
     def _derive(self, numbers: Sequence[Fraction]) -> Fraction:
         """Return the number that is right if the earlier questions have these numbers."""
@@ -342,18 +449,24 @@ class DerivedNumber(NumericQuestion):
 
     def parse(self, text: str) -> WrittenNumber:
         """Parse a number; 5 % is read as 5 where the right value is in per cent already, else as 0.05."""
-        number = read_number(text)
-        if number.start:
-            raise InputError("a plain number is asked for, not a change in per cent.")
-        if number.is_percent and _PERCENT_FACTOR.search(self.question.value):  # the value is in per cent already
-            return replace(number, value=100 * number.value, unit=100 * number.unit)
+        number = self.parse_with_unit(text)
+        if self.unit != "%" and number.is_percent and _PERCENT_FACTOR.search(self.question.value):
+            return self._scale_percent(number)
         return number
 
     def check(self, answer: WrittenNumber, diagnose: bool) -> Verdict:
-        """Return the verdict on a number; nothing is diagnosed."""
-        expected = self.expected.at({})
-        texts = (self.question.value, "number", answer.text, format_number(expected))
-        return Verdict(answer.is_right(expected), *texts, None, (), {}, answer.value, expected)
+        """Return the verdict on a number; nothing is diagnosed. Raise an InputError if only its unit may be wrong."""
+        if self.stated is not None and self.stated.unit and answer.unit < self.stated.unit:
+            expected = self.stated.value  # the sheet's number is rounded: the answer may have more digits
+            if abs(answer.value - expected) <= self.stated.unit / 2:
+                answer = replace(answer, value=expected)
+        verdict = _compare_number(self, answer)
+        is_percent = self.unit == "%" or _PERCENT_FACTOR.search(self.question.value)
+        if is_percent and not verdict.equal and not answer.is_percent and answer.value and answer.unit < 1:
+            scaled = replace(answer, value=100 * answer.value, unit=100 * answer.unit, alternative=None)
+            if scaled.matches(verdict.right_at) and abs(scaled.value - verdict.right_at) <= abs(verdict.right_at) / 100:
+                raise InputError(f"'{answer.text[:40]}' may be meant as {float(scaled.value):g} %. Write the sign %.")
+        return verdict
 
     def write_headline(self, verdict: Verdict, hint: str) -> str:
         """Return the hint, such as "Not right: too large."."""
@@ -361,59 +474,284 @@ class DerivedNumber(NumericQuestion):
 
     def is_consistent(self, answer: WrittenNumber, earlier: Sequence[EarlierAnswer]) -> bool:
         """Return whether the number is the one that the student's earlier numbers lead to."""
+        if not earlier:
+            return False
         expected = self._derive([work.value for work in earlier])
         return answer.matches(expected) and self._is_close(answer.value, expected)
 
 
-class GradientQuestion(PreparedQuestion):
-    """A question of a sheet that asks for gradients of a cell, a line each."""
+def _compare_number(question: NumericQuestion, answer: WrittenNumber) -> Verdict:
+    """Return the verdict on a number, without a diagnosis."""
+    expected = question.expected.at({})
+    label = question.question.value or question.question.id
+    texts = (label, "number", answer.text, format_number(expected))
+    return Verdict(answer.is_right(expected), *texts, None, (), {}, answer.value, expected)
+
+
+def _is_decimal(text: str) -> bool:
+    """Return whether the text of a value is a single number with its digits, rather than a computation."""
+    return re.fullmatch(r"\s*[-−+]?\d[\d,_]*(?:\.\d+)?(?:[eE][-+]?\d+)?\s*", text) is not None
+
+
+def _in_unit(value: Fraction, unit: str, wanted: str) -> Fraction:
+    """Return a value in the wanted unit; unchanged if the units are not related, such as FLOPs and parameters."""
+    (dimension, size), (other, base) = UNITS.get(unit.lower(), ("", 0)), UNITS.get(wanted.lower(), ("-", 1))
+    return value * Fraction(size) / Fraction(base) if dimension == other else value
+
+
+_COUNTS = ("parameters", "active")
+_NO_QUANTITY = Quantity("formula", "numbers", ())
+
+
+def is_copied(text: str, earlier: Sequence[EarlierAnswer]) -> bool:
+    """Return whether a text repeats a wrong answer to an earlier question: then nothing was derived from it."""
+    return any(work.is_wrong and _squeeze(text) == _squeeze(work.text) for work in earlier)
+
+
+def recurring_mistakes(mistakes: Sequence[str], earlier: Sequence[EarlierAnswer]) -> list[str]:
+    """Return the ids of earlier questions in which the same mistakes were made; [] if a mistake is a new one."""
+    ids: dict[str, None] = {}
+    for mistake in map(_strip_name, mistakes):
+        if mistake in NOT_RECURRING or mistake.endswith("is missing"):
+            return []
+        sources = [
+            work for work in earlier if work.assessment and mistake in map(_strip_name, work.assessment.mistakes)
+        ]
+        if not sources:
+            return []
+        ids |= dict.fromkeys(work.question.question.id for work in sources)
+    return list(ids)
+
+
+def _squeeze(text: str) -> str:
+    """Return a text without blanks, in lower case, for comparison."""
+    return "".join(text.split()).casefold()
+
+
+def _strip_name(mistake: str) -> str:
+    """Return a mistake without the name of the value before it."""
+    return re.sub(r"^[^\s:]{1,40}: ", "", mistake)
+
+
+class LinesQuestion(PreparedQuestion):
+    """A question of a sheet for values or lines: any exercise whose `check` returns lines."""
 
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
-        self.cell = find_cell(question.cell)
-        self.solution = "\n".join(f"{line} = …" for line in question.lines)  # the gradients themselves are left out
+        self.compares_mistakes = bool(question.builds_on)
+        self.asks = self.fields.asks
+        if isinstance(self.fields, ValueExercise):
+            self.asks = tuple(self.asks or self.fields.main_names())
+            (self.key, *_) = self.fields.answer_keys(())
+            self.targets = [self._resolve(read_target(name)) for name in self.asks]
+        if question.partial and not self.asks:
+            raise InputError(
+                f"partial: say which values or lines are asked for, as in asks = [...], for {question.kind}."
+            )
+        names = ", ".join(self.asks)
+        self.solution = f"{names} = …" if names else "…"
 
-    def parse(self, text: str) -> list[str]:
-        """Split an answer into its lines, which `assess` parses."""
-        return text.splitlines()
+    @cached_property
+    def right_answer(self) -> str | None:
+        """The right answer as text, for sheets that show it; None where it is not written out."""
+        if not isinstance(self.fields, ValueExercise):
+            return None
+        return "\n".join(line for line in self.fields.help_with("solution").lines if not line.startswith(" "))
+
+    def _resolve(self, target: Target) -> tuple[str, tuple[str, ...]]:
+        """Return the canonical name of a target's value, and its labels for comparison; raise an InputError."""
+        if absence := self.key.explain_absence(target.name):
+            return target.name, (absence[0],)
+        self.key.find(target)
+        return self.key.find(Target(target.name)).name, tuple(map(normalize_name, target.labels))
+
+    def read(self, text: str) -> Sequence[Reading]:
+        """Return the readings of lines: as written, and without what stands around them."""
+        exercise = self.fields
+        is_values = isinstance(exercise, ValueExercise)
+        name = self.asks[0] if len(self.asks) == 1 and not isinstance(exercise, DerivationCheck) else ""
+        readings = read_claims(text, self.question.id, name, is_values, isinstance(exercise, DerivationCheck))
+        parsed: list[Reading] = []
+        error: InputError | None = None
+        for reading in readings:
+            try:
+                parsed.append(replace(reading, answer=self._check(reading.text.splitlines())))
+            except InputError as raised:
+                error = error or raised
+        if not parsed:
+            parsed = self._read_asked(readings[-1].text.splitlines())
+        if not parsed:
+            raise error or InputError("there is no line to check")
+        return parsed
+
+    def _check(self, lines: Sequence[str]) -> Any:
+        """Return the report of the exercise on lines."""
+        return self.fields.check(lines)
+
+    def _read_asked(self, lines: Sequence[str]) -> list[Reading]:
+        """Return a reading of only the lines that can be read, if they answer everything; [] if they do not."""
+        readable: list[str] = []
+        for line in lines[:MAX_LINES]:
+            try:
+                self._check([line])
+            except InputError:
+                continue
+            readable.append(line)
+        if not readable or len(readable) == len(lines):
+            return []
+        try:
+            report = self._check(readable)
+        except InputError:
+            return []
+        if not self.asks or "missing" in self._outcomes(report).values():
+            return []
+        note = f"Lines that were not read: {len(lines) - len(readable)}."
+        return [Reading("\n".join(readable), report, note=note)]
+
+    def _outcomes(self, report: Any) -> dict[str, str]:
+        """Return "right", "wrong" or "missing" for each value or line that is asked for, by its name."""
+        if not self.asks:
+            return {"": "right" if report else "wrong"}
+        if not isinstance(self.fields, ValueExercise):
+            outcomes = {}
+            for name in self.asks:
+                lines = [line.outcome == "right" for line in report.lines if self.names_line(line, name)]
+                outcomes[name] = "missing" if not lines else "right" if all(lines) else "wrong"
+            return outcomes
+        claims = [(line, read_claim(line.text)) for line in report.lines]
+        entries = [(*self._resolve(claim.target), line.right) for line, claim in claims if claim.sign == "="]
+        outcomes = {}
+        for name, (value, labels) in zip(self.asks, self.targets, strict=True):
+            direct = [right for other, selected, right in entries if other == value and selected in (labels, ())]
+            parts = {
+                selected: right for other, selected, right in entries if other == value and selected not in (labels, ())
+            }
+            size = prod(self.key.find(Target(value)).shape or (1,))
+            if direct:
+                outcomes[name] = "right" if all((*direct, *parts.values())) else "wrong"
+            elif not labels and parts:
+                outcomes[name] = "wrong" if not all(parts.values()) else "right" if len(parts) >= size else "missing"
+            else:
+                outcomes[name] = "missing"
+        return outcomes
+
+    def names_line(self, line: Any, name: str) -> bool:
+        """Return whether a checked line is about the value of this name."""
+        written = getattr(line, "name", None) or str(line.text).partition("=")[0]
+        stated, wanted = normalize_name(str(written)), normalize_name(name)
+        return stated == wanted or stated.endswith(f".{wanted}")
+
+    def explain(self, report: Any, outcomes: Mapping[str, str]) -> list[str]:
+        """Return the mistakes in the wrong lines, for the teacher, each after its name if several are asked for."""
+        mistakes = [f"{name} is missing" for name, outcome in outcomes.items() if outcome == "missing"]
+        for line in report.lines:
+            if line.outcome != "wrong":
+                continue
+            text = str(getattr(line, "mistake", "") or getattr(line, "reason", "")).rstrip(".")
+            name = str(getattr(line, "name", "") or str(line.text).partition("=")[0]).strip()[:40]
+            mistakes.append(f"{name}: {text or UNEXPLAINED}" if len(self.asks) != 1 and name else text or UNEXPLAINED)
+        return mistakes
+
+    def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+        """Mark values or lines: all of them, or with `partial` each for its part."""
+        outcomes = self._outcomes(answer)
+        mistakes = self.explain(answer, outcomes)
+        recurring: list[str] = []
+        if "wrong" in outcomes.values() and not is_copied(text, earlier):
+            recurring = recurring_mistakes([each for each in mistakes if not each.endswith("is missing")], earlier)
+        if recurring:
+            outcomes = {name: "follows" if outcome == "wrong" else outcome for name, outcome in outcomes.items()}
+        source = "the mistake of " + " and ".join(recurring) + " again, which counts only there" if recurring else ""
+        notes = [note for line in answer.lines if line.outcome == "wrong" for note in line.notes]
+        return self.make_assessment(outcomes, mistakes, tuple(recurring), source, notes)
+
+    def make_assessment(
+        self,
+        outcomes: Mapping[str, str],
+        mistakes: Sequence[str],
+        follows_from: tuple[str, ...],
+        source: str,
+        notes: Sequence[str],
+        hint_notes: str = "",
+        is_diagnosed: bool = True,
+    ) -> Assessment:
+        """Return the assessment of outcomes by name.
+
+        Args:
+            mistakes: for the teacher.
+            follows_from: earlier questions whose mistakes explain those that follow.
+            source: clause on what follows from what; "" if nothing does.
+            notes: lines of the reason, for sheets that show the right answer.
+            hint_notes: sentences that students may see too.
+            is_diagnosed: whether mistakes were looked for.
+        """
+        credit_by_outcome = {"right": 1.0, "follows": self.question.follow_through}
+        fractions = [credit_by_outcome.get(outcome, 0.0) for outcome in outcomes.values()]
+        fraction = sum(fractions) / len(fractions) if self.question.partial else min(fractions)
+        if [*outcomes] == [""] or (len(outcomes) == 1 and not isinstance(self.fields, GradientCheck)):
+            hint = {"right": "Right.", "wrong": "Not right.", "follows": "Not right, but it follows."}.get(
+                next(iter(outcomes.values())), f"{next(iter(outcomes))} is missing."
+            )
+        else:
+            hint = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) + "."
+        hint += f" {source[:1].upper()}{source[1:]}." if source else ""
+        hint += hint_notes
+        if not {*outcomes.values()} <= {"right", "follows"}:
+            follows_from = ()
+        if {*outcomes.values()} == {"right"}:
+            mistakes = ()
+        reason = "\n".join([hint, *notes])
+        return Assessment(
+            fraction, reason, hint, self.right_answer, tuple(mistakes), None, follows_from, is_diagnosed=is_diagnosed
+        )
+
+
+class GradientQuestion(LinesQuestion):
+    """A question of a sheet that asks for gradients of a function, a line each."""
+
+    def __init__(self, question: SheetQuestion) -> None:
+        super().__init__(question)
+        self.compares_mistakes = False
+        self.cell = self.fields.function
+        self.solution = "\n".join(f"{line} = …" for line in self.asks)  # the gradients themselves are left out
 
     @work_limit(None)  # gradients are checked on tensors, within bounds of their own
-    def assess(self, text: str, answer: list[str], earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
+    def _check(self, lines: Sequence[str]) -> Any:
+        """Return the report on lines, without diagnoses; a line that can be read is enough."""
+        return check_gradients(self.cell, lines, diagnose=False)
+
+    def names_line(self, line: Any, name: str) -> bool:
+        """Return whether a checked line derives the gradient of this name."""
+        return line.name == self.cell.canonical(name)
+
+    @work_limit(None)
+    def assess(self, text: str, answer: Any, earlier: Sequence[EarlierAnswer], diagnose: bool) -> Assessment:
         """Mark gradients line by line; a wrong gradient may follow from gradients that the student derived before."""
-        question, cell = self.question, self.cell
+        cell, lines = self.cell, text.splitlines()
         previous = [line for work in earlier for line in work.text.splitlines()]
         derived, attempted = _earlier_gradients(cell, previous)
-        report = check_gradients(cell, answer, diagnose, derived_before=derived, attempted_before=attempted)
+        report = check_gradients(cell, lines, diagnose, derived_before=derived, attempted_before=attempted)
         outcomes, consistent = self._outcomes(report), set[str]()
-        if previous and "wrong" in outcomes.values() and (samples := follow_through_samples(cell, previous)):
-            again = self._outcomes(check_gradients(cell, answer, False, samples, derived, attempted))
-            consistent = {name for name, outcome in outcomes.items() if outcome == "wrong" and again[name] == "right"}
-            outcomes |= dict.fromkeys(consistent, "follows")
-        credit_by_outcome = {"right": 1.0, "follows": question.follow_through}
-        fractions = [credit_by_outcome.get(outcome, 0.0) for outcome in outcomes.values()]
-        fraction = sum(fractions) / len(fractions) if question.partial else min(fractions)
+        for name in [name for name, outcome in outcomes.items() if outcome == "wrong" and previous]:
+            # what an earlier answer says of this gradient itself is left out: a copy of it derives nothing
+            samples = follow_through_samples(cell, previous, cell.canonical(name))
+            if samples:
+                again = self._outcomes(check_gradients(cell, lines, False, samples, derived, attempted))
+                consistent |= {name} if again[name] == "right" else set()
+        outcomes |= dict.fromkeys(consistent, "follows")
         assumed = sorted({name for line in report.checked for name in line.taken})
-        hint = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) + "."
-        if consistent:
-            hint += f" Those that follow are right with your own answer to {' and '.join(question.builds_on)}."
-        hint += f" Taken as given: {', '.join(assumed)}." if assumed else ""
         notes = [f"{line.name}: {'; '.join(line.notes)}" for line in report.checked if line.notes]
         mistakes = [f"{name} is missing" for name, outcome in outcomes.items() if outcome == "missing"]
         following = {cell.canonical(name) for name in consistent}
         for line in report.checked:
             if line.outcome == "wrong" and line.name not in following:
                 mistakes.append(f"{line.name}: {re.sub(r'^relative error [^:;]*[:;] ', '', line.reason)}")
-        follows_from = question.builds_on if consistent and {*outcomes.values()} <= {"right", "follows"} else ()
-        reason = "\n".join([hint, *notes])
-        return Assessment(fraction, reason, hint, None, tuple(mistakes), None, follows_from, is_diagnosed=diagnose)
-
-    def _outcomes(self, report: GradientReport) -> dict[str, str]:
-        """Return "right", "wrong" or "missing" for each gradient that the question asks for, by its name."""
-        outcomes = {}
-        for name in self.question.lines:
-            lines = [line.outcome == "right" for line in report.checked if line.name == self.cell.canonical(name)]
-            outcomes[name] = "missing" if not lines else "right" if all(lines) else "wrong"
-        return outcomes
+        source = f"those that follow are right with your own answer to {' and '.join(self.question.builds_on)}"
+        given = f" Taken as given: {', '.join(assumed)}." if assumed else ""
+        follows_from = self.question.builds_on if consistent else ()
+        return self.make_assessment(
+            outcomes, mistakes, follows_from, source if consistent else "", notes, given, is_diagnosed=diagnose
+        )
 
 
 def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[str], set[str]]:
@@ -427,11 +765,12 @@ def _earlier_gradients(cell: GradientCell, lines: Sequence[str]) -> tuple[set[st
 
 
 @limited_work(60_000)
-def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sample, ...]:
+def follow_through_samples(cell: GradientCell, lines: Sequence[str], target: str = "") -> tuple[Sample, ...]:
     """Return a cell's samples with the gradients that follow from those a student's lines compute, right or wrong.
 
     Backpropagation continues from the student's gradient of a value instead of the true one: the gradients of values
-    before it are then right with the student's mistake. Return () if all lines are right.
+    before it are then right with the student's mistake. Lines on `target`, the gradient that is checked, are left out.
+    Return () if all lines are right.
     """
     samples: list[Sample] = []
     try:
@@ -445,10 +784,15 @@ def follow_through_samples(cell: GradientCell, lines: Sequence[str]) -> tuple[Sa
                 value = Evaluator(values)(line.expression)
             except ShapeError:
                 continue
-            if line.name in cell.gradients and value.shape == values[line.name].shape and value.isfinite().all():
+            if (
+                line.name in cell.gradients
+                and line.name != target
+                and value.shape == values[line.name].shape
+                and value.isfinite().all()
+            ):
                 derived[line.name] = value
             if line.name in derived or line.name not in cell.all_names:
-                values[line.name] = value
+                values[line.name] = value  # also where it is another line's helper
         if all(torch.allclose(value, sample.values[gradient]) for gradient, value in derived.items()):
             return ()
         gradients = _backpropagate(cell, sample, derived)
@@ -475,7 +819,8 @@ def _backpropagate(cell: GradientCell, sample: Sample, derived: Mapping[str, tor
 def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQuestion], source: str) -> PreparedQuestion:
     """Compute the right answer to a question; `earlier` has those before it by id. Errors name the sheet `source`."""
     label = f"{source}: question {question.id}"
-    field = "value" if question.value else "change" if question.change else "model"
+    fields = question.fields
+    field = "value" if question.value else "change" if getattr(fields, "change", "") else "model"
     try:
         match question.kind:
             case "gradient":
@@ -484,8 +829,12 @@ def prepare_question(question: SheetQuestion, earlier: Mapping[str, PreparedQues
                 prepared = DerivedFormula(question, earlier)
             case "number":
                 prepared = DerivedNumber(question, earlier) if question.value else ModelNumber(question)
-            case _:
+            case "parameters" | "flops" | "trainable":
                 prepared = ModelFormula(question)
+            case _:
+                field = question.kind
+                with work_limit(None):  # exercises have bounds of their own
+                    return LinesQuestion(question)
         field = "credit"
         _ = prepared.credit  # an answer that cannot be read is an error of the sheet
         return prepared

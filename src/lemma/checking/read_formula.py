@@ -26,11 +26,13 @@ from lemma.counting.polynomial import (
     symbol,
     work_limit,
 )
-from lemma.errors import InputError, describe_unknown
+from lemma.errors import InputError, closest_name
+from lemma.report.numbers import WrittenNumber, read_number
 
 MAX_READING_STEPS = 60_000  # steps of work for one formula, see `work_limit`
 MAX_NESTING = 60
-_MAX_NAME_LENGTH, _MAX_QUOTED_NAME = 200, 40  # characters
+_MAX_NAME_LENGTH, _MAX_QUOTED_NAME, _MAX_LETTER = 200, 40, 5  # characters
+_MAX_CHOICES = 12
 FUNCTIONS = frozenset(  # recognized only to be refused: formulas are rational
     """
     sqrt root log lg ln exp sin cos tan tanh sigmoid softmax max min abs floor ceil round sum prod pow binom int float
@@ -45,6 +47,10 @@ _CONTINUATION_SIGNS = {"+", "-", "*", "/", "=", "^", ":", ",", ";"}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OPERAND_STARTS = frozenset({"number", "name", "command", "fraction", "bar", "big", *_CLOSING})
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
+_APPROXIMATE = re.compile(r"\\(?:approx|simeq|cong)(?:eq)?(?![A-Za-z])|[≈≃≅≐]")
+_STATED = re.compile(
+    rf"(?P<head>.*=)\s*(?P<number>[^=]*?)\s*(?P<tail>\s(?:{'|'.join(sorted(_SETTING_WORDS))})\b.*)?", re.DOTALL
+)
 _BULLET = re.compile(r"\s*(?:[-*•–—]|\(?\d{1,2}[.)])\s+(?=\S)")
 
 
@@ -64,6 +70,7 @@ class FormulaReading:
     value: Rational
     chain: tuple[Rational, ...] = ()  # said to equal the value: the earlier members of a = b = c, the sum of parts
     settings: dict[str, Rational] = field(default_factory=dict)  # as in `with d_ff = 4d`; substituted in the value
+    stated: WrittenNumber | None = None  # the number after the last sign of equality, which may be rounded
     interpretations: tuple[str, ...] = ()  # runs of letters with two readings, each with the reading that was taken
 
 
@@ -94,6 +101,7 @@ class _AnswerReader:
     """The state of reading one answer: custom names, interpretations, and one calculator that bounds all work."""
 
     def __init__(self, text: str, symbols: Collection[str]) -> None:
+        text, self.stated = _split_stated_number(_APPROXIMATE.sub(lambda sign: "=".ljust(len(sign[0])), text), text)
         self.source = SourceText(_strip_bullets(text), "formula, character")
         self.symbols = symbols
         self.custom: dict[str, Rational] = {}
@@ -133,7 +141,7 @@ class _AnswerReader:
         chain = [substitute(member, settings, self.calculator) for member in chain]
         value = substitute(value, settings, self.calculator)
         notes = tuple(f"'{letters}' as {meaning}" for letters, meaning in self.interpretations.items())
-        return FormulaReading(value, tuple(chain), settings, notes)
+        return FormulaReading(value, tuple(chain), settings, self.stated, notes)
 
     def _split_settings(self) -> tuple[list[Token], list[Token]]:
         """Return the tokens of the formula and those of the settings after it, without filler words."""
@@ -188,6 +196,26 @@ class _AnswerReader:
         if parser.current.kind != "end":
             raise parser.error(f"'{parser.current.text[:20]}' does not fit here.")
         return value
+
+
+def _split_stated_number(text: str, original: str) -> tuple[str, WrittenNumber | None]:
+    """Return a formula whose trailing number is written in full, as in V d = 0.83 million, and that number.
+
+    >>> _split_stated_number("V*d = 8.34e5", "")[0], _split_stated_number("V*d = d*V", "")
+    ('V*d = 834000', ('V*d = d*V', None))
+    """
+    match = _STATED.fullmatch(text) if len(text) <= MAX_FORMULA_CHARS else None
+    if match is None or not re.search(r"\d", match["number"]):
+        return text, None
+    start = match.start("number")
+    sign = "≈ " if _APPROXIMATE.search(original[: start + 1], max(0, start - 12)) else ""
+    try:
+        number = read_number(f"{sign}{match['number']}")
+    except InputError:
+        return text, None
+    if number.is_percent or number.start or number.value.denominator != 1:
+        return text, None
+    return f"{text[:start]}{int(number.value)}{match['tail'] or ''}", number
 
 
 def _strip_bullets(text: str) -> str:
@@ -294,7 +322,12 @@ def explain_unknown(word: str, symbols: Collection[str]) -> str:
         return f"'{word}' is a function; formulas here are rational: sums, products, quotients and whole powers."
     text = word if len(word) <= _MAX_QUOTED_NAME else word[:_MAX_QUOTED_NAME] + "…"
     other_case = next((name for name in symbols if name.casefold() == word.casefold()), None)
-    message = describe_unknown("symbol", text, symbols, other_case)
+    guess = other_case or closest_name(text, symbols)
+    question = f" Did you mean '{guess}'?" if guess else ""
+    choices = [name for name in symbols if len(name) <= _MAX_LETTER] or [*symbols]
+    message = f"unknown symbol '{text}'.{question} Choices: {', '.join(choices[:_MAX_CHOICES])}."
+    if word.isidentifier():
+        message += f" Or say what it stands for, as in: … with {text} = {guess or choices[0]}." if choices else ""
     unusual = [describe_character(character) for character in text if not character.isascii() and character != "…"]
     return f"{message} It holds {unusual[0]}." if unusual and not other_case else message
 

@@ -5,18 +5,23 @@ Nothing is evaluated; the grammar is
     value = list | table | item          list  = "[" value "," value … "]"    (or round brackets)
     item  = number | word | "quoted"     table = "{" label ":" item "," … "}"
 
+A number may be arithmetic, or a chain such as 2/3*0.5 = 0.333 (see `arithmetic.py`).
+
 What NumPy, torch or LaTeX write around a value is removed first.
 """
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool
 
+from lemma.checking.arithmetic import Quantity, read_quantity
 from lemma.checking.expected_values import Array, ExpectedValue
+from lemma.checking.units import Dimension, UnitEntry, find_unit
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber, read_entry
 
@@ -30,8 +35,36 @@ _WRAPPED = re.compile(
 _LATEX_MATRIX = re.compile(r"\\begin\s*\{[a-zA-Z]*matrix\}(.*)\\end\s*\{[a-zA-Z]*matrix\}")
 _TRANSPOSED_VECTOR = re.compile(r"([\[(][^\[\](){}]*[\])])\s*(?:\.T|ᵀ|⊤|\^\s*(?:T|⊤|\{\s*(?:T|⊤|\\top)\s*\}|\\top))")
 
+_LIST_CHAIN = re.compile(r"(?<=[\])}])\s*(?:=|≈)\s*(?=[\[({])")
+_OPERATORS = "+-*/^=≈·×⋅÷∙−%!x√\\⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_DECIMAL_COMMA = re.compile(r"(?<=\d),(?=\d)")
+MIN_PERCENT_VALUE = 5  # a right value above this is in per cent itself where the answer has a percent sign
+
 Entries = np.ndarray
 """The numbers of a value, each a WrittenNumber, in an array of its shape."""
+
+
+@dataclass(frozen=True)
+class ComputedNumber(WrittenNumber):
+    """A number written as arithmetic, as a chain, or with a unit.
+
+    Attributes:
+        reading: how it was read, where that is not obvious.
+        wrong_steps: sentences on its equations that do not hold.
+        first_value: value of the first expression of a chain.
+        has_free_log: whether the base of a logarithm is not written.
+    """
+
+    reading: str = ""
+    wrong_steps: tuple[str, ...] = ()
+    first_value: Fraction = Fraction(0)
+    has_free_log: bool = False
+
+
+class BareList(list[Any]):
+    """A list written without brackets: in 0,5 the comma may be a decimal comma."""
+
+    text = ""
 
 
 def read_value(text: str) -> Any:
@@ -44,11 +77,13 @@ def read_value(text: str) -> Any:
     """
     if len(text) > MAX_CHARS:
         raise InputError(f"the value has {len(text):,} characters; at most {MAX_CHARS:,} are read.")
+    text = _LIST_CHAIN.split(text)[-1] if "," in text or ";" in text else text
     reader = _ValueReader(_strip_notation(text))
     value = reader.read()
     if reader.peek() == ",":  # a list without its brackets
         reader = _ValueReader(f"[{reader.text}]")
-        value = reader.read()
+        value = BareList(reader.read())
+        value.text = text
     if trailing := reader.peek():
         raise reader.error(f"'{trailing}' is left over")
     return value
@@ -85,7 +120,7 @@ class _ValueReader:
 
     def read(self, depth: int = 0) -> Any:
         """Read the next value of the text; `depth` is the number of brackets around it."""
-        if self.peek() not in _BRACKETS:
+        if self.peek() not in _BRACKETS or self._opens_arithmetic():
             return self._read_item(_ENDS)
         if depth >= MAX_DEPTH:
             raise self.error("brackets are too deep: a number, a vector or a matrix is expected")
@@ -98,7 +133,7 @@ class _ValueReader:
         values: list[Any] = []
         rows: list[list[Any]] = []  # those that a semicolon ends, as in [1, 2; 3, 4]
         while self.peek() != close:
-            if self.peek() in _BRACKETS:
+            if self.peek() in _BRACKETS and not self._opens_arithmetic():
                 values.append(self.read(depth + 1))
             else:
                 values += _split_numbers(self._read_item(f"{_ENDS};"))
@@ -142,12 +177,47 @@ class _ValueReader:
             word, self.position = self.text[self.position : end], end + 1
             return word
         start = self.position
-        while self.position < len(self.text) and self.text[self.position] not in ends:
+        while self.position < len(self.text):
+            character = self.text[self.position]
+            if character in "({" or (character == "[" and self.text[start : self.position].endswith("sqrt")):
+                end = self._find_closing(self.position)  # the brackets of arithmetic, as in log2(0.5)
+                if end < 0:
+                    break
+                self.position = end
+            elif character in ends:
+                break
             self.position += 1
         word = self.text[start : self.position].strip()
         if not word:
             raise self.error("a value is missing")
         return read_entry(word) or word
+
+    def _find_closing(self, opening: int) -> int:
+        """Return the position of the bracket that closes the one at a position, or −1."""
+        stack: list[str] = []
+        for position in range(opening, len(self.text)):
+            character = self.text[position]
+            if character in _BRACKETS:
+                stack.append(_BRACKETS[character])
+            elif character in "])}":
+                if not stack or stack.pop() != character:
+                    return -1
+                if not stack:
+                    return position
+        return -1
+
+    def _opens_arithmetic(self) -> bool:
+        """Return whether the next bracket belongs to arithmetic, as in (2+1)/(3+11), and not to a list."""
+        opening = self.position
+        if self.text[opening] != "(":
+            return False
+        end = self._find_closing(opening)
+        following = self.text[end + 1 :].lstrip()[:1] if end >= 0 else ""
+        inside = self.text[opening + 1 : end]
+        is_list = "," in inside or ";" in inside
+        if following == "(" and not is_list:  # (2)(3), but ((1) (2)) is a list of lists
+            return opening == 0 or self.text[end + 1] == "("
+        return bool(following) and following in _OPERATORS and not (is_list and following in "=≈")
 
     def peek(self) -> str:
         """Skip blanks; return the next character without reading it, "" at the end of the text."""
@@ -168,17 +238,32 @@ def _split_numbers(item: WrittenNumber | str) -> list[WrittenNumber | str]:
     return [*numbers] if numbers and len(numbers) == len(parts) else [item]
 
 
-def read_entries(value: Any, expected: ExpectedValue) -> Entries:
-    """Return the numbers of a parsed answer (a number, nested lists, or a dict by `expected` label) as an array."""
+def read_entries(value: Any, expected: ExpectedValue, log_base: float | None = None) -> Entries:
+    """Return the numbers of a parsed answer (a number, nested lists, or a dict by `expected` label) as an array.
+
+    `log_base` is the base of logarithms without one; by default the natural one.
+    """
+
+    def to_number(item: Any, label: str = "") -> WrittenNumber:
+        if isinstance(item, WrittenNumber):
+            return item
+        text = write_value(item)
+        number = read_arithmetic(text, expected, log_base)
+        if number is not None:
+            return number
+        where = f"{expected.name}: {label}: " if label else f"{expected.name}: "
+        wanted = "" if label else f" Expected: {expected.shape_text}."
+        try:
+            read_quantity(text)
+        except InputError as error:
+            if any(character.isdigit() for character in text) and not text.isalnum():
+                raise InputError(f"{where}'{text[:40]}' is not read as a number: {error}") from None
+        raise InputError(f"{where}'{text[:40]}' is not a number.{wanted}")
+
     if isinstance(value, dict):
         if len(expected.labels) != 1:
             raise InputError(f"{expected.name}: a table of labels is for a vector; {expected.shape_text} is expected.")
-        numbers = {
-            label: item if isinstance(item, WrittenNumber) else read_entry(item) for label, item in value.items()
-        }
-        for label, number in numbers.items():
-            if number is None:
-                raise InputError(f"{expected.name}: {label}: '{value[label]}' is not a number.")
+        numbers = {label: to_number(item, label) for label, item in value.items()}
         return np.array(order_by_label(numbers, expected), dtype=object)
 
     def to_array(value: Any) -> Entries:
@@ -187,13 +272,93 @@ def read_entries(value: Any, expected: ExpectedValue) -> Entries:
             if len({row.shape for row in rows}) > 1:
                 raise InputError(f"{expected.name}: all rows of a matrix are equally long; yours are not.")
             return np.stack(rows) if rows else np.empty(0, dtype=object)
-        if not isinstance(value, WrittenNumber):
-            raise InputError(
-                f"{expected.name}: '{write_value(value)[:40]}' is not a number. Expected: {expected.shape_text}."
-            )
-        return np.array(value, dtype=object)
+        return np.array(to_number(value), dtype=object)
 
     return to_array(value)
+
+
+def read_arithmetic(
+    text: str, expected: ExpectedValue | None = None, log_base: float | None = None
+) -> ComputedNumber | None:
+    """Return the number that arithmetic or a chain gives; None if the text is neither.
+
+    >>> float(read_arithmetic("(2+1)/(3+11) = 3/14").value), read_arithmetic("they")
+    (0.21428571428571427, None)
+    """
+    try:
+        quantity = read_quantity(text, log_base=log_base)
+    except InputError:
+        return None
+    if not any(character.isdigit() for character in text) and quantity.last.written is None:
+        return None if text.strip().isalpha() and len(text.strip()) > 2 else _to_computed(quantity, expected)
+    return _to_computed(quantity, expected)
+
+
+def _to_computed(quantity: Quantity, expected: ExpectedValue | None) -> ComputedNumber:
+    """Return the number of a quantity, in the unit of the right value if that is known."""
+    number = quantity.number
+    scale = Fraction(1)
+    if quantity.dimension and expected is not None:
+        unit = find_unit(expected.unit) if expected.unit else find_described_unit(expected, quantity.dimension)
+        scale = unit.factor if unit is not None else scale
+    value, precision = number.value / scale, number.unit / scale
+    decimals = number.decimals
+    if number.is_percent and decimals is not None:
+        decimals += 2
+    elif (decimals == 0 and precision) or quantity.dimension or quantity.last.scale != 1:
+        decimals = None
+    if precision >= 1 and abs(value) < 10 * precision:  # one digit says too little
+        precision = Fraction(0)
+    first = quantity.members[0]
+    return ComputedNumber(
+        number.text,
+        value,
+        precision,
+        decimals,
+        is_percent=number.is_percent,
+        alternative=number.alternative if len(quantity.members) == 1 and not quantity.dimension else None,
+        reading=quantity.echo,
+        wrong_steps=quantity.wrong_steps,
+        first_value=first.number.value / scale,
+        has_free_log=quantity.has_free_log,
+    )
+
+
+def find_described_unit(expected: ExpectedValue, dimension: Dimension) -> UnitEntry | None:
+    """Return the unit of this dimension that describes a right value, such as GB for "memory in GB"; None without."""
+    words = re.findall(r"[A-Za-zµ]{2,}", f"{expected.name} {expected.meaning}")
+    units = [find_unit(word) for word in words]
+    return next((unit for unit in units if unit is not None and unit.dimension == dimension), None)
+
+
+def multiply(number: WrittenNumber, factor: int) -> WrittenNumber:
+    """Return a number times a factor, with its precision."""
+    return replace(number, value=number.value * factor, unit=number.unit * factor, decimals=None)
+
+
+def replace_values(entries: Entries) -> Entries:
+    """Return the entries of an answer with the values of the first expression of each chain, exactly."""
+    first = [
+        WrittenNumber(number.text, number.first_value, Fraction(0)) if isinstance(number, ComputedNumber) else number
+        for number in entries.flat
+    ]
+    array = np.empty(len(first), dtype=object)
+    array[:] = first
+    return array.reshape(entries.shape)
+
+
+def has_decimal_commas(text: str) -> bool:
+    """Return whether commas between digits may be decimal commas: no number has a decimal point."""
+    return _DECIMAL_COMMA.search(text) is not None and not re.search(r"\d\.\d", text)
+
+
+def apply_decimal_commas(text: str) -> str:
+    """Return a text with points for commas between digits.
+
+    >>> apply_decimal_commas("[0,33; 0,67]")
+    '[0.33; 0.67]'
+    """
+    return _DECIMAL_COMMA.sub(".", text)
 
 
 def order_by_label(table: Mapping[str, Any], expected: ExpectedValue) -> list[Any]:

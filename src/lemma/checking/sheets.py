@@ -1,8 +1,8 @@
 """Sheets of questions, and answers of students, read from TOML, Markdown or mappings.
 
 A sheet in TOML has a title, `show_answer`, and a table `[[questions]]` for each question with the fields of
-`SheetQuestion`. In Markdown each question is a section, such as `## Q1: How many? (2 points)`, whose fields are lines
-such as `kind: parameters`, or a fenced block of TOML.
+`SheetQuestion` and those of its kind. In Markdown each question is a section, such as `## Q1: How many? (2 points)`,
+whose fields are lines such as `kind: parameters`, or a fenced block of TOML.
 
 Answers are a table `[answers]` with a line for each question, or a Markdown section for each; formulas may be written
 in $…$ or in a fenced block.
@@ -12,20 +12,20 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from lemma.checking.cells import CELL_NAMES, find_cell
-from lemma.checking.read_formula import read_formula
-from lemma.counting.count import QUANTITIES, Conventions
+from lemma.checking.exercises.base import Exercise
+from lemma.checking.exercises.registry import list_library
+from lemma.checking.sheet_kinds import FIELD_CLASSES, GradientCheck, load_fields, question_kinds, split_names
 from lemma.errors import InputError, describe_unknown
-from lemma.spec.base import Spec, parse_settings, parse_toml, parse_value
+from lemma.spec.base import Spec, parse_toml, parse_value, read_toml
 
 MAX_FILE_BYTES = 2**20
 SUFFIXES = (".toml", ".md", ".markdown")
-QUESTION_KINDS = ("parameters", "flops", "formula", "number", "gradient")
 _SHEET_FIELDS = ("title", "show_answer", "questions")
 _FENCE = re.compile(r"\s*(```+|~~~+)\s*(\w*)")
 _HEADING = re.compile(r"(?P<id>\S+?)[:.]?(?:\s+(?P<text>.*?))?(?:\s*\((?P<points>\d+(?:\.\d+)?) points?\))?")
@@ -35,99 +35,122 @@ _FIELD = re.compile(r"\s*(?:[-*]\s+)?(?P<key>[a-z_]+)\s*:\s*(?P<value>\S.*)")
 
 
 class SheetQuestion(Spec):
-    """A question: what is asked for, of which model or cell, and what it is worth."""
+    """A question: how it is graded, and under `exercise` the fields of its kind.
 
-    renamed: ClassVar[Mapping[str, str]] = {"words": "settings"}
+    The fields of the kind are read from the top level too, unless a field of the same name is one of grading.
+    """
 
     id: Annotated[str, Field(min_length=1, max_length=100)]
-    """The name by which answers refer to it."""
+    """Name by which answers refer to it."""
     text: str = ""
-    """The question as the student reads it."""
+    """Question as the student reads it; by default that of the exercise."""
     points: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1
-    """What a right answer is worth."""
+    """Points of a right answer."""
     kind: str = ""
-    """What is asked for: the formula of parameters or flops, one made of these, a number, or gradients."""
-    model: str = ""
-    """The model that a formula or a number is about."""
-    settings: dict[str, Any] = Field(default_factory=dict)
-    """The model's settings, as a table or as key=value."""
-    quantity: str = "parameters"
-    """What a number counts."""
-    change: str = ""
-    """The sizes between which a change in per cent is asked for, as in: from 2 to 4 layers."""
-    tolerance: Annotated[float, Field(ge=0, le=1)] = 0.01
-    """How far a rounded number may be off, as a part of the right one."""
-    cell: str = ""
-    """The cell that gradients are about."""
-    lines: tuple[str, ...] = ()
-    """The gradients asked for."""
+    """What is asked for, such as parameters, number or gradient; an exercise of Lemma's states it by itself."""
+    exercise: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the kind; or the name of one of Lemma's exercises, or of a TOML file next to the sheet."""
     partial: bool = False
-    """Whether every right gradient earns its part of the points."""
+    """Whether each right value, line or gradient earns its part of the points."""
     credit: dict[str, Annotated[float, Field(gt=0, lt=1)]] = Field(default_factory=dict)
-    """Other formulas or numbers that earn a part of the points, each with its share."""
-    value: str = ""
-    """The right number or formula in terms of earlier questions, as in: 16*Q1."""
-    builds_on: tuple[str, ...] = ()
-    """The earlier questions whose answers it uses: what is right with the student's own ones earns points too."""
+    """Other formulas or numbers that earn a part of the points, each with its fraction."""
+    builds_on: Annotated[tuple[str, ...], BeforeValidator(split_names)] = ()
+    """Earlier questions whose answers it uses: what is right with the student's own answers earns points too."""
     follow_through: Annotated[float, Field(ge=0, le=1)] = 1
-    """The share of the points for an answer that is right only with the student's own wrong earlier ones."""
-    multiply_add: Literal[1, 2] = 2
-    """What a multiply–add counts as."""
-    causal: Literal["full", "half"] = "full"
-    """Whether causal attention counts in full."""
+    """Fraction of the points for an answer that is wrong only because of the student's earlier mistakes."""
     show_answer: bool = False
     """Whether the student may see the right answer."""
+    hint: str = ""
+    """Hint that a student sees next to an answer that is not right."""
 
-    @field_validator("settings", mode="before")
+    @model_validator(mode="before")
     @classmethod
-    def _parse_settings(cls, value: Any) -> Any:
-        """Turn text such as "L=2, d=64" into a table; return any other value unchanged."""
-        return parse_settings(value.replace(",", " ").split()) if isinstance(value, str) else value
-
-    @field_validator("lines", "builds_on", mode="before")
-    @classmethod
-    def _split_names(cls, value: Any) -> Any:
-        """Split text such as "dW, db" into names; return any other value unchanged."""
-        return tuple(name.strip() for name in value.split(",")) if isinstance(value, str) else value
+    def _gather_exercise(cls, data: Any) -> Any:
+        """Move the fields that are not those of grading into the table `exercise`."""
+        if not isinstance(data, Mapping):
+            return data
+        exercise = data.get("exercise", {})
+        if not isinstance(exercise, Mapping):
+            exercise = {} if exercise == "" else _find_exercise(exercise, Path())
+        fields = {name: value for name, value in data.items() if name in cls.model_fields}
+        others = {name: value for name, value in data.items() if name not in cls.model_fields}
+        if twice := sorted(others.keys() & exercise.keys()):
+            raise ValueError(f"{twice[0]}: is given twice, at the top level and under exercise. Leave one out.")
+        others = {**exercise, **others}
+        kind = others.pop("kind", "")
+        if kind and fields.get("kind") and kind != fields["kind"]:
+            raise ValueError(f"kind: the exercise is of kind {kind}, not {fields['kind']}. Leave kind out.")
+        return {**fields, "kind": fields.get("kind") or kind, "exercise": others}
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         """Return the question; raise a ValueError for fields that do not fit its kind."""
         if not self.kind:
-            *first, last = QUESTION_KINDS
-            raise ValueError(f"kind: is missing. Say what is asked for: {', '.join(first)} or {last}.")
-        _check_choice("kind", self.kind, QUESTION_KINDS)
-        if self.value and self.kind not in ("number", "formula"):
-            raise ValueError(f"value: only a question of kind number or formula has one, not one of kind {self.kind}.")
-        if self.kind == "gradient":
-            if self.credit:
-                raise ValueError("credit: is for formulas and numbers. For gradients write partial = true.")
-            _check_choice("cell", self.cell, CELL_NAMES)
-            cell = find_cell(self.cell)
-            if not self.lines:
-                raise ValueError(f"lines: name the gradients asked for, such as {', '.join(cell.gradients[:2])}.")
-            for name in self.lines:
-                _check_choice("lines", cell.canonical(name), cell.gradients)
-        elif self.value and (self.model or self.change):
-            raise ValueError("value: says what is right; a model or a change would say it again. Leave them out.")
-        elif self.kind == "formula" and not self.value:
-            raise ValueError("value: a question of kind formula needs one, as in value = '16*Q1'.")
-        elif not self.value and not self.model:
-            raise ValueError(f"model: a question of kind {self.kind} needs one, as in model = 'decoder'.")
-        else:
-            _check_choice("quantity", self.quantity, QUANTITIES)
+            *first, last = FIELD_CLASSES
+            choices = f"{', '.join(first)}, {last}, or a kind of exercise"
+            raise ValueError(f"kind: is missing. Say what is asked for: {choices}.")
+        try:
+            fields = self.fields
+        except InputError as error:
+            raise ValueError(str(error)) from None
+        if self.credit and isinstance(fields, Exercise):
+            raise ValueError(
+                "credit: is for formulas and numbers. Where values or lines are asked for: partial = true."
+            )
+        if self.partial and not isinstance(fields, Exercise):
+            raise ValueError(
+                f"partial: a question of kind {self.kind} has no parts. Other answers are listed in credit."
+            )
         return self
 
+    @cached_property
+    def fields(self) -> Any:
+        """The fields of the kind, validated: an exercise, or those of a formula or number."""
+        field_class = load_fields(self.kind)
+        names = [*type(self).model_fields, *field_class.setting_names()]
+        for name in self.exercise:
+            if name not in field_class.setting_names() and name not in field_class.renamed:
+                raise InputError(describe_unknown("setting", name, [each for each in names if each != "id"]))
+        return field_class.read(self.exercise, self.kind)
+
     @property
-    def conventions(self) -> Conventions:
-        """The conventions by which operations are counted."""
-        return Conventions(self.multiply_add, self.causal)
+    def statement(self) -> str:
+        """The question as the student reads it."""
+        return self.text or getattr(self.fields, "text", "")
+
+    @property
+    def value(self) -> str:
+        """The right formula or number that the sheet states; "" where a model or an exercise says what is right."""
+        return str(getattr(self.fields, "value", "")) if self.kind in ("formula", "number") else ""
 
 
-def _check_choice(field: str, value: str, choices: Sequence[str]) -> None:
-    """Raise a ValueError if the value of a field is not among its choices."""
-    if value not in choices:
-        raise ValueError(describe_unknown(field, value, choices))
+def _find_exercise(name: Any, folder: Path) -> dict[str, Any]:
+    """Return the fields of an exercise of Lemma's, or of a TOML file relative to `folder`."""
+    if not isinstance(name, str):
+        raise ValueError("exercise: expected a table of fields, the name of an exercise, or a TOML file.")
+    library = list_library()
+    path = library.get(name) or folder / name
+    if name not in library and path.suffix != ".toml":
+        raise ValueError(f"exercise: {describe_unknown('exercise', name, library)} Or name a TOML file.")
+    return read_toml(path)
+
+
+def _resolve_files(fields: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the fields of a question with the files that they name, next to the sheet, replaced by their tables."""
+    resolved = dict(fields)
+    if isinstance(resolved.get("exercise"), str):
+        resolved["exercise"] = _find_exercise(resolved["exercise"], folder)
+    nested = resolved.get("exercise")
+    for table in (resolved, nested if isinstance(nested, dict) else {}):
+        for name in ("cell", "case", "model"):
+            value = table.get(name)
+            if isinstance(value, str) and value.endswith(".toml"):
+                path = folder / value
+                if name == "cell":
+                    table[name] = {"name": Path(value).stem, **read_toml(path)}
+                elif path.is_file():
+                    table[name] = str(path)
+    return resolved
 
 
 @dataclass(frozen=True)
@@ -160,10 +183,10 @@ def read_sheet(source: Path | str | Mapping[str, Any]) -> Sheet:
         try:
             if not fields.get("id"):
                 raise InputError(f"id: is missing. Name question {number} for the answers, as in id = 'Q{number}'.")
-            question = SheetQuestion.read({**defaults, **fields}, label)
+            question = SheetQuestion.read(_resolve_files({**defaults, **fields}, path.parent), label)
             question = question.model_copy(update={"builds_on": _find_earlier(question, questions)})
-        except InputError as error:
-            raise prefix_lines(error, label) from None
+        except (InputError, ValueError) as error:
+            raise prefix_lines(InputError(str(error)), label) from None
         questions.append(question)
     ids = [question.id.casefold() for question in questions]
     duplicate = next((question.id for question in questions if ids.count(question.id.casefold()) > 1), None)
@@ -181,35 +204,44 @@ def prefix_lines(error: InputError, label: str) -> InputError:
 def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> tuple[str, ...]:
     """Return the ids of the earlier questions that a question builds on; raise an InputError for unsuitable ones."""
     if question.value:
-        if not earlier:
-            raise InputError(f"value: '{question.value}' needs earlier questions, and there are none.")
-        if question.kind == "formula":  # its value may name sizes of the models too
-            sources = [other for other in earlier if re.search(rf"(?<!\w){re.escape(other.id)}(?!\w)", question.value)]
-        else:
-            used = read_formula(question.value, [other.id for other in earlier]).symbols
-            sources = [other for other in earlier if other.id in used]
-        if not sources:
-            raise InputError(f"value: '{question.value}' names no earlier question, such as {earlier[-1].id}.")
+        ids = {other.id for other in earlier}
+        words = re.findall(r"(?<![\w.])[^\W\d][\w.-]*", question.value)
+        sources = [other for other in earlier if re.search(rf"(?<!\w){re.escape(other.id)}(?!\w)", question.value)]
+        misspelled = [word for word in words if word not in ids and word.casefold() in map(str.casefold, ids)]
+        if misspelled or (words and not sources and question.kind == "number"):
+            choices = sorted(ids) or ["a number, since there are no earlier questions"]
+            raise InputError(f"value: {describe_unknown('question', (misspelled or words)[0], choices)}")
+        if question.builds_on and set(question.builds_on) != {other.id for other in sources}:
+            raise InputError("builds_on: leave it out; a question with a value builds on the questions that it names.")
     else:
         by_name = {other.id.casefold(): other for other in earlier}
         if missing := [name for name in question.builds_on if name.casefold() not in by_name]:
             raise InputError(f"builds_on: there is no question {missing[0]} before it.")
         sources = [by_name[name.casefold()] for name in question.builds_on]
     for source in sources:
-        if question.value:
-            fits, expected = source.kind != "gradient", "one that asks for a formula or a number"
-        elif question.kind == "gradient":
-            fits, expected = source.cell == question.cell, f"one about gradients of the cell {question.cell}"
-        else:
-            quantity = question.quantity if question.kind == "number" else question.kind
-            fits = source.kind == quantity != question.kind and source.model == question.model and len(sources) == 1
-            expected = f"one question for the formula of the {quantity} of {question.model}, and here a number"
-        if not fits:
+        expected = _describe_misfit(question, source, len(sources))
+        if expected:
             raise InputError(
                 f"{'value' if question.value else 'builds_on'}: {source.id} does not fit: expected {expected}. "
                 "What is computed from other answers is a number or a formula with a value, as in value = '16*Q1'."
             )
     return tuple(source.id for source in sources)
+
+
+def _describe_misfit(question: SheetQuestion, source: SheetQuestion, num_sources: int) -> str:
+    """Return what kind of earlier question was expected if a question cannot build on `source`, else ""."""
+    fields, earlier = question.fields, source.fields
+    if question.value:
+        return "one that asks for a formula or a number" if isinstance(earlier, Exercise) else ""
+    if isinstance(fields, GradientCheck):
+        same = isinstance(earlier, GradientCheck) and earlier.cell == fields.cell
+        return "" if same else f"one about gradients of the cell {fields.function.name}"
+    if isinstance(fields, Exercise):
+        return "" if isinstance(earlier, Exercise) else "one about values or lines"
+    if question.kind == "number":
+        fits = source.kind == fields.quantity and earlier.model == fields.model and num_sources == 1
+        return "" if fits else f"one question for the formula of the {fields.quantity} of {fields.model}"
+    return "" if source.kind == question.kind else f"one for the formula of {question.kind}"
 
 
 def read_text(path: Path) -> str:
@@ -291,11 +323,20 @@ def _read_markdown(path: Path) -> dict[str, Any]:
             raise InputError(
                 f"{path}: question {section.heading!r}: id: the heading has no name. Write ## Q1 (2 points)."
             )
-        fields, prose = _read_fields(path, section, (*SheetQuestion.model_fields, *SheetQuestion.renamed))
+        fields, prose = _read_fields(path, section, _field_names(section))
         points = {"points": float(heading["points"])} if heading["points"] else {}
         text = "\n".join(part for part in (heading["text"] or "", *prose) if part).strip()
         table["questions"].append({"id": heading["id"], "text": text, **points, **fields})
     return table
+
+
+def _field_names(section: MarkdownSection) -> list[str]:
+    """Return the names of the fields that a section of a question in Markdown may have, by its kind."""
+    lines = [match for line in section.lines if (match := _FIELD.fullmatch(line))]
+    kind = next((match["value"].strip() for match in lines if match["key"] == "kind"), "")
+    classes = [load_fields(kind)] if kind in question_kinds() else list(FIELD_CLASSES.values())
+    names = (name for each in classes for name in (*each.setting_names(), *each.renamed))
+    return list(dict.fromkeys((*SheetQuestion.model_fields, *names)))
 
 
 def _read_fields(path: Path, section: MarkdownSection, names: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
@@ -340,6 +381,7 @@ class Submission:
     user: str = ""  # the student's id at a learning platform, if the file has one
     source: str = ""  # the file, or the line of a table
     error: str = ""  # why nothing of it can be read
+    name: str = ""  # of the submission: its file or folder, or the row's student
 
 
 def read_answers(source: Path | str | Mapping[str, Any]) -> Submission:
@@ -373,11 +415,10 @@ def collect_answers(pairs: Iterable[tuple[str, str | None]]) -> dict[str, Studen
     for name, text in pairs:
         previous = answers.get(name.casefold())
         error = "" if text is not None else "expected a text, a number or lines"
-        answers[name.casefold()] = StudentAnswer(
-            name,
-            text or (previous.text if previous else ""),
-            "it is answered more than once" if previous else error,
-        )
+        if previous:
+            text = "\n".join(dict.fromkeys(filter(None, (previous.text, text))))
+            error = "it is answered more than once"
+        answers[name.casefold()] = StudentAnswer(name, text or "", error)
     return answers
 
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from lemma.spec.exercises import KINDS
 from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError
+from lemma.spec.exercises import KINDS
 
 app = typer.Typer(
     help="Check your own derivation: a formula, a number, a gradient, a computation by hand, or a sheet of answers.",
@@ -153,29 +153,50 @@ def sheet(
         str | None,
         typer.Option("--as", metavar="TOOL", help="Format --out for another tool: gradescope, lti, otter or nbgrader."),
     ] = None,
+    overrides: Annotated[
+        Path | None,
+        typer.Option(
+            "--overrides", metavar="FILE", help="Marks changed by hand: [[overrides]] student question points."
+        ),
+    ] = None,
+    previous: Annotated[
+        Path | None,
+        typer.Option("--previous", metavar="marks.json", help="Earlier marks: report what changed, and why."),
+    ] = None,
+    queue: Annotated[
+        Path | None,
+        typer.Option("--queue", metavar="FILE", help="Answers to look at: written, and your decisions in it applied."),
+    ] = None,
+    undiagnosed: Annotated[
+        bool, typer.Option("--undiagnosed", help="Queue wrong answers without an explanation too.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Grade the answers of a student or a class.
 
-    A class is several files, a folder, or a table with one row per student. --as otter and --as nbgrader take no
-    answers: they convert the sheet to tests that these tools run.
+    A class is several files, a folder, or a table with one row per student. --as gradescope --out results/ writes a
+    results.json for each student. --as otter and --as nbgrader take no answers: they convert the sheet to tests that
+    these tools run.
     """
     from lemma.api import check
     from lemma.report.result import check_save_path
 
+    files = {"overrides": overrides, "previous": previous, "queue": queue, "undiagnosed": undiagnosed}
+    if undiagnosed and not queue:
+        raise SpecError("--undiagnosed: name the queue too, as in --queue queue.toml")
     if format:
         if len(out or []) != 1:
             raise SpecError(f"--as {format}: where to? Name one file or folder, as in --out results.json")
-        path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0])
+        path = check.write_sheet(questions, *(answers or []), format=format, out=(out or [])[0], **files)
         return typer.echo(f"Written to {path}", err=True)
     for target in out or []:
         check_save_path(target, (".csv", ".json", ".html", ".md", ".txt", ".svg"))
     with announce_if_slow(f"Marking the answers to {questions} …"):
-        marks = check.sheet(questions, *(answers or []))
+        marks = check.sheet(questions, *(answers or []), **files)
     for target in out or []:
         marks.save(target)
     print_result(marks, json)
-    for target in out or []:
+    for target in [*(out or []), *([queue] if queue else [])]:
         typer.echo(f"Written to {target}", err=True)
     return None
 
@@ -234,6 +255,17 @@ def sources(
     audit = check.sources(*(rows or []), progress=True)
     print_result(audit, json, out)
     raise typer.Exit(0 if audit.right else 1)
+
+
+@app.command()
+def exercises(
+    kind: Annotated[str, typer.Argument(metavar="[KIND]", help="A kind of exercise, such as n-gram.")] = "",
+    json: Json = False,
+) -> None:
+    """List the exercises that come with Lemma."""
+    from lemma.api import check
+
+    print_result(check.exercises(kind), json)
 
 
 Show = Annotated[

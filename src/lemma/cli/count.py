@@ -112,7 +112,7 @@ def count(
             with announce_if_slow(SLOW_MESSAGE):
                 comparison = lemma.count.compare(*names, **own_sizes, **settings, **sizes)
         except SpecError as error:
-            name = next(iter(sizes), None)
+            name = next((name for name in sizes if "." not in name), None)
             hint = f" Sizes are for both models; {name} of one of them is A.{name} or B.{name}." if name else ""
             raise SpecError(f"{error}{hint}") from None
         return _print(comparison, json, options["form"])
@@ -150,6 +150,8 @@ def _check_options(options: dict[str, Any], num_models: int) -> None:
         raise SpecError(f"{' and '.join(chosen)} do not go together. Choose one of them.")
     if num_models == 2 and chosen:
         raise SpecError(f"{chosen[0]} takes one MODEL, got 2. Two models are compared without it.")
+    if (out := options.get("out")) and not out.parent.is_dir():
+        raise SpecError(f"--out {out}: there is no folder {out.parent}. Make it first, or choose another one.")
     if "out" in options and not (options["plan"] or options.get("emit")):
         raise SpecError("--out belongs to --plan and --emit; of an account use --format html, markdown or latex.")
     if "at" in options and not options.get("by"):

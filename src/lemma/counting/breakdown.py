@@ -462,9 +462,13 @@ def _leading_coefficients(values: Mapping[str, Polynomial], name: str) -> dict[s
 def simplify_quotient(numerator: Polynomial, denominator: Polynomial) -> Rational:
     """Return a quotient without powers of symbols that numerator and denominator share, nor one that divides the other.
 
+    Nor do they share a size less one, such as the N − 1 inputs of a model of N tokens.
+
     >>> d, T = symbol("d"), symbol("T")
     >>> write_quotient(simplify_quotient(4 * d**2 * T, 12 * d**2 * T + 2 * d * T**2), ["d", "T"])
     '2*d/(6*d + T)'
+    >>> write_quotient(simplify_quotient(d * (T - 1), (d + T) * (T - 1)), ["d", "T"])
+    'd/(d + T)'
     """
     if not numerator:
         return Rational(ZERO)
@@ -472,6 +476,10 @@ def simplify_quotient(numerator: Polynomial, denominator: Polynomial) -> Rationa
     number, monomial = both.common_factor()
     factor = Polynomial({monomial: number})
     numerator, denominator = numerator / factor, denominator / factor
+    for name in sorted(numerator.symbols & denominator.symbols):
+        less_one = symbol(name) - 1
+        while (top := divide_exactly(numerator, less_one)) and (bottom := divide_exactly(denominator, less_one)):
+            numerator, denominator = top, bottom
     if (quotient := divide_exactly(numerator, denominator)) is not None and _has_no_fractions(quotient):
         return Rational(quotient)
     if (quotient := divide_exactly(denominator, numerator)) is not None and _has_no_fractions(quotient):

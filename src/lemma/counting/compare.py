@@ -169,9 +169,9 @@ equal sizes, numbers for those above"
         ]
 
     def _equation(self, difference: QuantityDifference, style: Style = "unicode") -> str:
-        """Return the formula of a difference, and its number where all sizes are equal."""
-        number = difference.difference
-        if self.different_sizes or number is None:
+        """Return the formula of a difference, and its number where all sizes are equal and the formula is no number."""
+        number, formula = difference.difference, difference.formula
+        if self.different_sizes or number is None or (formula is not None and formula.constant is not None):
             return difference.write(style)
         text = f"{number:,}".replace(",", "{,}") if style == "latex" else _format_change(number)
         return f"{difference.write(style)} = {text}"
@@ -194,7 +194,8 @@ equal sizes, numbers for those above"
         yield Text("\n".join([*lines, *([self.sizes_note] if self.sizes_note else []), *self.missing]))
         yield self.summary()
         for difference in self.quantities:
-            title = f"{TITLES[difference.name]}: B − A"
+            at_equal_sizes = " at equal sizes" if self.different_sizes else ""
+            title = f"{TITLES[difference.name]}: B − A{at_equal_sizes}"
             has_formula = difference.formula is not None
             yield Text(f"{title} = {self._equation(difference)}" if has_formula else title, blank_before=True)
             if (table := difference.table) is not None:
@@ -210,7 +211,8 @@ equal sizes, numbers for those above"
         for difference in self.quantities:
             yield Heading(TITLES[difference.name])
             if difference.formula is not None:
-                yield Text(f"B − A = {self._equation(difference)}")
+                at_equal_sizes = " at equal sizes" if self.different_sizes else ""
+                yield Text(f"B − A{at_equal_sizes} = {self._equation(difference)}")
             if (table := difference.table) is not None:
                 yield table
             yield Text("\n".join(difference.notes), "note")

@@ -761,8 +761,11 @@ class SubjectCounter:
                 key = f"uncounted at {format_sizes(sizes)}"
                 rows = self.cache.get_or_compute(key, lambda sizes=sizes: read(sizes, "meta", "cpu"))
                 calls = [row for name, row in rows.items() if name.startswith(f"{operator} ")]
-                times, numbers = sum(row[0] for row in calls), sum(row[2] for row in calls)
-                size = f" (called {times:,} × forward, {numbers:,} numbers)" if calls else ""
+                index, direction = (1, "backward") if name == "backward" else (0, "forward")
+                times, numbers = sum(row[index] for row in calls), sum(row[2] for row in calls)
+                size = (
+                    f" (called {times:,} × {direction}{f', {numbers:,} numbers' if numbers else ''})" if calls else ""
+                )
                 yield f"not counted: {operator} in {where}, for which there is no rule{size}"
 
 

@@ -606,6 +606,11 @@ class BendFinder:
     def _find_cap(self, name: str) -> Iterator[DerivedSize]:
         """Yield the minimum of symbol `name` and the largest value at which a formula holds, which bisection finds."""
         lowest = {other: values[0] for other, values in self.probe_sizes.items()}
+
+        def holds_at(group: PathGroup, value: int) -> bool:
+            sizes = {**lowest, name: value}
+            return self.fit.evaluate(group, sizes) == self.amounts(sizes).get(group)
+
         for group in self.missed:
             group_fit = self.fit.fits.get(group)
             # the formula holds at the first, and not at the second
@@ -613,13 +618,11 @@ class BendFinder:
             if not group_fit or high <= low or group not in self.amounts(lowest):
                 continue  # another size has explained it already
             with suppress(CountingError):
+                if holds_at(group, high):
+                    continue  # the formula fails together with other sizes only
                 while high - low > 1:
                     middle = (low + high) // 2
-                    sizes = {**lowest, name: middle}
-                    if self.fit.evaluate(group, sizes) == self.amounts(sizes).get(group):
-                        low = middle
-                    else:
-                        high = middle
+                    low, high = (middle, high) if holds_at(group, middle) else (low, middle)
                 yield DerivedSize("min", (symbol(name), as_polynomial(low)))
 
 

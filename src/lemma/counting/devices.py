@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from lemma.errors import InputError
+from lemma.report.numbers import unit_factor
 from lemma.spec.base import short_repr
 
 GIB = 2**30
@@ -203,23 +204,25 @@ def _required_words(device: Device) -> set[str]:
 
 def get_device(
     gpu: str | None,
-    memory: float | None = None,
-    flops: float | None = None,
-    bandwidth: float | None = None,
+    memory: float | str | None = None,
+    flops: float | str | None = None,
+    bandwidth: float | str | None = None,
     link: float | str | None = None,
     network: float | str | None = None,
     node: int | None = None,
 ) -> Device:
     """Return a device by its name, or one with custom numbers; custom numbers replace those of the named device.
 
-    Memory is in bytes; FLOPs and bandwidth are per second; `link` and `network` are speeds as `read_speed` takes them.
+    Memory is in bytes; FLOPs and bandwidth are per second; units as in 80GB or 2TB/s work, too. `link` and `network`
+    are speeds as `read_speed` takes them.
 
     >>> get_device("h200").bandwidth, get_device(None, memory=80e9).memory
     (4800000000000.0, 80000000000.0)
     """
-    for name, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth)):
-        if value is not None and not (isinstance(value, int | float) and value > 0):
-            raise InputError(f"{name} = {value!r}: a number above 0 is expected, as in {name}=80e9.")
+    memory, flops, bandwidth = (
+        None if value is None else _read_amount(name, value)
+        for name, value in (("memory", memory), ("flops", flops), ("bandwidth", bandwidth))
+    )
     if node is not None and (not isinstance(node, int) or isinstance(node, bool) or node < 1):
         raise InputError(f"node = {node!r}: how many devices share a node is expected, as in node=8.")
     device = _find_device(gpu, memory)
@@ -232,6 +235,20 @@ def get_device(
         network=device.network if network is None else read_speed("network", network, device),
         node=node or device.node,
     )
+
+
+def _read_amount(name: str, value: float | str) -> float:
+    """Return an amount that a person wrote as a number, or with a unit: 80e9, 80GB, 24GiB, 312T, 2TB/s."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]+)(/s)?", value.strip()) if isinstance(value, str) else None
+    factor = unit_factor(match[2]) if match else None
+    amount = float(match[1]) * factor if match and factor else value
+    if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < float("inf"):
+        example = {"memory": "80GB", "flops": "312T", "bandwidth": "2TB/s"}[name]
+        raise InputError(f"{name} = {value!r}: a number above 0 is expected, as in {name}={example}.")
+    return amount
+
+
+MIN_SPEED = 1e6  # bytes per second; less is a number whose unit was forgotten, such as 400 of 400Gb/s
 
 
 def read_speed(name: str, value: float | str, device: Device) -> float:
@@ -250,7 +267,7 @@ def read_speed(name: str, value: float | str, device: Device) -> float:
         return device.link
     match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e\d+)?)(GB/s|GBps|Gb/s|Gbps|Gbit/s|G)?", text)
     speed = float(match[1]) * {"GB": 1e9, "": 1}.get((match[2] or "")[:2], 1e9 / 8) if match else 0
-    if not 0 < speed < float("inf") or isinstance(value, bool):
+    if not MIN_SPEED <= speed < float("inf") or isinstance(value, bool):
         raise InputError(
             f"{name} = {value!r}: bytes per second of each device in one direction are expected, as in {name}=50e9, "
             f"{name}=50GB/s, {name}=400Gb/s, or one of {', '.join(LINKS)}."

@@ -506,7 +506,7 @@ def emit_latex(emission: Emission) -> str:
     for name in emission.symbols:
         size = f"{emission.account.symbols[name]:,}".replace(",", "{,}")
         letter = write_formula(symbol(name), (), "latex")
-        lines.append(rf"  \item ${letter}$ is the {escape_latex(emission.describe_symbol(name))} (here ${size}$)")
+        lines.append(rf"  \item ${letter}$: {escape_latex(emission.describe_symbol(name))} (here ${size}$)")
     lines.append(r"\end{itemize}")
     for formula in emission.formulas:
         if conditions := formula.describe_domain("latex"):

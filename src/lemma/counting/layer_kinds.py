@@ -284,7 +284,8 @@ class LayerKinds:
         if count is None:
             return members
         values = {**sizes, **{name: size.at(sizes) for name, size in self.derived.items()}}
-        each, rest = divmod(members + group.excludes_one, int(count.at(values)))
+        num_layers = int(count.at(values))  # 0 where the rule that was found does not hold
+        each, rest = divmod(members + group.excludes_one, num_layers) if num_layers else (0, members)
         if rest:
             raise GroupingError(group.pattern)
         return each

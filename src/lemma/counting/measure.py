@@ -30,7 +30,7 @@ from lemma.counting.contractions import ConstantTracker, ContractionFinder
 from lemma.counting.fit import Amounts, Domain, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
 from lemma.counting.layer_kinds import LayerKinds, find_layer_kinds
 from lemma.counting.subject import Inputs, Subject, format_sizes
-from lemma.errors import CountingError, InputError
+from lemma.errors import CountingError, InputError, describe_error
 from lemma.layers.recording import AttentionListener, AttentionRecord
 from lemma.models.encoder_decoder import EncoderDecoderModel
 
@@ -174,7 +174,8 @@ class ModuleReader:
                 failure = failure if isinstance(failure, TooLargeToRunError) else error
         if isinstance(failure, TooLargeToRunError):
             raise failure
-        reason = str(failure).strip().partition("\n")[0] or type(failure).__name__
+        assert failure
+        reason = describe_error(failure)
         raise CountingError(f"{self.subject.name} cannot be run at {format_sizes(sizes)}: {reason}") from failure
 
     def build(self, sizes: Sizes) -> nn.Module:
@@ -253,11 +254,22 @@ class ModuleReader:
             self._works[key] = works
         return self._works[key]
 
+    def fails_as_requested(self) -> bool:
+        """Return whether the module fails at the requested sizes; False if it is too large to find out quickly."""
+        requested = self.subject.sizes(True)
+        if not self.subject.can_build(requested):
+            return True
+        if self.exceeds_memory(requested) or self.is_heavy(requested):
+            return False
+        return not self.works_at(True, requested)
+
     def _first_sizes_that_run(self) -> list[ProbeSizes]:
         """Return the first probe sizes at which the module runs, as a list of one.
 
-        None after half of the time limit.
+        None after half of the time limit, or if it does not run as requested either.
         """
+        if self.fails_as_requested():
+            return []
         remaining = self._deadline - process_time() - self.limits.seconds / 2
         with suppress(TimeLimitError), self.time_limit(remaining):
             first = islice(self.probe_sizes(True), 1)
@@ -899,21 +911,25 @@ def saved_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """
     stored = [*module.parameters(), *module.buffers()]
     stored_ids, seen = {id(tensor) for tensor in stored}, {tensor.untyped_storage()._cdata for tensor in stored}
-    alive: list[Tensor] = []  # as long as they live, no other storage can have their address
+    # As long as they live, no other storage can have their address. The graph gets their indices: a node that holds its
+    # own output is never freed.
+    saved: list[Tensor] = []
     amounts: Counter[str] = Counter()
     with track_paths(module) as tracker:
 
-        def pack(tensor: Tensor) -> Tensor:
+        def pack(tensor: Tensor) -> int:
             storage = tensor.untyped_storage()
             if storage._cdata not in seen and id(tensor._base) not in stored_ids:
                 seen.add(storage._cdata)
-                alive.append(tensor)
                 amounts[tracker.current] += storage.nbytes()
-            return tensor
+            saved.append(tensor)
+            return len(saved) - 1
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            outputs = module(*inputs.args, **inputs.kwargs)
-    del outputs
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, saved.__getitem__):
+                module(*inputs.args, **inputs.kwargs)
+        finally:
+            saved.clear()
     return {path: (amount,) for path, amount in amounts.items()}
 
 

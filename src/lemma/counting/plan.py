@@ -26,7 +26,7 @@ from lemma.counting.subject import BATCH, SOURCE, TIME, Subject
 from lemma.counting.training_step import BACKWARD, PARTS, UPDATE, Moment, StepSettings, StepTrace, trace_step
 from lemma.counting.writing import write_formula
 from lemma.errors import CountingError, InputError, describe_unknown
-from lemma.report.numbers import format_bytes, format_seconds
+from lemma.report.numbers import format_bytes, format_seconds, pluralize
 from lemma.report.result import Block, Heading, Items, Result, Table, Text
 from lemma.spec.recipe import Recipe
 
@@ -440,7 +440,8 @@ class Plan(Result):
         options += [f"recompute {settings.recompute}"] if settings.recompute != "none" else []
         if settings.devices > 1:
             degrees = " × ".join(f"{name} {getattr(settings, name)}" for name in DEGREES if getattr(settings, name) > 1)
-            options += [f"{settings.devices} devices ({degrees}), {settings.rows} sequences at a time on each"]
+            rows = pluralize(settings.rows, "sequence")
+            options += [f"{settings.devices:,} devices ({degrees}), {rows} at a time on each"]
         options += [f"accumulate {settings.accumulate}"] if settings.accumulate > 1 else []
         yield Text(", ".join(options) + "; Lemma's trainer, not compiled")
         if self.alternatives:

@@ -236,12 +236,23 @@ class BoundSolution(Result):
     def title(self) -> str:
         return f"{'largest' if self.bound.is_upper else 'smallest'} {self.bound.unknown} with {self.bound}"
 
+    @property
+    def is_at_end(self) -> bool:
+        """Return whether the bound still holds at the end of the range, so that sizes outside may keep it, too."""
+        return self.root == (self.range[-1] if self.bound.is_upper else self.range[0]) and self.root != 1
+
+    @property
+    def _range_hint(self) -> str:
+        return f"For other values set --within {self.bound.unknown}=1..{10 * self.range[-1]}."
+
     def blocks(self) -> Iterator[Block]:
         sizes = ", ".join(f"{name} = {value:,}" for name, value in self.sizes.items())
         name, quantity = self.bound.unknown, self.bound.quantity
         lines = [f"{TITLES[quantity]} = {self.formula}" + (f" at {sizes}" if sizes else "")]
         if self.root is None:
-            lines.append(f"No {name} within {self.range[0]:,}…{self.range[-1]:,} keeps {self.bound}.")
+            lines.append(
+                f"No {name} within {self.range[0]:,}…{self.range[-1]:,} keeps {self.bound}. {self._range_hint}"
+            )
         elif self.size is None:
             lines.append(f"The formula gives {name} = {self.root:,}, but nothing near it can be built.")
         else:
@@ -250,6 +261,8 @@ class BoundSolution(Result):
             lines.append(f"{quantity} at {name} = {self.size:,}: {self.value:,}")
             if self.next_size:
                 lines.append(f"{quantity} at {name} = {self.next_size[0]:,}: {self.next_size[1]:,}, by the formula")
+            elif self.is_at_end:
+                lines.append(f"The search ended at {name} = {self.root:,}. {self._range_hint}")
         yield Text("\n".join(lines))
 
     def to_dict(self) -> dict[str, Any]:
@@ -265,6 +278,7 @@ class BoundSolution(Result):
             "value": self.value,
             "beyond": None if self.next_size is None else list(self.next_size),
             "range": [self.range[0], self.range[-1]],
+            "at_end_of_range": self.is_at_end,
         }
 
 

@@ -25,7 +25,7 @@ from lemma.adaptation.adapt import adapt_model
 from lemma.counting.examples import EXAMPLES
 from lemma.counting.fit import DIVISORS, LAYER_COUNTS, Domain, Sizes, fit_polynomials
 from lemma.counting.polynomial import Polynomial
-from lemma.errors import CountingError, InputError, RunError, SpecError, describe_unknown
+from lemma.errors import CountingError, InputError, RunError, SpecError, describe_error, describe_unknown
 from lemma.files import read_json
 from lemma.hub.architectures import spec_from_config
 from lemma.hub.pretrained import CONFIG
@@ -94,7 +94,9 @@ class Subject:
         try:
             module = self._call_factory(sizes, device, random_init)
         except Exception as error:  # the constructor of other people's code may fail in any way
-            raise CountingError(f"{self.name} cannot be built at {format_sizes(sizes)}: {error}") from error
+            raise CountingError(
+                f"{self.name} cannot be built at {format_sizes(sizes)}: {describe_error(error)}"
+            ) from error
         if not isinstance(module, nn.Module):
             raise CountingError(f"{self.name} gives a {type(module).__name__}, where an nn.Module is expected.")
         lazy = next((name for name, value in module.named_parameters() if nn.parameter.is_lazy(value)), None)

@@ -21,7 +21,7 @@ from lemma.counting.fit import LAYER_COUNTS, Domain, ProbeSizes, Sizes, sample_s
 from lemma.counting.measure import ModuleReader, single_thread
 from lemma.counting.polynomial import Polynomial, symbol
 from lemma.counting.subject import BATCH, DEFAULT_LENGTH, SOURCE, TIME, Inputs, Subject
-from lemma.errors import CountingError, InputError, SpecError, describe_unknown
+from lemma.errors import CountingError, InputError, SpecError, describe_error, describe_unknown
 
 Config = dict[str, Any]
 FIELDS: dict[str, tuple[str, ...]] = {  # by letter: names of the field, of which a configuration has one
@@ -44,7 +44,7 @@ FIELDS: dict[str, tuple[str, ...]] = {  # by letter: names of the field, of whic
     "E": ("num_experts", "n_routed_experts", "num_local_experts", "moe_num_experts"),
     "E_s": ("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
     "k": ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k"),
-    "w": ("sliding_window",),
+    "w": ("sliding_window", "sliding_window_size"),
     "N": ("max_position_embeddings", "n_positions", "n_ctx", "max_sequence_length"),
     "r_q": ("q_lora_rank",),
     "r_kv": ("kv_lora_rank",),
@@ -57,7 +57,7 @@ FIELDS: dict[str, tuple[str, ...]] = {  # by letter: names of the field, of whic
     "P": ("patch_size",),
     "C_in": ("num_channels",),
     "c": ("conv_kernel", "mamba_d_conv", "conv_L_cache", "linear_conv_kernel_dim"),
-    "C": ("chunk_size", "mamba_chunk_size"),
+    "C": ("chunk_size", "mamba_chunk_size", "attention_chunk_size"),
     "h_m": ("mamba_n_heads", "n_mamba_heads", "mamba_num_heads"),
     "d_ssm": ("mamba_d_ssm",),
     "d_m": ("mamba_head_dim", "mamba_d_head", "mamba_headdim"),
@@ -74,6 +74,11 @@ FACTORY_HINT = (
     " A function in a Python file that returns the module is counted too: lemma count file.py:function d=512, "
     "with sizes as its arguments."
 )
+POSITIVE = ("V", "d", "L", "L_enc", "L_dec", "h", "h_enc", "h_dec", "h_kv")  # others may be 0, such as experts
+AT_MOST = {"k": "E"}  # experts of a token, of all
+MULTIPLES = {"h": "h_kv", "h_lv": "h_lk"}  # heads share keys and values in groups of equal sizes
+MAX_DEPTH = 10_000  # layers of a model that is built
+IDLE_FIELDS = ("attn_implementation", "_attn_implementation", "return_dict")  # they change no amount, but may fail
 MAX_TOKEN_ID = 30  # of special tokens, so that small vocabularies have them
 EVEN = [4, 8, 12, 16, 20, 24]
 WIDTHS = [24, 32, 40, 48, 56, 64]
@@ -132,11 +137,12 @@ def read_hub_config(name: str) -> Config | None:
     return None
 
 
+@quiet()
 def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name: str) -> Subject:
     """Return the family of models of a transformers configuration; `settings` are letters or fields with values.
 
     Raises:
-        SpecError: the configuration names code to run, an unknown class, or no model that can be built.
+        SpecError: the configuration names code to run, an unknown class, wrong sizes, or no model that can be built.
     """
     import transformers
 
@@ -147,9 +153,14 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
         raise SpecError(
             f"{name} names Python code of its own to run (auto_map), which is never done here.{known}{FACTORY_HINT}"
         )
+    if not isinstance(kind, str) or not kind:
+        raise SpecError(
+            f"{name} names no model_type, from which transformers knows the class of the model. Add it, as in "
+            f'"model_type": "llama".{FACTORY_HINT}'
+        )
     if kind not in model_types():
-        raise SpecError(describe_unknown(f"{name}: model_type", str(kind), model_types()) + FACTORY_HINT)
-    template = ConfigTemplate(kind, fields)
+        raise SpecError(describe_unknown(f"{name}: model_type", kind, model_types()) + FACTORY_HINT)
+    template = ConfigTemplate(kind, fields, name)
     if (text_fields := template.text_fields()) is not None:
         return config_subject(text_fields, settings, f"{name}, text part")
     changes = dict[str, Any]()
@@ -165,7 +176,13 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
             raise SpecError(describe_unknown(f"{name}: setting", key, [*template.fields_by_letter, *template.values]))
         changes[field] = value
     if changes:
-        template = ConfigTemplate(kind, template.resize(changes))
+        try:
+            fields = template.resize(changes)
+        except ValueError as error:
+            written = ", ".join(f"{field} = {value}" for field, value in changes.items())
+            raise SpecError(f"{name}: {written} cannot be set: {error}.") from None
+        template = ConfigTemplate(kind, fields, name)
+    template.check_sizes(name)
     make_model = template.find_class(name)
     main_input = getattr(make_model, "main_input_name", "input_ids")
     if main_input not in ("input_ids", "pixel_values"):
@@ -189,7 +206,10 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
 
     def make_module(sizes: Sizes) -> nn.Module:
         with quiet():
-            model = make_model(template.build({**symbols, **sizes}))
+            config = template.build({**symbols, **sizes})
+            if "SequenceClassification" in make_model.__name__ and config.pad_token_id is None:
+                config.pad_token_id = MAX_TOKEN_ID  # without one it reads no batch
+            model = make_model(config)
         model.forward = quiet()(model.forward)
         return model.eval() if drops_layers else model  # while training it leaves out layers by chance
 
@@ -229,13 +249,13 @@ class ConfigTemplate:
         fields_by_letter: the fields that are sizes and follow no others.
     """
 
-    def __init__(self, kind: str, fields: Config) -> None:
-        from transformers import AutoConfig
-
-        self.kind, self.fields = kind, fields
-        self.attributes = type(AutoConfig.for_model(kind)).attribute_map
-        self.config = self._make(fields)
-        self.values: Config = self.config.to_dict()
+    def __init__(self, kind: str, fields: Config, name: str) -> None:
+        self.kind, self.fields = kind, {key: value for key, value in fields.items() if key not in IDLE_FIELDS}
+        try:
+            self.config = self._make(self.fields)
+            self.values: Config = self.config.to_dict()
+        except Exception as error:  # classes check values in many ways
+            raise SpecError(f"{name} is no configuration of the type {kind}: {describe_error(error)}.") from error
         sizes: dict[str, str] = {}
         for field, letter in LETTERS.items():
             value = self.values.get(field)
@@ -322,14 +342,49 @@ class ConfigTemplate:
             return None
         return {**(self.fields.get("text_config") or {}), "model_type": part.model_type}
 
+    def check_sizes(self, name: str) -> None:
+        """Raise a SpecError if sizes are too small, too large, or do not divide each other."""
+        sizes: dict[str, tuple[str, int]] = {}
+        for field, letter in LETTERS.items():
+            if type(value := self.values.get(field)) is int and letter not in sizes:
+                sizes[letter] = (field, value)
+        for letter in (letter for letter in POSITIVE if letter in sizes):
+            field, size = sizes[letter]
+            if size < 1:
+                raise SpecError(f"{name}: {field} = {size}, where a whole number from 1 up is expected.")
+            if letter in DEPTHS and size > MAX_DEPTH:
+                raise SpecError(f"{name}: {field} = {size:,}, where at most {MAX_DEPTH:,} layers are expected.")
+        for letter, other in AT_MOST.items():
+            if {letter, other} <= sizes.keys() and sizes[letter][1] > sizes[other][1] > 0:
+                (field, size), (limit, most) = sizes[letter], sizes[other]
+                raise SpecError(f"{name}: {field} = {size}, where at most {limit} = {most} is expected.")
+        for letter, other in MULTIPLES.items():
+            if {letter, other} <= sizes.keys() and sizes[other][1] > 0 and sizes[letter][1] % sizes[other][1]:
+                (field, size), (divisor, parts) = sizes[letter], sizes[other]
+                raise SpecError(f"{name}: {field} = {size}, where a multiple of {divisor} = {parts} is expected.")
+
     def find_class(self, name: str) -> type[nn.Module]:
         """Return the class of models that the configuration names, else the language model of its type."""
         import transformers
 
-        named = self.values.get("architectures") or self.fields.get("architectures") or ()
+        named = self.values.get("architectures") or self.fields.get("architectures") or []
+        named = named if isinstance(named, list) else [named]
         for architecture in named:
-            if isinstance(architecture, str) and hasattr(transformers, architecture):
-                return getattr(transformers, architecture)
+            value = getattr(transformers, architecture, None) if isinstance(architecture, str) else None
+            if not (isinstance(value, type) and issubclass(value, transformers.PreTrainedModel)):
+                continue
+            if value.config_class and not isinstance(self.config, value.config_class):
+                kind = getattr(value.config_class, "model_type", "") or value.config_class.__name__
+                raise SpecError(
+                    f"{name}: architectures names {architecture}, a model of the type {kind}, but model_type is "
+                    f"{self.kind}. Correct one of them."
+                )
+            return value
+        if named:
+            raise SpecError(
+                f"{name}: architectures names {', '.join(map(str, named))}, and transformers has no such model. "
+                f"Without architectures, its language model of the type {self.kind} is counted.{FACTORY_HINT}"
+            )
         mappings = ["MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"]
         if self.values.get("is_encoder_decoder"):
             mappings.reverse()
@@ -344,7 +399,7 @@ class ConfigTemplate:
 
     def with_probe_sizes(self, subject: Subject) -> Subject:
         """Return the subject with sizes at which it can be probed; sizes that follow others, or change nothing, go."""
-        requested = subject.sizes(True)
+        requested, fails = subject.sizes(True), None
         ties_and_steps = product(self._possible_ties(requested), HEAD_STEPS)
         for self.uses_cache, deep, (ties, step) in product((True, False), (False, True), [*ties_and_steps]):
             self.ties = ties
@@ -371,6 +426,10 @@ class ConfigTemplate:
             tied = replace(subject, symbols=symbols, probe_sizes=sizes, defaults=ties)
             if not all(tied.can_build(at) for at in sample_sizes(sizes, 4)):
                 continue
+            if fails is None:  # then no other sizes need to be tried
+                fails = ModuleReader(subject).fails_as_requested()
+            if fails:
+                return subject
             reader = ModuleReader(tied)
             sizes |= reader.kinds.depths
             with single_thread():

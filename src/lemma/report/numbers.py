@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import ceil, isfinite
-from unicodedata import category
+from unicodedata import category, normalize
 
 from lemma.errors import InputError
 
@@ -209,13 +209,14 @@ def make_visible(text: str) -> str:
 
 MAX_NUMBER_CHARS = 200
 MAX_POWER_OF_TEN = 30
+MAX_POWER_OF_TEN_IN_ARITHMETIC = 300
 MAX_RELATIVE_ERROR = Fraction(1, 20)  # of a rounded number: 1e7 alone may be off by a third, and says too little
 SIZES_HINT = "a change needs its two sizes, as in 54.1 % increase from 2 to 4 layers."
 
 _ABOUT = r"(?P<about>about|approximately|approx\.?|roughly|circa|ca\.?|some|~|≈|≃)?"
 _DIGITS = r"(?P<sign>[+-]?)(?P<whole>\d{1,3}(?:[,_ \u00a0\u2009\u202f]\d{3})+|\d+)(?:\.(?P<decimals>\d+))?"
-_POWER = r"(?:e(?P<e>[+-]?\d{1,3})|\s*[*·×x]\s*10(?:\^|\*\*)(?P<power>\d{1,3}))?"
-_NOUN = r"(?:parameters?|params?|weights|numbers|operations|flops?|bytes?)?"
+_POWER = r"(?:e(?P<e>[+-]?\d{1,3})|\s*[*·×x]\s*10(?:\^|\*\*)\(?(?P<power>[+-]?\d{1,3})\)?)?"
+_NOUN = r"(?:parameters?|params?|weights|numbers|operations|flops?|bytes?|times|[x×](?=[\s.]*$))?"
 _NUMBER = re.compile(rf"\s*{_ABOUT}\s*{_DIGITS}{_POWER}\s*(?P<unit>[a-z]*?)\s*{_NOUN}\s*\.?\s*", re.IGNORECASE)
 _PERCENT = re.compile(rf"\s*{_ABOUT}\s*{_DIGITS}\s*(?:%|per\s?cent)(?P<rest>.*)", re.IGNORECASE | re.DOTALL)
 _BETWEEN = re.compile(r"(?P<how>.*?)\bfrom\s+(?P<start>.+?)\s+to\s+(?P<end>.+?)\s*\.?\s*", re.IGNORECASE | re.DOTALL)
@@ -230,6 +231,9 @@ _FACTORS_BY_SPELLING = {
     **dict.fromkeys(("g", "bn", "billion", "billions"), 10**9),
     **dict.fromkeys(("trillion", "trillions"), 10**12),
 }
+_LITERAL = re.compile(
+    r"(?P<whole>\d{1,3}(?:[,_ '\u00a0\u2009\u202f]\d{3})+|\d*)(?:\.(?P<decimals>\d*))?(?:[eE](?P<e>[+-]?\d{1,4}))?"
+)
 _ENTRY = re.compile(r"[+-]?(\d{1,3}(?:[ _’']\d{3})+|\d+)?(\.\d*)?([eE][+-]?\d{1,3})?")
 _FRACTION = re.compile(r"([+-]?\d{1,12})\s*/\s*(\d{1,12})")
 
@@ -266,15 +270,19 @@ class WrittenNumber:
         if self.matches(exact):
             return True
         if self.alternative is not None and (self.alternative == exact or self.matches(exact, self.alternative)):
-            first, second = (
-                f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.6g}"
-                for value in (self.value, self.alternative)
-            )
-            raise InputError(
-                f"'{self.text[:40]}' can be read as {first} or as {second}. "
-                "Write decimals with a point, and thousands with commas or with nothing between them."
-            )
+            raise self.make_separator_question()
         return False
+
+    def make_separator_question(self) -> InputError:
+        """Return the error that asks whether the only comma or point separates thousands or decimals."""
+        first, second = (
+            f"{int(value):,}" if value.denominator == 1 else f"{float(value):,.6g}"
+            for value in (self.value, self.alternative or self.value)
+        )
+        return InputError(
+            f"'{self.text[:40]}' can be read as {first} or as {second}. "
+            "Write decimals with a point, and thousands with commas or with nothing between them."
+        )
 
 
 def read_number(text: str) -> WrittenNumber:
@@ -285,7 +293,7 @@ def read_number(text: str) -> WrittenNumber:
     """
     if len(text) > MAX_NUMBER_CHARS:
         raise InputError(f"the number has {len(text):,} characters; at most {MAX_NUMBER_CHARS} are read.")
-    normalized = _normalize_minus(text)
+    normalized = re.sub(r"\^\s*\{([^{}]*)\}", r"^\1", normalize_notation(text))
     if percent := _PERCENT.fullmatch(normalized):
         return _read_percent(text, percent)
     match = _NUMBER.fullmatch(normalized)
@@ -299,6 +307,61 @@ def read_number(text: str) -> WrittenNumber:
     if abs(power) > MAX_POWER_OF_TEN:
         raise InputError(f"'{text.strip()[:40]}': a power of ten is at most {MAX_POWER_OF_TEN} here.")
     return _read_digits(text, match, factor * Fraction(10) ** power)
+
+
+_NOTATIONS = (  # of LaTeX and print, and how they are read
+    (re.compile(r"\\(?:text(?:rm|bf|it)?|math(?:rm|bf|it|sf|tt)|operatorname\*?)\s*\{([^{}]*)\}"), r" \1 "),
+    (re.compile(r"\\(?:left|right|[Bb]igg?[lrm]?|displaystyle)(?![A-Za-z])"), ""),
+    (re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])|[·×⋅∙∗•]"), "*"),
+    (re.compile(r"\\div(?![A-Za-z])|[÷∕⁄]"), "/"),
+    (re.compile(r"\\(?:approx|simeq|sim|cong|thickapprox)(?:eq)?(?![A-Za-z])|∼|≅|≃"), "≈"),
+    (re.compile(r"\{[,']\}|(?<=\d)\\,(?=\d{3})"), ","),
+    (re.compile(r"(?<=\d)['’ʼ\u2019](?=\d{3}(?!\d))"), ","),
+    (re.compile(r"\\q?quad(?![A-Za-z])|\\[,;:!> ]|[~](?=\s*[A-Za-z])"), " "),
+    (re.compile(r"\\%"), "%"),
+    (re.compile(r"\\\$|[$€£]"), ""),
+    (re.compile(r"\\[()\[\]]"), ""),
+)
+_VULGAR_FRACTION = re.compile(r"([½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞])")
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.,])[1-9]\d{0,2}(?:[ \u00a0\u2009\u202f]\d{3})+(?![\d])")
+
+
+def normalize_notation(text: str) -> str:
+    r"""Return a text whose LaTeX, signs and thousands separators are replaced by plain ones.
+
+    >>> normalize_notation(r"6.02 \cdot 10^{23} \approx 124{,}439{,}808"), normalize_notation("−½")
+    ('6.02 * 10^{23} ≈ 124,439,808', '-(1/2)')
+    """
+    for pattern, replacement in _NOTATIONS:
+        text = pattern.sub(replacement, text)
+    text = _VULGAR_FRACTION.sub(lambda match: f"({normalize('NFKC', match[1]).replace('⁄', '/')})", text)
+    text = _SPACED_THOUSANDS.sub(lambda match: re.sub(r"\s", ",", match.group()), text)
+    text = re.sub(r"\bper\s?cent\b", "%", text, flags=re.IGNORECASE)
+    return _normalize_minus(text)
+
+
+def read_literal(text: str) -> "WrittenNumber | None":
+    """Return the number that digits write, such as 124,439,808, 0.25 or 1e-3; None if they are none.
+
+    >>> read_literal("1.50e3").unit, read_literal("1,537").alternative, read_literal("1,53")
+    (Fraction(10, 1), Fraction(1537, 1000), None)
+    """
+    match = _LITERAL.fullmatch(text)
+    if match is None or not (match["whole"] or match["decimals"]) or len(text) > MAX_NUMBER_CHARS:
+        return None
+    digits, decimals = re.sub(r"\D", "", match["whole"]), match["decimals"] or ""
+    exponent = int(match["e"] or 0)
+    if abs(exponent) > MAX_POWER_OF_TEN_IN_ARITHMETIC:
+        return None
+    scale = Fraction(10) ** exponent
+    value = Fraction(int(digits + decimals), 10 ** len(decimals)) * scale
+    unit = scale / 10 ** len(decimals) if decimals or match["e"] else Fraction(0)
+    alternative = None
+    if re.fullmatch(r"[1-9]\d{0,2},\d{3}", match["whole"]) and not decimals and not match["e"]:
+        alternative = value / 1000
+    elif re.fullmatch(r"[1-9]\d{0,2}", match["whole"]) and len(decimals) == 3 and not match["e"]:
+        alternative = value * 1000
+    return WrittenNumber(text, value, unit, None if match["e"] else len(decimals), alternative=alternative)
 
 
 def unit_factor(unit: str) -> int | None:

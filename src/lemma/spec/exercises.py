@@ -12,10 +12,35 @@ class KindEntry(NamedTuple):
 
 
 KINDS: dict[str, KindEntry] = {
+    "calculation": KindEntry(
+        "calculation:CalculationExercise",
+        "Check a number computed from given quantities: formulas, arithmetic, units.",
+        'value="6*N*D/R" given="N=124e6, D=300e9, R=9.75 TFLOP/s" unit=days "6*N*D/R = 265 days"',
+    ),
     "position": KindEntry(
         "positions:PositionExercise",
         "Check position encodings: sinusoids, rotations, ALiBi slopes.",
         'scheme=sinusoidal width=4 position=3 "PE = [0.141, -0.990, 0.030, 1.000]"',
+    ),
+    "code": KindEntry(
+        "code:CodeExercise",
+        "Check a function in a Python file, such as softmax or attention, against a reference; the file is run.",
+        "softmax mine.py",
+    ),
+    "memory": KindEntry(
+        "memory:MemoryExercise",
+        "Check the memory of a model: weights, KV cache, optimizer, activations, largest batch.",
+        'layers=32 kv_heads=8 head_dim=128 context=8192 precision=fp16 "kv_cache = 1.07 GB"',
+    ),
+    "ratio": KindEntry(
+        "ratios:RatioExercise",
+        "Check a share, ratio, threshold, inequality or optimum.",
+        'left="4 T d^2" right="2 T^2 d" variable=T relation=< "T > 2d"',
+    ),
+    "scaling": KindEntry(
+        "scaling:ScalingExercise",
+        "Check compute, training time, scaling laws, rooflines and communication.",
+        'parameters=7B tokens=2T flops="312 TFLOPs" mfu="40 %" gpus=512 "training_time = 15.2 days"',
     ),
     "metric": KindEntry(
         "metrics:MetricExercise",

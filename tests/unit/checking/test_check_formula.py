@@ -175,7 +175,7 @@ WRONG = [
     ),
     ("lstm", {}, f"V(d+D+1) + ({UPPER})3/4", "It would be right with family=gru."),
     ("lstm", {}, "V(d+D+1) + dD + D^2 + D", "(one for each gate or candidate); yours has 1."),
-    ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "counts the bias 'layers.bias_ih_l*' (4*D each, 4*D*L in all) twice."),
+    ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "two bias vectors of 4*D in each layer, b_ih and b_hh as in PyTorch; this model has one"),
     ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "It would be right with biases=2."),
     ("lstm", {}, "V(d+D) + 4(dD + D^2)", "The model has all biases (V + 4*D) that your formula leaves out."),
     ("gru", {}, f"V(d+D+1) + {UPPER}", "has 3 equal blocks in 'layers' (one for each gate or candidate); yours has 4"),
@@ -301,10 +301,10 @@ def test_flops_are_checked_under_the_requested_convention() -> None:
     assert not check_formula("decoder", "flops", "2V d T B + 24 L T B d^2 + 4 L d B T^2", conventions=half).equal
 
 
-def test_unrelated_formula_is_compared_with_the_nearest_part() -> None:
+def test_unrelated_formula_is_compared_term_by_term() -> None:
     verdict = check_formula("feed-forward", "parameters", "V(d + d_h) + 5d^3 + 7")
-    assert verdict.diagnosis[0].startswith("No simple explanation. Nearest to the difference is 'hidden'")
-    assert "beyond that, 5*d**3 + 7 is left" in verdict.diagnosis[0]
+    assert "of d**3 yours has 5, the model none" in verdict.diagnosis[0]
+    assert "of d*d_h yours has none, the model -1, from 'hidden.weight'" in verdict.diagnosis[0]
     fraction = check_formula("feed-forward", "parameters", "V/(d+1)")
     assert fraction.diagnosis == ("Your formula is not a polynomial: it is divided by d + 1.",)
 

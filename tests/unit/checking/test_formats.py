@@ -24,6 +24,7 @@ from lemma.checking.grading import mark_class
 from lemma.checking.marking import mark_answers
 from lemma.checking.sheets import SheetQuestion, read_sheet
 from lemma.errors import InputError
+from lemma.spec.base import to_toml
 
 LORA_FORMULA = "R*(W_in + W_out) + W_in*W_out"
 SHEET: dict[str, Any] = {
@@ -52,6 +53,14 @@ STUDENTS: list[dict[str, Any]] = [
     {"Q1": "11250"},
 ]
 POINTS = [[2, 1, 3, 1], [0.5, 0.5, 1, 0.75], [0, 0, 0, 0], [0, 0, 0, 0]]
+
+
+def save_sheet(folder: Path, sheet: dict[str, Any], name: str = "week.toml") -> Path:
+    """Write a sheet as a TOML file."""
+    head = to_toml({key: value for key, value in sheet.items() if key != "questions"})
+    tables = [f"[[questions]]\n{to_toml(question)}".replace("\n[", "\n[questions.") for question in sheet["questions"]]
+    (folder / name).write_text("\n".join([head, *tables]), encoding="utf-8")
+    return folder / name
 
 
 def test_marks_match_expected_points() -> None:
@@ -129,10 +138,11 @@ def test_partial_credit_steps_cover_all_combinations() -> None:
     ]
 
 
-def test_sheet_text_is_never_written_as_code() -> None:
+def test_sheet_text_is_never_written_as_code(tmp_path: Path) -> None:
     hostile = "x'\"]}); import os; os.system('touch ran') #\n"
     question = {"id": hostile[:90], "text": f"{hostile}`\n```", "kind": "parameters", "model": "lora"}
-    sheet = read_sheet({"title": hostile, "questions": [question, {**question, "id": "if"}, {**question, "id": "1 2"}]})
+    table = {"title": hostile, "questions": [question, {**question, "id": "if"}, {**question, "id": "1 2"}]}
+    sheet = read_sheet(save_sheet(tmp_path, table))
     files = otter_tests(sheet)
     cells = [cell for cell in nbgrader_notebook(sheet)["cells"] if cell["cell_type"] == "code"]
     for source in [*files.values(), *("".join(cell["source"]) for cell in cells)]:
@@ -157,24 +167,44 @@ def release_notebook(notebook: dict[str, Any]) -> str:
     return "\n".join(saved)
 
 
-def test_released_notebook_hides_answers_credits_and_values() -> None:
+def test_released_notebook_hides_answers_credits_and_values(tmp_path: Path) -> None:
     questions = [
         {"id": "Q1", "kind": "parameters", "model": "lora", "credit": {"W_in*W_out": 0.25}, "text": "How many?"},
         {"id": "Q2", "kind": "number", "value": "16*Q1", "credit": {"12345": 0.5}},
         {"id": "Q3", "kind": "formula", "value": "7*Q1", "builds_on": ["Q1"], "follow_through": 0.375},
         {"id": "Q4", "kind": "gradient", "cell": "rnn", "lines": ["dz2"]},
+        {"id": "Q5", "kind": "position", "width": 4, "position": 3, "asks": ["PE"]},
+        {"id": "Q6", "kind": "number", "value": 98765, "unit": "bytes"},
     ]
-    rendered = release_notebook(nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions})))
+    notebook = nbgrader_notebook(read_sheet(save_sheet(tmp_path, {"title": "Week 5", "questions": questions})))
+    rendered = release_notebook(notebook)
     assert "How many?" in rendered and "Q4" in rendered
-    for secret in ("W_in", "0.25", "16*Q1", "12345", "7*Q1", "0.375", "credit", "value", "sheet =", "R*"):
+    secrets = ("W_in*W_out", "0.25", "16*Q1", "12345", "7*Q1", "0.375", "credit", "98765", "0.141", "R*")
+    for secret in (*secrets, "W_in", "sheet ="):
         assert secret not in rendered, secret
+    # nbgrader's feedback shows hidden tests, and in every other cell what the student wrote
+    tests = "".join("".join(cell["source"]) for cell in notebook["cells"] if cell["metadata"]["nbgrader"]["grade"])
+    assert "points(" in tests
+    for secret in secrets:
+        assert secret not in tests, secret
+    with pytest.raises(InputError, match="give the sheet as a file"):
+        nbgrader_notebook(read_sheet({"title": "Week 5", "questions": questions}))
 
 
-def test_graded_notebook_cells_return_the_points() -> None:
+@pytest.mark.parametrize("is_moved", [False, True])
+def test_graded_notebook_cells_return_the_points(
+    is_moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = save_sheet(tmp_path, SHEET)
+    notebook = nbgrader_notebook(read_sheet(path))
+    if is_moved:
+        (tmp_path / "grader").mkdir()
+        path.rename(tmp_path / "grader" / path.name)
+        monkeypatch.setenv("LEMMA_SHEETS", str(tmp_path / "grader"))
     for settings, expected in zip(STUDENTS[:2], POINTS[:2], strict=True):
         space: dict[str, Any] = {VARIABLES[id]: answer for id, answer in settings.items()}
         result = []
-        for cell in nbgrader_notebook(read_sheet(SHEET))["cells"]:
+        for cell in notebook["cells"]:
             if cell["cell_type"] == "code" and cell["metadata"]["nbgrader"]["grade"]:
                 *body, last = ast.parse("".join(cell["source"])).body
                 assert isinstance(last, ast.Expr)  # nbgrader reads the value of the last line
@@ -202,7 +232,7 @@ def test_invalid_sheet_format_calls_are_refused(tmp_path: Path) -> None:
         ((), {"format": "nbgrader", "out": tmp_path / "x.json"}, ".ipynb"),
         ((), {"format": "lti", "out": "x.json"}, "needs the answers"),
         ((answers,), {"format": "otter", "out": "x"}, "collects the answers itself"),
-        ((answers, answers), {"format": "gradescope", "out": tmp_path / "r.json"}, "one student at a time"),
+        ((answers, answers), {"format": "gradescope", "out": tmp_path / "r.json"}, "for a class, name a folder"),
     ]:
         with pytest.raises(InputError) as refusal:
             write(*args, **kwargs)
@@ -239,7 +269,8 @@ def test_nbgrader_awards_the_same_points(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("PATH", os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))  # its alembic
     source = tmp_path / "source" / "week4"
     source.mkdir(parents=True)
-    path = lemma.check.write_sheet(SHEET, format="nbgrader", out=source / "week4.ipynb")
+    sheet = save_sheet(tmp_path, SHEET)
+    path = lemma.check.write_sheet(sheet, format="nbgrader", out=source / "week4.ipynb")
     nbformat.validate(json.loads(path.read_text(encoding="utf-8")))
     config = Config()
     config.CourseDirectory.root = str(tmp_path)
@@ -257,6 +288,9 @@ def test_nbgrader_awards_the_same_points(tmp_path: Path, monkeypatch: pytest.Mon
             cell.source = f"{VARIABLES[id]} = {answer!r}" if id != "Q3" or number else "raise NotImplementedError()"
         nbformat.write(released, handed / "week4.ipynb")
         assert api.autograde("week4", f"s{number}")["success"]
+    assert api.generate_feedback("week4", force=True)["success"]
+    pages = [page.read_text(encoding="utf-8") for page in (tmp_path / "feedback").rglob("*.html")]
+    assert len(pages) == 2 and not any("credit" in page or "0.25" in page for page in pages)
     with api.gradebook as book:
         result = [[grade.auto_score for grade in _in_order(book, f"s{number}")] for number in (0, 1)]
     assert result == [[2, 1, 0, 1], POINTS[1]]  # the first never assigned Q3: an error earns no points

@@ -219,8 +219,8 @@ def test_markdown_sheet_equals_toml_sheet(tmp_path: Path) -> None:
     (tmp_path / "answers.md").write_text(MARKDOWN_ANSWERS, encoding="utf-8")
     first, second = read_sheet(tmp_path / "sheet.md").questions
     assert first.text == "How many parameters has Bengio's model? Remember: biases count."
-    assert (first.points, first.settings, first.show_answer) == (2, {"N": 5, "d": 8}, True)
-    assert (second.text, second.points, second.lines) == ("The gradients", 1.5, ("dz",))
+    assert (first.points, first.fields.settings, first.show_answer) == (2, {"N": 5, "d": 8}, True)
+    assert (second.text, second.points, second.fields.asks) == ("The gradients", 1.5, ("dz",))
     result = mark_answers(tmp_path / "sheet.md", tmp_path / "answers.md")
     assert (result.points, result.student, result.title, result.notes) == (3.5, "Ada", "Week 3", ())
 
@@ -232,7 +232,7 @@ def test_markdown_sheet_equals_toml_sheet(tmp_path: Path) -> None:
         (
             'kind = "parameters"',
             "",
-            "question Q1: kind: is missing. Say what is asked for: parameters, flops, formula, number or gradient",
+            "question Q1: kind: is missing. Say what is asked for: parameters, flops, trainable, number,",
         ),
         ("points = 2", "points = -2", r"question Q1.points = -2"),
         ("points = 2", "point = 2", "question Q1: unknown setting 'point'. Did you mean 'points'"),
@@ -517,11 +517,12 @@ def test_backpropagation_continues_from_the_students_gradient() -> None:
     [
         ({"points": 1}, "question Q2: kind: is missing. Say what is asked for"),
         ({"kind": "number", "value": "16*Q9"}, "question Q2: "),
-        ({"kind": "number", "value": "16"}, "question Q2: value: '16' names no earlier question, such as Q1"),
+        ({"kind": "number", "value": "16*q1"}, "question Q2: value: unknown question 'q1'. Did you mean 'Q1'"),
+        ({"kind": "number", "value": "2*x"}, "question Q2: value: unknown question 'x'"),
         ({"kind": "number", "value": "Q1", "model": "lora"}, "question Q2: value: says what is right"),
-        ({"kind": "parameters", "model": "lora", "value": "Q1"}, "question Q2: value: only a question of kind number"),
+        ({"kind": "parameters", "model": "lora", "value": "Q1"}, "question Q2: unknown setting 'value'. Choices: text"),
         ({"kind": "formula"}, "question Q2: value: a question of kind formula needs one, as in value = '16*Q1'"),
-        ({"kind": "formula", "value": "16*R"}, "question Q2: value: '16*R' names no earlier question, such as Q1"),
+        ({"kind": "formula", "value": "16*q1"}, "question Q2: value: unknown question 'q1'. Did you mean 'Q1'"),
         ({"kind": "formula", "value": "16*Q1*z"}, "question Q2: value: "),
         ({"kind": "number", "model": "lora", "builds_on": ["Q3"]}, "question Q2: builds_on: there is no question Q3"),
         ({"kind": "number", "model": "rnn", "builds_on": ["Q1"]}, "question Q2: builds_on: Q1 does not fit: expected"),

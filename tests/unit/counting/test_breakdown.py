@@ -67,6 +67,12 @@ def test_small_parts_of_a_limit_are_one_row(decoder: Any) -> None:
     assert row[1] == f"{float(100 * norms):.1f} %"
 
 
+def test_shares_of_next_word_models_are_cancelled() -> None:
+    account = lemma.count("table-a5", quantities=["flops"])
+    text = str(account.breakdown(at={"d": [512]}))
+    assert "self_attn       (2·d + N − 1)/(4·d + d_ff + 2·N − 2)" in text and "(N−1)·(4·d" not in text
+
+
 class Chunked(nn.Module):
     """Attention to the last `window` positions: a number of the code, not of the factory."""
 

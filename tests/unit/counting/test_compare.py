@@ -32,6 +32,12 @@ def test_sizes_of_one_model_change_only_that_model() -> None:
     assert result.different_sizes == {"L": (2, 4)} and "L differs" in str(result)
     (row,) = result.quantities
     assert row.formula == 0 and row.totals == (count_parameters("decoder", {"L": 2}), count_parameters("decoder", {}))
+    assert "parameters: B − A at equal sizes = 0\n" in str(result)
+
+
+def test_equal_models_have_a_difference_of_zero() -> None:
+    text = str(lemma.count.compare("gru", "gru", quantities=["parameters"]))
+    assert "parameters: B − A = 0\n" in text and "= 0 = 0" not in text
 
 
 def test_equal_letters_of_different_rules_are_told_apart() -> None:

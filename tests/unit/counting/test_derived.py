@@ -1,6 +1,7 @@
 """Rounded sizes, bends and fits with derived sizes, compared with known functions."""
 
 import random
+from collections.abc import Mapping
 from fractions import Fraction
 from math import ceil, floor
 from typing import Any
@@ -12,13 +13,14 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
 from lemma.counting.derived import (
+    BendFinder,
     DerivedSize,
     find_bends,
     fit_staircase,
     fit_with_derived,
     simplest_between,
 )
-from lemma.counting.fit import PathGroup
+from lemma.counting.fit import PathGroup, fit_groups
 from lemma.counting.polynomial import symbol
 from lemma.errors import CountingError
 
@@ -51,6 +53,19 @@ def test_bends_are_distinguished_from_rounding_and_parabolas() -> None:
     assert find_bends({x: min(x, 11) for x in range(2, 35)}) == (11, 0)
     assert find_bends({x: x * (x // 7) for x in range(2, 35)}) == (0, 7)
     assert find_bends({x: 2**x for x in range(2, 35)}) == (0, 0)
+
+
+@pytest.mark.parametrize("cap", [None, 700])
+def test_caps_are_tried_only_where_the_size_alone_breaks_the_formula(cap: int | None) -> None:
+    group, probe_sizes, requested = PathGroup("layer"), {"d": [*range(2, 9)], "V": [*range(2, 9)]}, {"d": 64, "V": 5000}
+    fit = fit_groups(lambda sizes: {"layer": (sizes["V"],)}, [probe_sizes])
+
+    def amounts(sizes: Mapping[str, int]) -> dict[PathGroup, int]:
+        return {group: min(sizes["V"], cap or sizes["V"]) + max(0, sizes["d"] - 20)}
+
+    finder = BendFinder(fit, [group], amounts, probe_sizes, requested)
+    caps = [str(size.operands[1]) for size in finder._find_cap("V")]
+    assert caps == ([] if cap is None else [str(cap)])
 
 
 def test_simplest_fraction_lies_between_its_bounds() -> None:

@@ -207,9 +207,14 @@ def test_speeds_are_read_with_units() -> None:
         "200Gbit/s": 25e9, "100G": 12.5e9, 25e9: 25e9, 450000000000: 450e9, "1.5e9": 1.5e9,
     }.items():  # fmt: skip
         assert read_speed("link", text, device) == speed
+    written = get_device(None, memory="80GB", flops="312T", bandwidth="2TB/s")
+    assert written == get_device(None, memory=80e9, flops=312e12, bandwidth=2e12)
+    for wrong in ("80 apples", "-3GB", 0, True, float("nan")):
+        with pytest.raises(InputError, match="memory=80GB"):
+            get_device(None, memory=wrong)
     custom = get_device("T4", link="NVLink3", network="200Gb/s", node=4)
     assert (custom.link, custom.network, custom.node) == (300e9, 25e9, 4)
-    for wrong in ("fast", "-3", 0, True, "50 MB", float("nan"), float("inf"), "nvlink9"):
+    for wrong in ("fast", "-3", 0, 400, True, "50 MB", float("nan"), float("inf"), "nvlink9"):
         with pytest.raises(InputError, match=r"link = .* bytes per second"):
             read_speed("link", wrong, device)
     with pytest.raises(InputError, match="nvlink4"):

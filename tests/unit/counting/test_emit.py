@@ -222,7 +222,7 @@ def test_latex_and_markdown_define_every_symbol() -> None:
     for text in (latex, markdown):
         assert r"64 \cdot \lceil \frac{d}{24} \rceil" in text or r"\lceil" in text
         assert "read off the module" in text or "check, parameters of the module" in text
-    assert r"\begin{align*}" in latex and r"\item $d$ is" in latex and r"\item $L$ is" in latex
+    assert r"\begin{align*}" in latex and r"\item $d$:" in latex and r"\item $L$:" in latex
     assert "| $d$ |" in markdown
 
 

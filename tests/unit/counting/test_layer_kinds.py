@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import lemma
 from lemma.counting.account import Part
-from lemma.counting.layer_kinds import find_count, merge_kinds
+from lemma.counting.fit import GroupingError, PathGroup
+from lemma.counting.layer_kinds import Container, LayerKinds, find_count, merge_kinds
 from lemma.counting.polynomial import symbol
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17, 19, 23)
@@ -46,6 +47,16 @@ def test_layers_at_listed_indices_are_a_number_from_the_last_of_them_on() -> Non
 
 def test_numbers_without_a_rule_have_no_expression() -> None:
     assert find_count("L", {depth: sum(at in PRIMES for at in range(depth)) for depth in range(1, 27)}) is None
+
+
+def test_number_of_layers_that_is_zero_where_there_are_some_has_no_group() -> None:
+    """Regression: switch_transformers raised a ZeroDivisionError."""
+    container = Container("L", {4: ["a", "b", "a", "b"]}, {"b": symbol("L") - 4})
+    kinds = LayerKinds({"layers": container})
+    group = PathGroup("layers.[b].*.weight", "")
+    with pytest.raises(GroupingError):
+        kinds.per_layer(group, 2, {"L": 4})
+    assert kinds.per_layer(group, 2, {"L": 6}) == 1
 
 
 class Wide(nn.Module):

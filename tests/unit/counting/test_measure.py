@@ -1,5 +1,7 @@
 """Measurements of a run: FLOPs of every product, backward from every output, operators without a rule."""
 
+import gc
+import weakref
 from collections import UserDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +13,14 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
-from lemma.counting.measure import READS_DATA, differentiable_outputs, find_uncounted, product_flops, reference_kernels
+from lemma.counting.measure import (
+    READS_DATA,
+    differentiable_outputs,
+    find_uncounted,
+    product_flops,
+    reference_kernels,
+    saved_bytes,
+)
 from lemma.counting.subject import Inputs
 
 ROWS, WIDTH, OUT = 2, 4, 5
@@ -33,6 +42,16 @@ def forward_backward_flops(module: nn.Module, *inputs: Any) -> tuple[int, int]:
     with reference_kernels():
         rows = product_flops(module, Inputs(inputs)).values()
     return sum(row[0] for row in rows), sum(row[2] for row in rows)
+
+
+def test_a_read_module_is_freed() -> None:
+    """Autograd's saved tensors must not keep their own nodes alive: a count reads hundreds of modules."""
+    module = nn.Sequential(nn.Linear(WIDTH, OUT), nn.Sigmoid(), nn.Softmax(-1))  # outputs that are saved
+    weight = weakref.ref(module[0].weight)
+    assert saved_bytes(module, Inputs((torch.zeros(ROWS, WIDTH),)))
+    del module
+    gc.collect()
+    assert weight() is None
 
 
 PRODUCT = 2 * OUT * WIDTH
@@ -169,6 +188,24 @@ def test_operators_without_a_flops_rule_are_listed() -> None:
         with reference_kernels():
             inputs = (torch.zeros(3, 2, 4),) * (3 if isinstance(module, nn.MultiheadAttention) else 1)
             assert not find_uncounted(module, Inputs(inputs))
+
+
+def test_calls_of_uncounted_operators_are_those_of_the_pass() -> None:
+    class Spectrum(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.layer = nn.Linear(d, d)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.fft.fft(self.layer(x)).real
+
+    def spectrum(d: int = 8) -> nn.Module:
+        return Spectrum(d)
+
+    spectrum.inputs = lambda d, B=2: torch.zeros(B, d)  # pyright: ignore[reportFunctionMemberAccess]
+    account = lemma.count(spectrum, quantities=["flops", "backward"])
+    assert "(called 1 × forward, " in str(account.flops.notes)
+    assert "(called 1 × backward, " in str(account.quantities["backward"].notes)
 
 
 def test_account_lists_uncounted_and_data_dependent_operators() -> None:

@@ -169,6 +169,11 @@ def fits(plan: Planner, **sizes: int) -> bool:
     return plan.total_bytes(step, plan.peak_moment(step)) <= plan.settings.budget
 
 
+def test_batch_of_zero_is_refused() -> None:
+    with pytest.raises(InputError, match="batch = 0"):
+        lemma.count.plan("decoder", gpu="H100", batch=0)
+
+
 def test_largest_batch_and_context_fit_exactly() -> None:
     plan = planner(60e6, precision="float32")
     for name, start in (("B", 4), ("T", 32)):

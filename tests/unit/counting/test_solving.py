@@ -2,11 +2,13 @@
 
 from itertools import product
 from math import prod
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import lemma
 from lemma.counting.count import count
 from lemma.counting.polynomial import Polynomial, symbol
 from lemma.counting.solve import (
@@ -124,6 +126,15 @@ def test_solving_updates_dependent_sizes_and_skips_unbuildable_ones() -> None:
     rejected = solve_for(subject, parameters, ["d"], [(int(odd), {})])
     assert (rejected.number, rejected.tried, rejected.solutions) == (1, 1, ())
     assert "cannot be built" in str(rejected)
+
+
+def test_bound_that_holds_at_the_end_of_the_range_says_so() -> None:
+    ended: Any = lemma.count.solve("decoder", "parameters <= 1B for L")
+    assert ended.size == 200 and ended.is_at_end
+    assert "The search ended at L = 200. For other values set --within L=1..2000." in str(ended)
+    inside: Any = lemma.count.solve("decoder", "parameters <= 1M for L")
+    assert inside.size is not None and not inside.is_at_end and "--within" not in str(inside)
+    assert "--within L=1..2000" in str(lemma.count.solve("decoder", "parameters >= 1B for L"))
 
 
 def test_solutions_with_round_numbers_come_first() -> None:

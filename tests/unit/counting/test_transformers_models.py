@@ -1,6 +1,7 @@
 """Configurations of transformers as subjects: sizes, formulas at sizes that were not probed, refusals."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,76 @@ def test_code_of_a_configuration_is_refused(tmp_path: Path) -> None:
         config_subject({"model_type": "qwen9"}, {}, "config.json")
     with pytest.raises(SpecError, match=r"unknown setting 'hiden_size'. Did you mean 'hidden_size'"):
         config_subject(CONFIGS["bert"], {"hiden_size": 8}, "config.json")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"model_type": None}, "names no model_type"),
+        ({"model_type": ["llama"]}, "names no model_type"),
+        ({"hidden_size": 0}, "hidden_size = 0, where a whole number from 1 up is expected"),
+        ({"hidden_size": "64"}, "no configuration of the type qwen3_moe: Field 'hidden_size' expected int, got str"),
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers = 1,000,000,000, where at most 10,000 layers are expected"),
+        ({"num_key_value_heads": 3}, "num_attention_heads = 4, where a multiple of num_key_value_heads = 3 is"),
+        ({"num_experts_per_tok": 9}, "num_experts_per_tok = 9, where at most num_local_experts = 8 is expected"),
+        ({"layer_types": ["full_attention"]}, "must be equal to the number of `layer_types`"),
+        ({"torch_dtype": "bfloat17"}, "AttributeError: module 'torch' has no attribute 'bfloat17'"),
+        ({"architectures": ["LlamaForCausalLMEagle3"]}, "names LlamaForCausalLMEagle3, and transformers has no such"),
+        ({"architectures": ["AutoTokenizer"]}, "transformers has no such model"),
+        ({"architectures": ["LlamaForCausalLM"]}, "names LlamaForCausalLM, a model of the type llama, but model_type"),
+    ],
+)
+def test_wrong_configurations_are_refused_in_one_sentence(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(SpecError) as caught:
+        config_subject({**CONFIGS["qwen3_moe"], **fields}, {}, "config.json")
+    text = str(caught.value)
+    assert text.startswith("config.json") and message in text and "\n" not in text and len(text) < 500
+
+
+def test_depth_of_an_irregular_list_cannot_be_set() -> None:
+    irregular = {**CONFIGS["gpt_oss"], "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}
+    kinds = [0, 1, 0, 0, 1, 1, 0]
+    layers = [irregular["layer_types"][kind] for kind in kinds]
+    config = {**irregular, "num_hidden_layers": len(kinds), "layer_types": layers}
+    with pytest.raises(SpecError, match=r"`num_hidden_layers` \(9\) must be equal"):
+        config_subject(config, {"num_hidden_layers": 9}, "config.json")
+
+
+def test_fields_that_change_no_amount_do_not_make_a_count_fail() -> None:
+    fields = {"attn_implementation": "flash_attention_2", "return_dict": False}
+    subject = config_subject({**CONFIGS["qwen3_moe"], **fields}, {}, "config.json")
+    assert "L" in count(subject, ["flops"]).flops.formula
+
+
+def test_classifier_without_a_padding_token_has_a_formula() -> None:
+    named = {**CONFIGS["qwen3_moe"], "architectures": ["Qwen3MoeForSequenceClassification"]}
+    assert count(config_subject(named, {}, "config.json"), ["parameters"]).parameters.formula.startswith("d*(V + 3)")
+
+
+def test_unknown_model_type_lists_the_closest_only() -> None:
+    with pytest.raises(SpecError, match=r"The closest of \d+ choices: qwen3_moe, ") as caught:
+        config_subject({"model_type": "qwen3_mo"}, {}, "config.json")
+    assert len(str(caught.value)) < 500
+
+
+def test_chunks_of_attention_bound_the_cache() -> None:
+    fields = {**GROUPED, "num_hidden_layers": 8, "intermediate_size_mlp": 80, "num_local_experts": 8}
+    fields |= {"model_type": "llama4_text", "attention_chunk_size": 8}
+    cache = count(config_subject(fields, {"T": 20}, "llama4"), ["cache"]).cache
+    assert cache.formula == "8*(C-1)*h_kv*d_h*B*(L - m) + 8*m*h_kv*d_h*B*T"
+    assert cache.domain.ordered == {"C": "T"} and cache.rules["m"].write() == "floor(L/4)"
+    assert cache.recount
+    sizes = {**cache.compared_at, "L": 13, "C": 12, "T": 40}
+    assert cache.evaluate(sizes) == cache.recount(sizes, 0)
+
+
+def test_configuration_that_does_not_run_is_not_probed_in_vain() -> None:
+    config = {**CONFIGS["bert"], "model_type": "helium", "head_dim": 16, "num_key_value_heads": 2}
+    start = time.process_time()
+    account = count(config_subject(config, {}, "config.json"), ["parameters", "flops"])
+    assert time.process_time() - start < 15
+    assert "L" in account.parameters.formula
+    assert "cannot be run" in account.flops.refused[""]
 
 
 def test_lists_per_layer_follow_the_depth() -> None:

@@ -4,6 +4,7 @@ A kind of exercise is a class: its fields are the statement, as a teacher writes
 line, and its methods check answers. `lemma check`, sheets, exports for other tools and the page use the same classes.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from lemma.checking.check_values import (
     format_values,
 )
 from lemma.checking.expected_values import ExpectedValue
+from lemma.checking.read_values import read_arithmetic
 from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.spec.base import Spec
@@ -36,6 +38,13 @@ class Exercise(Spec, ABC):
     """Name of the kind in `lemma check KIND`, and in files."""
     common_fields: ClassVar[tuple[str, ...]] = ("title", "text", "asks", "hint")
     """Fields that every kind has."""
+    first_field: ClassVar[str] = ""
+    """Field that the first argument of `lemma check KIND` sets without its name, as in `lemma check code softmax`."""
+
+    typed_fields: ClassVar[tuple[str, ...]] = ()
+    """Fields that name code to run: only a person may set them, never a file."""
+    runs_code: ClassVar[bool] = False
+    """Whether an answer is code that is run, so that it must not come from a file of answers."""
 
     title: str = ""
     """Title of the exercise."""
@@ -166,8 +175,13 @@ class ValueExercise(Exercise):
 
 
 def has_name(line: str) -> bool:
-    """Return whether a line begins with a name and a sign."""
-    return any(sign in line for sign in "=<>≈")
+    """Return whether a line begins with a name and a sign; 2/3*0.5 = 0.333 begins with arithmetic.
+
+    >>> has_name("P = 0.5"), has_name("2/3*0.5 = 0.333"), has_name("≈ 0.5")
+    (True, False, False)
+    """
+    name, sign, _ = re.split(r"([=<>≈]|$)", line, maxsplit=1)
+    return bool(sign and name.strip()) and read_arithmetic(name) is None
 
 
 def needed_decimals(value: ExpectedValue) -> int:

@@ -133,6 +133,7 @@ class MetricExercise(ConventionExercise):
     """Metrics computed by hand."""
 
     kind: ClassVar[str] = "metric"
+    first_field: ClassVar[str] = "metric"
     renamed: ClassVar[Mapping[str, str]] = {
         "hypothesis": "candidate",
         "source": "candidate",

@@ -88,6 +88,7 @@ class OptimizerExercise(ConventionExercise):
     """Steps of an optimizer computed by hand."""
 
     kind: ClassVar[str] = "optimizer"
+    first_field: ClassVar[str] = "optimizer"
     renamed: ClassVar[Mapping[str, str]] = {
         "lr": "learning_rate",
         "eta": "learning_rate",

@@ -20,6 +20,7 @@ class PositionExercise(ValueExercise):
     """Position encodings computed by hand."""
 
     kind: ClassVar[str] = "position"
+    first_field: ClassVar[str] = "scheme"
     renamed: ClassVar[Mapping[str, str]] = {"d_model": "width", "d": "width", "pos": "position", "num_heads": "heads"}
 
     scheme: Literal["sinusoidal", "rotary", "alibi", "learned"] = "sinusoidal"

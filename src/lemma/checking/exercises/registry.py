@@ -1,15 +1,17 @@
 """Reading exercises: from files, from fields, from the arguments of a command, and those that come with Lemma."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from lemma.checking.exercises.base import Exercise
-from lemma.spec.exercises import KINDS
 from lemma.errors import SpecError, describe_unknown
-from lemma.report.text import format_table
-from lemma.spec.base import parse_value, read_toml, short_repr
+from lemma.report.result import Block, Result, Table, Text
+from lemma.report.text import format_table, wrap_lines
+from lemma.spec.base import parse_value, read_toml
+from lemma.spec.exercises import KINDS
 
 LIBRARY = Path(__file__).parent / "library"
 
@@ -55,7 +57,13 @@ def read_exercise(source: str | Path | Mapping[str, Any], kind: str = "", **fiel
         raise SpecError(f"{label} is an exercise of kind {stated}. Check it with: lemma check {stated} {label} …")
     if not stated:
         raise SpecError(f"{label}: kind is missing. Choices: {', '.join(KINDS)}.")
-    return load_kind(stated).read({**table, **fields}, label)
+    exercise_class = load_kind(stated)
+    if not isinstance(source, Mapping) and (named := [name for name in exercise_class.typed_fields if name in table]):
+        raise SpecError(
+            f"{label}: {named[0]} names code to run, which a file must not do. If you trust it, name it yourself: "
+            f"{named[0]}=file.py:function"
+        )
+    return exercise_class.read({**table, **fields}, label)
 
 
 def split_arguments(
@@ -66,15 +74,19 @@ def split_arguments(
     An argument is the name or file of an exercise, if it comes first; a field, as in width=4; or a line of the answer.
     `fields` are further fields.
     """
-    names = load_kind(kind).setting_names()
-    source, remaining = "", list(arguments)
+    exercise_class = load_kind(kind)
+    names = {*exercise_class.setting_names(), *exercise_class.renamed}
+    source, remaining, stated = "", list(arguments), dict[str, Any]()
     if remaining and (remaining[0] in list_library() or remaining[0].endswith(".toml")):
         source = remaining.pop(0)
-    stated: dict[str, Any] = {}
+    elif remaining and not fields and exercise_class.first_field and "=" not in remaining[0]:
+        stated[exercise_class.first_field] = parse_value(remaining.pop(0))
     answers: list[str] = []
     for argument in remaining:
         name, sign, value = argument.partition("=")
-        if sign and name.strip() in names and not value.startswith("="):
+        # N=7e9 is a field, and 'N = 7e9' an answer
+        is_letter = name.strip() in load_kind(kind).letters() and name != name.strip()
+        if sign and name.strip() in names and not value.startswith("=") and not is_letter:
             stated[name.strip()] = parse_value(value.strip())
         else:
             answers.append(argument)
@@ -84,9 +96,41 @@ def split_arguments(
 def describe_fields(kind: str) -> str:
     """Return a table of the fields of a kind, with their defaults and help texts."""
     exercise_class = load_kind(kind)
-    rows = [
-        (name, "" if field.is_required() else short_repr(field.get_default()), field.description or "")
-        for name, field in exercise_class.model_fields.items()
-        if name not in exercise_class.common_fields
-    ]
-    return "\n".join(format_table([("field", "default", ""), *rows], left=(0, 1, 2)))
+    rows: list[tuple[str, str]] = []
+    for name, field in exercise_class.model_fields.items():
+        if name not in exercise_class.common_fields:
+            default = "" if field.is_required() else field.get_default()
+            shown = "" if default in ("", (), {}, None, 0) and default is not False else f"={default}"
+            rows.append((f"{name}{shown}", field.description or ""))
+    return wrap_lines("\n".join(format_table([("Fields", ""), *rows], left=(0, 1))))
+
+
+@dataclass(frozen=True)
+class ExerciseList(Result):
+    """The exercises that come with Lemma: name, kind and title of each."""
+
+    rows: tuple[tuple[str, str, str], ...]
+
+    def blocks(self) -> list[Block]:
+        """Return a table of the exercises, and the command that checks the first."""
+        name, kind, _ = self.rows[0]
+        example = f'Work one: lemma check {kind} {name} --names, then lemma check {kind} {name} "NAME = VALUE"'
+        return [Table(("exercise", "kind", "title"), self.rows, is_text=True), Text(example, "note")]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return name, kind and title of each exercise as plain values for JSON."""
+        return {"exercises": [dict(zip(("name", "kind", "title"), row, strict=True)) for row in self.rows]}
+
+
+def list_exercises(kind: str = "") -> ExerciseList:
+    """Return the exercises that come with Lemma: those of one kind, or all."""
+    if kind:
+        load_kind(kind)
+    tables = {name: read_toml(path) for name, path in list_library().items()}
+    rows = [(name, str(table["kind"]), str(table.get("title", ""))) for name, table in tables.items()]
+    selected = [row for row in rows if kind in ("", row[1])]
+    if not selected:
+        raise SpecError(
+            f"there are no exercises of kind {kind}. Write one: lemma check {kind} --names lists its fields."
+        )
+    return ExerciseList(tuple(sorted(selected, key=lambda row: list(KINDS).index(row[1]))))
