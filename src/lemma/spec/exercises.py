@@ -83,4 +83,14 @@ KINDS: dict[str, KindEntry] = {
         "Check steps of an optimizer: SGD, momentum, AdaGrad, RMSprop, Adam, AdamW, clipping, learning-rate schedules.",
         'optimizer=adam start=1 gradients="0.5 0.2" learning_rate=0.1 "m_hat1 = 0.5" "theta1 = 0.9"',
     ),
+    "tokenization": KindEntry(
+        "tokenization:TokenizationExercise",
+        "Check tokenizers: merges of byte pairs, WordPiece scores and matches, Unigram segmentations.",
+        'words="{low: 5, lower: 2, newest: 6, widest: 3}" max_merges=3 "merges = [e s, es t, est </w>]"',
+    ),
+    "numerics": KindEntry(
+        "numerics:NumericsExercise",
+        "Check numerics: rounding to float16, quantization, stable softmax, label smoothing, dropout, initialization.",
+        'topic=quantization numbers="0.5 -1.27 0.3" "scale = 0.01" "quantized = [50, -127, 30]"',
+    ),
 }

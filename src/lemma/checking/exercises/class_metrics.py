@@ -262,8 +262,8 @@ def expect_kappa(matrix: Array) -> list[ExpectedValue]:
         **{text: divide(observed - wrong, 1 - wrong) for text, wrong in chances.items()},
     }
     return [
-        expect("marginals_rows rows a", rows, "fraction of each class, first annotator (rows)"),
-        expect("marginals_columns columns b", columns, "fraction of each class, second annotator (columns)"),
+        expect("marginals_rows a", rows, "fraction of each class, first annotator (rows)"),
+        expect("marginals_columns b", columns, "fraction of each class, second annotator (columns)"),
         expect(
             "p_o observed_agreement P(A) A_o observed agreement Pr(a)",
             observed,
@@ -283,7 +283,7 @@ def expect_kappa(matrix: Array) -> list[ExpectedValue]:
             scales=PERCENT,
         ),
         expect(
-            "kappa κ k cohens_kappa cohen's_kappa",
+            "kappa κ cohens_kappa cohen's_kappa",
             kappa,
             "agreement beyond chance",
             "(p_o − p_e) / (1 − p_e)",

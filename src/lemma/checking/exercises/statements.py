@@ -235,11 +235,13 @@ def expect_exactly(
     mistakes: Mapping[str, float] | None = None,
     extra: Sequence[str] = (),
 ) -> ExpectedValue:
-    """Return an expected number that may be tiny or huge, such as 1.18e-38: right to the significant digits written.
+    """Return an expected number; one that is tiny or huge, such as 1.18e-38, is right to the significant digits written.
 
     Args:
         extra: other ways to write it, such as "2^-126".
     """
+    if 1e-6 <= abs(value) <= 1e15 or not value:
+        return expect(names, value, meaning, formula, work, mistakes)
     digits = len(Decimal(repr(value)).normalize().as_tuple().digits)
     rounded = [f"{value:.{count}e}" for count in range(max(digits, 3) - 1, -1, -1)]
     wrong = {text: f"{number:.2e}" for text, number in (mistakes or {}).items() if number != value}

@@ -467,11 +467,9 @@ def expect_chrf(candidate: str, references: Sequence[str], max_n: int, beta: flo
         values.append(expect(names, right, f"recall of {order}-grams", mistakes={exchanged: left}, scales=PERCENT))
     mean = "mean over the orders that both texts have"
     values.append(
-        expect("chrP precision p", precision, "mean precision", mean, show_terms(precisions), {"that is chrR": recall})
+        expect("chrP precision", precision, "mean precision", mean, show_terms(precisions), {"that is chrR": recall})
     )
-    values.append(
-        expect("chrR recall r", recall, "mean recall", mean, show_terms(recalls), {"that is chrP": precision})
-    )
+    values.append(expect("chrR recall", recall, "mean recall", mean, show_terms(recalls), {"that is chrP": precision}))
     mistakes = {
         "blanks are counted as characters": score(measure(candidate, best)),
         "the F scores of the orders are averaged; precision and recall are averaged first": float(
@@ -600,7 +598,7 @@ def expect_edits(
         formula = "D[i, j] = min(D[i−1, j] + delete, D[i, j−1] + insert, D[i−1, j−1] + (0 if equal else substitute))"
         values.append(
             expect(
-                "table D matrix",
+                "table D",
                 table,
                 "distances of all prefixes, the empty one first; rows: candidate, columns: reference",
                 formula,

@@ -5,7 +5,7 @@ Sennrich, Haddow and Birch, Neural Machine Translation of Rare Words with Subwor
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import islice, pairwise, zip_longest
@@ -500,8 +500,40 @@ def _compare_with_library(merger: BytePairMerger, end_of_word: str, minimum: int
 # What is right about byte-pair encoding done by hand, for every order in which tied pairs may be merged.
 
 
+@dataclass(frozen=True)
+class MergeRules:
+    """How pairs are merged by hand.
+
+    Attributes:
+        end_of_word: symbol after every word; "" for none.
+        minimum: the fewest occurrences of a pair that is merged.
+        max_merges: the largest number of merges; None for no limit.
+        ties: "any" of the most frequent pairs, the "first" in the words, or the first in "alphabetical" order.
+        normalize: returns symbols as written by a person in a standard form.
+    """
+
+    end_of_word: str = r"\w"
+    minimum: int = 2
+    max_merges: int | None = None
+    ties: Literal["any", "first", "alphabetical"] = "any"
+    normalize: Callable[[str], str] = lambda text: normalize_symbols(text)
+
+    def order_ties(self, merger: "BytePairMerger", ties: list[Pair]) -> list[Pair]:
+        """Return the tied pairs that may be merged."""
+        if self.ties == "any" or len(ties) < 2:
+            return ties
+        if self.ties == "alphabetical":
+            return [min(ties, key=lambda pair: tuple(merger.spellings[symbol] for symbol in pair))]
+        occurrences = (pair for row in merger.words.values() for pair in pairwise(row))
+        return [next(pair for pair in occurrences if pair in ties)]
+
+
 def expected_byte_pairs(
-    text: str, claimed: Mapping[int, str], count_steps: Collection[int], max_orders: int = MAX_ORDERS
+    text: str | Mapping[str, int],
+    claimed: Mapping[int, str],
+    count_steps: Collection[int],
+    max_orders: int = MAX_ORDERS,
+    rules: MergeRules | None = None,
 ) -> Iterator[tuple[list[ExpectedValue], int]]:
     """Yield (right values, number of merges) for each order of merging tied pairs, the claimed order first.
 
@@ -510,14 +542,16 @@ def expected_byte_pairs(
     all.
 
     Args:
+        text: the text, or the counts of its words.
         claimed: the pairs that an answer claims to be merged, as written, by the number of the step from 1.
         count_steps: the steps whose pair counts are expected in full.
         max_orders: the largest number of orders.
+        rules: how pairs are merged; by default until no pair occurs twice, with any order of tied pairs.
     """
-    words, merges = Counter(text.split()), 0
+    words, merges = Counter(text.split()) if isinstance(text, str) else Counter(text), 0
     choices: list[int] = []  # the index of the candidate that each step merges; 0 for the steps after these
     for _ in range(max_orders):
-        expected, num_candidates = _follow_claims(words, claimed, choices, count_steps)
+        expected, num_candidates = _follow_claims(words, claimed, choices, count_steps, rules or MergeRules())
         yield expected, len(num_candidates)
         merges += len(num_candidates) + 1
         choices += [0] * (len(num_candidates) - len(choices))
@@ -538,15 +572,19 @@ def normalize_symbols(text: str) -> str:
 
 
 def _follow_claims(
-    words: Counter[str], claimed: Mapping[int, str], choices: Sequence[int], count_steps: Collection[int]
+    words: Counter[str],
+    claimed: Mapping[int, str],
+    choices: Sequence[int],
+    count_steps: Collection[int],
+    rules: MergeRules,
 ) -> tuple[list[ExpectedValue], list[int]]:
-    """Merge until no pair occurs twice; return the right values, and at each step the number of pairs to choose from.
+    """Merge by the rules; return the right values, and at each step the number of pairs to choose from.
 
     A step merges its claimed pair if that is a most frequent one, or else the most frequent pair with the index that
     `choices` holds for the step, 0 past its end. Steps in `count_steps` also give the counts of all pairs.
     """
-    merger = BytePairMerger(words, r"\w")
-    claims = {step: normalize_symbols(text) for step, text in claimed.items()}
+    merger = BytePairMerger(words, rules.end_of_word)
+    claims = {step: rules.normalize(text) for step, text in claimed.items()}
     expected: list[ExpectedValue] = []
     merges: list[Labels] = []
     num_candidates: list[int] = []
@@ -559,8 +597,9 @@ def _follow_claims(
             counts = expect_numbers(f"counts{step}", values, (labels,), f"all pairs before step {step}")
             expected.append(replace(counts, label_aliases=tuple(merger.join_spellings(pair) for pair, _ in ranked)))
         count, ties = merger.most_frequent()
-        if count < 2:
+        if count < rules.minimum or not ties or len(merges) == rules.max_merges:
             break
+        ties = rules.order_ties(merger, ties)
         claim = claims.pop(step, None)
         candidates = [pair for pair in ties if claim in merger.list_notations(pair)] if claim else []
         if not candidates and claims and len(ties) > 1:
@@ -578,7 +617,7 @@ def _follow_claims(
         names = (merger.names[-1],)
         expected.append(
             ExpectedValue(
-                f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names, normalize=normalize_symbols
+                f"merge{step}", (merges[-1],), (), f"the pair of step {step}", names, normalize=rules.normalize
             )
         )
         expected.append(expect_numbers(f"count{step}", count, (), "how often it occurs"))
@@ -589,7 +628,7 @@ def _follow_claims(
             tuple(merges),
             (number_labels(len(merges)),),
             "the pairs in the order of merging",
-            normalize=normalize_symbols,
+            normalize=rules.normalize,
         ),
         ExpectedValue(
             "segmentation",
@@ -597,7 +636,7 @@ def _follow_claims(
             (tuple(words),),
             "each word in its symbols",
             ("words",),
-            normalize=normalize_symbols,
+            normalize=rules.normalize,
         ),
         expect_numbers("steps", len(merges), (), "how many merges"),
         expect_numbers("symbols", merger.num_symbols, (), "symbols of the whole text at the end"),
