@@ -128,7 +128,7 @@ class OptimizerExercise(ConventionExercise):
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Momentum μ."""
     form: Literal["", "pytorch", "classic", "ema"] = ""
-    """Momentum: v = μv + g (pytorch), v = μv − ηg (classic), v = μv + (1−μ)g (ema); by default any, and it says which."""
+    """Momentum: v = μv + g (pytorch), v = μv − ηg (classic) or v = μv + (1−μ)g (ema); by default any of them."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """β1 of Adam."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
@@ -276,7 +276,7 @@ class OptimizerExercise(ConventionExercise):
         return self.steps or (len(self.gradient_rows()) if self.gradients else 1)
 
     def run(self, rule: Rule) -> State:
-        """Return all quantities of all steps under an update rule, by name: g1, m1, v1, …, theta1, g2, …"""
+        """Return all quantities of all steps under an update rule, by name, such as g1, m1, v1 and theta1."""
         theta, values = np.array(self.start, dtype=np.float64), State()
         zeros = np.zeros_like(theta)
         state = {"m": zeros, "v": zeros}

@@ -5,6 +5,7 @@ import math
 import random
 import time
 from collections import Counter, defaultdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def number(exercise: Any, name: str) -> float:
 def padded_bigrams(corpus: list[str]) -> list[tuple[str, str]]:
     """Return the bigrams of sentences with a begin and an end symbol."""
     sentences = [["<s>", *sentence.split(), "</s>"] for sentence in corpus]
-    return [pair for words in sentences for pair in zip(words, words[1:], strict=False)]
+    return [pair for words in sentences for pair in pairwise(words)]
 
 
 class ReferenceKneserNey:
