@@ -196,7 +196,8 @@ def has_name(line: str) -> bool:
     """
     without_symbols = re.sub(r"</?\w+>|[-=]>", "", line)
     name, sign, _ = re.split(r"([=<>≈]|$)", without_symbols, maxsplit=1)
-    return bool(sign and name.strip()) and read_arithmetic(name) is None
+    is_span = re.fullmatch(r"\s*[\[(]\s*\d+\s*,\s*\d+\s*[\])]\s*", name)  # of a chart: [0, 5] = S
+    return bool(sign and name.strip()) and bool(is_span or read_arithmetic(name) is None)
 
 
 def needed_decimals(value: ExpectedValue) -> int:
