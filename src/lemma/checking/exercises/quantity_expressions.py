@@ -250,8 +250,8 @@ def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
         unit_words = [word for word in re.split(r"[\s/*]+", unit) if word]
         is_unit = all(find_unit(word) or word in COUNT_WORDS for word in unit_words)
         has_other = any(find_unit(word) for word in re.findall(r"[A-Za-z]+", body) if word not in letters)
-        if re.search(r"[+-]", body[1:]) and is_unit and not has_other:
-            texts.append(f"({body}) * 1 {unit}")
+        if re.search(r"(?<![eE])[+-]", body[1:]) and is_unit and not has_other:
+            texts.append(f"({body}) {unit}")
     readings: list[Reading] = []
     error: InputError | None = None
     for expression in texts:

@@ -431,3 +431,16 @@ def test_fields_with_blanks_are_answers_where_names_are_the_same() -> None:
     assert lemma.check.exercise(
         "memory", "parameters=1e9", "layers=10", "width=64", "heads=2", "context=100", "memory=3e9", "B = 3906"
     )
+
+
+@pytest.mark.parametrize("factor", [2, 0.5, 1.06, 0.94, 1.01, 0.99, 10, 1.024, -1])
+def test_other_numbers_are_wrong_in_every_notation(factor: float) -> None:
+    exercise = read_exercise("training-states")
+    for name, value in (("optimizer", 32.4e9), ("model_states", 43.2e9)):
+        for unit, size in (("GB", 1e9), ("GiB", 2**30), ("MB", 1e6), ("bytes", 1)):
+            for text in (
+                f"{value * factor / size:.4g} {unit}",
+                f"{value * factor / size:.3e} {unit}",
+                f"2*{value * factor / size / 2:.5g} {unit}",
+            ):
+                assert not exercise.check([f"{name} = {text}"]), text
