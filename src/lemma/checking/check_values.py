@@ -641,12 +641,12 @@ def explain_difference(
         if not part.is_numeric or part.name == expected.name or part.labels != expected.labels:
             continue
         # zeros and ones alone could be anything
-        is_telling = np.any((np.abs(part.values) > 1e-9) & (np.abs(part.values - 1) > 1e-9))
-        if matches(part.values) and is_telling:
+        differs = np.any((np.abs(part.values) > 1e-9) & (np.abs(part.values - 1) > 1e-9))
+        if matches(part.values) and differs and is_telling(answer):
             meaning = f" ({other.meaning})" if other.meaning and other.meaning != other.name else ""
             yield f"that is {part.name}{meaning}, not {expected.name}."
     for name, factor in FACTORS.items():
-        if matches(exact * factor) and np.abs(exact).max() > 0:
+        if matches(exact * factor) and np.abs(exact).max() > 0 and is_telling(answer):
             yield f"yours is {name} the right value."
     if values.shape == exact.shape and answer.decimals:
         worst = float(np.abs(values - exact).max())
@@ -654,6 +654,12 @@ def explain_difference(
         if units <= MAX_ROUNDING_UNITS and worst <= 0.02 * float(np.abs(exact).max()):
             error = f"off by at most {units:.1f} units of the last decimal"
             yield f"{error}: rounded on the way? Keep more decimals until the end."
+
+
+def is_telling(answer: RoundedArray) -> bool:
+    """Return whether numbers are enough to recognize a quantity: two significant digits, or two entries that differ."""
+    units = np.round(np.abs(np.atleast_1d(answer.values)) * 10.0**answer.decimals)
+    return bool(units.max(initial=0) >= 10) or len({*units.ravel().tolist()}) > 1
 
 
 def format_values(values: Array, decimals: int) -> str:
