@@ -766,7 +766,7 @@ def parse_expression(text: str, letters: Mapping[str, Evaluation] | None = None,
     """
     if len(text) > MAX_CHARS:
         raise InputError(f"the arithmetic has {len(text):,} characters; at most {MAX_CHARS:,} are read.")
-    return _Parser(prepare_text(text), letters or {}, has_bits).parse()
+    return move_trailing_unit(_Parser(prepare_text(text), letters or {}, has_bits).parse())
 
 
 def prepare_text(text: str) -> str:

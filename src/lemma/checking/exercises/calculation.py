@@ -1,5 +1,6 @@
 """Exercises whose answer is a number or a formula in letters with known values, with a unit: no model is needed."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.checking.arithmetic import (
+    LOG_BASES,
     Call,
     Evaluation,
     Evaluator,
@@ -32,7 +34,7 @@ from lemma.checking.arithmetic import (
 from lemma.checking.check_values import ValueLine, ValueReport
 from lemma.checking.exercises.base import ExerciseHelp, HelpLevel, ValueExercise
 from lemma.checking.expected_values import ExpectedValue, expect_numbers
-from lemma.checking.units import TIME_UNITS, Dimension, describe_dimension
+from lemma.checking.units import TIME_UNITS, Dimension, describe_dimension, multiply_dimensions
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber
 
@@ -89,7 +91,7 @@ class CalculationExercise(ValueExercise):
 
     value: Text
     """Right value: a number, or a formula in the given letters, such as 6*N*D/R."""
-    given: Given = Field(default_factory=dict)
+    given: Given = Field(default={})
     """Letters with their values, as in N=124e6, D=300 billion, R=19.5 TFLOP/s."""
     unit: str = ""
     """Unit of the result, such as days, GB or %; an answer may have another one of the same kind."""
@@ -141,7 +143,7 @@ class CalculationExercise(ValueExercise):
             is_percent = any(isinstance(part, Unit) and part.text == "%" for part in walk(self.node))
             if not evaluation.dimension and not is_percent:
                 value, dimension = value * scale, unit.dimension
-            elif not is_same_kind(evaluation.dimension, unit.dimension):
+            elif evaluation.dimension != unit.dimension:
                 actual, wanted = describe_dimension(evaluation.dimension), describe_dimension(unit.dimension)
                 raise InputError(f"value is in {actual}, but unit = '{self.unit}' in {wanted}")
         written, _ = find_written(self.node, about=False)
@@ -152,10 +154,22 @@ class CalculationExercise(ValueExercise):
 
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return the result, with its formula and its numbers."""
+        return self._expected
+
+    @cached_property
+    def _expected(self) -> tuple[ExpectedValue, ...]:
+        """The result as an expected value."""
         number = self.target.value / self.target.scale
-        work = re.sub(r"[^\W\d_]\w*", lambda match: self.given.get(match.group(), match.group()), self.value)
+
+        def write_letter(match: re.Match[str]) -> str:
+            """Return the value of a letter as text, in brackets if it has a unit."""
+            text = self.given.get(match.group(), match.group())
+            return f"({text})" if match.group() in self.given and re.search(r"[^\w.,]", text) else text
+
+        work = re.sub(r"[^\W\d_]\w*", write_letter, self.value)
+        work = re.sub(r"\(\(([^()]*)\)\)", r"(\1)", work)
         formula = self.value if self.given else ""
-        return [
+        return (
             expect_numbers(
                 (self.result_name,),
                 float(number),
@@ -163,8 +177,8 @@ class CalculationExercise(ValueExercise):
                 formula=formula,
                 work=f"{work} = {self.describe_result()}",
                 unit=self.unit,
-            )
-        ]
+            ),
+        )
 
     def describe_result(self) -> str:
         """Return the right value with its unit."""
@@ -192,19 +206,22 @@ class CalculationExercise(ValueExercise):
         line = self._check_line(joined[-1], letters)
         return ValueReport(self.name, (replace(line, shows_solution=show_solution),))
 
-    def _read(self, text: str, letters: Mapping[str, Evaluation]) -> Quantity:
+    def _read(self, text: str, letters: Mapping[str, Evaluation], log_base: float | None = None) -> Quantity:
         """Return the quantity that an answer writes; the name before the first sign of equality is left out."""
         body = _PROSE.sub("", text, count=1)
         definition = _DEFINITION.fullmatch(body)
         body = definition["value"] if definition else body
         try:
-            return read_quantity(body, letters, has_bits=True, decimal_comma=self.decimal_comma)
+            return read_quantity(body, letters, log_base=log_base, has_bits=True, decimal_comma=self.decimal_comma)
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
 
     def _check_line(self, text: str, letters: Mapping[str, Evaluation]) -> ValueLine:
         """Return the outcome of an answer."""
         quantity = self._read(text, letters)
+        if quantity.has_free_log and not self._is_right(quantity):  # the base may be meant as the unit says
+            others = (self._read(text, letters, base) for base in LOG_BASES[1:])
+            quantity = next((other for other in others if self._is_right(other)), quantity)
         solution = f"{self.result_name} = {self.describe_result()}"
         mistake = ""
         reading = quantity.echo
@@ -222,7 +239,7 @@ class CalculationExercise(ValueExercise):
     def _describe_value(self, quantity: Quantity) -> str:
         """Return the value of a formula, in the unit asked for where that is possible."""
         value = quantity.number.value
-        if quantity.dimension and is_same_kind(quantity.dimension, self.target.dimension):
+        if quantity.dimension and quantity.dimension == self.target.dimension:
             return f"{format_scalar(value / self.target.scale, 4)} {self.unit}".strip()
         return format_scalar(value, 4)
 
@@ -231,8 +248,11 @@ class CalculationExercise(ValueExercise):
     def _candidates(self, quantity: Quantity) -> Iterator[WrittenNumber]:
         """Yield the numbers that an answer may mean, in base units."""
         target, number = self.target, quantity.number
+        if factor := self._information_factor(quantity):
+            yield scale_number(number, factor)
+            return
         if quantity.dimension and target.dimension:
-            if is_same_kind(quantity.dimension, target.dimension):
+            if quantity.dimension == target.dimension:
                 yield number
                 yield from self._other_years(quantity)
             if quantity.last.has_letters:  # the units of the letters are worked out by hand, as in …/86400
@@ -252,6 +272,16 @@ class CalculationExercise(ValueExercise):
         is_bytes = quantity.units == ["B"] and target.dimension == (("data", 1),)
         if is_bytes and quantity.last.written is not None:
             yield scale_number(number, Fraction(1, 10**9))
+
+    def _information_factor(self, quantity: Quantity) -> Fraction | None:
+        """Return the factor from nats to bits, or back, if the answer is in the other unit; None otherwise."""
+        words = {word.lower().rstrip("s") for word in quantity.units}
+        unit = self.unit.lower().rstrip("s")
+        if unit == "bit" and "nat" in words:
+            return self.target.scale / to_fraction(math.log(2))
+        if unit == "nat" and "bit" in words:
+            return 8 * to_fraction(math.log(2))  # a bit is an eighth of a byte
+        return None
 
     def _other_years(self, quantity: Quantity) -> Iterator[WrittenNumber]:
         """Yield the number with years of 365.25 days, if the answer or the statement is in years."""
@@ -278,7 +308,12 @@ class CalculationExercise(ValueExercise):
     def _find_coincidence(self, quantity: Quantity, letters: Mapping[str, Evaluation]) -> str:
         """Return a sentence on a formula in letters that is right for the given numbers only; "" otherwise."""
         used = {node.name for node in walk(quantity.last.node) if isinstance(node, Letter)}
-        if not used or used - set(self.letter_values) or not any(isinstance(node, Letter) for node in walk(self.node)):
+        if (
+            quantity.has_free_log
+            or not used
+            or used - set(self.letter_values)
+            or not any(isinstance(node, Letter) for node in walk(self.node))
+        ):
             return ""
         for name in sorted(used):
             value = letters[name].value
@@ -320,12 +355,14 @@ class CalculationExercise(ValueExercise):
             is_right = self._is_right(first)
             start = "the formula is right, but the arithmetic" if is_right else "the arithmetic"
             return f"{start} {quantity.wrong_steps[0]}."
-        is_other_kind = (
-            quantity.dimension and target.dimension and not is_same_kind(quantity.dimension, target.dimension)
-        )
+        is_other_kind = quantity.dimension and target.dimension and quantity.dimension != target.dimension
         if is_other_kind and not quantity.last.has_letters:
-            actual, wanted = describe_dimension(quantity.dimension), describe_dimension(target.dimension)
-            return f"{wanted} are asked for, not {actual}."
+            if quantity.dimension == multiply_dimensions((), target.dimension, -1):
+                inverse = to_fraction(quantity.number.value)
+                if inverse and self._agrees(quantity.number, 1 / target.value):
+                    return "the ratio is the other way round."
+            actual = describe_dimension(quantity.dimension)
+            return f"a result in {self.unit or describe_dimension(target.dimension)} is asked for, not in {actual}."
         number = next(self._candidates(quantity))
         if not number.value or not target.value:
             return ""
@@ -399,8 +436,7 @@ class CalculationExercise(ValueExercise):
             except InputError:
                 continue
             yield text, value * ratio
-        if not self.target.dimension:
-            yield "the ratio is the other way round", self.target.scale**2 / self.target.value
+        yield "the ratio is the other way round", self.target.scale**2 / self.target.value
 
     def _factor_mistakes(self) -> Iterator[tuple[str, Fraction]]:
         """Yield mistakes that are a factor: a letter, a power of ten, a small number."""
@@ -435,14 +471,6 @@ class CalculationExercise(ValueExercise):
 def scale_number(number: WrittenNumber, factor: Fraction) -> WrittenNumber:
     """Return a number and its precision times a factor."""
     return replace(number, value=number.value * factor, unit=number.unit * abs(factor))
-
-
-def is_same_kind(left: Dimension, right: Dimension) -> bool:
-    """Return whether two dimensions are the same; FLOPS may mean FLOPs or FLOPs per second."""
-    if left == right:
-        return True
-    rates = ((("operations", 1),), (("operations", 1), ("time", -1)))
-    return left in rates and right in rates
 
 
 def mutate(node: Node, side: int = 1) -> Iterator[tuple[str, Node]]:
