@@ -12,17 +12,17 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.checking.arithmetic import (
     LOG_BASES,
-    Call,
+    CallNode,
     Evaluation,
     Evaluator,
-    Letter,
-    Literal,
-    Node,
-    Power,
-    Product,
+    LetterNode,
+    LiteralNode,
+    MathNode,
+    PowerNode,
+    ProductNode,
     Quantity,
-    Sum,
-    Unit,
+    SumNode,
+    UnitNode,
     children,
     find_written,
     format_scalar,
@@ -69,7 +69,7 @@ Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(val
 
 
 @dataclass(frozen=True)
-class Target:
+class CalculationTarget:
     """The right value of a calculation.
 
     Attributes:
@@ -127,12 +127,12 @@ class CalculationExercise(ValueExercise):
         return letters
 
     @cached_property
-    def node(self) -> Node:
+    def node(self) -> MathNode:
         """The right expression."""
         return parse_expression(self.value, self.letter_values, has_bits=True)
 
     @cached_property
-    def target(self) -> Target:
+    def target(self) -> CalculationTarget:
         """The right value with its unit."""
         evaluation = Evaluator(self.letter_values).evaluate(self.node)
         value = to_fraction(evaluation.value)
@@ -140,7 +140,7 @@ class CalculationExercise(ValueExercise):
         if self.unit:
             unit = Evaluator().evaluate(parse_expression(f"1 {self.unit}", has_bits=True))
             scale = to_fraction(unit.value)
-            is_percent = any(isinstance(part, Unit) and part.text == "%" for part in walk(self.node))
+            is_percent = any(isinstance(part, UnitNode) and part.text == "%" for part in walk(self.node))
             if not evaluation.dimension and not is_percent:
                 value, dimension = value * scale, unit.dimension
             elif evaluation.dimension != unit.dimension:
@@ -150,7 +150,7 @@ class CalculationExercise(ValueExercise):
         slack = Fraction(0)
         if written is not None and written.unit:
             slack = written.unit / 2 * (value / written.value if written.value else 1)
-        return Target(value, dimension, scale, abs(slack))
+        return CalculationTarget(value, dimension, scale, abs(slack))
 
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return the result, with its formula and its numbers."""
@@ -307,12 +307,12 @@ class CalculationExercise(ValueExercise):
 
     def _find_coincidence(self, quantity: Quantity, letters: Mapping[str, Evaluation]) -> str:
         """Return a sentence on a formula in letters that is right for the given numbers only; "" otherwise."""
-        used = {node.name for node in walk(quantity.last.node) if isinstance(node, Letter)}
+        used = {node.name for node in walk(quantity.last.node) if isinstance(node, LetterNode)}
         if (
             quantity.has_free_log
             or not used
             or used - set(self.letter_values)
-            or not any(isinstance(node, Letter) for node in walk(self.node))
+            or not any(isinstance(node, LetterNode) for node in walk(self.node))
         ):
             return ""
         for name in sorted(used):
@@ -376,8 +376,8 @@ class CalculationExercise(ValueExercise):
             return f"{', or '.join(texts)}."
         if self._agrees(number, -target.value):
             return "the sign is wrong."
-        used = {node.name for node in walk(quantity.last.node) if isinstance(node, Letter)}
-        wanted = {node.name for node in walk(self.node) if isinstance(node, Letter)}
+        used = {node.name for node in walk(quantity.last.node) if isinstance(node, LetterNode)}
+        wanted = {node.name for node in walk(self.node) if isinstance(node, LetterNode)}
         if used and (missing := sorted(wanted - used)):
             return f"{', '.join(missing)} {'does' if len(missing) == 1 else 'do'} not appear in your formula."
         if abs(number.value - target.value) <= CLOSE * abs(target.value):
@@ -460,7 +460,7 @@ class CalculationExercise(ValueExercise):
     def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
         """Return the quantities of the formula, where an answer goes wrong, or the computation."""
         if level == "hint" and not self.hint:
-            names = [node.name for node in walk(self.node) if isinstance(node, Letter)]
+            names = [node.name for node in walk(self.node) if isinstance(node, LetterNode)]
             used = ", ".join(f"{name} = {self.given[name]}" for name in dict.fromkeys(names))
             line = f"The result is computed from {used}." if used else "Compute the number step by step, with its unit."
             unit = f" It is asked for in {self.unit}." if self.unit else ""
@@ -473,7 +473,7 @@ def scale_number(number: WrittenNumber, factor: Fraction) -> WrittenNumber:
     return replace(number, value=number.value * factor, unit=number.unit * abs(factor))
 
 
-def mutate(node: Node, side: int = 1) -> Iterator[tuple[str, Node]]:
+def mutate(node: MathNode, side: int = 1) -> Iterator[tuple[str, MathNode]]:
     """Yield expressions with a single mistake, each with a clause that describes it.
 
     `side` is −1 for an expression in a denominator.
@@ -483,25 +483,25 @@ def mutate(node: Node, side: int = 1) -> Iterator[tuple[str, Node]]:
     """
     yield from _mutate_here(node, side)
     for index, child in enumerate(children(node)):
-        child_side = side * node.factors[index][0] if isinstance(node, Product) else 1
+        child_side = side * node.factors[index][0] if isinstance(node, ProductNode) else 1
         for text, mutated in mutate(child, child_side):
             yield text, _replace_child(node, index, mutated)
 
 
-def _replace_child(node: Node, index: int, child: Node) -> Node:
+def _replace_child(node: MathNode, index: int, child: MathNode) -> MathNode:
     """Return a node with another node in the place of a child."""
     match node:
-        case Sum():
+        case SumNode():
             terms = list(node.terms)
             terms[index] = (terms[index][0], child)
             return replace(node, terms=tuple(terms))
-        case Product():
+        case ProductNode():
             factors = list(node.factors)
             factors[index] = (factors[index][0], child)
             return replace(node, factors=tuple(factors))
-        case Power():
+        case PowerNode():
             return replace(node, base=child) if index == 0 else replace(node, exponent=child)
-        case Call():
+        case CallNode():
             arguments = list(node.arguments)
             arguments[index] = child
             return replace(node, arguments=tuple(arguments))
@@ -509,59 +509,59 @@ def _replace_child(node: Node, index: int, child: Node) -> Node:
             return node
 
 
-def _mutate_here(node: Node, side: int) -> Iterator[tuple[str, Node]]:
+def _mutate_here(node: MathNode, side: int) -> Iterator[tuple[str, MathNode]]:
     """Yield the expressions with a mistake in a node itself."""
     match node:
-        case Product():
+        case ProductNode():
             for index, (exponent, factor) in enumerate(node.factors):
-                if isinstance(factor, Unit):
+                if isinstance(factor, UnitNode):
                     continue
                 name, rest = factor.text, node.factors[:index] + node.factors[index + 1 :]
                 noun = "the factor" if exponent * side > 0 else "the division by"
                 if rest:
-                    yield f"{noun} {name} is left out", Product(node.text, rest)
+                    yield f"{noun} {name} is left out", ProductNode(node.text, rest)
                 twice = f"{noun} {name} is counted twice"
-                if not isinstance(factor, Product):
-                    yield twice, Product(node.text, (*node.factors, (exponent, factor)))
+                if not isinstance(factor, ProductNode):
+                    yield twice, ProductNode(node.text, (*node.factors, (exponent, factor)))
                     flipped = (*node.factors[:index], (-exponent, factor), *node.factors[index + 1 :])
                     wrong = (
                         "divided by {} instead of multiplied"
                         if exponent * side > 0
                         else "multiplied by {} instead of divided"
                     )
-                    yield wrong.format(name), Product(node.text, flipped)
-                if isinstance(factor, Sum) and len(factor.terms) > 1 and rest:
+                    yield wrong.format(name), ProductNode(node.text, flipped)
+                if isinstance(factor, SumNode) and len(factor.terms) > 1 and rest:
                     (sign, first), *others = factor.terms
-                    start = Sum(first.text, ((sign, first),))
-                    product = Product(node.text, (*rest, (exponent, start)))
-                    yield f"the bracket ({name}) is ignored", Sum(node.text, ((1, product), *others))
-        case Sum():
+                    start = SumNode(first.text, ((sign, first),))
+                    product = ProductNode(node.text, (*rest, (exponent, start)))
+                    yield f"the bracket ({name}) is ignored", SumNode(node.text, ((1, product), *others))
+        case SumNode():
             for index, (sign, term) in enumerate(node.terms):
                 rest = node.terms[:index] + node.terms[index + 1 :]
                 if rest:
-                    yield f"the term {term.text} is left out", Sum(node.text, rest)
+                    yield f"the term {term.text} is left out", SumNode(node.text, rest)
                 flipped = (*node.terms[:index], (-sign, term), *node.terms[index + 1 :])
-                yield f"the sign of {term.text} is wrong", Sum(node.text, flipped)
-        case Power():
+                yield f"the sign of {term.text} is wrong", SumNode(node.text, flipped)
+        case PowerNode():
             yield f"the exponent {node.exponent.text} is left out", node.base
             pair = ((1, node.base), (1, node.exponent))
-            yield f"{node.text} is a power, not a product", Product(node.text, pair)
-            more = Power(node.text, node.base, Product("", ((1, node.exponent), (-1, _literal(2)))))
+            yield f"{node.text} is a power, not a product", ProductNode(node.text, pair)
+            more = PowerNode(node.text, node.base, ProductNode("", ((1, node.exponent), (-1, _literal(2)))))
             yield f"the exponent {node.exponent.text} is halved", more
-        case Call() if node.name in ("ln", "log"):
+        case CallNode() if node.name in ("ln", "log"):
             yield f"{node.text}: the logarithm is left out", node.arguments[0]
             for name, arguments in (("ln", ()), ("log", (_literal(2),)), ("log", (_literal(10),))):
                 base = {"ln": "e"}.get(name, arguments[0].text if arguments else "e")
                 yield (
                     f"{node.text}: a logarithm to base {base} is taken",
-                    Call(node.text, name, (node.arguments[0], *arguments)),
+                    CallNode(node.text, name, (node.arguments[0], *arguments)),
                 )
-        case Call():
+        case CallNode():
             yield f"{node.name} is left out of {node.text}", node.arguments[0]
         case _:
             pass
 
 
-def _literal(number: int) -> Literal:
+def _literal(number: int) -> LiteralNode:
     """Return a whole number as an expression."""
-    return Literal(str(number), WrittenNumber(str(number), Fraction(number), Fraction(0), 0))
+    return LiteralNode(str(number), WrittenNumber(str(number), Fraction(number), Fraction(0), 0))
