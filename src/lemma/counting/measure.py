@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.autograd.function import BackwardCFunction
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
