@@ -114,7 +114,7 @@ class ExerciseList(Result):
     def blocks(self) -> list[Block]:
         """Return a table of the exercises, and the command that checks the first."""
         name, kind, _ = self.rows[0]
-        example = f'Work one: lemma check {kind} {name} --names, then lemma check {kind} {name} "NAME = VALUE"'
+        example = f"Fields and names of the first: lemma check {kind} {name} --names"
         return [Table(("exercise", "kind", "title"), self.rows, is_text=True), Text(example, "note")]
 
     def to_dict(self) -> dict[str, Any]:
