@@ -175,7 +175,12 @@ WRONG = [
     ),
     ("lstm", {}, f"V(d+D+1) + ({UPPER})3/4", "It would be right with family=gru."),
     ("lstm", {}, "V(d+D+1) + dD + D^2 + D", "(one for each gate or candidate); yours has 1."),
-    ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "two bias vectors of 4*D in each layer, b_ih and b_hh as in PyTorch; this model has one"),
+    (
+        "lstm",
+        {},
+        f"V(d+D+1) + {UPPER} + 4L D",
+        "two bias vectors of 4*D in each layer, b_ih and b_hh as in PyTorch; this model has one",
+    ),
     ("lstm", {}, f"V(d+D+1) + {UPPER} + 4L D", "It would be right with biases=2."),
     ("lstm", {}, "V(d+D) + 4(dD + D^2)", "The model has all biases (V + 4*D) that your formula leaves out."),
     ("gru", {}, f"V(d+D+1) + {UPPER}", "has 3 equal blocks in 'layers' (one for each gate or candidate); yours has 4"),
