@@ -93,4 +93,14 @@ KINDS: dict[str, KindEntry] = {
         "Check numerics: rounding to float16, quantization, stable softmax, label smoothing, dropout, initialization.",
         'topic=quantization numbers="0.5 -1.27 0.3" "scale = 0.01" "quantized = [50, -127, 30]"',
     ),
+    "vector": KindEntry(
+        "vectors:VectorExercise",
+        "Check vectors and matrices: products, cosines, projections, SVD, eigenvectors, TF-IDF, co-occurrence, PPMI.",
+        'expression="softmax(q @ K.T) @ V" given="q = [[1, 0]], K = [[1, 0], [0, 1]], V = [[2], [4]]" 2.538',
+    ),
+    "constructive": KindEntry(
+        "constructive:ConstructiveExercise",
+        "Check an example that was asked for: any values that satisfy the conditions are right.",
+        'unknowns="q: 2" given="K = [[1, 0], [0, 1]]" condition="softmax(q @ K.T) = [0.5, 0.5]" "q = [3, 3]"',
+    ),
 }

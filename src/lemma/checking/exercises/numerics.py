@@ -118,6 +118,7 @@ class NumericsExercise(ConventionExercise):
     """Numbers as computers hold them, and numerically stable formulas."""
 
     kind: ClassVar[str] = "numerics"
+    first_field: ClassVar[str] = "topic"
     renamed: ClassVar[Mapping[str, str]] = {
         "x": "numbers",
         "number": "numbers",

@@ -37,6 +37,7 @@ class TokenizationExercise(ConventionExercise):
     """Tokenizers worked by hand."""
 
     kind: ClassVar[str] = "tokenization"
+    first_field: ClassVar[str] = "algorithm"
     renamed: ClassVar[Mapping[str, str]] = {
         "vocab": "pieces",
         "dictionary": "pieces",
