@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from lemma.checking.exercises.base import Exercise
+from lemma.spec.exercises import KINDS
 from lemma.errors import SpecError, describe_unknown
 from lemma.report.text import format_table
 from lemma.spec.base import parse_value, read_toml, short_repr
-from lemma.spec.exercises import KINDS
 
 LIBRARY = Path(__file__).parent / "library"
 
