@@ -59,9 +59,9 @@ def account_for(subject: Subject, names: Sequence[str], conventions: Conventions
             if len(matches) > 1:
                 message = f"{account.model}: '{path}' can be {' or '.join(matches[:6])}. Write which one."
                 raise InputError(message)
-            selected = _select_parts(parts, matches[0], account.symbols) if matches else []
-        if path and not selected:
-            raise InputError(describe_unknown(f"{account.model}: part", path, choices))
+            if not matches:
+                raise InputError(describe_unknown(f"{account.model}: part", path, choices))
+            selected = _select_parts(parts, matches[0], account.symbols)
         quantities[name] = replace(quantity, groups=tuple(selected), recount=None)
     return replace(account, quantities=quantities)
 

@@ -14,14 +14,14 @@ from functools import cached_property
 from itertools import pairwise
 
 from lemma.checking.read_formula import split_into_symbols
-from lemma.checking.tokens import SourceText
-from lemma.checking.tokens import Token as NameToken
+from lemma.checking.tokens import SourceText, Token
 from lemma.checking.units import NO_DIMENSION, TIME_UNITS, Dimension, describe_dimension, find_unit, multiply_dimensions
 from lemma.errors import InputError
 from lemma.report.numbers import MAX_RELATIVE_ERROR, WrittenNumber, normalize_notation, read_literal
 
 MAX_CHARS, MAX_TOKENS, MAX_NESTING, MAX_MEMBERS, MAX_POSTFIXES = 2000, 600, 40, 20, 6
 MAX_BITS = 4096  # of the numerator and denominator of an exact number; beyond, floating point is used
+MAX_MAGNITUDE_BITS = 1000  # of a number: about 10^300
 MAX_EXACT_EXPONENT, MAX_FACTORIAL, MAX_CHOOSE = 4096, 1000, 2000
 FLOAT_TOLERANCE = Fraction(1, 10**9)  # relative error of floating point that is ignored
 MIN_ROUNDED_DIGITS = 2  # significant digits of a decimal that may be a rounded number, such as 0.33
@@ -34,28 +34,28 @@ Scalar = Fraction | float
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class MathNode:
     """A node of an expression; `text` is what was written."""
 
     text: str
 
 
 @dataclass(frozen=True, eq=False)
-class Literal(Node):
+class LiteralNode(MathNode):
     """A number as written, with the unit of its last digit."""
 
     number: WrittenNumber
 
 
 @dataclass(frozen=True, eq=False)
-class Letter(Node):
+class LetterNode(MathNode):
     """A letter whose value is known."""
 
     name: str
 
 
 @dataclass(frozen=True, eq=False)
-class Unit(Node):
+class UnitNode(MathNode):
     """A unit or prefix, such as GB, days, million or %."""
 
     factor: Scalar
@@ -63,52 +63,52 @@ class Unit(Node):
 
 
 @dataclass(frozen=True, eq=False)
-class Sum(Node):
+class SumNode(MathNode):
     """A sum of terms with signs, 1 or −1."""
 
-    terms: tuple[tuple[int, Node], ...]
+    terms: tuple[tuple[int, MathNode], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Product(Node):
+class ProductNode(MathNode):
     """A product of factors with exponents, 1 or −1 for divisors."""
 
-    factors: tuple[tuple[int, Node], ...]
+    factors: tuple[tuple[int, MathNode], ...]
 
 
 @dataclass(frozen=True, eq=False)
-class Power(Node):
+class PowerNode(MathNode):
     """A power."""
 
-    base: Node
-    exponent: Node
+    base: MathNode
+    exponent: MathNode
 
 
 @dataclass(frozen=True, eq=False)
-class Call(Node):
+class CallNode(MathNode):
     """A function of one or two arguments."""
 
     name: str
-    arguments: tuple[Node, ...]
+    arguments: tuple[MathNode, ...]
 
 
-def walk(node: Node) -> Iterator[Node]:
+def walk(node: MathNode) -> Iterator[MathNode]:
     """Yield a node and all nodes below it."""
     yield node
     for child in children(node):
         yield from walk(child)
 
 
-def children(node: Node) -> tuple[Node, ...]:
+def children(node: MathNode) -> tuple[MathNode, ...]:
     """Return the nodes directly below a node."""
     match node:
-        case Sum():
+        case SumNode():
             return tuple(term for _, term in node.terms)
-        case Product():
+        case ProductNode():
             return tuple(factor for _, factor in node.factors)
-        case Power():
+        case PowerNode():
             return (node.base, node.exponent)
-        case Call():
+        case CallNode():
             return node.arguments
         case _:
             return ()
@@ -139,7 +139,7 @@ class Evaluator:
     log_base: float = math.e
     replaced: Mapping[int, Fraction] = field(default_factory=dict)
 
-    def evaluate(self, node: Node) -> Evaluation:
+    def evaluate(self, node: MathNode) -> Evaluation:
         """Return the value of an expression; raise an InputError where it has none."""
         try:
             return self._evaluate(node)
@@ -150,26 +150,26 @@ class Evaluator:
             reason = "the number is too large" if isinstance(error, OverflowError) else reason
             raise InputError(f"'{shorten_text(node.text)}': {reason}.") from None
 
-    def _evaluate(self, node: Node) -> Evaluation:
+    def _evaluate(self, node: MathNode) -> Evaluation:
         match node:
-            case Literal():
-                return Evaluation(self.replaced.get(id(node), node.number.value))
-            case Letter():
+            case LiteralNode():
+                return Evaluation(simplify(self.replaced.get(id(node), node.number.value)))
+            case LetterNode():
                 return self.letters[node.name]
-            case Unit():
+            case UnitNode():
                 return Evaluation(node.factor, node.dimension)
-            case Sum():
+            case SumNode():
                 return self._evaluate_sum(node)
-            case Product():
+            case ProductNode():
                 return self._evaluate_product(node)
-            case Power():
+            case PowerNode():
                 base, exponent = self._evaluate(node.base), self._evaluate(node.exponent)
                 dimension = NO_DIMENSION
                 if isinstance(exponent.value, Fraction) and exponent.value.denominator == 1 and base.dimension:
                     power = int(max(-9, min(9, exponent.value)))
                     dimension = multiply_dimensions(NO_DIMENSION, base.dimension, power)
                 return Evaluation(raise_to_power(base.value, exponent.value), dimension)
-            case Call():
+            case CallNode():
                 arguments = [self._evaluate(argument).value for argument in node.arguments]
                 if node.name == "log":
                     arguments = arguments if len(arguments) > 1 else [*arguments, self.log_base]
@@ -177,7 +177,7 @@ class Evaluator:
             case _:
                 raise AssertionError(node)
 
-    def _evaluate_sum(self, node: Sum) -> Evaluation:
+    def _evaluate_sum(self, node: SumNode) -> Evaluation:
         """Return the value of a sum; a term without a unit takes that of the others."""
         total, dimension = Fraction(0), NO_DIMENSION
         for sign, term in node.terms:
@@ -189,7 +189,7 @@ class Evaluator:
             total = simplify(total + sign * evaluation.value)
         return Evaluation(total, dimension)
 
-    def _evaluate_product(self, node: Product) -> Evaluation:
+    def _evaluate_product(self, node: ProductNode) -> Evaluation:
         product, dimension = Fraction(1), NO_DIMENSION
         for exponent, factor in node.factors:
             evaluation = self._evaluate(factor)
@@ -202,6 +202,8 @@ class Evaluator:
 def simplify(value: Scalar) -> Scalar:
     """Return a value as a fraction while that has few digits, else as a float; raise if it is no finite number."""
     if isinstance(value, Fraction):
+        if value.numerator.bit_length() - value.denominator.bit_length() > MAX_MAGNITUDE_BITS:
+            raise OverflowError
         if max(value.numerator.bit_length(), value.denominator.bit_length()) <= MAX_BITS:
             return value
         value = float(value)
@@ -222,7 +224,7 @@ def raise_to_power(base: Scalar, exponent: Scalar) -> Scalar:
         bits = max(base.numerator.bit_length(), base.denominator.bit_length(), 1)
         power = exponent.numerator
         if exponent.denominator == 1 and abs(power) <= MAX_EXACT_EXPONENT and bits * abs(power) <= MAX_BITS:
-            return base**power
+            return simplify(base**power)
         if exponent.denominator <= 8 and base >= 0:
             root = exact_root(base, exponent.denominator)
             if root is not None and exponent.denominator > 1:
@@ -367,7 +369,7 @@ _ABOUT = re.compile(r"\s*(?:about|approximately|approx\.?|roughly|circa|ca\.?|so
 
 
 @dataclass(frozen=True)
-class Token:
+class MathToken:
     """A number, name or sign with its position."""
 
     kind: str
@@ -377,9 +379,9 @@ class Token:
     is_after_blank: bool = False
 
 
-def tokenize(source: SourceText) -> list[Token]:
+def tokenize(source: SourceText) -> list[MathToken]:
     """Split an expression into tokens; the last is of the kind `end`."""
-    tokens: list[Token] = []
+    tokens: list[MathToken] = []
     position, blank = 0, False
     while position < len(source.text):
         match = _TOKENS.match(source.text, position)
@@ -392,12 +394,12 @@ def tokenize(source: SourceText) -> list[Token]:
             text = match.group()
             if kind == "sign":
                 kind = {"**": "^"}.get(text, text)
-            tokens.append(Token(kind, text, position, match.end(), blank))
+            tokens.append(MathToken(kind, text, position, match.end(), blank))
             blank = False
         position = match.end()
         if len(tokens) > MAX_TOKENS:
             raise InputError(f"an expression has at most {MAX_TOKENS} numbers, names and signs; write it shorter.")
-    return [*tokens, Token("end", "", len(source.text), len(source.text), blank)]
+    return [*tokens, MathToken("end", "", len(source.text), len(source.text), blank)]
 
 
 _KINDS = ("space", "number", "logarithm", "fraction", "name", "raised", "sign")
@@ -413,21 +415,21 @@ class _Parser:
         self.notes: list[str] = []
 
     @property
-    def current(self) -> Token:
+    def current(self) -> MathToken:
         """The next token."""
         return self.tokens[self.index]
 
-    def take(self) -> Token:
+    def take(self) -> MathToken:
         """Return the next token and move past it."""
         token = self.current
         self.index += token.kind != "end"
         return token
 
-    def take_if(self, *kinds: str) -> Token | None:
+    def take_if(self, *kinds: str) -> MathToken | None:
         """Return the next token and move past it if it is of one of these kinds."""
         return self.take() if self.current.kind in kinds else None
 
-    def error(self, message: str, token: Token | None = None) -> InputError:
+    def error(self, message: str, token: MathToken | None = None) -> InputError:
         """Return an error with a caret under a token, by default the next."""
         return self.source.error_at(min((token or self.current).start, len(self.source.text)), message)
 
@@ -435,14 +437,14 @@ class _Parser:
         """Return the text from the token at an index up to the next token."""
         return self.source.text[self.tokens[start].start : self.tokens[max(self.index - 1, start)].end].strip()
 
-    def parse(self) -> Node:
+    def parse(self) -> MathNode:
         """Return the whole expression."""
         node = self.sum()
         if self.current.kind != "end":
             raise self.error(f"'{self.current.text[:20]}' does not fit here.")
         return node
 
-    def sum(self) -> Node:
+    def sum(self) -> MathNode:
         """Read a sum of products."""
         self.depth += 1
         if self.depth > MAX_NESTING:
@@ -452,12 +454,12 @@ class _Parser:
         while sign := self.take_if("+", "-"):
             terms.append((1 if sign.kind == "+" else -1, self.product()))
         self.depth -= 1
-        return terms[0][1] if len(terms) == 1 else Sum(self.text_from(start), tuple(terms))
+        return terms[0][1] if len(terms) == 1 else SumNode(self.text_from(start), tuple(terms))
 
-    def product(self) -> Node:
+    def product(self) -> MathNode:
         """Read factors with *, / or nothing between them."""
         start = self.index
-        factors: list[tuple[int, Node]] = [(1, self.signed())]
+        factors: list[tuple[int, MathNode]] = [(1, self.signed())]
         last, divided = "", None
         while True:
             token = self.current
@@ -470,7 +472,7 @@ class _Parser:
             elif token.kind == "name" and token.text in ("choose", "\\choose"):
                 self.take()
                 number = self._pack(factors, start)
-                combination = Call("", "choose", (number, self.signed()))
+                combination = CallNode("", "choose", (number, self.signed()))
                 factors = [(1, replace(combination, text=self.text_from(start)))]
             elif self._is_unit(token) and token.text not in ("choose",):
                 factors += self._units()
@@ -485,10 +487,10 @@ class _Parser:
                 break
         return self._pack(factors, start)
 
-    def _pack(self, factors: list[tuple[int, Node]], start: int) -> Node:
-        return factors[0][1] if len(factors) == 1 else Product(self.text_from(start), tuple(factors))
+    def _pack(self, factors: list[tuple[int, MathNode]], start: int) -> MathNode:
+        return factors[0][1] if len(factors) == 1 else ProductNode(self.text_from(start), tuple(factors))
 
-    def _is_times(self, token: Token) -> bool:
+    def _is_times(self, token: MathToken) -> bool:
         """Return whether a name is an x that means "times", as in 3 x 4 and 33x."""
         return token.kind == "name" and token.text in ("x", "X") and token.text not in self.letters
 
@@ -502,21 +504,21 @@ class _Parser:
         blanks = any(token.is_after_blank for token in tokens[1:])
         return kinds[-3:] == ["number", "/", "number"] and not blanks and self.current.is_after_blank
 
-    def _starts_operand(self, token: Token) -> bool:
+    def _starts_operand(self, token: MathToken) -> bool:
         kinds = ("number", "name", "logarithm", "fraction", "(", "[", "{", "√", "|")
         return token.kind in kinds and not (token.kind == "|" and self._in_bars)
 
     _in_bars = False
 
-    def signed(self) -> Node:
+    def signed(self) -> MathNode:
         """Read a power with signs before it."""
         start, sign = self.index, 1
         while token := self.take_if("+", "-"):
             sign *= -1 if token.kind == "-" else 1
         node = self.signed_free()
-        return node if sign > 0 else Sum(self.text_from(start), ((-1, node),))
+        return node if sign > 0 else SumNode(self.text_from(start), ((-1, node),))
 
-    def signed_free(self) -> Node:
+    def signed_free(self) -> MathNode:
         """Read a power: a number, letter, function or bracket with its exponents, units and percent signs."""
         start = self.index
         node = self._postfix(self.primary(), start)
@@ -524,33 +526,33 @@ class _Parser:
             digits = raised.text.translate(_SUPERSCRIPTS)
             if not re.fullmatch(r"[+-]?\d{1,6}", digits):
                 raise self.error(f"'{raised.text[:9]}' is not an exponent.", raised)
-            exponent = Literal(digits, WrittenNumber(digits, Fraction(int(digits)), Fraction(0), 0))
-            node = Power(self.text_from(start), node, exponent)
+            exponent = LiteralNode(digits, WrittenNumber(digits, Fraction(int(digits)), Fraction(0), 0))
+            node = PowerNode(self.text_from(start), node, exponent)
         elif self.take_if("^"):
             self.depth += 1
             if self.depth > MAX_NESTING:
                 raise self.error(f"powers nest more than {MAX_NESTING} deep.")
             exponent = self.signed()
             self.depth -= 1
-            node = Power(self.text_from(start), node, exponent)
+            node = PowerNode(self.text_from(start), node, exponent)
         return self._postfix(node, start)
 
-    def _postfix(self, node: Node, start: int) -> Node:
+    def _postfix(self, node: MathNode, start: int) -> MathNode:
         """Read factorials, percent signs and units after a number or bracket."""
         for _ in range(MAX_POSTFIXES):
             if self.take_if("!"):
-                node = Call(self.text_from(start), "factorial", (node,))
+                node = CallNode(self.text_from(start), "factorial", (node,))
             elif self.take_if("%"):
-                unit = Unit("%", Fraction(1, 100))
-                node = Product(self.text_from(start), ((1, node), (1, unit)))
-            elif self._is_unit(self.current) and not isinstance(node, Letter):
+                unit = UnitNode("%", Fraction(1, 100))
+                node = ProductNode(self.text_from(start), ((1, node), (1, unit)))
+            elif self._is_unit(self.current) and not isinstance(node, LetterNode):
                 units = self._units()
-                node = Product(self.text_from(start), ((1, node), *units))
+                node = ProductNode(self.text_from(start), ((1, node), *units))
             else:
                 return node
         raise self.error(f"at most {MAX_POSTFIXES} signs may follow a number.")
 
-    def _is_unit(self, token: Token) -> bool:
+    def _is_unit(self, token: MathToken) -> bool:
         """Return whether a name is a unit here; a letter with a value is not."""
         if token.kind != "name" or self._splits(token.text) or self._is_times(token):
             return False
@@ -562,17 +564,17 @@ class _Parser:
 
     def _splits(self, name: str) -> list[str] | None:
         """Return the letters whose product a name is, or None."""
-        return split_into_symbols(NameToken("name", plain_letter(name), 0), self.letters) if self.letters else None
+        return split_into_symbols(Token("name", plain_letter(name), 0), self.letters) if self.letters else None
 
-    def _units(self) -> list[tuple[int, Node]]:
+    def _units(self) -> list[tuple[int, MathNode]]:
         """Read a unit such as GB, TFLOP/s or tokens per second."""
-        units: list[tuple[int, Node]] = []
+        units: list[tuple[int, MathNode]] = []
         exponent = 1
         while True:
             token = self.take()
             unit = find_unit(token.text, self.has_bits)
             assert unit is not None
-            units.append((exponent, Unit(token.text, unit.factor, unit.dimension)))
+            units.append((exponent, UnitNode(token.text, unit.factor, unit.dimension)))
             if (token.text, self.current.text) in (("times", "as"),):
                 break
             after = self.tokens[min(self.index + 1, len(self.tokens) - 1)]
@@ -587,17 +589,17 @@ class _Parser:
                 break
         return units
 
-    def primary(self) -> Node:
+    def primary(self) -> MathNode:
         """Read a number, letter, constant, function or bracket."""
         start, token = self.index, self.take()
         match token.kind:
             case "number":
-                return Literal(token.text, read_number_token(token.text, self))
+                return LiteralNode(token.text, read_number_token(token.text, self))
             case "(" | "[" | "{":
                 return self.bracket(token)
             case "fraction":
                 numerator, denominator = self.group(token), self.group(token)
-                return Product(self.text_from(start), ((1, numerator), (-1, denominator)))
+                return ProductNode(self.text_from(start), ((1, numerator), (-1, denominator)))
             case "logarithm":
                 base = next((base for base in ("10", "2", "e") if base in token.text.translate(_LOW)), "2")
                 name, number = ("ln", None) if base == "e" else ("log", Fraction(int(base)))
@@ -605,25 +607,25 @@ class _Parser:
                 argument = self.argument(token)
                 arguments = (argument,)
                 if number is not None:
-                    arguments = (argument, Literal(base, WrittenNumber(base, number, Fraction(0), 0)))
-                node: Node = Call(self.text_from(start), name, arguments)
-                return node if exponent is None else Power(self.text_from(start), node, exponent)
+                    arguments = (argument, LiteralNode(base, WrittenNumber(base, number, Fraction(0), 0)))
+                node: MathNode = CallNode(self.text_from(start), name, arguments)
+                return node if exponent is None else PowerNode(self.text_from(start), node, exponent)
             case "√":
-                return Call("√", "sqrt", (self.argument(token),))
+                return CallNode("√", "sqrt", (self.argument(token),))
             case "|":
                 self._in_bars = True
                 node = self.sum()
                 self._in_bars = False
                 if not self.take_if("|"):
                     raise self.error("this bar is not closed.", token)
-                return Call(self.text_from(start), "abs", (node,))
+                return CallNode(self.text_from(start), "abs", (node,))
             case "name":
                 return self.name(token, start)
             case _:
                 actual = "the expression ends" if token.kind == "end" else f"got '{token.text[:20]}'"
                 raise self.error(f"{actual} where a number or a bracket is expected.", token)
 
-    def bracket(self, opening: Token) -> Node:
+    def bracket(self, opening: MathToken) -> MathNode:
         """Read an expression and the bracket that closes it."""
         bars, self._in_bars = self._in_bars, False
         node = self.sum()
@@ -632,24 +634,24 @@ class _Parser:
             raise self.error(f"this bracket is not closed by '{_CLOSING[opening.kind]}'.", opening)
         return node
 
-    def group(self, token: Token) -> Node:
+    def group(self, token: MathToken) -> MathNode:
         """Read a group in braces, or a single digit, as LaTeX does."""
         if opening := self.take_if("{", "("):
             return self.bracket(opening)
         if self.current.kind == "number" and len(self.current.text) == 2 and self.current.text.isdigit():
             number = self.take()  # \frac12
-            digits = [Token("number", digit, number.start, number.end) for digit in number.text]
+            digits = [MathToken("number", digit, number.start, number.end) for digit in number.text]
             self.index -= 1
             self.tokens[self.index : self.index + 1] = digits
         if self.current.kind in ("number", "name"):
             return self.primary()
         raise self.error("\\frac takes two groups in braces: \\frac{a}{b}.", token)
 
-    def _function_exponent(self) -> Node | None:
+    def _function_exponent(self) -> MathNode | None:
         """Read the exponent of a function before its argument, as in log^2(8)."""
         return self.signed() if self.take_if("^") else None
 
-    def argument(self, token: Token) -> Node:
+    def argument(self, token: MathToken) -> MathNode:
         """Read the argument of a function, in brackets or the next power; 2/3 without blanks is one argument."""
         self.depth += 1
         if self.depth > MAX_NESTING:
@@ -666,7 +668,7 @@ class _Parser:
                 following = self.tokens[min(self.index + 2, len(self.tokens) - 1)]
                 if is_tight and kinds == ["number"] and divisor.kind == "number" and following.kind not in ("^", "/"):
                     self.take()
-                    node = Product(self.text_from(start), ((1, node), (-1, self.primary())))
+                    node = ProductNode(self.text_from(start), ((1, node), (-1, self.primary())))
                     node = replace(node, text=self.text_from(start))
                     self.notes.append(f"{token.text}({node.text})")
                 else:
@@ -677,26 +679,28 @@ class _Parser:
         self.depth -= 1
         return node
 
-    def name(self, token: Token, start: int) -> Node:
+    def name(self, token: MathToken, start: int) -> MathNode:
         """Read a letter, a constant or a function."""
         word = token.text.lstrip("\\")
         if letters := self._splits(token.text):
-            nodes: list[tuple[int, Node]] = [(1, Letter(letter, letter)) for letter in letters]
+            nodes: list[tuple[int, MathNode]] = [(1, LetterNode(letter, letter)) for letter in letters]
             if len(nodes) > 1 and self.current.kind in ("^", "raised"):  # of ND^2 only D is raised
                 last = nodes.pop()[1]
                 raised = self.take()
                 if raised.kind == "raised":
                     digits = raised.text.translate(_SUPERSCRIPTS)
-                    exponent: Node = Literal(digits, WrittenNumber(digits, Fraction(int(digits)), Fraction(0), 0))
+                    exponent: MathNode = LiteralNode(
+                        digits, WrittenNumber(digits, Fraction(int(digits)), Fraction(0), 0)
+                    )
                 else:
                     exponent = self.signed()
-                nodes.append((1, Power(self.text_from(start), last, exponent)))
+                nodes.append((1, PowerNode(self.text_from(start), last, exponent)))
             if len(nodes) > 1:
                 self.notes.append("·".join(letters))
-            return nodes[0][1] if len(nodes) == 1 else Product(self.text_from(start), tuple(nodes))
+            return nodes[0][1] if len(nodes) == 1 else ProductNode(self.text_from(start), tuple(nodes))
         if word in _CONSTANTS:
             value = Fraction(_CONSTANTS[word])
-            return Literal(word, WrittenNumber(word, value, Fraction(0)))
+            return LiteralNode(word, WrittenNumber(word, value, Fraction(0)))
         if token.text == "C" and self.current.kind == "(":
             word = "choose"
         name = FUNCTION_NAMES.get(word, "")
@@ -710,14 +714,14 @@ class _Parser:
             return f"unknown letter '{word[:30]}'. Letters here: {', '.join(self.letters)}."
         return f"'{word[:30]}' is not a number, a unit or a function that is known here."
 
-    def function(self, token: Token, name: str, start: int) -> Node:
+    def function(self, token: MathToken, name: str, start: int) -> MathNode:
         """Read the arguments of a function."""
         if name == "sqrt" and self.take_if("["):
             degree = self.sum()
             if not self.take_if("]"):
                 raise self.error("\\sqrt[n]{x} is expected.", token)
             argument = self.argument(token)
-            return Call(self.text_from(start), "root", (argument, degree))
+            return CallNode(self.text_from(start), "root", (argument, degree))
         low, high = _ARITIES.get(name, (1, 1))
         exponent = self._function_exponent()
         if high == 1:
@@ -734,8 +738,8 @@ class _Parser:
             arguments = [self.argument(token)]
         if not low <= len(arguments) <= high:
             raise self.error(f"{token.text} takes {low} arguments.", token)
-        node: Node = Call(self.text_from(start), name, tuple(arguments))
-        return node if exponent is None else Power(self.text_from(start), node, exponent)
+        node: MathNode = CallNode(self.text_from(start), name, tuple(arguments))
+        return node if exponent is None else PowerNode(self.text_from(start), node, exponent)
 
 
 _LOW = str.maketrans({"₂": "2", "₁": "1", "₀": "0"})
@@ -758,15 +762,15 @@ def plain_letter(name: str) -> str:
     return name.lstrip("\\").replace("{", "").replace("}", "")
 
 
-def parse_expression(text: str, letters: Mapping[str, Evaluation] | None = None, has_bits: bool = False) -> Node:
-    """Return the expression that a text writes, without a sign of equality; raise an InputError if it is none.
+def parse_expression(text: str, letters: Mapping[str, Evaluation] | None = None, has_bits: bool = False) -> MathNode:
+    """Return the expression that a text writes, without a sign of equality; raise an InputError for another text.
 
     >>> float(Evaluator().evaluate(parse_expression(r"\\frac{2}{3} \\cdot 0.5")).value)
     0.3333333333333333
     """
     if len(text) > MAX_CHARS:
         raise InputError(f"the arithmetic has {len(text):,} characters; at most {MAX_CHARS:,} are read.")
-    return _Parser(prepare_text(text), letters or {}, has_bits).parse()
+    return move_trailing_unit(_Parser(prepare_text(text), letters or {}, has_bits).parse())
 
 
 def prepare_text(text: str) -> str:
@@ -788,7 +792,7 @@ class Member:
     """
 
     text: str
-    node: Node
+    node: MathNode
     evaluation: Evaluation
     written: WrittenNumber | None
     scale: Scalar
@@ -799,7 +803,7 @@ class Member:
     @property
     def has_letters(self) -> bool:
         """True if the expression has letters."""
-        return any(isinstance(node, Letter) for node in walk(self.node))
+        return any(isinstance(node, LetterNode) for node in walk(self.node))
 
     @property
     def number(self) -> WrittenNumber:
@@ -851,7 +855,7 @@ class Quantity:
     @property
     def units(self) -> list[str]:
         """The units of the last expression, as written."""
-        return [part.text for part in walk(self.last.node) if isinstance(part, Unit)]
+        return [part.text for part in walk(self.last.node) if isinstance(part, UnitNode)]
 
     @property
     def has_free_log(self) -> bool:
@@ -914,7 +918,7 @@ def read_quantity(
         raise InputError("a number is missing: write one such as 0.25, 3/14 or 2/3*0.5 = 0.333.")
     if len(pieces) > MAX_MEMBERS:
         raise InputError(f"a chain has at most {MAX_MEMBERS} steps; write it in several lines.")
-    parsed: list[tuple[str, Node, tuple[str, ...]] | None] = []
+    parsed: list[tuple[str, MathNode, tuple[str, ...]] | None] = []
     for index, piece in enumerate(pieces):
         is_about = bool(_ABOUT.match(piece)) or "≈" in prepared
         piece = _ABOUT.sub("", piece, count=1) if _ABOUT.match(piece) else piece
@@ -976,7 +980,7 @@ def exchange_separators(text: str) -> str:
     return re.sub(r"\d[\d.,]*\d|,\d+", lambda match: match.group().translate(swap), text)
 
 
-def _evaluate_member(entry: tuple[str, Node, tuple[str, ...]], evaluator: Evaluator) -> Member:
+def _evaluate_member(entry: tuple[str, MathNode, tuple[str, ...]], evaluator: Evaluator) -> Member:
     """Return a member of a chain with its value, written precision and tolerance."""
     text, node, notes = entry
     about, text = text.startswith("~"), text.removeprefix("~")
@@ -991,36 +995,36 @@ def _evaluate_member(entry: tuple[str, Node, tuple[str, ...]], evaluator: Evalua
             tolerance += abs(to_fraction(shifted.evaluate(node).value) - to_fraction(evaluation.value))
         except InputError:
             continue
-    has_log = any(isinstance(part, Call) and part.name == "log" and len(part.arguments) == 1 for part in walk(node))
+    has_log = any(isinstance(part, CallNode) and part.name == "log" and len(part.arguments) == 1 for part in walk(node))
     return Member(text, node, evaluation, written, scale, tolerance, has_log, notes)
 
 
-def move_trailing_unit(node: Node) -> Node:
+def move_trailing_unit(node: MathNode) -> MathNode:
     """Return an expression such as 12e9/86400 days, where the unit is that of the result, as (12e9/86400) days."""
-    if not isinstance(node, Product) or len(node.factors) < 2:
+    if not isinstance(node, ProductNode) or len(node.factors) < 2:
         return node
     exponent, last = node.factors[-1]
-    units = [part for part in walk(node) if isinstance(part, Unit) and part.dimension]
+    units = [part for part in walk(node) if isinstance(part, UnitNode) and part.dimension]
     is_bracket = not node.text.rstrip().endswith(last.text.rstrip())
-    if exponent > 0 or not isinstance(last, Product) or not units or is_bracket:
+    if exponent > 0 or not isinstance(last, ProductNode) or not units or is_bracket:
         return node
     inner = [part for _, part in last.factors]
-    if [part for part in inner if isinstance(part, Unit) and part.dimension] != units:
+    if [part for part in inner if isinstance(part, UnitNode) and part.dimension] != units:
         return node
-    numbers = tuple((power, part) for power, part in last.factors if not isinstance(part, Unit))
-    trailing = tuple((power, part) for power, part in last.factors if isinstance(part, Unit))
+    numbers = tuple((power, part) for power, part in last.factors if not isinstance(part, UnitNode))
+    trailing = tuple((power, part) for power, part in last.factors if isinstance(part, UnitNode))
     divisors = tuple((-power, part) for power, part in numbers)
-    return Product(node.text, (*node.factors[:-1], *divisors, *trailing))
+    return ProductNode(node.text, (*node.factors[:-1], *divisors, *trailing))
 
 
 MAX_ROUNDED_LITERALS = 40
 
 
-def rounded_literals(node: Node) -> list[Literal]:
+def rounded_literals(node: MathNode) -> list[LiteralNode]:
     """Return the decimals of an expression that may have been rounded, such as 0.33 or 4.51e12; not 0.5 or 0.25."""
-    literals: list[Literal] = []
+    literals: list[LiteralNode] = []
     for part in walk(node):
-        if not isinstance(part, Literal) or not part.number.unit:
+        if not isinstance(part, LiteralNode) or not part.number.unit:
             continue
         if count_digits(part.number) >= MIN_ROUNDED_DIGITS and part.number.value / part.number.unit % 5:
             literals.append(part)
@@ -1032,22 +1036,22 @@ def count_digits(number: WrittenNumber) -> int:
     return len(str(abs(int(number.value / number.unit)))) if number.unit else 0
 
 
-def find_written(node: Node, about: bool) -> tuple[WrittenNumber | None, Scalar]:
+def find_written(node: MathNode, about: bool) -> tuple[WrittenNumber | None, Scalar]:
     """Return the number that an expression is, if it is a single one, and the factor of its unit.
 
     A power of ten belongs to the number: 6.02·10^23 has three digits.
     """
     sign = 1
-    if isinstance(node, Sum) and len(node.terms) == 1:
+    if isinstance(node, SumNode) and len(node.terms) == 1:
         sign, node = node.terms[0]
     scale: Scalar = Fraction(1)
     is_percent, number = False, None
     power = Fraction(1)
     factors = flatten(node)
     for index, (exponent, factor) in enumerate(factors):
-        if index == 0 and isinstance(factor, Literal) and factor.text not in _CONSTANTS:
+        if index == 0 and isinstance(factor, LiteralNode) and factor.text not in _CONSTANTS:
             number = factor.number
-        elif isinstance(factor, Unit):
+        elif isinstance(factor, UnitNode):
             scale = scale * factor.factor if exponent > 0 else scale / factor.factor
             is_percent |= factor.text == "%" or factor.text in ("percent",)
         elif index and exponent > 0 and (ten := power_of_ten(factor)):
@@ -1068,19 +1072,19 @@ def find_written(node: Node, about: bool) -> tuple[WrittenNumber | None, Scalar]
     return replace(number, value=digits * power, unit=unit * power, is_percent=is_percent), scale
 
 
-def power_of_ten(node: Node) -> Fraction | None:
+def power_of_ten(node: MathNode) -> Fraction | None:
     """Return the value of 10^n, or None for another expression."""
-    if not isinstance(node, Power) or not isinstance(node.base, Literal) or node.base.number.value != 10:
+    if not isinstance(node, PowerNode) or not isinstance(node.base, LiteralNode) or node.base.number.value != 10:
         return None
-    evaluation = Evaluator().evaluate(node.exponent) if not any(isinstance(x, Letter) for x in walk(node)) else None
+    evaluation = Evaluator().evaluate(node.exponent) if not any(isinstance(x, LetterNode) for x in walk(node)) else None
     if evaluation is None or not isinstance(evaluation.value, Fraction) or evaluation.value.denominator != 1:
         return None
     return Fraction(10) ** int(evaluation.value) if abs(evaluation.value) <= 300 else None
 
 
-def flatten(node: Node, exponent: int = 1) -> list[tuple[int, Node]]:
+def flatten(node: MathNode, exponent: int = 1) -> list[tuple[int, MathNode]]:
     """Return the factors of products within products."""
-    if isinstance(node, Product):
+    if isinstance(node, ProductNode):
         return [pair for power, factor in node.factors for pair in flatten(factor, exponent * power)]
     return [(exponent, node)]
 
@@ -1122,12 +1126,12 @@ def is_consistent(left: Member, right: Member) -> bool:
     return False
 
 
-def strip_units(node: Node) -> Node | None:
+def strip_units(node: MathNode) -> MathNode | None:
     """Return an expression without its trailing units, or None if it has letters."""
-    if any(isinstance(part, Letter) for part in walk(node)) or not isinstance(node, Product):
+    if any(isinstance(part, LetterNode) for part in walk(node)) or not isinstance(node, ProductNode):
         return None
-    kept = tuple((power, part) for power, part in node.factors if not isinstance(part, Unit))
-    return Product(node.text, kept) if kept else None
+    kept = tuple((power, part) for power, part in node.factors if not isinstance(part, UnitNode))
+    return ProductNode(node.text, kept) if kept else None
 
 
 def format_like(left: Member, right: Member) -> str:
@@ -1137,9 +1141,9 @@ def format_like(left: Member, right: Member) -> str:
     return f"{format_scalar(value / scale)}{f' {unit}' if scale != 1 and (unit := unit_text(right.node)) else ''}"
 
 
-def unit_text(node: Node) -> str:
+def unit_text(node: MathNode) -> str:
     """Return the units of an expression as text."""
-    texts = [f"{'/' if power < 0 else ''}{part.text}" for power, part in flatten(node) if isinstance(part, Unit)]
+    texts = [f"{'/' if power < 0 else ''}{part.text}" for power, part in flatten(node) if isinstance(part, UnitNode)]
     return "".join(texts)
 
 

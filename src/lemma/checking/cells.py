@@ -21,9 +21,11 @@ A file has a forward pass in the small language, a loss, the sizes and the input
 An input is drawn at random. After its shape (one size is a row, `number` has none) it may be called
 
     one-hot    each row, or the only column, has a single 1
+    permutation    each row and each column has a single 1
     mask       0 or 1
     causal     0 up to the diagonal and -1e9 above it, to be added to scores
     positive   positive numbers
+    columns    its columns are vectors, as u_w of U; otherwise x_i is a row of X
     fixed      nobody derives by it; so it is of one-hot, mask and causal inputs
     incoming   the gradient of a value that arrives from elsewhere
 """
@@ -49,12 +51,14 @@ from lemma.checking.expressions import (
     Node,
     Shape,
     ShapeError,
+    Vocabulary,
     WorkBudget,
     parse_equation,
     substitute_names,
     variable,
     variable_names,
     walk,
+    walk_all,
 )
 from lemma.checking.read_formula import read_formula
 from lemma.checking.tokens import SourceText, plain_name
@@ -64,11 +68,13 @@ from lemma.spec.base import Spec, read_toml
 
 FUNCTIONS_FOLDER = Path(__file__).parent / "functions"
 CELL_NAMES = tuple(path.stem for path in sorted(FUNCTIONS_FOLDER.glob("*.toml")))  # functions that come with Lemma
-FIXED_KINDS = frozenset({"one-hot", "mask", "causal", "fixed", "incoming"})
-INPUT_KINDS = (*sorted(FIXED_KINDS), "positive")
+FIXED_KINDS = frozenset({"one-hot", "permutation", "mask", "causal", "fixed", "incoming"})
+INPUT_KINDS = (*sorted(FIXED_KINDS), "positive", "columns")
 NUM_SAMPLES, MAX_SIZE_DRAWS, MIN_LENGTH = 3, 200, 3
 MAX_FILE_BYTES, MAX_LENGTH = 1 << 18, 200
 MAX_OPERATIONS = 15_000  # of the forward passes of all samples; the backward passes take twice as many more
+ELEMENTWISE_ACTIVATIONS = frozenset(["sigmoid", "tanh", "relu", "silu", "gelu", "leaky_relu", "softplus", "normal_cdf"])
+PART = "|"  # separates the name of a gradient from a part of it, as in dU|o
 _NAME_PATTERN = re.compile(r"[A-Za-z]\w{0,39}")
 
 
@@ -117,6 +123,8 @@ class GradientCell(Spec):
     """Inputs and parameters with their sides, such as W_f = "n_a n_a+n_x", and what else is true of them."""
     aliases: dict[str, str] = Field(default_factory=dict)
     """Other spellings of names; each holds for the gradient too."""
+    indices: dict[str, str] = Field(default_factory=dict, max_length=12)
+    """Letters that stand for the position of the 1 in a one-hot input, such as o = "y" in u_o."""
 
     @cached_property
     def input_sides(self) -> dict[str, tuple[str, ...]]:
@@ -182,7 +190,10 @@ class GradientCell(Spec):
         return frozenset((*self.values, *self.gradients))
 
     def canonical(self, name: str, helpers: Collection[str] = ()) -> str:
-        """Return the cell's spelling of a name, without alias and `_t`; unknown names and `helpers` stay unchanged."""
+        """Return the cell's spelling of a name, without alias and `_t`; unknown names and `helpers` stay unchanged.
+
+        A name may also be written without underscores, as in xhat for x_hat, and a gradient in another case.
+        """
         for spelling in list_spellings(name):
             if spelling in self.all_names or spelling in helpers:
                 return spelling
@@ -191,16 +202,77 @@ class GradientCell(Spec):
             gradient = f"d{self.aliases.get(spelling[1:])}"
             if spelling.startswith("d") and gradient in self.all_names:
                 return gradient
+        if (match := self.similar_names.get(name.replace("_", ""))) and "_" in f"{name}{match}":
+            return match
+        if name.startswith("d") and (match := self.similar_names.get(name.replace("_", "").lower())):
+            return match if match in self.gradients else name
         return name
+
+    @cached_property
+    def similar_names(self) -> dict[str, str]:
+        """The cell's names by their letters without underscores, and in lower case where that is unambiguous."""
+        names = {name: name for name in self.all_names} | dict(self.aliases)
+        names |= {f"d{alias}": f"d{name}" for alias, name in self.aliases.items() if f"d{name}" in self.gradients}
+        by_key: dict[str, set[str]] = {}
+        for convert in (str, str.lower):
+            added: dict[str, set[str]] = {}
+            for spelling, name in names.items():
+                added.setdefault(convert(spelling.replace("_", "")), set()).add(name)
+            by_key |= {key: found for key, found in added.items() if key not in by_key}
+        return {key: next(iter(found)) for key, found in by_key.items() if len(found) == 1}
+
+    def resolve_name(self, name: str, helpers: Collection[str] = (), ignore_case: bool = True) -> Node | None:
+        """Return the node that a name stands for: a value, or with its indices, as in y_hat_i; None if it is unknown.
+
+        >>> print(find_cell("softmax-cross-entropy").resolve_name("Y_i"))
+        Y_i
+        """
+        if name in helpers:
+            return variable(name)
+        canonical = self.canonical(name, helpers)
+        if canonical in self.all_names or canonical in helpers:
+            return variable(canonical)
+        lower = name.replace("_", "").lower()
+        if ignore_case and (match := self.similar_names.get(lower)):
+            return variable(match)
+        base, _, letters = name.rpartition("_")
+        if not base or not re.fullmatch(r"[a-zA-Z]{1,2}", letters):
+            return None
+        if base in ("delta", "kronecker") and len(letters) == 2:
+            return Node("equal", value=tuple(letters))
+        inner = self.resolve_name(base, helpers, ignore_case)
+        if inner is None or inner.op != "name" or inner.value in self.sizes:
+            return None
+        return Node("index", (inner,), f"{base}_{letters}")
+
+    def vocabulary(self, helpers: Collection[str] = ()) -> Vocabulary:
+        """Return the names that a derivation may use, and the function that f or σ stands for."""
+        functions = {node.op for equation in self.equations for _, node in walk(equation.expression)}
+        elementwise = sorted(functions & ELEMENTWISE_ACTIVATIONS)
+        activation = elementwise[0] if len(elementwise) == 1 else ""
+
+        def is_value(name: str) -> bool:
+            return name in helpers or name in self._read_as_value or self.resolve_name(name, helpers) is not None
+
+        return Vocabulary(is_value, activation, frozenset(functions))
+
+    @cached_property
+    def _read_as_value(self) -> frozenset[str]:
+        """Names of values that the language itself has, as far as no input or step has them."""
+        return frozenset({"I"}) - self.all_names
 
     def canonicalize(self, expression: Node, helpers: Collection[str], source: SourceText) -> Node:
         """Return an expression in the cell's spelling; raise an error at a name of neither the cell nor `helpers`."""
-        names = [node for _, node in walk(expression) if node.op == "name"]
-        canonical = {  # a name has the position of its first occurrence, where an error points
-            node.value: variable(self.canonical(node.value, helpers), node.position) for node in reversed(names)
-        }
+        names = [node for node in walk_all(expression) if node.op == "name"]
+        canonical = dict[str, Node]()  # a name has the position of its first occurrence, where an error points
+        for node in reversed(names):
+            resolved = self.resolve_name(node.value, helpers)
+            if resolved is None and node.value in self._read_as_value:
+                resolved = Node("identity")
+            resolved = resolved or variable(self.canonical(node.value, helpers))
+            canonical[node.value] = replace(resolved, position=node.position)
         expression = substitute_names(expression, canonical)
-        for _, node in walk(expression):
+        for node in walk_all(expression):
             if node.op == "name" and node.value not in self.all_names and node.value not in helpers:
                 similar = self.gradients if node.value.startswith("d") and self.gradients else self.values
                 message = describe_unknown("name", node.value, (*similar, *sorted({*helpers} - self.all_names)))
@@ -235,6 +307,7 @@ class GradientCell(Spec):
         >>> sorted(find_cell("rnn").available_for("dh") - {*find_cell("rnn").values})
         ['dy_hat', 'dz2']
         """
+        target = target.partition(PART)[0]
         if target not in self.gradients:
             return frozenset(self.values) - self.descendants.get(target, frozenset()) - {target}
         later = {f"d{name}" for name in self.descendants[target[1:]]}
@@ -408,6 +481,8 @@ def draw_sample(cell: GradientCell, seed: int) -> Sample:
         if "one-hot" in kinds and shape:
             axis = 0 if len(shape) == 2 and shape[1] == 1 else -1
             value = (value == value.amax(axis, keepdim=True)).double()
+        elif "permutation" in kinds and len(shape) == 2 and shape[0] == shape[1]:
+            value = torch.eye(shape[0], dtype=torch.float64)[torch.randperm(shape[0], generator=generator)]
         elif "mask" in kinds:
             value = (value > -0.5).double()
         elif "causal" in kinds and len(shape) > 1:

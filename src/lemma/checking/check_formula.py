@@ -8,7 +8,7 @@ from typing import Any, Literal
 from lemma.checking.accounts import ModelExercise, account_for
 from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, substitute_sizes
 from lemma.checking.explain import describe_nearest, explain, explain_number, suggest_settings
-from lemma.checking.mistakes import COST_FACTOR, COST_TENSOR
+from lemma.checking.mistakes import COST_FACTOR, COST_GLOBAL
 from lemma.counting.count import DEFAULT_CONVENTIONS, Conventions
 from lemma.counting.polynomial import FormulaTooLarge, Polynomial, symbol, work_limit
 from lemma.counting.subject import BATCH, Model
@@ -118,7 +118,7 @@ class FormulaExercise(ModelExercise):
         explanation, cost = explain(question)
         if numeric is not None and cost > COST_FACTOR:
             numeric_explanation, numeric_cost = explain(numeric)
-            if numeric_cost == COST_TENSOR or (numeric_cost <= COST_FACTOR and not explanation):
+            if numeric_cost <= COST_GLOBAL or (numeric_cost <= COST_FACTOR and not explanation):
                 return numeric.make_verdict(note, numeric_explanation)
         spec = self.subject.spec if question.quantity.name == "parameters" else None
         suggestion = suggest_settings(question, spec) if spec else ""

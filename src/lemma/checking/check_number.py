@@ -68,7 +68,7 @@ class NumberExercise(ModelExercise):
             quantity = read_quantity(text, letters)
         except InputError as error:
             raise (error if "\n" in str(error) else refusal) from None
-        wrong_kinds = {name for name, _ in quantity.dimension} - {"data", "operations"}
+        wrong_kinds = {name for name, _ in quantity.dimension} - {"data"}
         if wrong_kinds:
             kind = describe_dimension(quantity.dimension)
             raise InputError(f"'{text.strip()[:60]}': {'/'.join(self.names)} is no number of {kind}.")
@@ -271,8 +271,7 @@ class NumberExercise(ModelExercise):
 def describe_cache_mistakes(expected: Fraction) -> dict[str, Fraction]:
     """Return sentences on mistakes in the bytes of a cache, each with the number that it gives."""
     return {
-        "A factor 2 is missing: keys and values are both cached (or each number takes 4 bytes, float32, not 2).": expected
-        / 2,
+        "A factor 2 is missing: keys and values are both cached (or a number takes 4 bytes, not 2).": expected / 2,
         "Keys and values are counted twice: a factor 2 too many.": expected * 2,
         "The cache is counted in bytes, 4 for each number (float32): a factor 4 is missing.": expected / 4,
         "The bytes are counted twice: a factor 4 too many.": expected * 4,

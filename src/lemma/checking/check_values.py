@@ -19,6 +19,7 @@ from lemma.checking.arithmetic import LOG_BASES
 from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.expected_values import Array, ExpectedValue, Labels
 from lemma.checking.read_values import (
+    FLOAT_TOLERANCE,
     MIN_PERCENT_VALUE,
     BareList,
     ComputedNumber,
@@ -78,7 +79,10 @@ GREEK_NAMES = dict(
         strict=True,
     )
 )
-_LINE = re.compile(r"(?P<left>(?:[^=<>≈()]|\([^()]{0,100}\)|[()])+?)\s*(?P<sign>==?|<|>|≈)\s*(?P<right>.+)", re.DOTALL)
+_SYMBOL = r"</?\w+>|->"  # a symbol or arrow in a name, as in P(I | <s>)
+_LINE = re.compile(
+    rf"(?P<left>(?:{_SYMBOL}|[^=<>≈()]|\([^()]{{0,100}}\)|[()])+?)\s*(?P<sign>==?|<|>|≈)\s*(?P<right>.+)", re.DOTALL
+)
 _TARGET = re.compile(r"(?P<name>[^\[\]]+?)\s*(?:\[(?P<labels>[^\[\]]*)\])?")
 _LATEX_STYLE = re.compile(r"\\(?:text|mathrm|mathit|mathbf|boldsymbol|operatorname|left|right|[,;!])(?![a-z])\s*")
 _HAT = re.compile(r"\\(?:hat|widehat)\s*\{([^{}]*)\}")
@@ -416,6 +420,8 @@ def _match_dimensions(expected: ExpectedValue, value: Any) -> ExpectedValue:
 def _check_numbers(claim: ValueClaim, expected: ExpectedValue, key: AnswerKey) -> ValueLine:
     """Compare the numbers of a line with the right ones; a wrong line gets its differences and a likely mistake."""
     entries, expected = _read_numbers(claim, expected)
+    if "transposition" in expected.up_to and entries.shape == expected.shape[::-1] != expected.shape:
+        entries = entries.T
     answer = RoundedArray.from_entries(entries)
     decimals = answer.decimals or DEFAULT_DECIMALS
     if np.size(expected.values) > MAX_NUMBERS:
@@ -518,8 +524,16 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
     A value may be right in another unit (`scales`), or up to sign, scale, order or transposition (`up_to`).
     """
     exact, values = expected.values, answer.values
+    if exact.ndim == 0 and values.ndim == 0 and float(values) == 0 and abs(float(exact)) > FLOAT_TOLERANCE:
+        return ""  # 0.00 says nothing about a small number
     if answer.matches(exact):
-        return " "
+        is_exact = np.allclose(values, exact, rtol=1e-9, atol=FLOAT_TOLERANCE)
+        is_mistake = (
+            wrong.shape == values.shape and np.allclose(values, wrong, rtol=1e-9, atol=FLOAT_TOLERANCE)
+            for wrong in expected.mistakes.values()
+        )
+        # with one decimal, a mistake may be what the right value would be rounded to: 0.4 for 4/9
+        return "" if answer.decimals <= 1 and not is_exact and any(is_mistake) else " "
     for scale, unit in expected.scales.items():
         if answer.matches(exact * scale):
             return unit
@@ -598,9 +612,21 @@ def explain_difference(
 
     if matches(-exact):
         yield "the sign is wrong."
-    for name, array in sorted(expected.mistakes.items(), key=lambda mistake: not answer.matches(mistake[1])):
-        if matches(array):
-            yield f"{name}."
+    different = {
+        name: array for name, array in expected.mistakes.items() if not np.allclose(array, exact, rtol=1e-9, atol=0)
+    }
+    equal = {
+        name
+        for name, array in different.items()
+        if array.shape == values.shape and np.allclose(array, values, rtol=1e-9, atol=FLOAT_TOLERANCE)
+    }
+    close = sorted(
+        (name for name, array in different.items() if answer.matches(array)), key=lambda name: name not in equal
+    )
+    if answer.decimals > 1:  # with one decimal, a further unit would fit almost any number
+        close += [name for name, array in different.items() if name not in close and matches(array)]
+    for name in close:
+        yield f"{name}."
     if exact.ndim == 2 and matches(exact.T):
         yield "transposed: rows and columns are exchanged."
     if values.shape == exact.shape and np.ptp(values) > 0:
@@ -615,12 +641,12 @@ def explain_difference(
         if not part.is_numeric or part.name == expected.name or part.labels != expected.labels:
             continue
         # zeros and ones alone could be anything
-        is_telling = np.any((np.abs(part.values) > 1e-9) & (np.abs(part.values - 1) > 1e-9))
-        if matches(part.values) and is_telling:
+        differs = np.any((np.abs(part.values) > 1e-9) & (np.abs(part.values - 1) > 1e-9))
+        if matches(part.values) and differs and is_telling(answer):
             meaning = f" ({other.meaning})" if other.meaning and other.meaning != other.name else ""
             yield f"that is {part.name}{meaning}, not {expected.name}."
     for name, factor in FACTORS.items():
-        if matches(exact * factor) and np.abs(exact).max() > 0:
+        if matches(exact * factor) and np.abs(exact).max() > 0 and is_telling(answer):
             yield f"yours is {name} the right value."
     if values.shape == exact.shape and answer.decimals:
         worst = float(np.abs(values - exact).max())
@@ -628,6 +654,12 @@ def explain_difference(
         if units <= MAX_ROUNDING_UNITS and worst <= 0.02 * float(np.abs(exact).max()):
             error = f"off by at most {units:.1f} units of the last decimal"
             yield f"{error}: rounded on the way? Keep more decimals until the end."
+
+
+def is_telling(answer: RoundedArray) -> bool:
+    """Return whether numbers are enough to recognize a quantity: two significant digits, or two entries that differ."""
+    units = np.round(np.abs(np.atleast_1d(answer.values)) * 10.0**answer.decimals)
+    return bool(units.max(initial=0) >= 10) or len({*units.ravel().tolist()}) > 1
 
 
 def format_values(values: Array, decimals: int) -> str:

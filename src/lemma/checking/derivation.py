@@ -32,6 +32,7 @@ from lemma.checking.compare_formula import write_or_summarize
 from lemma.checking.expressions import Evaluator, Node, ShapeError, limited_work, parse_steps, variable
 from lemma.checking.gradients import MAX_LINES, describe_shape_error
 from lemma.checking.read_formula import FILLER_WORDS, is_function_name, read_answer, split_into_symbols, substitute
+from lemma.checking.readings import is_special, resolve_line
 from lemma.checking.repairs import RepairSearch, is_close, relative_error
 from lemma.checking.tokens import SourceText, Token, formula_tokens
 from lemma.counting.polynomial import Calculator, Rational, work_limit
@@ -285,13 +286,18 @@ class _MatrixDerivation(_Derivation):
 
     def check(self, line_number: int, line: str) -> DerivationStep:
         """Compare the expressions of a line with the step before; a new name can be used in later lines."""
-        name, expressions = parse_steps(line, line_number)
+        helpers = self.samples[0].values
+        name, expressions = parse_steps(line, line_number, self.cell.vocabulary(helpers))
         if name and (canonical := self.cell.canonical(name)) in self.cell.all_names:
             name, expressions = canonical, [variable(canonical), *expressions]
         if name and name != self.chain:
             self.last, self.chain = None, name
         source, inputs = SourceText(line, f"line {line_number}, column"), self.samples[0].values
         expressions = [self.cell.canonicalize(expression, inputs, source) for expression in expressions]
+        try:
+            expressions = [self._resolve(expression) for expression in expressions]
+        except InputError as error:
+            raise InputError(f"line {line_number}: {error}") from None
         step = self.compare(line_number, line, expressions)
         if name and name not in self.cell.all_names:
             try:
@@ -301,6 +307,12 @@ class _MatrixDerivation(_Derivation):
                 if not step.reason:
                     return replace(step, outcome="wrong", reason=describe_shape_error(error, self.samples[0]))
         return step
+
+    def _resolve(self, expression: Node) -> Node:
+        """Return an expression in the notation of papers in the small language."""
+        if not is_special(expression):
+            return expression
+        return resolve_line(expression, variable("step"), None, self.cell, self.samples)[0].expression
 
     def describe_difference(self, previous: Node, step: Node) -> str:
         """Return a clause on shapes or values that differ, with a repair if a simple one fits; "" if all are equal."""

@@ -1,17 +1,18 @@
 """The small language of gradient derivations: parsing, writing and evaluating expressions."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
-from math import prod
+from math import pi, prod, sqrt
 from typing import Any
 
 import torch
 from torch import Tensor, float64, tensor
 
+from lemma.checking.notation import INDICATOR
 from lemma.checking.tokens import Cursor, SourceText, Token, derivation_tokens
 from lemma.errors import InputError, describe_unknown
 
@@ -61,6 +62,13 @@ def walk(node: Node, path: Path = ()) -> Iterator[tuple[Path, Node]]:
         yield from walk(child, (*path, index))
 
 
+def walk_all(node: Node) -> list[Node]:
+    """Return all nodes of an expression, those in the conditions of cases included."""
+    nodes = [child for _, child in walk(node)]
+    conditions = [condition for child in nodes if child.op == "cases" for condition in child.value if condition]
+    return nodes + [inner for condition in conditions for inner in walk_all(condition)]
+
+
 def replace_at(node: Node, path: Path, new: Node) -> Node:
     """Return a copy of the tree with the node at `path` replaced by `new`.
 
@@ -76,9 +84,12 @@ def replace_at(node: Node, path: Path, new: Node) -> Node:
 
 def substitute_names(node: Node, values: Mapping[str, Node]) -> Node:
     """Return a copy of the tree in which the nodes of these names are replaced by expressions."""
+    value: Any = node.value
+    if node.op == "cases":
+        value = tuple(condition and substitute_names(condition, values) for condition in node.value)
     if not node.children:
-        return values.get(node.value, node) if node.op == "name" else node
-    return Node(node.op, tuple(substitute_names(child, values) for child in node.children), node.value)
+        return values.get(value, node) if node.op == "name" else node
+    return Node(node.op, tuple(substitute_names(child, values) for child in node.children), value)
 
 
 def expand_names(node: Node, values: Mapping[str, Node]) -> Node | None:
@@ -89,7 +100,7 @@ def expand_names(node: Node, values: Mapping[str, Node]) -> Node | None:
 
 def variable_names(node: Node) -> set[str]:
     """Return the names of the values that occur in an expression."""
-    return {child.value for _, child in walk(node) if child.op == "name"}
+    return {child.value for child in walk_all(node) if child.op == "name"}
 
 
 # Parsing `name = expression` lines; nothing that is read is ever executed.
@@ -108,11 +119,23 @@ ARITY = {  # the functions of the language with the fewest and the most argument
         ("sigmoid", "tanh", "exp", "log", "sqrt", "relu", "silu", "abs", "softmax", "sum", "mean", "diag", "ones"),
         (1, 1),
     ),
-    **dict.fromkeys(("outer", "maximum"), (2, 2)),
+    **dict.fromkeys(("erf", "gelu", "softplus", "normal_cdf", "normal_pdf", "eye"), (1, 1)),
+    "leaky_relu": (2, 2),
+    **dict.fromkeys(("outer", "maximum", "minimum"), (2, 2)),
     "concat": (2, 8),
     "einsum": (1, 3),
 }
 FUNCTION_ALIASES = {"sigma": "sigmoid", "stack": "concat", "ln": "log"}
+_PAPER_ALIASES = {"max": "maximum", "min": "minimum", "Phi": "normal_cdf", "phi": "normal_pdf", "logistic": "sigmoid"}
+_PAPER_ALIASES |= {
+    "swish": "silu",
+    "leakyrelu": "leaky_relu",
+    "cat": "concat",
+    "sigm": "sigmoid",
+    "lrelu": "leaky_relu",
+}
+GENERIC_FUNCTIONS = frozenset({"f", "g", "phi", "sigma", "act", "activation", "varphi"})  # of an activation
+_KEYWORDS = frozenset({"if", "for", "when", "where", "otherwise", "else", "and", "all", "elsewhere", "whenever"})
 NUMPY_OPERATORS = {"dot": ("@", 2), "matmul": ("@", 2), "multiply": ("*", 2), "transpose": (".T", 1)}
 AXIS_FUNCTIONS = ("softmax", "sum", "mean")
 RESERVED_NAMES = frozenset({*ARITY, *FUNCTION_ALIASES, *NUMPY_OPERATORS, "T", "axis"})
@@ -124,6 +147,10 @@ _DERIVATIVES = {  # of elementwise functions
     "exp": "exp(u)",
     "log": "1 / u",
     "sqrt": "1 / (2 * sqrt(u))",
+    "softplus": "sigmoid(u)",
+    "gelu": "normal_cdf(u) + u * normal_pdf(u)",
+    "normal_cdf": "normal_pdf(u)",
+    "abs": "(u > 0) - (u < 0)",
 }
 _EINSUM = re.compile(r"[a-zA-Z]{1,4}(?:,[a-zA-Z]{1,4}){0,2}->[a-zA-Z]{0,4}")
 MAX_NODES, MAX_DEPTH, MAX_POWER, MAX_AXES = 200, 40, 6, 4
@@ -131,12 +158,50 @@ MAX_NODES, MAX_DEPTH, MAX_POWER, MAX_AXES = 200, 40, 6, 4
 
 @dataclass(frozen=True)
 class Equation:
-    """A line `name = expression` with its text and line number."""
+    """A line `name = expression` with its text and line number.
+
+    Attributes:
+        condition: on the indices of the name, as in du_w = … for w ≠ o; None without one.
+        alternatives: other readings of the expression, where the text leaves a choice.
+        is_literal: whether the text is in the small language itself, so that its reading need not be shown.
+        left: the node of the name, where it has indices; None otherwise.
+    """
 
     name: str
     expression: Node
     text: str
     number: int
+    condition: Node | None = None
+    alternatives: tuple[Node, ...] = ()
+    is_literal: bool = True
+    left: Node | None = None
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The names that a derivation may use; with it, products can be written without a sign, as in papers.
+
+    Attributes:
+        is_value: tells whether a name has a value.
+        activation: the function that f, φ and σ stand for where they have no other meaning; "" if there is none.
+        functions: the functions of the forward pass.
+    """
+
+    is_value: Callable[[str], bool]
+    activation: str = ""
+    functions: frozenset[str] = frozenset()
+
+    def split(self, name: str) -> list[str]:
+        """Split a name such as Uh into the names that it consists of; return [name] if there is no single way to."""
+        ways: dict[int, list[list[str]]] = {0: [[]]}
+        for end in range(1, len(name) + 1):
+            shorter = [(start, name[start:end]) for start in ways if name[start].isalpha()] if end else []
+            found = [[*way, piece] for start, piece in shorter if self.is_value(piece) for way in ways[start]]
+            if found:
+                fewest = min(map(len, found))
+                ways[end] = [way for way in found if len(way) == fewest][:2]
+        complete = ways.get(len(name), [])
+        return complete[0] if len(complete) == 1 else [name]
 
 
 def parse_equation(line: str, line_number: int = 1) -> Equation:
@@ -158,10 +223,46 @@ def parse_equation(line: str, line_number: int = 1) -> Equation:
     return Equation(left.text, expression, line, line_number)
 
 
-def parse_steps(line: str, line_number: int = 1) -> tuple[str, list[Node]]:
+def parse_line(line: str, line_number: int, vocabulary: Vocabulary) -> list[Equation]:
+    """Parse a line `name = expression = …` in the notation of papers; return an equation for each expression.
+
+    >>> anything = Vocabulary(lambda name: True)
+    >>> [str(line.expression) for line in parse_line(r"dh = U^\\top \\delta = \\delta U", 1, anything)]
+    ['U.T delta', 'delta U']
+    """
+    source = SourceText(line, f"line {line_number}, column")
+    tokens = derivation_tokens(source)
+
+    def parse(has_tight_dots: bool) -> list[Equation]:
+        parser = _EquationParser(source, tokens, vocabulary, has_tight_dots)
+        left = parser.take()
+        condition = parser.left_condition() if left.kind == "name" else None
+        if left.kind != "name" or not parser.take_if("="):
+            raise parser.error("expected 'name = expression', such as dz = y_hat - y.", left)
+        expressions = [parser.branches()]
+        while parser.take_if("="):
+            expressions.append(parser.branches())
+        parser.expect_end()
+        is_literal = parser.is_literal
+        return [
+            Equation(left.text, expression, line, line_number, condition, is_literal=is_literal)
+            for expression in expressions
+        ]
+
+    equations = parse(has_tight_dots=False)
+    if any(token.kind == "·" for token in tokens):
+        pairs = zip(equations, parse(has_tight_dots=True), strict=True)
+        equations = [
+            replace(first, alternatives=(second.expression,)) if second.expression != first.expression else first
+            for first, second in pairs
+        ]
+    return equations
+
+
+def parse_steps(line: str, line_number: int = 1, vocabulary: Vocabulary | None = None) -> tuple[str, list[Node]]:
     """Parse a line `name = expression = …` of a derivation; return its name, "" if it has none, and the expressions.
 
-    `line_number` is for error messages.
+    `line_number` is for error messages; with a `vocabulary` the notation of papers is read.
 
     >>> name, steps = parse_steps("Y = (A + B).T = A.T + B.T")
     >>> name, [str(step) for step in steps], parse_steps("= B.T + A.T")[0]
@@ -169,13 +270,14 @@ def parse_steps(line: str, line_number: int = 1) -> tuple[str, list[Node]]:
     """
     source = SourceText(line, f"line {line_number}, column")
     tokens = derivation_tokens(source)
-    parser, name = _EquationParser(source, tokens), ""
+    parser, name = _EquationParser(source, tokens, vocabulary), ""
     if [token.kind for token in tokens[:2]] == ["name", "="]:
         name = parser.take().text
     parser.take_if("=")
-    steps = [parser.expression()]
+    read = parser.branches if vocabulary else parser.expression
+    steps = [read()]
     while parser.take_if("="):
-        steps.append(parser.expression())
+        steps.append(read())
     parser.expect_end()
     return name, steps
 
@@ -183,9 +285,30 @@ def parse_steps(line: str, line_number: int = 1) -> tuple[str, list[Node]]:
 class _EquationParser(Cursor):
     """A recursive-descent parser that builds a tree of bounded size and depth; each method reads one construct."""
 
-    def __init__(self, source: SourceText, tokens: list[Token]) -> None:
+    def __init__(
+        self,
+        source: SourceText,
+        tokens: list[Token],
+        vocabulary: Vocabulary | None = None,
+        has_tight_dots: bool = False,
+    ) -> None:
+        if vocabulary:
+            tokens = [part for index, token in enumerate(tokens) for part in self.split(token, index, vocabulary)]
         super().__init__(source, tokens)
         self.nodes = self.depth = 0
+        self.vocabulary, self.has_tight_dots = vocabulary, has_tight_dots
+        self.is_literal = "\\" not in source.text
+
+    def split(self, token: Token, index: int, vocabulary: Vocabulary) -> list[Token]:
+        """Split a name that has no value but consists of names that have one, as in Uh."""
+        known = {*ARITY, *FUNCTION_ALIASES, *NUMPY_OPERATORS, *_PAPER_ALIASES, *_KEYWORDS, "axis", "dim", "T"}
+        if token.kind != "name" or not index or token.text in known or vocabulary.is_value(token.text):
+            return [token]
+        parts, position, tokens = vocabulary.split(token.text), token.position, list[Token]()
+        for part in parts:
+            tokens.append(replace(token, text=part, position=position))
+            position += len(part)
+        return tokens
 
     def expect_end(self) -> None:
         """Raise an error if the line does not end here."""
@@ -218,11 +341,143 @@ class _EquationParser(Cursor):
         return node
 
     def product(self) -> Node:
-        """Read operands with *, / or @ between them."""
+        """Read operands with *, / or @ between them, and in the notation of papers with nothing between them."""
+        node = self.factor()
+        while True:
+            if sign := self.take_if("*", "/", "@", "·", "⊗"):
+                right = self.denominator() if sign.kind == "/" else self.factor()
+                if sign.kind == "⊗":
+                    node = self.node("outer", node, right)
+                elif sign.kind == "·":
+                    node = self.node("juxt", node, right, value="·") if self.vocabulary else self.node("*", node, right)
+                else:
+                    node = self.node(sign.text, node, right)
+            elif self.starts_operand():
+                node = self.juxtapose(node, self.unary())
+            else:
+                return node
+
+    def factor(self) -> Node:
+        """Read operands with nothing between them, which bind more tightly than the signs of products."""
         node = self.unary()
-        while sign := self.take_if("*", "/", "@"):
-            node = self.node(sign.text, node, self.unary())
+        while self.starts_operand() or (self.has_tight_dots and self.current.kind == "·"):
+            if self.take_if("·"):
+                node = self.node("juxt", node, self.unary(), value="·")
+            else:
+                node = self.juxtapose(node, self.unary())
         return node
+
+    def denominator(self) -> Node:
+        """Read what follows a /: one operand, or a number with the name right after it, as in 1/2n."""
+        number = self.current
+        node = self.unary() if self.vocabulary else self.factor()
+        is_close = self.current.position == number.position + len(number.text)
+        if node.op == "number" and self.vocabulary and is_close and self.current.kind == "name":
+            node = self.juxtapose(node, self.unary())
+        return node
+
+    def juxtapose(self, left: Node, right: Node) -> Node:
+        """Return the node of a product without a sign; what product it is depends on the shapes."""
+        self.is_literal = False
+        return self.node("juxt", left, right, value="")
+
+    def starts_operand(self) -> bool:
+        """Return whether an operand follows right here, without a sign between; only in the notation of papers."""
+        kind, text = self.current.kind, self.current.text
+        if self.vocabulary is None or kind not in ("name", "(", "[", "sum", INDICATOR, "⟦", "jacobian"):
+            return False
+        return not (kind == "name" and text in _KEYWORDS and not self.vocabulary.is_value(text))
+
+    def is_keyword(self, *words: str) -> bool:
+        """Return whether the next token is one of these words and not the name of a value."""
+        is_value = self.vocabulary is not None and self.vocabulary.is_value(self.current.text)
+        return self.current.kind == "name" and self.current.text in words and not is_value
+
+    def branches(self) -> Node:
+        """Read an expression, or several by cases, as in `A for w = o, B otherwise`."""
+        return self.continue_branches(self.expression())
+
+    def continue_branches(self, first: Node) -> Node:
+        """Read the condition of an expression and the other cases after it; return the node of all cases."""
+        cases, conditions, node = [first], list[Node | None](), first
+        while True:
+            had_comma = bool(self.take_if(",", ";"))
+            if len(cases) == len(conditions) + 1 and self.is_keyword("if", "for", "when", "where", "whenever"):
+                self.take()
+                while self.is_keyword("all", "if", "for", "when"):
+                    self.take()
+                self.is_literal = False
+                is_rest = self.is_keyword("otherwise", "else", "elsewhere")
+                conditions.append(self.take() and None if is_rest else self.condition())
+            elif len(cases) == len(conditions) + 1 and conditions and self.is_keyword("otherwise", "elsewhere", "else"):
+                self.take()
+                conditions.append(None)
+            elif conditions and len(cases) == len(conditions) and (had_comma or self.is_keyword("and", "else")):
+                if self.is_keyword("and", "else"):
+                    self.take()
+                if self.is_keyword("otherwise", "else"):
+                    self.take()
+                    self.take_if(":", ",")
+                cases.append(self.expression())
+            elif self.take_if("⏎"):
+                if conditions and self.current.kind != "⟧":
+                    cases.append(self.expression())
+            else:
+                break
+            if len(cases) > 4:
+                raise self.error("at most four cases are read.")
+        if not conditions:
+            return node
+        conditions += [None] * (len(cases) - len(conditions))
+        known = [condition for condition in conditions if condition]
+        if len(known) < len(cases) - 1:
+            raise self.error("of several cases only the last can be without a condition, as in 'B otherwise'.")
+        return self.node("cases", *cases, value=tuple(conditions))
+
+    def left_condition(self) -> Node | None:
+        """Read the condition between the name of a line and its =, as in du_w (w ≠ o) = …; None without one."""
+        kinds = [token.kind for token in self.tokens[self.index : self.index + 4]]
+        if kinds[:3] == ["(", "name", "≠"] or (kinds[:3] == ["(", "name", "="] and "=" in kinds[3:]):
+            self.take()
+            condition = self.condition()
+            self.expect(")")
+            self.take_if(":")
+            return condition
+        if self.is_keyword("for", "if", "when"):
+            self.take()
+            if self.is_keyword("all"):
+                self.take()
+            condition = self.condition()
+            self.take_if(":")
+            return condition
+        if self.take_if(","):
+            condition = self.condition()
+            self.take_if(":")
+            return condition
+        return None
+
+    def condition(self) -> Node:
+        """Read a condition such as `w = o`, `w ≠ o` or `z > 0`, in brackets or not."""
+        if self.current.kind == "(" and any(
+            token.kind in ("=", "≠") for token in self.tokens[self.index : self.index + 4]
+        ):
+            self.take()
+            node = self.condition()
+            self.expect(")")
+            return node
+        kinds = [token.kind for token in self.tokens[self.index : self.index + 3]]
+        if kinds[:2] in (["name", "="], ["name", "≠"]) and kinds[2:] and kinds[2] in ("name", "number"):
+            first, sign, second = self.take(), self.take(), self.take()
+            self.take_if("=")
+            node = self.node("equal", value=(first.text, second.text), position=first.position)
+            one = Node("number", value="1")
+            return node if sign.kind == "=" else self.node("-", one, node)
+        left = self.expression()
+        sign = self.take_if(">", "<")
+        if not sign:
+            raise self.error("expected a condition, such as w = o, w ≠ o or z > 0.")
+        self.take_if("=")
+        return self.node(sign.text, left, self.expression())
 
     def unary(self) -> Node:
         """Read an operand with its minus signs before it and powers, transposes, slices and method calls after it."""
@@ -230,7 +485,14 @@ class _EquationParser(Cursor):
         while self.take_if("-"):
             is_negative = not is_negative
         node = self.atom()
-        while sign := self.take_if("^", ".T", "[", "."):
+        while sign := self.take_if("^", ".T", "[", ".", *("'" if self.vocabulary else "")):
+            if sign.text == "'":
+                self.is_literal = False
+                node = self.node(".T", node)
+                continue
+            if sign.text == "[" and self.vocabulary and not self.is_slice():
+                self.index -= 1
+                break
             if sign.text == ".":  # a.dot(b) is dot(a, b)
                 token = self.take()
                 function = FUNCTION_ALIASES.get(token.text, token.text)
@@ -248,6 +510,17 @@ class _EquationParser(Cursor):
                 node = self.node("^", node, value=self.exponent())
         return self.node("-", node) if is_negative else node
 
+    def is_slice(self) -> bool:
+        """Return whether the bracket that was just opened holds the ranges of a slice, or a single number or name."""
+        depth = 0
+        for index, token in enumerate(self.tokens[self.index :]):
+            depth += {"[": 1, "(": 1, "]": -1, ")": -1}.get(token.kind, 0)
+            if depth < 0 or token.kind == "end":
+                return index == 1 and self.current.kind == "number"
+            if token.kind == ":" and depth == 0:
+                return True
+        return False
+
     def ranges(self, opening: Token) -> tuple[Any, ...]:
         """Read the ranges of a slice such as `[:n, 1:]` after its opening bracket; return (start, stop) by axis."""
         ranges = [self.range()]
@@ -260,6 +533,15 @@ class _EquationParser(Cursor):
 
     def exponent(self) -> float:
         """Read the exponent of a power: a whole or half number, with or without brackets."""
+        if self.vocabulary and [token.kind for token in self.tokens[self.index : self.index + 2]] in (
+            ["(", "("],
+            ["(", "name"],
+        ):
+            opening = self.current
+            value = _constant(self.atom())
+            if value is None or abs(value) > MAX_POWER or value * 2 % 1:
+                raise self.error(f"an exponent is a whole or half number from -{MAX_POWER} to {MAX_POWER}.", opening)
+            return int(value) if value % 1 == 0 else value
         bracket = self.take_if("(")
         minus, token = self.take_if("-"), self.take()
         divisor = bracket and self.take_if("/") and self.take()
@@ -293,33 +575,112 @@ class _EquationParser(Cursor):
             case "number":
                 return self.node("number", value=token.text)
             case "[":
+                if self.vocabulary and (node := self.bracketed_condition("]")):
+                    return node
                 parts = [self.expression()]
                 while self.take_if(";", ","):
                     parts.append(self.expression())
                 self.expect("]")
+                if len(parts) == 1 and self.vocabulary:
+                    return parts[0]
                 return self.apply("concat", parts, token)
             case "(":
+                if self.vocabulary and (node := self.bracketed_condition(")")):
+                    return node
                 node = self.expression()
                 if sign := self.take_if(">", "<"):
                     self.take_if("=")  # at random values >= is >
                     node = self.node(sign.text, node, self.expression())
                 self.expect(")")
                 return node
+            case "sum" if self.vocabulary:
+                self.is_literal = False
+                return self.node("index_sum", self.product(), value=token.text, position=token.position)
+            case "\ue001" if self.vocabulary:
+                self.is_literal = False
+                if opening := self.take_if("(", "["):
+                    node = self.condition()
+                    self.expect(")" if opening.kind == "(" else "]")
+                    return node
+                return self.node("ones_vector")
+            case "⟦" if self.vocabulary:
+                self.is_literal = False
+                node = self.continue_branches(self.expression())
+                self.expect("⟧")
+                return node
+            case "jacobian":
+                raise JacobianError(
+                    self.source.error_at(
+                        token.position,
+                        "a derivative of a vector by a vector is not read here. Write what it is, as a product.",
+                    ).args[0]
+                )
             case "name":
-                function = FUNCTION_ALIASES.get(token.text, token.text)
-                if function in ARITY and self.take_if("^"):  # tanh²(c) is tanh(c)²
-                    exponent = self.exponent()
-                    return self.node("^", self.call(function), value=exponent)
-                if self.take_if("'"):
-                    return self.derivative(function, token)
-                if self.current.kind == "(":
-                    if function not in {*ARITY, *NUMPY_OPERATORS}:
-                        raise self.error(describe_unknown("function", token.text, ARITY), token)
-                    return self.call(function)
-                if token.text in ARITY:
-                    raise self.error(f"'{function}' is a function; write {function}(…).", token)
-                return self.node("name", value=token.text, position=token.position)
+                return self.name_or_call(token)
         raise self.error(f"expected a value, got {_quote(token)}.", token)
+
+    def bracketed_condition(self, closing: str) -> Node | None:
+        """Read `w = o` or `w ≠ o` and the closing bracket; return None if something else is in the brackets."""
+        kinds = [token.kind for token in self.tokens[self.index : self.index + 4]]
+        if kinds[:1] != ["name"] or kinds[1:2] not in (["="], ["≠"]) or kinds[3:] != [closing]:
+            return None
+        self.is_literal = False
+        node = self.condition()
+        self.expect(closing)
+        return node
+
+    def name_or_call(self, token: Token) -> Node:
+        """Read what begins with a name: a value, a function call, or the derivative of a function."""
+        vocabulary = self.vocabulary
+        is_value = vocabulary is not None and vocabulary.is_value(token.text)
+        function = self.function_name(token.text, is_value, self.current.kind == "'")
+        if function in ARITY and self.take_if("^"):  # tanh²(c) is tanh(c)²
+            exponent = self.exponent()
+            return self.node("^", self.call(function), value=exponent)
+        follows = self.tokens[self.index + 1].kind if self.current.kind == "'" else ""
+        if follows and (follows == "(" or not vocabulary) and not (is_value and function not in _DERIVATIVES):
+            self.take()
+            return self.derivative(function, token)
+        if self.current.kind == "(" and not is_value:
+            if function not in {*ARITY, *NUMPY_OPERATORS}:
+                raise self.error(describe_unknown("function", token.text, ARITY), token)
+            return self.call(function)
+        if vocabulary and not is_value:
+            if token.text == "e" and self.take_if("^"):
+                self.is_literal = False
+                return self.node("exp", self.unary())
+            if function in ARITY and ARITY[function][0] == 1 and self.starts_operand():
+                self.is_literal = False
+                return self.apply(function, [self.unary()], token)
+        if function in ARITY and not is_value:
+            raise self.error(f"'{function}' is a function; write {function}(…).", token)
+        return self.node("name", value=token.text, position=token.position)
+
+    def function_name(self, text: str, is_value: bool, is_derivative: bool) -> str:
+        """Return the function of the language that a text stands for, or the text.
+
+        f and g stand for the activation of the function, and so do σ' and φ' where it is not a sigmoid.
+        """
+        vocabulary = self.vocabulary
+        if vocabulary is None:
+            return FUNCTION_ALIASES.get(text, text)
+        if is_value:
+            return text
+        if text in GENERIC_FUNCTIONS and vocabulary.activation:
+            is_sigmoid = (
+                vocabulary.activation not in ("tanh", "relu", "leaky_relu") or "sigmoid" in vocabulary.functions
+            )
+            is_usual = {"sigma": is_sigmoid or not is_derivative, "phi": "gelu" in vocabulary.functions}
+            if not is_usual.get(text, False):
+                self.is_literal = False
+                return vocabulary.activation
+        function = FUNCTION_ALIASES.get(text, _PAPER_ALIASES.get(text, text))
+        lower = text.lower()
+        return (
+            _PAPER_ALIASES.get(lower, lower)
+            if function not in ARITY and _PAPER_ALIASES.get(lower, lower) in ARITY
+            else function
+        )
 
     def derivative(self, function: str, token: Token) -> Node:
         """Read the `(z)` of tanh'(z) or another function, after the '; return its derivative at z as an expression."""
@@ -411,6 +772,25 @@ class _EquationParser(Cursor):
         return self.node(function, *arguments, value=axis)
 
 
+class JacobianError(InputError):
+    """An expression with the derivative of a vector by a vector, which has no value here."""
+
+
+def _constant(node: Node) -> float | None:
+    """Return the value of an expression of numbers; None if it has a name or a function."""
+    if node.op == "number":
+        return float(node.value)
+    values = [_constant(child) for child in node.children]
+    match node.op, values:
+        case "-", [float(value)]:
+            return -value
+        case "/", [float(first), float(second)] if second:
+            return first / second
+        case "-" | "+" | "*" as sign, [float(first), float(second)]:
+            return {"-": first - second, "+": first + second, "*": first * second}[sign]
+    return None
+
+
 def _quote(token: Token) -> str:
     """Return the text of a token for a message, in quotes unless it is the end of the line."""
     return token.text if token.kind == "end" else f"'{token.text}'"
@@ -446,6 +826,19 @@ def write_expression(node: Node) -> str:
             while len(axes) > 1 and axes[-1] == ":":
                 axes.pop()
             return f"{_write_operand(inner, _POSTFIX)}[{', '.join(axes)}]"
+        case Node("index", (inner,), IndexSpec() as spec):
+            letters = spec.written.rpartition("_")[2]
+            return spec.written if inner == variable(spec.name) else f"{_write_operand(inner, _POSTFIX)}_{letters}"
+        case Node("index", _, str(written)):
+            return written
+        case Node("collect", (inner,)):
+            return write_expression(inner)
+        case Node("index_sum", (inner,), (letter, _)):
+            return f"sum_{letter} {_write_operand(inner, 2)}"
+        case Node("delta", _, (first, second, *_)):
+            return f"delta_{'ijklmn'[first]}{'ijklmn'[second]}"
+        case Node("juxt", (left, right)):
+            return f"{_write_operand(left, 2)} {_write_operand(right, _UNARY)}"
         case Node("einsum", arguments, letters):
             return f"einsum({', '.join([repr(letters), *map(write_expression, arguments)])})"
         case Node("concat", arguments):
@@ -480,7 +873,31 @@ _ELEMENTWISE = {
     "silu": torch.nn.functional.silu,
     "abs": torch.abs,
     "ones": torch.ones_like,
+    "erf": torch.erf,
+    "gelu": torch.nn.functional.gelu,
+    "softplus": torch.nn.functional.softplus,
+    "normal_cdf": torch.special.ndtr,
+    "normal_pdf": lambda value: torch.exp(-(value**2) / 2) / sqrt(2 * pi),
 }
+
+
+@dataclass(frozen=True)
+class IndexSpec:
+    """How the indices in a name such as u_w select entries, rows or columns of a matrix.
+
+    Attributes:
+        written: the name as it was written.
+        name: the matrix.
+        axes: for each axis of the matrix the position of its index among those of the line; None if it has no index.
+        num_indices: number of indices in the line; each is a leading axis of the values.
+        is_flipped: whether rows are read as columns and columns as rows.
+    """
+
+    written: str
+    name: str
+    axes: tuple[int | None, int | None]
+    num_indices: int
+    is_flipped: bool = False
 
 
 class ShapeError(ValueError):
@@ -561,8 +978,12 @@ def apply_operator(sign: str, left: Tensor, right: Tensor) -> Tensor:
     if sign == "@":
         fits = min(left.ndim, right.ndim) >= 2 and left.shape[-1] == right.shape[-2]
         fits = fits and all(1 in (a, b) or a == b for a, b in pairs[:-2])
-    else:
-        fits = 0 in (left.ndim, right.ndim) or all(b in (1, a) for a, b in pairs) or all(a in (1, b) for a, b in pairs)
+    else:  # indices and batches are broadcast freely
+        inner = pairs[-2:]
+        fits = 0 in (left.ndim, right.ndim) or all(b in (1, a) for a, b in inner) or all(a in (1, b) for a, b in inner)
+        fits = fits and all(1 in (a, b) or a == b for a, b in pairs[:-2])
+        if num_axes > 2:
+            _check_size(prod(max(pair) for pair in pairs))
     if not fits:
         raise ShapeError(f"{{}} {sign} {{}}", left.shape, right.shape)
     if sign == "@":
@@ -582,9 +1003,15 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
         return _ELEMENTWISE[function](first)
     if function in _REDUCTIONS and value is None:
         return _REDUCTIONS[function](first)
-    if function == "maximum":
+    if function in ("maximum", "minimum"):
         apply_operator("+", *arguments)  # checks that the shapes fit
-        return torch.maximum(*arguments)
+        return (torch.maximum if function == "maximum" else torch.minimum)(*arguments)
+    if function == "leaky_relu":
+        return torch.where(first > 0, first, apply_operator("*", first, arguments[1]))
+    if function == "eye":
+        if first.ndim != 2 or first.shape[0] != first.shape[1]:
+            raise ShapeError("the identity matrix beside {}", first.shape)
+        return torch.eye(first.shape[0], dtype=float64)
     axes: tuple[int, ...] = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
     if function in AXIS_FUNCTIONS and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):
         raise ShapeError(f"{function} of {{}}", first.shape)
@@ -701,8 +1128,69 @@ class Evaluator:
                 return first.mT if first.ndim else first
             case "slice":
                 return self._slice(first, node.value)
+            case "index":
+                return self._index(first, node.value)
+            case "collect":
+                return self._collect(first, node.value)
+            case "index_sum":
+                _, axis = node.value
+                if first.ndim < -axis:
+                    raise ShapeError("the sum over an index of {}", first.shape)
+                return first.sum(axis, keepdim=True)
+            case "delta":
+                return self._delta(first, node.value)
             case function:
                 return apply_function(function, operands, node.value)
+
+    def _index(self, value: Tensor, spec: IndexSpec) -> Tensor:
+        """Return the entries, rows or columns of a matrix with its indices as leading axes."""
+        if value.ndim != 2:
+            raise ShapeError("an index of {}", value.shape)
+        order = sorted((axis for axis in (0, 1) if spec.axes[axis] is not None), key=lambda axis: spec.axes[axis] or 0)
+        leading, inner = [1] * spec.num_indices, [1, 1]
+        for axis in (0, 1):
+            position = spec.axes[axis]
+            if position is None:
+                inner[axis] = value.shape[axis]
+            else:
+                leading[position] = value.shape[axis]
+        rest = [axis for axis in (0, 1) if axis not in order]
+        entries = value.permute(*order, *rest).reshape(*leading, *inner)
+        return entries.mT if spec.is_flipped else entries
+
+    def _collect(self, value: Tensor, spec: IndexSpec) -> Tensor:
+        """Return the matrix whose entries, rows or columns are given by index: the inverse of `_index`."""
+        whole = self.values[spec.name]
+        if whole.ndim < 2 and value.numel() == 1:
+            return value.reshape(whole.shape)
+        inner = [1 if spec.axes[axis] is not None else whole.shape[axis] for axis in (0, 1)]
+        inner = inner[::-1] if spec.is_flipped else inner
+        if value.ndim < 2 and value.numel() == 1:
+            value = value.reshape(1, 1)
+        if value.ndim < spec.num_indices + 2:
+            value = value.reshape((1,) * (spec.num_indices + 2 - value.ndim) + tuple(value.shape))
+        if list(value.shape[-2:]) != inner:
+            raise ShapeError(f"each {spec.written} is {{}}, not {{}}", tuple(inner), tuple(value.shape[-2:]))
+        lengths = [1] * spec.num_indices
+        for axis in (0, 1):
+            position = spec.axes[axis]
+            if position is not None:
+                lengths[position] = whole.shape[axis]
+        if any(length not in (1, expected) for length, expected in zip(value.shape, lengths, strict=False)):
+            raise ShapeError("an index that is not summed over: {}", tuple(value.shape))
+        value = value.mT if spec.is_flipped else value
+        value = value.expand(*lengths, *value.shape[-2:])
+        order = sorted((axis for axis in (0, 1) if spec.axes[axis] is not None), key=lambda axis: spec.axes[axis] or 0)
+        rest = [axis for axis in (0, 1) if axis not in order]
+        permuted = value.reshape([whole.shape[axis] for axis in (*order, *rest)])
+        return permuted.permute(*(([*order, *rest]).index(axis) for axis in (0, 1)))
+
+    def _delta(self, value: Tensor, spec: tuple[int, int, int, int]) -> Tensor:
+        """Return the identity matrix with two indices as leading axes; the axis of a value gives its size."""
+        first, second, num_indices, axis = spec
+        shape = [1] * (num_indices + 2)
+        shape[first] = shape[second] = value.shape[axis]
+        return torch.eye(value.shape[axis], dtype=float64).reshape(shape)
 
     def _slice(self, value: Tensor, ranges: Sequence[tuple[int | str | None, ...]]) -> Tensor:
         """Return a slice of a value; its ends are numbers, names of sizes or None, and it must not be empty."""

@@ -24,7 +24,7 @@ from lemma.checking.sheets import (
     read_sheet,
     sanitize_name,
 )
-from lemma.checking.teacher_files import Decision, MarkChange
+from lemma.checking.teacher_files import Decision, MarkChange, join_comment
 from lemma.checking.written_answers import Reading
 from lemma.counting.polynomial import work_limit
 from lemma.errors import InputError, describe_unknown
@@ -219,7 +219,7 @@ class Mark:
         """The lines of the reason, and the right answer if the sheet shows it."""
         has_solution = self.right_answer and self.verdict != "right"
         solution = f"The right answer: {self.right_answer}" if has_solution else ""
-        changed = " ".join(filter(None, (self.changed, self.comment)))
+        changed = join_comment(self.changed, self.comment)
         return tuple(note for note in (*self.reason.splitlines(), solution, changed) if note)
 
     def to_dict(self) -> dict[str, Any]:

@@ -257,7 +257,7 @@ class _MistakeRules:
                 f"your formula has two bias vectors of {size} in each layer, b_ih and b_hh as in PyTorch; this model "
                 "has one, so that one bias per layer is counted twice"
             )
-            return Mistake(group.total, COST_TENSOR, message, paths=group.paths)
+            return Mistake(group.total, COST_GLOBAL, message, paths=group.paths)
         if part is None or TIED_NOTE not in part.note:
             message = partial(self.describe_group, group)
             return Mistake(group.total, COST_LOCAL, message, group.name, "twice", group.paths)

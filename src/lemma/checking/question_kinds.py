@@ -6,7 +6,7 @@ assessed; the mistake behind a wrong answer is looked for only where that is ask
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -21,18 +21,20 @@ from lemma.checking.check_number import NumberExercise
 from lemma.checking.check_values import Target, normalize_name, read_claim, read_target
 from lemma.checking.compare_formula import FormulaComparison, Verdict, compare_answer, format_number, has_symbols
 from lemma.checking.derivation import find_symbols
-from lemma.checking.exercises.base import ValueExercise
+from lemma.checking.exercises.base import ValueExercise, describe_solution
 from lemma.checking.expressions import Evaluator, ShapeError, limited_work
 from lemma.checking.gradients import check_gradients, read_derivation
 from lemma.checking.read_formula import read_formula, substitute
-from lemma.checking.sheet_kinds import DerivationCheck, GradientCheck
+from lemma.checking.sheet_kinds import DerivationCheck, GradientCheck, ShapeCheck
 from lemma.checking.sheets import SheetQuestion, prefix_lines
 from lemma.checking.written_answers import (
     COUNT_WORDS,
     PARAMETER_WORDS,
     UNITS,
     Reading,
+    compute_number,
     convert_unit,
+    find_unit,
     formula_readings,
     number_readings,
     read_claims,
@@ -345,7 +347,13 @@ class NumericQuestion(ExpressionQuestion):
     def parse_with_unit(self, text: str) -> WrittenNumber:
         """Parse a number and convert its unit; raise an InputError where its unit may not be the right one."""
         core, unit = split_unit(text, self.unit)
-        number = read_number(core)
+        try:
+            number = read_number(core)
+        except InputError:
+            value = compute_number(core)
+            if value is None:
+                raise
+            number = WrittenNumber(core, value, Fraction(0))
         if number.start:
             raise InputError("a plain number is asked for, not a change in per cent.")
         if self.unit == "%":
@@ -388,7 +396,7 @@ class ModelNumber(NumericQuestion):
         fields = question.fields
         exercise = NumberExercise(fields.model, fields.quantity, fields.settings, fields.conventions)
         super().__init__(question, exercise)
-        self.unit = fields.unit or ("bytes" if exercise.quantity.unit == "bytes" else "")
+        self.unit = fields.unit or exercise.quantity.unit
         expected = exercise.quantity.at(self.account.symbols)
         if expected is None:
             raise InputError(f"the {fields.quantity} of {fields.model} follow no formula. Ask for something else.")
@@ -431,7 +439,7 @@ class DerivedNumber(NumericQuestion):
     def __init__(self, question: SheetQuestion, earlier: Mapping[str, PreparedQuestion]) -> None:
         super().__init__(question)
         self.stated: WrittenNumber | None = None  # the number of the sheet, which may itself be rounded
-        self.unit = self.fields.unit
+        self.unit = self.fields.unit or find_unit(question.statement)
         if question.builds_on or not _is_decimal(question.value):
             self.template = read_formula(question.value, list(question.builds_on))
         else:
@@ -529,8 +537,8 @@ def _squeeze(text: str) -> str:
 
 
 def _strip_name(mistake: str) -> str:
-    """Return a mistake without the name of the value before it."""
-    return re.sub(r"^[^\s:]{1,40}: ", "", mistake)
+    """Return a mistake without the name of the value before it, and without the sizes that a formula was read at."""
+    return re.sub(r"^(?:[^\s:]{1,40}: |Using .*? in your formula\. )", "", mistake)
 
 
 class LinesQuestion(PreparedQuestion):
@@ -539,11 +547,13 @@ class LinesQuestion(PreparedQuestion):
     def __init__(self, question: SheetQuestion) -> None:
         super().__init__(question)
         self.compares_mistakes = bool(question.builds_on)
-        self.asks = self.fields.asks
+        main_names: Callable[[], Sequence[str]] = getattr(self.fields, "main_names", list)
+        self.asks = tuple(self.fields.asks or main_names())
         if isinstance(self.fields, ValueExercise):
-            self.asks = tuple(self.asks or self.fields.main_names())
             (self.key, *_) = self.fields.answer_keys(())
             self.targets = [self._resolve(read_target(name)) for name in self.asks]
+        if isinstance(self.fields, ShapeCheck):
+            self.fields.check([f"{name} = 1" for name in self.asks])  # a model or tensor that does not exist
         if question.partial and not self.asks:
             raise InputError(
                 f"partial: say which values or lines are asked for, as in asks = [...], for {question.kind}."
@@ -554,9 +564,9 @@ class LinesQuestion(PreparedQuestion):
     @cached_property
     def right_answer(self) -> str | None:
         """The right answer as text, for sheets that show it; None where it is not written out."""
-        if not isinstance(self.fields, ValueExercise):
+        if not isinstance(self.fields, ValueExercise) or not self.question.show_answer:
             return None
-        return "\n".join(line for line in self.fields.help_with("solution").lines if not line.startswith(" "))
+        return "; ".join(describe_solution(value)[0] for value in self.fields.select_asked())
 
     def _resolve(self, target: Target) -> tuple[str, tuple[str, ...]]:
         """Return the canonical name of a target's value, and its labels for comparison; raise an InputError."""
@@ -614,9 +624,15 @@ class LinesQuestion(PreparedQuestion):
             return {"": "right" if report else "wrong"}
         if not isinstance(self.fields, ValueExercise):
             outcomes = {}
-            for name in self.asks:
-                lines = [line.outcome == "right" for line in report.lines if self.names_line(line, name)]
-                outcomes[name] = "missing" if not lines else "right" if all(lines) else "wrong"
+            has_names = any(self.names_line(line, name) for line in report.lines for name in self.asks)
+            in_order = (
+                not has_names and len(report.lines) == len(self.asks) and not any(map(self._has_name, report.lines))
+            )
+            for index, name in enumerate(self.asks):
+                lines = [line for line in report.lines if self.names_line(line, name)]
+                lines = [report.lines[index]] if in_order else lines
+                rights = [line.outcome == "right" for line in lines]
+                outcomes[name] = "missing" if not rights else "right" if all(rights) else "wrong"
             return outcomes
         claims = [(line, read_claim(line.text)) for line in report.lines]
         entries = [(*self._resolve(claim.target), line.right) for line, claim in claims if claim.sign == "="]
@@ -637,9 +653,24 @@ class LinesQuestion(PreparedQuestion):
 
     def names_line(self, line: Any, name: str) -> bool:
         """Return whether a checked line is about the value of this name."""
-        written = getattr(line, "name", None) or str(line.text).partition("=")[0]
-        stated, wanted = normalize_name(str(written)), normalize_name(name)
+        written, find = self._written_name(line), getattr(self.fields, "find", None)
+        if find is not None and (value := find(written)) is not None:
+            other = find(name)
+            return other is not None and value.name == other.name
+        stated, wanted = normalize_name(written), normalize_name(name)
         return stated == wanted or stated.endswith(f".{wanted}")
+
+    def _written_name(self, line: Any) -> str:
+        """Return the name at the start of a checked line, or all of it if it has none."""
+        text = getattr(line, "name", None) or re.split(r"[=≈:]", str(line.text), maxsplit=1)[0]
+        return str(text).strip().strip("$").strip()
+
+    def _has_name(self, line: Any) -> bool:
+        """Return whether a checked line says which value it is about."""
+        find = getattr(self.fields, "find", None)
+        return (
+            find(self._written_name(line)) is not None if find else self._written_name(line) != str(line.text).strip()
+        )
 
     def explain(self, report: Any, outcomes: Mapping[str, str]) -> list[str]:
         """Return the mistakes in the wrong lines, for the teacher, each after its name if several are asked for."""

@@ -48,9 +48,7 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _OPERAND_STARTS = frozenset({"number", "name", "command", "fraction", "bar", "big", *_CLOSING})
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻", "0123456789-")
 _APPROXIMATE = re.compile(r"\\(?:approx|simeq|cong)(?:eq)?(?![A-Za-z])|[≈≃≅≐]")
-_STATED = re.compile(
-    rf"(?P<head>.*=)\s*(?P<number>[^=]*?)\s*(?P<tail>\s(?:{'|'.join(sorted(_SETTING_WORDS))})\b.*)?", re.DOTALL
-)
+_SETTINGS_START = re.compile(rf"\s(?:{'|'.join(sorted(_SETTING_WORDS))})\b")
 _BULLET = re.compile(r"\s*(?:[-*•–—]|\(?\d{1,2}[.)])\s+(?=\S)")
 
 
@@ -204,18 +202,19 @@ def _split_stated_number(text: str, original: str) -> tuple[str, WrittenNumber |
     >>> _split_stated_number("V*d = 8.34e5", "")[0], _split_stated_number("V*d = d*V", "")
     ('V*d = 834000', ('V*d = d*V', None))
     """
-    match = _STATED.fullmatch(text) if len(text) <= MAX_FORMULA_CHARS else None
-    if match is None or not re.search(r"\d", match["number"]):
+    settings = _SETTINGS_START.search(text) if len(text) <= MAX_FORMULA_CHARS else None
+    end = settings.start() if settings else len(text)
+    start = text.rfind("=", 0, end) + 1
+    if not start or not re.search(r"\d", text[start:end]) or len(text) > MAX_FORMULA_CHARS:
         return text, None
-    start = match.start("number")
     sign = "≈ " if _APPROXIMATE.search(original[: start + 1], max(0, start - 12)) else ""
     try:
-        number = read_number(f"{sign}{match['number']}")
+        number = read_number(f"{sign}{text[start:end]}")
     except InputError:
         return text, None
     if number.is_percent or number.start or number.value.denominator != 1:
         return text, None
-    return f"{text[:start]}{int(number.value)}{match['tail'] or ''}", number
+    return f"{text[:start]} {int(number.value)}{text[end:]}", number
 
 
 def _strip_bullets(text: str) -> str:

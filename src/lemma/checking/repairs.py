@@ -5,7 +5,7 @@ A rule yields rewrites of an expression: the path of a node, the node to put the
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import combinations, combinations_with_replacement
 
@@ -52,17 +52,23 @@ class RepairSearch:
         self.cell, self.budget = cell, WorkBudget(MAX_OPERATIONS)
 
     def find(
-        self, expression: Node, target: str, samples: Sequence[Sample], available: Collection[str] | None = None
+        self,
+        expression: Node,
+        target: str,
+        samples: Sequence[Sample],
+        available: Collection[str] | None = None,
+        propose: "Callable[[Node, RepairContext], Iterator[Repair]] | None" = None,
     ) -> Repair | None:
         """Return the first repair that has the value of `target`, such as "dW", in every sample.
 
-        It uses only `available` names, if these are not None. Return None without one, or if the operations run out.
+        It uses only `available` names, if these are not None; `propose` yields the repairs that are tried, by default
+        all. Return None without one, or if the operations run out.
         """
         first, *other_samples = samples
         with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
             evaluate = Evaluator(first.values)
             evaluate.cache_values(expression)
-            for repair in propose_repairs(expression, RepairContext(self.cell, target, first)):
+            for repair in (propose or propose_repairs)(expression, RepairContext(self.cell, target, first)):
                 budget.spend(1)
                 if (
                     is_correct(repair.expression, target, first, evaluate)
@@ -80,6 +86,8 @@ def is_correct(expression: Node, target: str, sample: Sample, evaluate: Evaluato
         value = (evaluate or Evaluator(sample.values))(expression)
     except ShapeError:
         return False
+    if value.numel() == truth.numel() == 1:  # a number may be written as a matrix of one row and column
+        value = value.reshape(truth.shape)
     return value.shape == truth.shape and is_close(value, truth)
 
 
@@ -153,7 +161,22 @@ def apply_rules(rules: Iterable[Rule], tree: Node, context: RepairContext) -> It
 
 def propose_repairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
     """Yield repairs of a wrong expression by every rule, most likely first; then by pairs of the most common rules."""
-    yield from apply_rules((*COMMON_RULES, *LESS_COMMON_RULES), tree, context)
+    for propose in (propose_common, propose_less_common, propose_pairs):
+        yield from propose(tree, context)
+
+
+def propose_common(tree: Node, context: RepairContext) -> Iterator[Repair]:
+    """Yield repairs of the most common mistakes."""
+    return apply_rules(COMMON_RULES, tree, context)
+
+
+def propose_less_common(tree: Node, context: RepairContext) -> Iterator[Repair]:
+    """Yield repairs of less common mistakes, most likely first."""
+    return apply_rules(LESS_COMMON_RULES, tree, context)
+
+
+def propose_pairs(tree: Node, context: RepairContext) -> Iterator[Repair]:
+    """Yield repairs of two common mistakes at once."""
     for first in apply_rules(COMMON_RULES, tree, context):
         for second in apply_rules(COMMON_RULES, first.expression, context):
             yield Repair(f"{first.description}; and {second.description}", second.expression)
@@ -275,7 +298,10 @@ def swap_activations(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that exchange an activation, its square and its input, as in h^2 instead of h."""
     for path, node in walk(tree):
         for function, pre, output in context.cell.activations:
-            if function == "relu":  # its derivative depends on where its input or output is positive only
+            if function == "relu":
+                positive = binary(">", variable(pre), Node("number", value="0"))
+                if path and node in (variable(pre), output) and context.can_use(positive):
+                    yield path, positive, f"{positive} instead of {node}"
                 continue
             square, replacements = _make_square(output), tuple[Node, ...]()
             if function == "sigmoid" and node == binary("-", _ONE, square):  # the derivative of tanh
@@ -320,16 +346,127 @@ def _describe_exchange(tree: Node, path: Path, replacement: Node) -> str:
 
 
 def swap_names(tree: Node, context: RepairContext) -> Rewrites:
-    """Yield rewrites that replace a name by another of the same shape, once or everywhere."""
+    """Yield rewrites that replace a name by another of the same kind and shape, once or everywhere."""
     values = context.sample.values
+    for old, new in _list_swaps(tree, context):
+        if values[old].shape == values[new].shape:
+            yield from _swap_name(tree, old, new)
+
+
+def swap_unlike_names(tree: Node, context: RepairContext) -> Rewrites:
+    """Yield rewrites that replace a name by one of the same kind and another shape, once or everywhere."""
+    values = context.sample.values
+    for old, new in _list_swaps(tree, context):
+        if values[old].shape != values[new].shape and values[old].ndim == values[new].ndim:
+            yield from _swap_name(tree, old, new)
+
+
+def swap_kinds(tree: Node, context: RepairContext) -> Rewrites:
+    """Yield rewrites that replace a value by a gradient of the same shape or the reverse, once or everywhere."""
+    values = context.sample.values
+    for old, new in _list_swaps(tree, context, same_kind=False):
+        if values[old].shape == values[new].shape:
+            yield from _swap_name(tree, old, new)
+
+
+def _list_swaps(tree: Node, context: RepairContext, same_kind: bool = True) -> Iterator[tuple[str, str]]:
+    """Yield (name of the expression, available name) for all names that differ; both are values or both gradients."""
+    gradients = {*context.cell.gradients, *context.cell.incoming}
     for old in sorted(variable_names(tree)):
-        shape = values[old].shape if old in values else None
-        for new in (name for name, size in context.available_shapes.items() if size == shape and name != old):
-            description = f"{new} instead of {old}"
-            for path, node in walk(tree):
-                if node == variable(old):
-                    yield path, variable(new), description
-            yield (), substitute_names(tree, {old: variable(new)}), description
+        for new in context.available_shapes if old in context.sample.values else ():
+            if new != old and ((old in gradients) == (new in gradients)) == same_kind:
+                yield old, new
+
+
+def _swap_name(tree: Node, old: str, new: str) -> Rewrites:
+    """Yield rewrites that replace a name by another, once or everywhere."""
+    description = f"{new} instead of {old}"
+    for path, node in walk(tree):
+        if node == variable(old):
+            yield path, variable(new), description
+    yield (), substitute_names(tree, {old: variable(new)}), description
+
+
+def subtract_targets(tree: Node, context: RepairContext) -> Rewrites:
+    """Yield rewrites that subtract the target of the loss from a prediction: y_hat - y instead of y_hat."""
+    cell, values = context.cell, context.sample.values
+    targets = [name for name, kinds in cell.input_kinds.items() if kinds & {"one-hot", "mask", "fixed", "permutation"}]
+    indexed = [node for _, node in walk(tree) if node.op == "index"]
+    for path, node in walk(tree):
+        for name in targets if node == _ONE and path else ():
+            yield path, variable(name), f"{name} instead of 1"
+            for index in indexed:
+                if values[index.children[0].value].shape == values[name].shape:
+                    letters = index.value.written.rpartition("_")[2]
+                    spec = replace(index.value, name=name, written=f"{name}_{letters}")
+                    one_hot = Node("index", (variable(name),), spec)
+                    yield path, one_hot, f"{one_hot} instead of 1, which is right only where {one_hot} = 1"
+    for path, node in walk(tree):
+        for name in targets:
+            target: Node | None = None
+            if node.op == "name" and node.value in cell.steps and values[node.value].shape == values[name].shape:
+                target = variable(name)
+            elif node.op == "index" and node.children[0].value in cell.steps:
+                base = node.children[0].value
+                if values[base].shape == values[name].shape:
+                    letters = node.value.written.rpartition("_")[2]
+                    spec = replace(node.value, name=name, written=f"{name}_{letters}")
+                    target = Node("index", (variable(name),), spec)
+            if target is not None:
+                yield path, binary("-", node, target), f"the term -{target} is missing: {node} - {target}"
+
+
+def scale_parts(tree: Node, context: RepairContext) -> Rewrites:
+    """Yield rewrites that multiply or divide a part by a size or scalar input: epsilon / K instead of epsilon."""
+    sizes = [variable(size) for size in context.cell.sizes]
+    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    factors = [*sizes, *scalars, *(binary("-", _ONE, scalar) for scalar in scalars), Node("number", value="2")]
+    operands = _product_operands(tree)
+    for path, node in walk(tree):
+        if (
+            not path
+            or node.op == "number"
+            or path in operands & {path for path, inner in walk(tree) if inner.op == "*"}
+        ):
+            continue
+        for factor in factors:
+            if factor == node:
+                continue
+            for operator in "/*":
+                product = binary(operator, node, factor)
+                old = f"({node})" if node.is_binary and node.op in "+-" else str(node)
+                yield path, product, f"{product} instead of {old}"
+
+
+def insert_derivatives(tree: Node, context: RepairContext) -> Rewrites:
+    """Yield rewrites that multiply a part of a chain of matrix products by the derivative of an activation."""
+    evaluate = Evaluator(context.sample.values)
+    for path, node in walk(tree):
+        factors = _list_chain(node)
+        if len(factors) < 3 or len(factors) > _MAX_CHAIN:
+            continue
+        for start, stop in combinations(range(len(factors) + 1), 2):
+            if stop - start < 2 or (start, stop) == (0, len(factors)):
+                continue
+            part = reduce(partial(binary, "@"), factors[start:stop])
+            try:
+                shape = evaluate(part).shape
+            except ShapeError:
+                continue
+            for derivative, derivative_shape in context.derivatives:
+                for factor, factor_shape in (
+                    (derivative, derivative_shape),
+                    (transpose(derivative), derivative_shape[::-1]),
+                ):
+                    if factor_shape == shape:
+                        product = binary("*", part, factor)
+                        chain = [*factors[:start], product, *factors[stop:]]
+                        yield path, reduce(partial(binary, "@"), chain), f"the factor {factor} is missing after {part}"
+
+
+def _list_chain(node: Node) -> list[Node]:
+    """Return the factors of a chain of matrix products; [node] for any other node."""
+    return [factor for child in node.children for factor in _list_chain(child)] if node.op == "@" else [node]
 
 
 def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
@@ -341,16 +478,29 @@ def slice_rows(tree: Node, context: RepairContext) -> Rewrites:
 
 
 def fix_softmax(tree: Node, context: RepairContext) -> Rewrites:
-    """Yield the derivative of a softmax: p * (dp - the sum of p * dp over the axis along which p sums to 1)."""
+    """Yield the derivative of a softmax, p * (dp - the sum of p * dp), for one that is taken element by element."""
     for equation in context.cell.equations:
         match equation.expression:
-            case Node("softmax", (Node("name", _, scores),)) if f"d{scores}" == context.target:
+            case Node("softmax", (Node("name", _, scores),), axis) if f"d{scores}" == context.target:
                 weights, gradient = variable(equation.name), variable(f"d{equation.name}")
-                if variable_names(tree) & {weights.value, gradient.value}:
-                    axis = None if 1 in context.shape else len(context.shape) - 1
-                    mean = Node("sum", (binary("*", weights, gradient),), axis)
+                if not context.can_use(gradient):
+                    continue
+                slope = binary("*", weights, binary("-", _ONE, weights))
+                elementwise = (binary("*", weights, gradient), binary("*", slope, gradient), slope)
+                if any(_has_value(tree, wrong, context.sample) for wrong in elementwise):
+                    default = None if 1 in context.shape else len(context.shape) - 1
+                    mean = Node("sum", (binary("*", weights, gradient),), default if axis is None else axis)
                     corrected = binary("*", weights, binary("-", gradient, mean))
                     yield (), corrected, "softmax couples all its elements: its derivative is not elementwise"
+
+
+def _has_value(tree: Node, other: Node, sample: Sample) -> bool:
+    """Return whether two expressions have the same value in a sample."""
+    try:
+        first, second = (Evaluator(sample.values)(node) for node in (tree, other))
+    except ShapeError:
+        return False
+    return first.shape == second.shape and is_close(first, second)
 
 
 # A term, a factor or a matrix that is missing.
@@ -365,7 +515,10 @@ def _join_missing(
     operands = _product_operands(tree) if operator == "*" else set()
     for path, node, shape in _walk_matrices(tree, context):
         for other, other_shape in candidates if path not in operands else ():
-            if other_shape == shape:
+            is_row = operator == "*" and other_shape is not None and len(other_shape) == 2 and shape == context.shape
+            if other_shape == shape or (
+                is_row and other_shape in ((1, shape[1]), (shape[0], 1)) and shape not in ((1, 1),)
+            ):
                 yield path, binary(operator, node, other), f"the {kind} {other} is missing"
 
 
@@ -383,7 +536,13 @@ def multiply_derivatives(tree: Node, context: RepairContext) -> Rewrites:
 def multiply_names(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that multiply a node elementwise by a named value of the same shape."""
     factors = [(variable(name), shape) for name, shape in context.available_shapes.items()]
-    return _join_missing("factor", "*", tree, context, factors)
+    scalars = {name for name, shape in context.cell.input_sides.items() if not shape}
+    for path, node in walk(tree):
+        if node.op == "name" and node.value in scalars:
+            for factor, shape in factors:
+                if shape == context.shape:
+                    yield path, binary("*", node, factor), f"the factor {factor} of {node} is missing"
+    yield from _join_missing("factor", "*", tree, context, factors)
 
 
 def multiply_scales(tree: Node, context: RepairContext) -> Rewrites:
@@ -436,7 +595,12 @@ def add_sibling_terms(tree: Node, context: RepairContext) -> Rewrites:
 def add_terms(tree: Node, context: RepairContext) -> Rewrites:
     """Yield rewrites that add to the whole a named value, a product of two, or a gradient times a transposed input."""
     terms = [variable(name) for name, shape in context.available_shapes.items() if shape == context.shape]
-    terms += [binary("*", *pair) for pair in combinations_with_replacement(terms, 2)]
+    scalars = [variable(name) for name, shape in context.cell.input_sides.items() if not shape]
+    sizes = [variable(size) for size in context.cell.sizes]
+    products = [binary("*", scalar, term) for scalar in scalars for term in terms]
+    terms += [_ONE, *products, *scalars, *(binary("/", scalar, size) for scalar in scalars for size in sizes)]
+    names = [term for term in terms if term.op == "name"]
+    terms += [binary("*", *pair) for pair in combinations_with_replacement(names, 2)]
     for name in context.cell.gradients:  # times a transposed matrix, from either side
         gradient, (rows, columns) = variable(name), context.matrices.get(name, (0, 0))
         for matrix, (height, width) in context.matrices.items():
@@ -487,14 +651,19 @@ COMMON_RULES: tuple[Rule, ...] = (  # pairs of these mistakes are tried too
     multiply_scales,
 )
 LESS_COMMON_RULES: tuple[Rule, ...] = (  # most likely first
+    fix_softmax,
     change_reductions,
     swap_product_kind,
     slice_rows,
     swap_complements,
     swap_names,
+    subtract_targets,
+    scale_parts,
+    insert_derivatives,
     multiply_names,
     multiply_matrices,
+    swap_unlike_names,
+    swap_kinds,
     add_sibling_terms,
     add_terms,
-    fix_softmax,
 )

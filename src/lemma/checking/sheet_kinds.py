@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.checking.cells import CELL_NAMES, GradientCell, find_cell
-from lemma.checking.check_values import AnswerKey, ValueClaim
+from lemma.checking.check_values import AnswerKey, ValueClaim, ValueReport
 from lemma.checking.checked_lines import CheckedLines
 from lemma.checking.derivation import DerivationReport, DerivationStep, check_derivation
 from lemma.checking.exercises.base import Exercise, ExerciseHelp, HelpLevel, ValueExercise
@@ -287,6 +287,15 @@ class IdentityCheck(ValueExercise):
         answer, other = ("yes", "no") if report.holds else ("no", "yes")
         mistakes = {"it is the other way round": other}
         return [expect_words("holds", answer, mistakes=mistakes, work=report.claim, normalize=normalize_yes_or_no)]
+
+    def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
+        """Check yes or no; raise an InputError for any other answer."""
+        report = super().check(answers, show_solution)
+        for line in report.lines:
+            word = normalize_yes_or_no(line.text.rpartition("=")[2])
+            if word not in ("yes", "no"):
+                raise InputError(f"'{word[:40]}': yes or no is expected.")
+        return report
 
 
 def normalize_yes_or_no(word: str) -> str:

@@ -207,7 +207,8 @@ def _find_earlier(question: SheetQuestion, earlier: Sequence[SheetQuestion]) -> 
         ids = {other.id for other in earlier}
         words = re.findall(r"(?<![\w.])[^\W\d][\w.-]*", question.value)
         sources = [other for other in earlier if re.search(rf"(?<!\w){re.escape(other.id)}(?!\w)", question.value)]
-        misspelled = [word for word in words if word not in ids and word.casefold() in map(str.casefold, ids)]
+        known = {id.casefold() for id in ids if len(id) > 1}  # a single letter may be a symbol in another case
+        misspelled = [word for word in words if word not in ids and word.casefold() in known]
         if misspelled or (words and not sources and question.kind == "number"):
             choices = sorted(ids) or ["a number, since there are no earlier questions"]
             raise InputError(f"value: {describe_unknown('question', (misspelled or words)[0], choices)}")

@@ -100,6 +100,15 @@ def quote_toml(text: str) -> str:
     return '"' + "".join(each if each.isprintable() else f"\\u{ord(each):04X}" for each in escaped) + '"'
 
 
+def join_comment(changed: str, comment: str) -> str:
+    """Return what a teacher decided, followed by the comment.
+
+    >>> join_comment("Changed by hand.", "right on paper")
+    'Changed by hand: right on paper.'
+    """
+    return f"{changed.rstrip('.')}: {comment.rstrip('.')}." if changed and comment else changed or comment
+
+
 def read_queue(path: Path, points: Mapping[str, float]) -> list[QueuedAnswer]:
     """Read a queue; [] if there is no file yet. `points` are those of the questions, by id."""
     if not exists(path):
@@ -214,13 +223,13 @@ def _explain_change(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     """Return why a mark changed, as far as the marks say it."""
     reasons: list[str] = []
     if (new.get("changed"), new.get("comment")) != (old.get("changed"), old.get("comment")):
-        text = " ".join(filter(None, (str(new.get("changed") or ""), str(new.get("comment") or ""))))
+        text = join_comment(str(new.get("changed") or ""), str(new.get("comment") or ""))
         reasons.append(text or "No longer changed by hand.")
     if old.get("answer") != new.get("answer"):
         reasons.append("The answer is another one.")
     if old.get("of") != new.get("of"):
         reasons.append(f"The question has {new.get('of'):g} points, had {old.get('of'):g}.")
-    if old.get("verdict") != new.get("verdict"):
+    if old.get("verdict") != new.get("verdict") and not reasons:
         reasons.append(f"Was {old.get('verdict')}, is {new.get('verdict')}.")
     return " ".join(reasons) or "The sheet or Lemma changed."
 

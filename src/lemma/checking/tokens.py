@@ -5,9 +5,10 @@ Characters are first folded one for one (− to -, · to *, 𝑑 to d): a token'
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from lemma.checking.notation import plain_notation
 from lemma.counting.polynomial import MAX_DIGITS, FormulaTooLarge, spend
 from lemma.errors import InputError
 
@@ -207,22 +208,43 @@ def formula_tokens(source: SourceText) -> list[Token]:
 
 # The alphabet of derivations: numbers, names in any of their spellings, and signs.
 
-_SUPERSCRIPT = r"(?![ᵀ⁰-⁹¹²³])"
+_SUPERSCRIPT = r"(?![ᵀ⁰-⁹¹²³⊤])"
 _VALUE = rf"(?:{_SUPERSCRIPT}[^\W\d]|∂)(?:{_SUPERSCRIPT}[\w\u0302\u0303])*(?:(?<=_)\{{[^{{}}]{{1,12}}\}})?"
-_BY = r"(?:∂|d|\\partial(?![A-Za-z]))\s*"
-_LOSS = rf"{_BY}(?:\\mathcal\s*\{{\s*L\s*\}}|\\ell|[LlJE]|loss)(?!\w)"
+_BY = r"(?:∂|d)\s*"
+_LOSS_NAME = r"(?:ℓ|[LlJEC](?![^\W_])|[Ll]oss(?![^\W_])|[Cc]ost(?![^\W_])|CE(?![^\W_])|BCE|NLL|MSE)"
+_LOSS = rf"{_LOSS_NAME}(?:_\w+(?:-\w+)*)?(?:\s*\([^()=]{{0,60}}\))?"
 _DERIVATION_ALPHABET = {
     "space": r"\s+|(?:np|numpy|torch|jnp)\.(?=[A-Za-z])",
     "number": r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
-    "gradient": rf"{_LOSS}\s*/\s*{_BY}({_VALUE})|\\[dt]?frac\s*\{{\s*{_LOSS}\s*\}}\s*\{{\s*{_BY}({_VALUE})\s*\}}",
+    "gradient": rf"{_BY}{_LOSS}\s*/\s*{_BY}({_VALUE})|∂\s*/\s*∂\s*({_VALUE})\s*{_LOSS}(?!\w)"
+    rf"|∇_?({_VALUE})(?:\s*{_LOSS}(?!\w))?",
+    "jacobian": rf"∂\s*{_VALUE}\s*/\s*∂\s*{_VALUE}",
     "name": _VALUE,
-    "transpose": r"\^?\s*(?:\{\s*)?(?:⊤|\\top|\\intercal|\\math(?:sf|rm)\s*\{\s*T\s*\})(?:\s*\})?|\^\s*\{\s*T\s*\}",
+    "transpose": r"\^?\s*(?:\{\s*)?⊤(?:\s*\})?|\^\s*\{\s*T\s*\}",
     "superscript": r"[ᵀ²³]",
-    "prime": r"['′](?=\s*\()",
+    "prime": r"(?<=[\w)\]])['′]",
     "string": r"\"[a-zA-Z,> -]{1,30}\"|'[a-zA-Z,> -]{1,30}'",
-    "sign": r"\*\*|\.T\b|\.(?=[a-z])|\\odot|[-+*/@^()\[\],;:=<>]",
+    "sum": r"∑\{([^{}]*)\}",
+    "sign": r"\*\*|\.T\b|\.(?=[a-z])|!=|[-+*/@^()\[\],;:=<>·⊗≠\ue001⟦⟧⏎]",
 }
-_DERIVATION_FOLDED = _FOLDED_CHARACTERS | dict.fromkeys("⊙∘", "*")
+_DERIVATION_FOLDED = (
+    _FOLDED_CHARACTERS
+    | dict.fromkeys("⊙∘", "*")
+    | dict.fromkeys("·×⋅∙•", "·")
+    | {"≥": ">", "≤": "<", "⩾": ">", "⩽": "<", "ϵ": "ε"}
+)
+
+
+@dataclass(frozen=True)
+class _TranslatedText(SourceText):
+    """A line in plain notation, whose errors point into the line as it was typed."""
+
+    original: SourceText
+    positions: Sequence[int]
+
+    def error_at(self, position: int, message: str) -> InputError:
+        """Return an error at the original position of a character."""
+        return self.original.error_at(self.positions[position], message)
 
 
 def derivation_tokens(source: SourceText) -> list[Token]:
@@ -234,26 +256,34 @@ def derivation_tokens(source: SourceText) -> list[Token]:
     if len(source.text) > MAX_LINE_CHARS:
         message = f"a line has at most {MAX_LINE_CHARS} characters, not {len(source.text)}."
         raise source.error_at(MAX_LINE_CHARS - 1, message)
+    plain, positions = plain_notation(source.text)
+    translated = _TranslatedText(plain, source.label, source, positions)
 
     def make_tokens(kind: str, match: re.Match[str]) -> list[Token]:
         text, position = match.group(), match.start()
-        if len(text) > MAX_TOKEN_CHARS:
-            raise source.error_at(position, f"a name or number has at most {MAX_TOKEN_CHARS} characters.")
+        if kind not in ("gradient", "jacobian", "sum") and len(text) > MAX_TOKEN_CHARS:
+            raise translated.error_at(position, f"a name or number has at most {MAX_TOKEN_CHARS} characters.")
+        position = positions[position]
         if kind == "superscript" and text != "ᵀ":
             return [Token("^", "^", position), Token("number", str(unicodedata.digit(text)), position)]
         if kind == "name":
             return [Token(kind, plain_name(text), position)]
         if kind == "gradient":  # ∂L/∂z is dz
-            return [Token("name", f"d{plain_name(match[1] or match[2])}", position)]
+            value = next(group for group in match.groups() if group)
+            return [Token("name", f"d{plain_name(value.lstrip('_'))}", position)]
+        if kind == "sum":
+            return [Token(kind, match[1], position)]
         if kind == "string":
             return [Token(kind, text[1:-1].replace(" ", ""), position)]
-        sign = {"ᵀ": ".T", "**": "^", "\\odot": "*", "′": "'"}.get(text, ".T" if kind == "transpose" else text)
-        return [Token(kind if kind == "number" else sign, sign, position)]
+        sign = {"ᵀ": ".T", "**": "^", "′": "'", "!=": "≠"}.get(text, ".T" if kind == "transpose" else text)
+        if sign == "·":
+            return [Token("·", "*", position)]
+        return [Token(kind if kind in ("number", "jacobian") else sign, sign, position)]
 
     def describe_unknown(character: str) -> str:
         return f"{character!r} is not part of the language."
 
-    tokens = _scan(source, _DERIVATION_ALPHABET, _DERIVATION_FOLDED, make_tokens, describe_unknown)
+    tokens = _scan(translated, _DERIVATION_ALPHABET, _DERIVATION_FOLDED, make_tokens, describe_unknown)
     return [*tokens, Token("end", "the end of the line", len(source.text))]
 
 

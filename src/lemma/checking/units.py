@@ -8,7 +8,7 @@ Dimension = tuple[tuple[str, int], ...]
 """Base quantities with their exponents, sorted: (("data", 1), ("time", -1)) for bytes per second."""
 
 NO_DIMENSION: Dimension = ()
-BASE_UNITS = {"time": "seconds", "data": "bytes", "operations": "FLOPs", "energy": "joules"}
+BASE_UNITS = {"time": "seconds", "data": "bytes", "energy": "joules"}
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,13 @@ NOUNS = frozenset(
 
 def _build_units() -> dict[str, UnitEntry]:
     """Return all units by their exact spelling."""
-    data, time, operations, energy = (((name, 1),) for name in ("data", "time", "operations", "energy"))
-    rate = (("operations", 1), ("time", -1))
+    data, time, energy = (((name, 1),) for name in ("data", "time", "energy"))
+    rate = (("time", -1),)  # operations are plain numbers: 6*N*D counts them without a unit
     units = {name: UnitEntry(factor, time) for name, factor in TIME_UNITS.items()}
     units |= dict.fromkeys(("byte", "bytes", "Byte", "Bytes"), UnitEntry(Fraction(1), data))
     units |= dict.fromkeys(("bit", "bits", "Bit", "Bits"), UnitEntry(Fraction(1, 8), data))
-    units |= dict.fromkeys(
-        ("FLOP", "FLOPs", "FLOPS", "flop", "flops", "Flop", "Flops"), UnitEntry(Fraction(1), operations)
-    )
+    units |= dict.fromkeys(("FLOP", "FLOPs", "flop", "flops", "Flop", "Flops"), UnitEntry(Fraction(1)))
+    units["FLOPS"] = UnitEntry(Fraction(1), rate)
     units |= {"J": UnitEntry(Fraction(1), energy), "W": UnitEntry(Fraction(1), (("energy", 1), ("time", -1)))}
     units |= {"Wh": UnitEntry(Fraction(3600), energy), "Hz": UnitEntry(Fraction(1), (("time", -1),))}
     for letter, power in [*_PREFIXES.items(), *_WORD_PREFIXES.items()]:
@@ -74,8 +73,9 @@ def _build_units() -> dict[str, UnitEntry]:
         else:
             units |= dict.fromkeys((f"{letter}byte", f"{letter}bytes"), UnitEntry(thousand, data))
             units |= dict.fromkeys((f"{letter}bit", f"{letter}bits"), UnitEntry(thousand / 8, data))
-        for name in ("FLOP", "FLOPs", "FLOPS", "flop", "flops", "Flops", "Flop"):
-            units[f"{letter}{name}"] = UnitEntry(thousand, operations)
+        for name in ("FLOP", "FLOPs", "flop", "flops", "Flops", "Flop"):
+            units[f"{letter}{name}"] = UnitEntry(thousand)
+        units[f"{letter}FLOPS"] = UnitEntry(thousand, rate)
         units |= dict.fromkeys((f"{letter}FLOPps", f"{letter}flopps"), UnitEntry(thousand, rate))
     for words, power in (
         (("hundred",), 2),

@@ -17,8 +17,8 @@ from lemma.checking.read_formula import read_formula
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber
 
-MAX_CLEANED_CHARS = 20_000  # a longer text is returned unchanged: it is no answer to be cleaned
-MAX_WORKING_LINES = 60
+MAX_CLEANED_CHARS = 10_000  # a longer text is returned unchanged: it is no answer to be cleaned
+MAX_WORKING_LINES, MAX_BOXES = 60, 20
 _ENVIRONMENT = re.compile(
     r"\\(?:begin|end)\s*\{(?:align|aligned|equation|gather|gathered|split|multline|eqnarray)\*?\}"
 )
@@ -66,8 +66,8 @@ _HARMLESS = frozenset(
     """
     parameters parameter params param weights weight numbers operations ops flops flop in total all overall altogether
     together the a an of for this that model models is are learnable trainable no without with including incl excluding
-    excl bias biases norm norms since because as there and we have has here counted not embedding embeddings approximately
-    about approx roughly rounded exactly exact only full whole sum answer
+    excl bias biases norm norms since because as there and we have has here counted not embedding embeddings
+    approximately about approx roughly rounded exactly exact only full whole sum answer
     """.split()  # noqa: SIM905
 )
 _TRAILING_WORDS = re.compile(r"(?P<start>.*?[\w)\]}|²³])(?P<words>(?:\s*[,;(–—]\s*|\s+)[^\d=+*/^\\_|]*)$", re.DOTALL)
@@ -77,7 +77,8 @@ _NAME_BEFORE_SIGN = re.compile(
 _POWER_OF_TEN = re.compile(r"\s*\\(?:times|cdot)\s*")
 _WORDS = r"(?:[A-Za-z][A-Za-z ,'’-]*\s)?"
 _NUMBER_IN_WORDS = re.compile(
-    rf"{_WORDS}(?P<number>[~≈+−-]?\d[\d,._ ]*(?:[eE][+-]?\d+)?\s*(?:[A-Za-z]{{1,9}})?)(?P<words>(?:[\s,]+[A-Za-z-]+)*)[\s.]*"
+    rf"{_WORDS}(?P<number>[~≈+−-]?\d[\d,._ ]*(?:[eE][+-]?\d+)?\s*(?:[A-Za-z]{{1,9}})?)"
+    r"(?P<words>(?:[\s,]+[A-Za-z-]+)*)[\s.]*"
 )
 _NUMBER_AFTER_VERB = re.compile(
     r"(?:[a-zA-Z]+\s+){0,20}(?:is|has|have|are|of|total)\s+(?P<number>[~≈]?\d.*?)[\s.]*", re.DOTALL
@@ -157,7 +158,10 @@ def _split_lines(text: str) -> list[str]:
 
 def _unbox(text: str) -> str:
     r"""Return a text with the content of \boxed{…} in place of the box."""
-    while match := _BOXED.search(text):
+    for _ in range(MAX_BOXES):
+        match = _BOXED.search(text)
+        if match is None:
+            break
         depth = 1
         end = match.end()
         while end < len(text) and depth:
@@ -319,13 +323,15 @@ def number_readings(text: str, read: Callable[[str], WrittenNumber], question_id
     error: InputError | None = None
     try:
         answer = _read_member(members[-1] if members else last, read, is_rounded)
-        values = {member: value for member in members[:-1] if (value := _compute(member)) is not None}
+        values = {
+            member: value for member in members[:-1] if (value := compute_number(split_unit(member)[0])) is not None
+        }
         wrong = next((member for member, value in values.items() if not _agrees(answer, value)), "")
         readings.append(Reading(last, answer, note=f"'{wrong[:60]}' is another number." if wrong else ""))
     except InputError as raised:
         error = raised
     if len(lines) > 1:  # numbers in a list may be parts of a sum
-        numbers = [_compute(_CHAIN.split(line)[-1]) for line in lines]
+        numbers = [compute_number(split_unit(_CHAIN.split(line)[-1])[0]) for line in lines]
         if len(lines) <= MAX_WORKING_LINES and None not in numbers:
             total = sum((number for number in numbers if number is not None), Fraction(0))
             readings.append(Reading(text, WrittenNumber(str(total), total, Fraction(0)), is_sure=False))
@@ -353,13 +359,14 @@ def _read_member(text: str, read: Callable[[str], WrittenNumber], is_rounded: bo
     core = text
     if (match := _TRAILING_REMARK.search(core)) and not _NEGATION.search(match[0]):
         core = core[: match.start()]
-    core = core.partition(";")[0].strip()
+    before, _, after = core.partition(";")
+    core = before.strip() if not re.search(r"\d", after) and not _NEGATION.search(after) else core
     candidates = [about + core]
     if match := _NAME_BEFORE_SIGN.fullmatch(core):
         candidates.append(about + match["rest"])
     if not _NEGATION.search(core):
         if (match := _NUMBER_IN_WORDS.fullmatch(core)) and _is_harmless(match["words"]):
-            candidates.append(about + match["number"])
+            candidates.append(about + core[match.start("number") :])
         if match := _NUMBER_AFTER_VERB.fullmatch(core):
             candidates.append(about + match["number"])
     error: InputError | None = None
@@ -368,18 +375,18 @@ def _read_member(text: str, read: Callable[[str], WrittenNumber], is_rounded: bo
             return read(candidate)
         except InputError as raised:
             error = error or raised
-    value = _compute(core)
+    value = compute_number(core)
     if value is not None:
         return WrittenNumber(core, value, Fraction(0))
     raise error or InputError(f"'{text[:40]}' is not read as a number")
 
 
-def _compute(text: str) -> Fraction | None:
+def compute_number(text: str) -> Fraction | None:
     """Return the exact value of a computation with numbers only, such as 15*(75 + 75); None for anything else."""
     text = text.strip()
-    if (match := re.search(r"\s+([A-Za-z]{4,12})$", text)) and singular(match[1]) in PARAMETER_WORDS:
-        text = text[: match.start()]
     if not text or len(text) > 400 or re.search(r"[A-Za-z_]", re.sub(r"\\frac|(?<=\d)[eE][+-]?\d+", "", text)):
+        return None
+    if re.search(r"[;:=\n]|,(?!\d{3}(?!\d))", text):  # several parts, which a formula would add up
         return None
     if re.fullmatch(r".*\d\.\d{3}", text) and not re.search(r"[-+*/^()]", text):  # a point that may mean thousands
         return None
@@ -408,6 +415,8 @@ def split_unit(text: str, expected: str = "") -> tuple[str, str]:
     number = match["number"]
     first = words[0].lower()
     is_expected = UNITS.get(first, ("",))[0] == UNITS.get(expected.lower(), ("-",))[0]
+    if first in UNITS and len(first) == 1 and first not in _FACTOR_WORDS and not is_expected:
+        return text, ""
     if first in _FACTOR_WORDS and not (is_expected and len(words) == 1):
         number, words = f"{number} {words[0]}" if len(first) > 1 else f"{number}{words[0]}", words[1:]
     units = [word.lower() for word in words if word.lower() not in _FILLERS]
@@ -416,6 +425,16 @@ def split_unit(text: str, expected: str = "") -> tuple[str, str]:
     if any(word not in _HARMLESS for word in units[:-1]):
         return text, ""
     return number, units[-1]
+
+
+def find_unit(question: str) -> str:
+    """Return the unit that the text of a question asks for, as in "How many bytes …?"; "" without one.
+
+    >>> find_unit("How many bytes does AdamW need?"), find_unit("How long does it take, in ms?"), find_unit("How many?")
+    ('bytes', 'ms', '')
+    """
+    words = re.findall(r"\b(?:how many|number of|in)\s+([A-Za-zµμ]+)", question, re.IGNORECASE)
+    return next((word for word in map(str.lower, words) if word in UNITS and len(word) > 1), "")
 
 
 def convert_unit(number: WrittenNumber, unit: str, expected: str) -> WrittenNumber | None:

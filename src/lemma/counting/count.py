@@ -692,6 +692,8 @@ class SubjectCounter:
             parts = [part for part in parts if part.each]
         unproved = next((attempt.unproved for _, attempt in fitted if attempt.unproved), "")
         notes = [convention or str(self.conventions)]
+        if unit == "bytes" and self.subject.configured_dtype not in ("", "float32"):
+            notes.append(f"in float32, where the configuration says {self.subject.configured_dtype}")
         notes += [f"not compared with a run at the sizes asked for: {unproved}"] if unproved else []
         for derived_name in derived:  # each has the same letter in all quantities
             used_letters = {*self.subject.sizes(True), *self._letters.values()}

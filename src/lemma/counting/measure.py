@@ -27,7 +27,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from lemma.counting.contractions import ConstantTracker, ContractionFinder
-from lemma.counting.fit import Amounts, Domain, ProbeSizes, Readings, Sizes, choose_probe_sizes, sample_sizes
+from lemma.counting.fit import (
+    Amounts,
+    Domain,
+    ProbeSizes,
+    Readings,
+    Sizes,
+    choose_probe_sizes,
+    path_pattern,
+    sample_sizes,
+)
 from lemma.counting.layer_kinds import LayerKinds, find_layer_kinds
 from lemma.counting.subject import Inputs, Subject, format_sizes
 from lemma.errors import CountingError, InputError, describe_error
@@ -937,13 +946,31 @@ def state_bytes(module: nn.Module, inputs: Inputs) -> Readings:
     """Run a module; return the bytes of each tensor of the state or cache it returns next to its output, by name.
 
     An encoder–decoder returns one only when it reads its source and writes its target step by step.
+
+    Raises:
+        CountingError: no state is returned, but the run leaves tensors in attributes of the module.
     """
     module.eval()  # some models return no state while they are trained
     with torch.no_grad():
         if isinstance(module, EncoderDecoderModel):
             source, target = inputs.args
             return _list_state_bytes(module.step(target, module.begin(source)))
-        return _list_state_bytes(module(*inputs.args, **inputs.kwargs))
+        before = {path: id(tensor) for path, tensor in _tensor_attributes(module)}
+        amounts = _list_state_bytes(module(*inputs.args, **inputs.kwargs))
+    inside = [path for path, tensor in _tensor_attributes(module) if before.get(path) != id(tensor)]
+    if inside and not amounts:
+        raise CountingError(
+            f"it returns no cache and keeps a state inside ({path_pattern(inside[0])}), of unknown extent"
+        )
+    return amounts
+
+
+def _tensor_attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield path and value of the attributes of a module and its parts that are tensors; buffers are none."""
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor) and value.is_floating_point():
+                yield f"{path}.{name}".removeprefix("."), value
 
 
 def _list_state_bytes(outputs: Any) -> Readings:

@@ -72,6 +72,7 @@ class Subject:
     identity: str | None = None  # distinguishes it from all other subjects in the cache; without one, nothing is cached
     builds_fresh: bool = True  # whether `make_module` never returns a module, or a part of one, that others hold
     spec: ModelSpec | None = None  # that it was made from; None for a factory
+    configured_dtype: str = ""  # of the weights by the configuration, such as bfloat16; the module is built in float32
     setting_names: Mapping[str, str] = field(default_factory=dict)  # of symbols that are letters
 
     def sizes(self, with_inputs: bool) -> dict[str, int]:

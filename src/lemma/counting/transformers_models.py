@@ -236,6 +236,7 @@ def config_subject(config: Mapping[str, Any], settings: Mapping[str, Any], name:
         input_sizes,
         identity=f"transformers {transformers.__version__} {make_model.__name__} {json.dumps(fields, sort_keys=True)}",
         setting_names=template.fields_by_letter,
+        configured_dtype=str(template.values.get("dtype") or "").removeprefix("torch."),
     )
     return template.with_probe_sizes(subject)
 
@@ -340,7 +341,8 @@ class ConfigTemplate:
         part = getattr(self.config, "text_config", None)
         if not isinstance(part, PretrainedConfig):
             return None
-        return {**(self.fields.get("text_config") or {}), "model_type": part.model_type}
+        dtype = {"dtype": self.values["dtype"]} if self.values.get("dtype") else {}
+        return {**dtype, **(self.fields.get("text_config") or {}), "model_type": part.model_type}
 
     def check_sizes(self, name: str) -> None:
         """Raise a SpecError if sizes are too small, too large, or do not divide each other."""

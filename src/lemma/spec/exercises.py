@@ -17,6 +17,37 @@ KINDS: dict[str, KindEntry] = {
         "Check a number computed from given quantities: formulas, arithmetic, units.",
         'value="6*N*D/R" given="N=124e6, D=300e9, R=9.75 TFLOP/s" unit=days "6*N*D/R = 265 days"',
     ),
+    "parsing": KindEntry(
+        "parsing:DependencyExercise",
+        "Check dependency parsing: transitions, stack and arcs, projectivity, UAS and LAS.",
+        'sentence="She ate fish" heads="2 0 2" "transitions = SHIFT SHIFT LEFT-ARC SHIFT RIGHT-ARC RIGHT-ARC"',
+    ),
+    "spanning-tree": KindEntry(
+        "parsing:SpanningTreeExercise",
+        "Check maximum spanning trees of dependency scores (Chu–Liu–Edmonds).",
+        'scores="ROOT: a 9, b 10; a: b 20; b: a 30" "cycle = a, b" "heads = b, ROOT" "total = 40"',
+    ),
+    "cky": KindEntry(
+        "parsing:CKYExercise",
+        "Check CKY charts: cells, number of parses, best parse, inside probability.",
+        'grammar="S -> NP VP / VP -> V NP / NP -> she | fish / V -> eats" sentence="she eats fish" "cell(1,3) = VP"',
+    ),
+    "decoding": KindEntry(
+        "decoding:DecodingExercise",
+        "Check decoding: temperature, top-k, top-p, penalties, greedy and beam search.",
+        'probabilities="a 0.5, b 0.3, c 0.2" top_p=0.7 "kept = a, b" "q = [0.625, 0.375]"',
+    ),
+    "sequence": KindEntry(
+        "sequence:SequenceExercise",
+        "Check hidden Markov models and CRFs: Viterbi, forward, backward, estimation.",
+        'start="H 0.8, C 0.2" transition="H: H 0.7, C 0.3; C: H 0.4, C 0.6" '
+        'emission="H: a 0.9, b 0.1; C: a 0.2, b 0.8" observations="a b" "path = H C" "P(O) = 0.244"',
+    ),
+    "n-gram": KindEntry(
+        "ngram:NGramExercise",
+        "Check n-gram models: counts, smoothed probabilities, perplexity.",
+        'corpus="I am Sam / Sam I am" "P(Sam | am) = 1/2"',
+    ),
     "position": KindEntry(
         "positions:PositionExercise",
         "Check position encodings: sinusoids, rotations, ALiBi slopes.",

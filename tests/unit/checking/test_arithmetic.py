@@ -129,6 +129,8 @@ def test_steps_that_do_not_hold_are_named(text: str) -> None:
         ("1/0", "divided by zero"),
         ("9^9^9^9", "too large"),
         ("exp(10000)", "too large"),
+        ("1e300^2", "too large"),
+        ("1e300 GB", "too large"),
         ("10000!", "factorial"),
         ("(" * 200, "deep"),
         ("√" * 100 + "2", "deep"),

@@ -144,7 +144,7 @@ def recurrent_mistakes(gates: int) -> list[MadeMistake]:
             replaced={"upper": f"({gates}) d D"},
         ),
         mistake("'embedding'", "embedding"),
-        mistake("counts the bias 'layers.bias_ih_l[*]' .* twice", replaced={"bias": f"2 ({gates}) D"}),
+        mistake("two bias vectors of .* b_ih and b_hh", replaced={"bias": f"2 ({gates}) D"}),
         mistake("L where the model has L-1", times=("(L-1)", "L"), among="upper"),
         mistake("d where the model has D .*'output", replaced={"output": "V d"}),
         mistake("'layers' for one layer only", times=("L", "1")),

@@ -118,6 +118,8 @@ def measure(subject: Subject, sizes: Mapping[str, int]) -> dict[str, int]:
         with math, native, FlopCounterMode(display=False) as counter, torch.no_grad():
             outputs = module(*inputs.args, **inputs.kwargs)
         figures["flops"] = counter.get_total_flops()
+        if "k" in sizes and "E" in sizes:  # the weighted sum of the chosen experts, which torch does not count
+            figures["flops"] += 2 * sizes["k"] * sizes["B"] * sizes["T"] * sizes["d"] * sizes["L"]
         if hasattr(outputs, "past_key_values"):
             figures["cache"] = read_cache(outputs)
     return figures

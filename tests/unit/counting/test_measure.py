@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import FlopCounterMode
 
 import lemma
@@ -244,3 +245,41 @@ def test_frozen_encoder_layers_skip_the_fast_path() -> None:
         factory.inputs = lambda d, B=2, T=3: torch.zeros(B, T, d)  # pyright: ignore[reportFunctionMemberAccess]
         totals.append(lemma.count(factory, quantities=["flops"], d=8).flops.total)
     assert totals[0] == totals[1] > 0
+
+
+def test_saved_bytes_keeps_no_tensor_alive():
+    class Scan(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step = nn.Linear(4, 4)
+            self.storages: list[StorageWeakRef] = []
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            states = torch.zeros_like(rows)
+            for position in range(rows.shape[1]):  # each step changes a tensor in place that the one before has saved
+                states[:, position] = self.step(states[:, position - 1]) * states.sum(1)
+            self.storages.append(StorageWeakRef(states.untyped_storage()))
+            return states
+
+    module = Scan()
+    assert sum(amount for (amount,) in saved_bytes(module, Inputs((torch.ones(2, 3, 4),))).values()) > 0
+    gc.collect()
+    assert all(storage.expired() for storage in module.storages)
+
+
+def test_a_state_kept_inside_the_module_is_unknown_not_zero():
+    class Recurrent(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.step, self.state = nn.Linear(4, 4), None
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            self.state = self.step(rows)
+            return self.state * 2
+
+    def recurrent() -> nn.Module:
+        return Recurrent()
+
+    recurrent.inputs = lambda B=2: torch.ones(B, 4)
+    cache = lemma.count(recurrent, quantities=["parameters", "cache"]).quantities["cache"]
+    assert not cache.parts and "keeps a state inside (state)" in str(cache.refused)

@@ -7,7 +7,7 @@ line, and its methods check answers. `lemma check`, sheets, exports for other to
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import Any, ClassVar, Literal
 
@@ -28,6 +28,7 @@ from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.spec.base import Spec
 
+MAX_REWRITTEN_CHARS = 5_000  # longer lines are read as they are
 HelpLevel = Literal["hint", "where", "solution"]
 
 
@@ -45,6 +46,8 @@ class Exercise(Spec, ABC):
     """Fields that name code to run: only a person may set them, never a file."""
     runs_code: ClassVar[bool] = False
     """Whether an answer is code that is run, so that it must not come from a file of answers."""
+    blanks_mark_answers: ClassVar[bool] = False
+    """Whether NAME = VALUE with a blank before the sign is an answer on the command line even if NAME is a field."""
 
     title: str = ""
     """Title of the exercise."""
@@ -110,6 +113,9 @@ class ValueExercise(Exercise):
     A subclass defines `expected_values`; everything else follows from it.
     """
 
+    names_with_parameters: ClassVar[str] = ""
+    """Names that `find_value` knows, for the table of names, as in "P(w | v), C(v w)"."""
+
     @abstractmethod
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return all values that an answer may claim, intermediate ones first, with the mistakes that are known."""
@@ -126,6 +132,10 @@ class ValueExercise(Exercise):
         """Yield the right answers: several where there are ties, those that fit the claims first."""
         yield self.make_key(self.expected_values())
 
+    def rewrite_line(self, line: str) -> str:
+        """Return a line of an answer in the notation `NAME = VALUE`; subclasses read further notations."""
+        return line
+
     def make_key(self, expected: Sequence[ExpectedValue]) -> AnswerKey:
         """Return an answer key with these values."""
         return AnswerKey(self.name, expected, self.find_value, names_command=f"lemma check {self.kind} … --names")
@@ -136,11 +146,15 @@ class ValueExercise(Exercise):
         lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
         if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
             lines = [f"{asked[0]} = {lines[0].strip()}"]
-        return check_lines(self.name, lines, self.answer_keys, show_solution=show_solution)
+        plain = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
+        report = check_lines(self.name, plain, self.answer_keys, show_solution=show_solution)
+        checked = (replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, lines, strict=True))
+        return replace(report, lines=tuple(checked))
 
     def describe(self) -> str:
         """Return a table of the names that an answer may use, with shapes and meanings but no values."""
-        return describe_values(self.expected_values())
+        table = describe_values(self.expected_values())
+        return f"{table}\n\nAnd: {self.names_with_parameters}" if self.names_with_parameters else table
 
     def select_asked(self) -> list[ExpectedValue]:
         """Return the values that are asked for."""
@@ -180,8 +194,10 @@ def has_name(line: str) -> bool:
     >>> has_name("P = 0.5"), has_name("2/3*0.5 = 0.333"), has_name("≈ 0.5")
     (True, False, False)
     """
-    name, sign, _ = re.split(r"([=<>≈]|$)", line, maxsplit=1)
-    return bool(sign and name.strip()) and read_arithmetic(name) is None
+    without_symbols = re.sub(r"</?\w+>|[-=]>", "", line)
+    name, sign, _ = re.split(r"([=<>≈]|$)", without_symbols, maxsplit=1)
+    is_span = re.fullmatch(r"\s*[\[(]\s*\d+\s*,\s*\d+\s*[\])]\s*", name)  # of a chart: [0, 5] = S
+    return bool(sign and name.strip()) and bool(is_span or read_arithmetic(name) is None)
 
 
 def needed_decimals(value: ExpectedValue) -> int:

@@ -1,5 +1,6 @@
 """Exercises whose answer is a number or a formula in letters with known values, with a unit: no model is needed."""
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,17 +11,18 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.checking.arithmetic import (
-    Call,
+    LOG_BASES,
+    CallNode,
     Evaluation,
     Evaluator,
-    Letter,
-    Literal,
-    Node,
-    Power,
-    Product,
+    LetterNode,
+    LiteralNode,
+    MathNode,
+    PowerNode,
+    ProductNode,
     Quantity,
-    Sum,
-    Unit,
+    SumNode,
+    UnitNode,
     children,
     find_written,
     format_scalar,
@@ -32,7 +34,7 @@ from lemma.checking.arithmetic import (
 from lemma.checking.check_values import ValueLine, ValueReport
 from lemma.checking.exercises.base import ExerciseHelp, HelpLevel, ValueExercise
 from lemma.checking.expected_values import ExpectedValue, expect_numbers
-from lemma.checking.units import TIME_UNITS, Dimension, describe_dimension
+from lemma.checking.units import TIME_UNITS, Dimension, describe_dimension, multiply_dimensions
 from lemma.errors import InputError
 from lemma.report.numbers import WrittenNumber
 
@@ -67,7 +69,7 @@ Text = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(val
 
 
 @dataclass(frozen=True)
-class Target:
+class CalculationTarget:
     """The right value of a calculation.
 
     Attributes:
@@ -89,7 +91,7 @@ class CalculationExercise(ValueExercise):
 
     value: Text
     """Right value: a number, or a formula in the given letters, such as 6*N*D/R."""
-    given: Given = Field(default_factory=dict)
+    given: Given = Field(default={})
     """Letters with their values, as in N=124e6, D=300 billion, R=19.5 TFLOP/s."""
     unit: str = ""
     """Unit of the result, such as days, GB or %; an answer may have another one of the same kind."""
@@ -125,12 +127,12 @@ class CalculationExercise(ValueExercise):
         return letters
 
     @cached_property
-    def node(self) -> Node:
+    def node(self) -> MathNode:
         """The right expression."""
         return parse_expression(self.value, self.letter_values, has_bits=True)
 
     @cached_property
-    def target(self) -> Target:
+    def target(self) -> CalculationTarget:
         """The right value with its unit."""
         evaluation = Evaluator(self.letter_values).evaluate(self.node)
         value = to_fraction(evaluation.value)
@@ -138,24 +140,36 @@ class CalculationExercise(ValueExercise):
         if self.unit:
             unit = Evaluator().evaluate(parse_expression(f"1 {self.unit}", has_bits=True))
             scale = to_fraction(unit.value)
-            is_percent = any(isinstance(part, Unit) and part.text == "%" for part in walk(self.node))
+            is_percent = any(isinstance(part, UnitNode) and part.text == "%" for part in walk(self.node))
             if not evaluation.dimension and not is_percent:
                 value, dimension = value * scale, unit.dimension
-            elif not is_same_kind(evaluation.dimension, unit.dimension):
+            elif evaluation.dimension != unit.dimension:
                 actual, wanted = describe_dimension(evaluation.dimension), describe_dimension(unit.dimension)
                 raise InputError(f"value is in {actual}, but unit = '{self.unit}' in {wanted}")
         written, _ = find_written(self.node, about=False)
         slack = Fraction(0)
         if written is not None and written.unit:
             slack = written.unit / 2 * (value / written.value if written.value else 1)
-        return Target(value, dimension, scale, abs(slack))
+        return CalculationTarget(value, dimension, scale, abs(slack))
 
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return the result, with its formula and its numbers."""
+        return self._expected
+
+    @cached_property
+    def _expected(self) -> tuple[ExpectedValue, ...]:
+        """The result as an expected value."""
         number = self.target.value / self.target.scale
-        work = re.sub(r"[^\W\d_]\w*", lambda match: self.given.get(match.group(), match.group()), self.value)
+
+        def write_letter(match: re.Match[str]) -> str:
+            """Return the value of a letter as text, in brackets if it has a unit."""
+            text = self.given.get(match.group(), match.group())
+            return f"({text})" if match.group() in self.given and re.search(r"[^\w.,]", text) else text
+
+        work = re.sub(r"[^\W\d_]\w*", write_letter, self.value)
+        work = re.sub(r"\(\(([^()]*)\)\)", r"(\1)", work)
         formula = self.value if self.given else ""
-        return [
+        return (
             expect_numbers(
                 (self.result_name,),
                 float(number),
@@ -163,8 +177,8 @@ class CalculationExercise(ValueExercise):
                 formula=formula,
                 work=f"{work} = {self.describe_result()}",
                 unit=self.unit,
-            )
-        ]
+            ),
+        )
 
     def describe_result(self) -> str:
         """Return the right value with its unit."""
@@ -192,19 +206,22 @@ class CalculationExercise(ValueExercise):
         line = self._check_line(joined[-1], letters)
         return ValueReport(self.name, (replace(line, shows_solution=show_solution),))
 
-    def _read(self, text: str, letters: Mapping[str, Evaluation]) -> Quantity:
+    def _read(self, text: str, letters: Mapping[str, Evaluation], log_base: float | None = None) -> Quantity:
         """Return the quantity that an answer writes; the name before the first sign of equality is left out."""
         body = _PROSE.sub("", text, count=1)
         definition = _DEFINITION.fullmatch(body)
         body = definition["value"] if definition else body
         try:
-            return read_quantity(body, letters, has_bits=True, decimal_comma=self.decimal_comma)
+            return read_quantity(body, letters, log_base=log_base, has_bits=True, decimal_comma=self.decimal_comma)
         except InputError as error:
             raise InputError(f"{self.name}: {error}") from None
 
     def _check_line(self, text: str, letters: Mapping[str, Evaluation]) -> ValueLine:
         """Return the outcome of an answer."""
         quantity = self._read(text, letters)
+        if quantity.has_free_log and not self._is_right(quantity):  # the base may be meant as the unit says
+            others = (self._read(text, letters, base) for base in LOG_BASES[1:])
+            quantity = next((other for other in others if self._is_right(other)), quantity)
         solution = f"{self.result_name} = {self.describe_result()}"
         mistake = ""
         reading = quantity.echo
@@ -222,7 +239,7 @@ class CalculationExercise(ValueExercise):
     def _describe_value(self, quantity: Quantity) -> str:
         """Return the value of a formula, in the unit asked for where that is possible."""
         value = quantity.number.value
-        if quantity.dimension and is_same_kind(quantity.dimension, self.target.dimension):
+        if quantity.dimension and quantity.dimension == self.target.dimension:
             return f"{format_scalar(value / self.target.scale, 4)} {self.unit}".strip()
         return format_scalar(value, 4)
 
@@ -231,8 +248,11 @@ class CalculationExercise(ValueExercise):
     def _candidates(self, quantity: Quantity) -> Iterator[WrittenNumber]:
         """Yield the numbers that an answer may mean, in base units."""
         target, number = self.target, quantity.number
+        if factor := self._information_factor(quantity):
+            yield scale_number(number, factor)
+            return
         if quantity.dimension and target.dimension:
-            if is_same_kind(quantity.dimension, target.dimension):
+            if quantity.dimension == target.dimension:
                 yield number
                 yield from self._other_years(quantity)
             if quantity.last.has_letters:  # the units of the letters are worked out by hand, as in …/86400
@@ -252,6 +272,16 @@ class CalculationExercise(ValueExercise):
         is_bytes = quantity.units == ["B"] and target.dimension == (("data", 1),)
         if is_bytes and quantity.last.written is not None:
             yield scale_number(number, Fraction(1, 10**9))
+
+    def _information_factor(self, quantity: Quantity) -> Fraction | None:
+        """Return the factor from nats to bits, or back, if the answer is in the other unit; None otherwise."""
+        words = {word.lower().rstrip("s") for word in quantity.units}
+        unit = self.unit.lower().rstrip("s")
+        if unit == "bit" and "nat" in words:
+            return self.target.scale / to_fraction(math.log(2))
+        if unit == "nat" and "bit" in words:
+            return 8 * to_fraction(math.log(2))  # a bit is an eighth of a byte
+        return None
 
     def _other_years(self, quantity: Quantity) -> Iterator[WrittenNumber]:
         """Yield the number with years of 365.25 days, if the answer or the statement is in years."""
@@ -277,8 +307,13 @@ class CalculationExercise(ValueExercise):
 
     def _find_coincidence(self, quantity: Quantity, letters: Mapping[str, Evaluation]) -> str:
         """Return a sentence on a formula in letters that is right for the given numbers only; "" otherwise."""
-        used = {node.name for node in walk(quantity.last.node) if isinstance(node, Letter)}
-        if not used or used - set(self.letter_values) or not any(isinstance(node, Letter) for node in walk(self.node)):
+        used = {node.name for node in walk(quantity.last.node) if isinstance(node, LetterNode)}
+        if (
+            quantity.has_free_log
+            or not used
+            or used - set(self.letter_values)
+            or not any(isinstance(node, LetterNode) for node in walk(self.node))
+        ):
             return ""
         for name in sorted(used):
             value = letters[name].value
@@ -320,12 +355,14 @@ class CalculationExercise(ValueExercise):
             is_right = self._is_right(first)
             start = "the formula is right, but the arithmetic" if is_right else "the arithmetic"
             return f"{start} {quantity.wrong_steps[0]}."
-        is_other_kind = (
-            quantity.dimension and target.dimension and not is_same_kind(quantity.dimension, target.dimension)
-        )
+        is_other_kind = quantity.dimension and target.dimension and quantity.dimension != target.dimension
         if is_other_kind and not quantity.last.has_letters:
-            actual, wanted = describe_dimension(quantity.dimension), describe_dimension(target.dimension)
-            return f"{wanted} are asked for, not {actual}."
+            if quantity.dimension == multiply_dimensions((), target.dimension, -1):
+                inverse = to_fraction(quantity.number.value)
+                if inverse and self._agrees(quantity.number, 1 / target.value):
+                    return "the ratio is the other way round."
+            actual = describe_dimension(quantity.dimension)
+            return f"a result in {self.unit or describe_dimension(target.dimension)} is asked for, not in {actual}."
         number = next(self._candidates(quantity))
         if not number.value or not target.value:
             return ""
@@ -339,8 +376,8 @@ class CalculationExercise(ValueExercise):
             return f"{', or '.join(texts)}."
         if self._agrees(number, -target.value):
             return "the sign is wrong."
-        used = {node.name for node in walk(quantity.last.node) if isinstance(node, Letter)}
-        wanted = {node.name for node in walk(self.node) if isinstance(node, Letter)}
+        used = {node.name for node in walk(quantity.last.node) if isinstance(node, LetterNode)}
+        wanted = {node.name for node in walk(self.node) if isinstance(node, LetterNode)}
         if used and (missing := sorted(wanted - used)):
             return f"{', '.join(missing)} {'does' if len(missing) == 1 else 'do'} not appear in your formula."
         if abs(number.value - target.value) <= CLOSE * abs(target.value):
@@ -399,8 +436,7 @@ class CalculationExercise(ValueExercise):
             except InputError:
                 continue
             yield text, value * ratio
-        if not self.target.dimension:
-            yield "the ratio is the other way round", self.target.scale**2 / self.target.value
+        yield "the ratio is the other way round", self.target.scale**2 / self.target.value
 
     def _factor_mistakes(self) -> Iterator[tuple[str, Fraction]]:
         """Yield mistakes that are a factor: a letter, a power of ten, a small number."""
@@ -424,7 +460,7 @@ class CalculationExercise(ValueExercise):
     def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
         """Return the quantities of the formula, where an answer goes wrong, or the computation."""
         if level == "hint" and not self.hint:
-            names = [node.name for node in walk(self.node) if isinstance(node, Letter)]
+            names = [node.name for node in walk(self.node) if isinstance(node, LetterNode)]
             used = ", ".join(f"{name} = {self.given[name]}" for name in dict.fromkeys(names))
             line = f"The result is computed from {used}." if used else "Compute the number step by step, with its unit."
             unit = f" It is asked for in {self.unit}." if self.unit else ""
@@ -437,15 +473,7 @@ def scale_number(number: WrittenNumber, factor: Fraction) -> WrittenNumber:
     return replace(number, value=number.value * factor, unit=number.unit * abs(factor))
 
 
-def is_same_kind(left: Dimension, right: Dimension) -> bool:
-    """Return whether two dimensions are the same; FLOPS may mean FLOPs or FLOPs per second."""
-    if left == right:
-        return True
-    rates = ((("operations", 1),), (("operations", 1), ("time", -1)))
-    return left in rates and right in rates
-
-
-def mutate(node: Node, side: int = 1) -> Iterator[tuple[str, Node]]:
+def mutate(node: MathNode, side: int = 1) -> Iterator[tuple[str, MathNode]]:
     """Yield expressions with a single mistake, each with a clause that describes it.
 
     `side` is −1 for an expression in a denominator.
@@ -455,25 +483,25 @@ def mutate(node: Node, side: int = 1) -> Iterator[tuple[str, Node]]:
     """
     yield from _mutate_here(node, side)
     for index, child in enumerate(children(node)):
-        child_side = side * node.factors[index][0] if isinstance(node, Product) else 1
+        child_side = side * node.factors[index][0] if isinstance(node, ProductNode) else 1
         for text, mutated in mutate(child, child_side):
             yield text, _replace_child(node, index, mutated)
 
 
-def _replace_child(node: Node, index: int, child: Node) -> Node:
+def _replace_child(node: MathNode, index: int, child: MathNode) -> MathNode:
     """Return a node with another node in the place of a child."""
     match node:
-        case Sum():
+        case SumNode():
             terms = list(node.terms)
             terms[index] = (terms[index][0], child)
             return replace(node, terms=tuple(terms))
-        case Product():
+        case ProductNode():
             factors = list(node.factors)
             factors[index] = (factors[index][0], child)
             return replace(node, factors=tuple(factors))
-        case Power():
+        case PowerNode():
             return replace(node, base=child) if index == 0 else replace(node, exponent=child)
-        case Call():
+        case CallNode():
             arguments = list(node.arguments)
             arguments[index] = child
             return replace(node, arguments=tuple(arguments))
@@ -481,59 +509,59 @@ def _replace_child(node: Node, index: int, child: Node) -> Node:
             return node
 
 
-def _mutate_here(node: Node, side: int) -> Iterator[tuple[str, Node]]:
+def _mutate_here(node: MathNode, side: int) -> Iterator[tuple[str, MathNode]]:
     """Yield the expressions with a mistake in a node itself."""
     match node:
-        case Product():
+        case ProductNode():
             for index, (exponent, factor) in enumerate(node.factors):
-                if isinstance(factor, Unit):
+                if isinstance(factor, UnitNode):
                     continue
                 name, rest = factor.text, node.factors[:index] + node.factors[index + 1 :]
                 noun = "the factor" if exponent * side > 0 else "the division by"
                 if rest:
-                    yield f"{noun} {name} is left out", Product(node.text, rest)
+                    yield f"{noun} {name} is left out", ProductNode(node.text, rest)
                 twice = f"{noun} {name} is counted twice"
-                if not isinstance(factor, Product):
-                    yield twice, Product(node.text, (*node.factors, (exponent, factor)))
+                if not isinstance(factor, ProductNode):
+                    yield twice, ProductNode(node.text, (*node.factors, (exponent, factor)))
                     flipped = (*node.factors[:index], (-exponent, factor), *node.factors[index + 1 :])
                     wrong = (
                         "divided by {} instead of multiplied"
                         if exponent * side > 0
                         else "multiplied by {} instead of divided"
                     )
-                    yield wrong.format(name), Product(node.text, flipped)
-                if isinstance(factor, Sum) and len(factor.terms) > 1 and rest:
+                    yield wrong.format(name), ProductNode(node.text, flipped)
+                if isinstance(factor, SumNode) and len(factor.terms) > 1 and rest:
                     (sign, first), *others = factor.terms
-                    start = Sum(first.text, ((sign, first),))
-                    product = Product(node.text, (*rest, (exponent, start)))
-                    yield f"the bracket ({name}) is ignored", Sum(node.text, ((1, product), *others))
-        case Sum():
+                    start = SumNode(first.text, ((sign, first),))
+                    product = ProductNode(node.text, (*rest, (exponent, start)))
+                    yield f"the bracket ({name}) is ignored", SumNode(node.text, ((1, product), *others))
+        case SumNode():
             for index, (sign, term) in enumerate(node.terms):
                 rest = node.terms[:index] + node.terms[index + 1 :]
                 if rest:
-                    yield f"the term {term.text} is left out", Sum(node.text, rest)
+                    yield f"the term {term.text} is left out", SumNode(node.text, rest)
                 flipped = (*node.terms[:index], (-sign, term), *node.terms[index + 1 :])
-                yield f"the sign of {term.text} is wrong", Sum(node.text, flipped)
-        case Power():
+                yield f"the sign of {term.text} is wrong", SumNode(node.text, flipped)
+        case PowerNode():
             yield f"the exponent {node.exponent.text} is left out", node.base
             pair = ((1, node.base), (1, node.exponent))
-            yield f"{node.text} is a power, not a product", Product(node.text, pair)
-            more = Power(node.text, node.base, Product("", ((1, node.exponent), (-1, _literal(2)))))
+            yield f"{node.text} is a power, not a product", ProductNode(node.text, pair)
+            more = PowerNode(node.text, node.base, ProductNode("", ((1, node.exponent), (-1, _literal(2)))))
             yield f"the exponent {node.exponent.text} is halved", more
-        case Call() if node.name in ("ln", "log"):
+        case CallNode() if node.name in ("ln", "log"):
             yield f"{node.text}: the logarithm is left out", node.arguments[0]
             for name, arguments in (("ln", ()), ("log", (_literal(2),)), ("log", (_literal(10),))):
                 base = {"ln": "e"}.get(name, arguments[0].text if arguments else "e")
                 yield (
                     f"{node.text}: a logarithm to base {base} is taken",
-                    Call(node.text, name, (node.arguments[0], *arguments)),
+                    CallNode(node.text, name, (node.arguments[0], *arguments)),
                 )
-        case Call():
+        case CallNode():
             yield f"{node.name} is left out of {node.text}", node.arguments[0]
         case _:
             pass
 
 
-def _literal(number: int) -> Literal:
+def _literal(number: int) -> LiteralNode:
     """Return a whole number as an expression."""
-    return Literal(str(number), WrittenNumber(str(number), Fraction(number), Fraction(0), 0))
+    return LiteralNode(str(number), WrittenNumber(str(number), Fraction(number), Fraction(0), 0))

@@ -13,6 +13,7 @@ from lemma.checking.exercises.quantities import (
     QuantityExercise,
     as_float,
     parse_formula,
+    pretty,
 )
 from lemma.checking.exercises.quantity_expressions import Value, evaluate, read_quantity_field
 from lemma.errors import InputError, describe_unknown
@@ -212,7 +213,7 @@ class MemoryExercise(QuantityExercise):
         relations = []
         if {"h", "d", "d_h"} <= sizes.keys() and sizes["h"] * sizes["d_h"] == sizes["d"]:
             relations.append({"d_h": "d/h", "d": "h*d_h", "h": "d/d_h"})
-        return Letters(sizes, aliases, tuple(relations))
+        return Letters(sizes, aliases, tuple(relations), constants=frozenset({"b", "b_c"}))
 
     @property
     def cache_format(self) -> str:
@@ -707,7 +708,7 @@ class MemoryExercise(QuantityExercise):
             mistakes,
             exact=True,
             function=lambda point: Fraction(right),
-            work=f"({fixed.formula}) + ({growing.formula}) ≤ M at T = {right:,}, not at {right + 1:,}",
+            work=f"{pretty(fixed.formula)} + {pretty(growing.formula)} ≤ M at T = {right:,}, not at {right + 1:,}",
         )
 
 
@@ -719,14 +720,17 @@ def model_sizes(model: str, stated: Mapping[str, Value]) -> dict[str, Value]:
     from lemma.counting.subject import resolve_subject
 
     subject = resolve_subject(model)
-    letters = (set(stated) & set(subject.sizes(True))) - {"N", "d_h"}
-    if letters:
-        subject = resolve_subject(model, {letter: int(stated[letter]) for letter in letters})
+    known_letters = {*subject.sizes(True), *subject.setting_names}
+    settings = {letter: int(value) for letter, value in stated.items() if letter in known_letters and letter != "N"}
+    if "d_h" in settings and subject.spec is not None:  # Lemma's d_h is the width of all heads together
+        settings["d_h"] *= int(settings.get("h") or subject.sizes(True).get("h", 1))
+    if settings:
+        subject = resolve_subject(model, settings)
     sizes: dict[str, Value] = {letter: Fraction(size) for letter, size in subject.sizes(True).items()}
     module = subject.build(subject.sizes(True))
     sizes["N"] = Fraction(sum(parameter.numel() for parameter in module.parameters()))
     spec = subject.spec
-    if spec is not None and "d_h" in sizes and "h" in sizes:  # Lemma's d_h is the width of all heads together
+    if spec is not None and "d_h" in sizes and "h" in sizes:
         sizes["d_h"] = sizes["d_h"] / sizes["h"]
     renamed = {"r_kv": "r", "d_rope": "d_r"}
     known = {"N", "L", "h", "h_kv", "d_h", "d", "T", "B", "w", "r", "d_r", "V"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import combinations, product
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from lemma.checking.check_values import ValueLine, ValueReport, normalize_name
 from lemma.checking.exercises.base import Exercise, ExerciseHelp, HelpLevel
@@ -24,6 +24,7 @@ from lemma.checking.exercises.quantity_expressions import (
     PER_SECOND,
     SECONDS,
     Dimension,
+    Measure,
     Node,
     Reading,
     Value,
@@ -117,6 +118,7 @@ class Letters:
     values: Mapping[str, Value]
     aliases: Mapping[str, str] = field(default_factory=dict)
     relations: Sequence[Mapping[str, str]] = ()
+    constants: frozenset[str] = frozenset()  # letters that keep their values where formulas are compared
     unknown: frozenset[str] = frozenset()  # letters whose value is not stated; formulas alone answer for them
 
     @cached_property
@@ -141,6 +143,7 @@ class Letters:
         The letters that it uses are varied, the others keep their values. There are several lists where a letter may
         follow from others in several ways; a formula that is right in one of them is right.
         """
+        used = used - self.constants
         if not used:
             return [[]]
         related = [relation for relation in self.relations if used & relation.keys()]
@@ -233,6 +236,8 @@ class QuantityExercise(Exercise):
     A subclass defines `expected_quantities` and `letters`; everything else follows from them.
     """
 
+    blanks_mark_answers: ClassVar[bool] = True
+
     unit: str = ""
     """Unit of numbers that are written without one, such as GB. By default any common unit is accepted."""
     form: Literal["any", "formula", "number"] = "any"
@@ -296,7 +301,9 @@ class QuantityExercise(Exercise):
         """Check lines `NAME = VALUE`; lines without names are the values that are asked for, in their order."""
         lines = [" ".join(line.split()) for answer in answers for line in answer.splitlines() if line.strip()]
         if not lines or len(lines) > MAX_LINES:
-            hint = f"As in: '{self.asked_quantities()[0].name} = …'."
+            hint = (
+                f"As in: '{self.asked_quantities()[0].name} = …', with blanks around the sign; NAME=… may be a field."
+            )
             raise InputError(f"{self.name}: from 1 to {MAX_LINES} lines are expected, got {len(lines)}. {hint}")
         asked = self.asked_quantities()
         checked = [
@@ -329,7 +336,7 @@ class QuantityExercise(Exercise):
         line = line.replace(">=", "≥").replace("<=", "≤").replace("==", "=")
         for sign in ("=", "≈", "\\approx", ":", "~", "≤", "\\le", " is ", " are "):
             left, found, right = line.partition(sign)
-            if not found or not right.strip():
+            if not found or not right.strip() or not left.strip():
                 continue
             left = left.strip().strip("$").strip()
             quantity = self.find(replace_latex(left)) or self.find(left)
@@ -337,7 +344,7 @@ class QuantityExercise(Exercise):
                 return quantity, right.lstrip("= ").removesuffix("$" if line.strip().startswith("$") else "\0")
             if default and normalize_name(left) in GENERIC_NAMES:
                 return default, right
-            if sign in ("=", "≈") and not re.search("[<>≤≥]", replace_latex(left)) and not self._is_expression(left):
+            if sign in ("=", "≈") and not re.search("[<>≤≥=]", replace_latex(left)) and not self._is_expression(left):
                 names = [each.name for each in self.quantities]
                 raise InputError(
                     f"{self.name}: {describe_unknown('name', shorten(left, 40), names)} All names: lemma check "
@@ -390,7 +397,11 @@ class QuantityExercise(Exercise):
             return ExerciseHelp(self.name, level, tuple(wrong) or ("All of it is right.",))
         asked = self.asked_quantities()
         last = max(self.quantities.index(each) for each in asked)
-        steps = [each for each in self.quantities[: last + 1] if each in asked or self.is_step(each, asked)]
+        steps: list[ExpectedQuantity] = []
+        for each in self.quantities[: last + 1]:
+            is_new = all(each.formula != other.formula for other in steps)
+            if each in asked or (is_new and self.is_step(each, asked)):
+                steps.append(each)
         return ExerciseHelp(self.name, level, tuple(line for each in steps for line in self.describe_solution(each)))
 
     def is_step(self, quantity: ExpectedQuantity, asked: Sequence[ExpectedQuantity]) -> bool:
@@ -409,7 +420,9 @@ class QuantityExercise(Exercise):
         if not work and result and not quantity.words and not quantity.function:
             node = parse_formula(quantity.formula, self.symbols.letters)
             work = write_node(node, self.symbols.values) if node.letters() else ""
-        return [*lines, f"  = {work}"] if work and not quantity.function else [*lines, f"  {work}"] if work else lines
+        if not work:
+            return lines
+        return [*lines, f"  {work}" if quantity.function or quantity.words else f"  = {work}"]
 
     def write_formula(self, quantity: ExpectedQuantity) -> str:
         """Return the formula of a quantity as text."""
@@ -512,6 +525,7 @@ class AnswerChecker:
         self.target = quantity.evaluator(self.letters)
         self.members = self._read_members(text)
         self._ways: dict[frozenset[str], list[list[Point]]] = {}
+        self._measures: dict[tuple[int, int], Measure | InputError] = {}  # by the ids of node and point
 
     def _read_members(self, text: str) -> list[_Member]:
         """Return the members of a chain a = b ≈ c; what cannot be read before the last is left out."""
@@ -583,7 +597,7 @@ class AnswerChecker:
         """Return a note on how a reading equals a target, None if it does not."""
         node, sizes = reading.node, self.letters.values
         try:
-            measure = evaluate(node, sizes)
+            measure = self._evaluate(node, sizes)
             expected = target(sizes)
         except InputError:
             return None
@@ -597,7 +611,7 @@ class AnswerChecker:
                 try:
                     if all(
                         self._is_close(
-                            (m := evaluate(node, point)).value, m.error, target(point), factor, reading, strict
+                            (m := self._evaluate(node, point)).value, m.error, target(point), factor, reading, strict
                         )
                         for point in points
                     ):
@@ -605,6 +619,19 @@ class AnswerChecker:
                 except InputError:
                     continue
         return None
+
+    def _evaluate(self, node: Node, point: Point) -> Measure:
+        """Return the value of an expression of the answer at a point, computed once."""
+        key = id(node), id(point)
+        if key not in self._measures:
+            try:
+                self._measures[key] = evaluate(node, point)
+            except InputError as error:
+                self._measures[key] = error
+        measure = self._measures[key]
+        if isinstance(measure, InputError):
+            raise measure
+        return measure
 
     def _points(self, letters: frozenset[str]) -> list[list[Point]]:
         """Return the points at which a formula in these letters is compared."""
@@ -639,7 +666,7 @@ class AnswerChecker:
         own = measure_unit(self.quantity.unit)[0]
         if own != 1:
             yield own, f"a number in {self.quantity.unit}"
-        number = as_float(evaluate(reading.node, self.letters.values).value)
+        number = as_float(self._evaluate(reading.node, self.letters.values).value)
         if abs(number) >= MAX_BARE and not reading.node.letters():
             return
         for unit in BARE_UNITS[wanted]:

@@ -15,6 +15,7 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from itertools import product
 
 from lemma.errors import InputError, describe_unknown
@@ -25,7 +26,7 @@ Dimension = tuple[int, int, int]
 """Powers of bytes, seconds and dollars. FLOPs, tokens, parameters and devices have no dimension."""
 NONE: Dimension = (0, 0, 0)
 BYTES, SECONDS, DOLLARS, PER_SECOND = (1, 0, 0), (0, 1, 0), (0, 0, 1), (0, -1, 0)
-MAX_CHARS, MAX_TOKENS, MAX_DEPTH, MAX_BITS = 2_000, 500, 40, 4_000
+MAX_CHARS, MAX_TOKENS, MAX_DEPTH, MAX_BITS = 2_000, 400, 40, 4_000
 MAX_EXPONENT = 250  # of a number such as 1e12, and of a power
 FUNCTIONS: dict[str, Callable[..., Value]] = {}
 _FLOP_WORDS = ("flop", "flops", "operations", "ops")
@@ -184,6 +185,10 @@ class Node:
 
     def letters(self) -> frozenset[str]:
         """Return the letters that occur."""
+        return self._letters
+
+    @cached_property
+    def _letters(self) -> frozenset[str]:
         if self.op == "letter":
             return frozenset((self.name,))
         return frozenset().union(*(child.letters() for child in self.children))
@@ -245,8 +250,8 @@ def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
         unit_words = [word for word in re.split(r"[\s/*]+", unit) if word]
         is_unit = all(find_unit(word) or word in COUNT_WORDS for word in unit_words)
         has_other = any(find_unit(word) for word in re.findall(r"[A-Za-z]+", body) if word not in letters)
-        if re.search(r"[+-]", body[1:]) and is_unit and not has_other:
-            texts.append(f"({body}) * 1 {unit}")
+        if re.search(r"(?<![eE])[+-]", body[1:]) and is_unit and not has_other:
+            texts.append(f"({body}) {unit}")
     readings: list[Reading] = []
     error: InputError | None = None
     for expression in texts:
@@ -503,11 +508,20 @@ class _Parser:
             self.depth += 1
             if self.depth > MAX_DEPTH:
                 raise InputError(f"the powers nest more than {MAX_DEPTH} deep.")
-            node = Node("^", (node, self.signed()))
+            node = Node("^", (node, self._exponent()))
             self.depth -= 1
         for factor in reversed(factors):
             node = Node("*", (factor, node))
         return node
+
+    def _exponent(self) -> Node:
+        """Read an exponent; units after it belong to the power, as in 10^9 bytes."""
+        sign = self.take() if self.current in ("+", "-") else ""
+        if self.current[:1].isdigit() and self.tokens[min(self.index + 1, len(self.tokens) - 1)] != "^":
+            number = read_literal(self.take())
+            return Node("neg", (number,)) if sign == "-" else number
+        inner = self.signed()
+        return Node("neg", (inner,)) if sign == "-" else inner
 
     def atom(self) -> list[Node]:
         """Read a number with its units, a name, a function or a bracket; letters written together are several."""

@@ -350,6 +350,7 @@ class RatioExercise(QuantityExercise):
                         f"inequality for {self.variable}",
                         ("inequality", "when", "holds when"),
                         words=(self._write_condition(),),
+                        work=f"both sides are equal at {self.variable} = {threshold.formula}",
                     )
                 )
         return quantities

@@ -84,9 +84,9 @@ def split_arguments(
     answers: list[str] = []
     for argument in remaining:
         name, sign, value = argument.partition("=")
-        # N=7e9 is a field, and 'N = 7e9' an answer
-        is_letter = name.strip() in load_kind(kind).letters() and name != name.strip()
-        if sign and name.strip() in names and not value.startswith("=") and not is_letter:
+        # where letters are sizes and answers too, N=7e9 is a field, and 'N = 7e9' an answer
+        is_answer = load_kind(kind).blanks_mark_answers and name != name.strip()
+        if sign and name.strip() in names and not value.startswith("=") and not is_answer:
             stated[name.strip()] = parse_value(value.strip())
         else:
             answers.append(argument)
@@ -114,7 +114,7 @@ class ExerciseList(Result):
     def blocks(self) -> list[Block]:
         """Return a table of the exercises, and the command that checks the first."""
         name, kind, _ = self.rows[0]
-        example = f'Work one: lemma check {kind} {name} --names, then lemma check {kind} {name} "NAME = VALUE"'
+        example = f"Fields and names of the first: lemma check {kind} {name} --names"
         return [Table(("exercise", "kind", "title"), self.rows, is_text=True), Text(example, "note")]
 
     def to_dict(self) -> dict[str, Any]:

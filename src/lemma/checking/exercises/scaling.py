@@ -67,7 +67,7 @@ class ScalingExercise(QuantityExercise):
     """FLOPs of a kernel, for its arithmetic intensity."""
     traffic: Annotated[Amount, Letter("Q")] = 0
     """Bytes that a kernel moves."""
-    intensity: Amount = 0
+    kernel_intensity: Amount = 0
     """Arithmetic intensity in FLOPs per byte, if it is given; I in formulas."""
     message: Annotated[Amount, Letter("S")] = 0
     """Bytes of an all-reduce, such as "14 GB"."""
@@ -93,7 +93,7 @@ class ScalingExercise(QuantityExercise):
             if (value := getattr(self, name)) and letter not in "kEAB"
         }
         values["b"] = Fraction(PRECISION_BYTES[self.precision])
-        named = {"c": self.price, "I": self.intensity}
+        named = {"c": self.price, "I": self.kernel_intensity}
         values |= {letter: Fraction(str(value)) for letter, value in named.items() if value}
         if self.inner:
             values["k"] = Fraction(self.inner)
@@ -514,11 +514,12 @@ class ScalingExercise(QuantityExercise):
             ),
             ExpectedQuantity(
                 "loss",
-                f"E + A/({n})^alpha + B/({d})^beta",
+                "E + A/N_opt^alpha + B/D_opt^beta",
                 "",
                 "loss at the optimum",
                 ("L", "optimal loss", "L*", "minimal loss"),
                 {"E is left out": f"A/({n})^alpha + B/({d})^beta"},
+                function=self.symbols.evaluator(f"E + A/({n})^alpha + B/({d})^beta"),
             ),
         ]
 
@@ -588,7 +589,14 @@ class ScalingExercise(QuantityExercise):
                     intensity,
                     "FLOP/byte",
                     "FLOPs over bytes",
-                    ("arithmetic intensity", "operational intensity", "AI", "I", "intensity of the kernel"),
+                    (
+                        "arithmetic intensity",
+                        "operational intensity",
+                        "intensity",
+                        "AI",
+                        "I",
+                        "intensity of the kernel",
+                    ),
                     mistakes,
                 )
             )
