@@ -480,7 +480,10 @@ class OptimizerExercise(ConventionExercise):
     def _expect_steps(self) -> list[ExpectedValue]:
         """Return gradients, state and parameters of all steps."""
         right = self.run(self.rule())
-        if self.eps <= NEGLIGIBLE_EPS:  # mistakes are recognized without it, too
+        if self.eps <= NEGLIGIBLE_EPS:  # 1.5 is right where ε makes it 1.50000001
+            if self._explains:
+                without = self.run(self.rule(eps=0.0))
+                right = {name: without[name] if _is_near(without[name], right[name]) else right[name] for name in right}
             rules = {text: replace(rule, eps=0.0) for text, rule in self.mistaken_rules().items()}
         else:
             rules = self.mistaken_rules()
@@ -616,7 +619,7 @@ class OptimizerExercise(ConventionExercise):
             yield "Read with v = μv − ηg and θ = θ + v.", self.change(form="classic")
             yield "Read with v = μv + (1−μ)g, a moving average.", self.change(form="ema")
         if self.optimizer in ADAPTIVE and 0 < self.eps <= NEGLIGIBLE_EPS:
-            yield "Read without ε, which is too small to matter.", self.change(eps=0.0)
+            yield f"Read with ε = {self.eps:g} to the last decimal.", self.change()
         if self.optimizer in ADAPTIVE and not self.epsilon:
             yield "Read with ε inside the root.", self.change(epsilon="inside")
 
@@ -813,6 +816,11 @@ class OptimizerExercise(ConventionExercise):
         if name == "cosine":
             return low + 0.5 * (peak - low) * (1 + cos(pi * progress))
         return low + (peak - low) * (1 - progress)
+
+
+def _is_near(first: Array, second: Array) -> bool:
+    """Return whether two arrays differ by no more than a negligible ε can make them."""
+    return bool(np.allclose(first, second, rtol=1e-6, atol=1e-7))
 
 
 @lru_cache(64)

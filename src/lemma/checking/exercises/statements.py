@@ -163,14 +163,16 @@ class ConventionExercise(ValueExercise):
         return ()
 
     def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
-        """Check lines `NAME = VALUE` under the convention of the fields, then under each that they leave open."""
+        """Check lines `NAME = VALUE` under each convention that the fields leave open; the one that fits best counts."""
         report = super().check(answers, show_solution)
         if report:
             return report
         for note, exercise in self.conventions():
             other = ValueExercise.check(exercise, answers, show_solution)
-            if other:
-                return replace(other, name=report.name, notes=(*other.notes, note))
+            if sum(line.right for line in other.lines) > sum(line.right for line in report.lines):
+                report = replace(other, name=self.name, notes=(*other.notes, note))
+            if report:
+                break
         return report
 
 
