@@ -63,6 +63,7 @@ STATIC_QUANTITIES = ("parameters", "optimizer")  # those that need no run, hence
 FREE_LETTERS = "mnpqrstuvwxyz"  # for derived sizes
 LENGTH_NAMES = ("w", "C")  # windows and chunks, which are compared with the length of the input
 FAR_LENGTHS = (33, 65, 129, 257)  # of inputs, one above lengths of chunks
+NUM_CHUNKS = [1, 2, 3, 4]  # of inputs that are computed in chunks
 STEPS = (2, 4, 8)  # what sizes may have to be multiples of, as where half a width or every second layer is taken
 EVERYWHERE = Domain()
 EVERYTHING = PathGroup("", SUM_ONLY)  # all paths together, of a module that cannot be probed
@@ -278,6 +279,60 @@ class Quotient:
 
 
 @dataclass(frozen=True)
+class Chunks:
+    """An input whose tokens are computed in chunks of `length`, the last one padded: formulas have ⌈T/C⌉ in them.
+
+    With T = C·(m − 1) + u, amounts are polynomials of the number of chunks m and of the tokens u in the last one.
+    """
+
+    length: int
+
+    @property
+    def size(self) -> DerivedSize:
+        return DerivedSize("ceil", (symbol(TIME) / self.length,))
+
+    def join(self, sizes: Sizes) -> dict[str, int]:
+        """Return sizes with T, given that m is under the name of the derived size and u under that of T."""
+        chunks = sizes[self.size.name]
+        return {name: size for name, size in sizes.items() if name != self.size.name} | {
+            TIME: self.length * (chunks - 1) + sizes[TIME]
+        }
+
+    def fit(self, read: Read, probe_sizes: ProbeSizes, kinds: LayerKinds | None) -> FitResult:
+        """Fit readings as polynomials of T, ⌈T/C⌉ and all other sizes, and prove them on both sides of two steps.
+
+        Raises:
+            CountingError: they follow no such polynomials.
+        """
+        name, length = self.size.name, self.length
+        in_last = [size for size in probe_sizes[TIME] if size <= length]
+        probed = {**probe_sizes, name: NUM_CHUNKS, TIME: in_last}
+        fit = fit_groups(lambda sizes: read(self.join(sizes)), [probed], kinds)
+        tokens = symbol(TIME) - length * (symbol(name) - 1)
+        fits: dict[PathGroup, GroupFit] = {}
+        for group, group_fit in fit.fits.items():
+            polynomials = (group_fit.repeats, *group_fit.columns)
+            if any(power < 0 for one in polynomials for term in one.terms for letter, power in term if letter == TIME):
+                raise CountingError(f"{group} is divided by {TIME}")
+            repeats, *columns = (polynomial.substitute(TIME, tokens) for polynomial in polynomials)
+            fits[group] = GroupFit(repeats, tuple(columns))
+        result = FitResult(fits, fit.failures, {**fit.derived, name: self.size}, fit.domain)
+        lowest = {letter: values[0] for letter, values in probe_sizes.items()}
+
+        def holds(number: int) -> bool:
+            sizes = {**lowest, TIME: number}
+            rows = assign_to_groups(result.groups, read(sizes))
+            return all(result.evaluate(group, sizes) == total_size(rows.get(group, ())) for group in fits)
+
+        for number in (2, length, length + 1, 2 * length, 2 * length + 1):
+            if not holds(number):
+                raise CountingError(f"it does not hold at {TIME} = {number}")
+        if not holds(1):  # a token alone may be read step by step
+            result = replace(result, domain=result.domain.intersect(Domain(at_least={TIME: 2})))
+        return result
+
+
+@dataclass(frozen=True)
 class Attempt:
     """Formulas of a measurement, compared with the module at the sizes asked for."""
 
@@ -310,6 +365,7 @@ class SubjectCounter:
         self.reader = ModuleReader(subject, limits, on_reading)
         self.cache = CountCache(subject.identity)
         self._letters: dict[str, str] = {}
+        self._chunks: Chunks | None = None  # that made other formulas hold
 
     @cached_property
     def _divisors(self) -> dict[str, str]:
@@ -534,7 +590,83 @@ class SubjectCounter:
             formulas = self.cache.get_or_fit(key, fit)
         except TimeLimitError as error:
             formulas = FitResult({}, {EVERYTHING: f"no formula, since {error}"})
-        return replace(self._compare(measurement, key, formulas), domain=domain)
+        attempt = replace(self._compare(measurement, key, formulas), domain=domain)
+        if attempt.is_final or quotient or not measurement.needs_run or TIME not in self.subject.input_sizes:
+            return attempt
+        return self._attempt_chunks(measurement, attempt, key)
+
+    def _attempt_chunks(self, measurement: Measurement, attempt: Attempt, key: str) -> Attempt:
+        """Fit the parts whose formulas in `attempt` fail again with a number of chunks of tokens.
+
+        `key` names the cache entry of `attempt`, which is returned if this does not help.
+        """
+        fit, domain = attempt.fit, attempt.domain
+        patterns = [group for group in attempt.missed if group in fit.groups]
+        probe_sizes = next(self.reader.probe_sizes(True, domain))
+        if not patterns or len(probe_sizes[TIME]) < 2:
+            return attempt
+
+        def read(sizes: Sizes) -> Readings:
+            rows = measurement.read(sizes)
+            return {path: row for path, row in rows.items() if any(group.matches(path) for group in patterns)}
+
+        def refit() -> FitResult:
+            failed = FitResult({}, dict.fromkeys(patterns, "no formula with chunks of tokens"))
+            try:
+                with single_thread():
+                    chunks = self._chunks or self._find_chunks(read, attempt, probe_sizes)
+                    if chunks is None:
+                        return failed
+                    kinds = self.reader.kinds if self.reader.kinds.containers else None
+                    fitted = chunks.fit(read, probe_sizes, kinds)
+            except TimeLimitError:  # not to be cached
+                raise
+            except CountingError:
+                return failed
+            fits = {group: group_fit for group, group_fit in fit.fits.items() if group not in patterns}
+            failures = {group: reason for group, reason in fit.failures.items() if group not in patterns}
+            both = fit.domain.intersect(fitted.domain)
+            return FitResult(
+                {**fits, **fitted.fits}, {**failures, **fitted.failures}, {**fit.derived, **fitted.derived}, both
+            )
+
+        key = f"{key} chunks {format_sizes(self.subject.sizes(True))}"
+        try:
+            result = self.cache.get_or_fit(key, refit)
+        except TimeLimitError:
+            return attempt
+        rule = next((size for size in result.derived.values() if size.symbols == {TIME}), None)
+        if rule is None:
+            return attempt
+        compared = replace(self._compare(measurement, key, result), domain=domain)
+        if len(compared.missed) >= len(attempt.missed):
+            return attempt
+        self._chunks = Chunks(int(1 / rule.operands[0].terms[(TIME, 1),]))
+        return compared
+
+    def _find_chunks(self, read: Read, attempt: Attempt, probe_sizes: ProbeSizes) -> Chunks | None:
+        """Return the chunks at whose ends a formula of `attempt` bends: the first by bisection, then at its double."""
+        fit = attempt.fit
+        lowest = {name: values[0] for name, values in probe_sizes.items()}
+        groups = [group for group in attempt.missed if group in fit.fits]
+
+        def amount(group: PathGroup, length: int) -> int:
+            rows = assign_to_groups(fit.groups, read({**lowest, TIME: length}))
+            return total_size(rows.get(group, ()))
+
+        for group in groups[:1]:
+            low = max(probe_sizes[TIME])
+            for high in FAR_LENGTHS:
+                if fit.evaluate(group, {**lowest, TIME: high}) == amount(group, high):
+                    low = high
+                    continue
+                while high - low > 1:
+                    middle = (low + high) // 2
+                    holds = fit.evaluate(group, {**lowest, TIME: middle}) == amount(group, middle)
+                    low, high = (middle, high) if holds else (low, middle)
+                a, b, c, d = (amount(group, 2 * low + offset) for offset in (-2, -1, 0, 1))
+                return Chunks(low) if d - 3 * c + 3 * b - a else None
+        return None
 
     def _order_lengths(self) -> str:
         """Return which windows and chunks are at most as long as the inputs, as part of a key of the cache."""

@@ -86,7 +86,7 @@ class ModuleReader:
         self._weight_bytes: dict[tuple[int, ...], int] = {}
         self._shapes: dict[tuple[int, ...], dict[bool | None, Readings]] = {}
         self._passes: dict[tuple[Any, ...], PassReadings] = {}
-        self._num_elements: int | None = None  # that a forward pass computes at small sizes
+        self._num_elements: dict[bool, int] = {}  # that a forward pass computes as requested (True), at small sizes
 
     @cached_property
     def kinds(self) -> LayerKinds:
@@ -141,18 +141,17 @@ class ModuleReader:
         return self._passes[key]
 
     def is_heavy(self, sizes: Sizes) -> bool:
-        """Return whether meta tensors, which do not compute, are quicker; small sizes are compared once.
+        """Return whether meta tensors, which do not compute, are quicker: once for small and for requested sizes.
 
         A forward pass on meta tensors tells how many numbers are computed.
         """
-        number = self._num_elements
-        if number is None:
+        is_requested = all(sizes.get(name) == size for name, size in self.subject.sizes(True).items())
+        if is_requested not in self._num_elements:
             try:
-                number = self._call(count_elements, sizes, ("meta",))
+                self._num_elements[is_requested] = self._call(count_elements, sizes, ("meta",))
             except CountingError:  # then real tensors are the only choice
-                number = 0
-            self._num_elements = number
-        return number > MAX_QUICK_ELEMENTS
+                self._num_elements[is_requested] = 0
+        return self._num_elements[is_requested] > MAX_QUICK_ELEMENTS
 
     def run_state(self, sizes: Sizes) -> Readings:
         """Return the bytes of the state or cache that the module returns, read off an earlier pass if there was one."""

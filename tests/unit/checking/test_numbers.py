@@ -80,7 +80,7 @@ def verdict(question: str, answer: str) -> str:
         ("P", "12.5 %", "right"),
         ("P", "12.5", "right"),
         ("P", "0.125 %", "wrong"),
-        ("P", "0.125", "wrong"),
+        ("P", "0.125", "unreadable"),  # a fraction where per cent is asked for: the teacher decides
         ("A", "12.5 %", "unreadable"),
     ],
 )

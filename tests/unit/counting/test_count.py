@@ -745,3 +745,24 @@ def test_active_parameters_of_mixture_of_experts_are_counted() -> None:
     assert account.parameters.polynomial == d * E + 2 * E * d**2
     assert account.active.polynomial == d * E + 2 * k * d**2
     assert "active" not in lemma.count("feed-forward", quantities=["parameters", "active"]).quantities
+
+
+def test_padded_chunks_of_tokens_have_a_formula():
+    class Chunked(nn.Module):
+        def __init__(self, d: int) -> None:
+            super().__init__()
+            self.W = nn.Linear(d, d, bias=False)
+
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            rows = nn.functional.pad(self.W(rows), (0, 0, 0, -rows.shape[1] % 24))
+            chunks = rows.unflatten(1, (-1, 24))
+            return (chunks @ chunks.mT) @ chunks
+
+    def chunked(d: int = 8) -> nn.Module:
+        return Chunked(d)
+
+    chunked.inputs = lambda d, B=3, T=1000: torch.zeros(B, T, d)
+    flops = lemma.count(chunked, quantities=["flops"]).quantities["flops"]
+    assert not flops.refused and [rule.name for rule in flops.rules.values()] == ["ceil(T/24)"]
+    d, B, T = 8, 3, 1000
+    assert flops.total == 2 * B * T * d * d + 4 * B * 42 * 24 * 24 * d
