@@ -124,7 +124,13 @@ def expect_classes(
             labels=[classes, classes],
             mistakes={"rows are predicted classes; here they are gold": matrix.T},
         ),
-        expect("support", gold, "gold cases of each class", labels=labels, mistakes={"predicted cases": predicted}),
+        expect(
+            "support",
+            gold,
+            "gold cases of each class",
+            labels=labels,
+            mistakes={"the predicted cases are counted": predicted},
+        ),
     ]
     exchanged = "precision and recall are exchanged: the divisor is the {} sum of the matrix"
     for name, array, other, text in (
@@ -161,10 +167,10 @@ def expect_classes(
         tp, fp, fn = right[index], predicted[index] - right[index], gold[index] - right[index]
         for value in expect_binary(float(tp), float(fp), float(fn), float(total - tp - fp - fn), beta):
             if value.name in names:
-                own = [pattern.format(label) for pattern in names[value.name]]
+                extra_names = [pattern.format(label) for pattern in names[value.name]]
                 values.append(
                     expect(
-                        own,
+                        extra_names,
                         value.values,
                         f"{value.name} of {label}",
                         value.formula,

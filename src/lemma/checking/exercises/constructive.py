@@ -32,7 +32,7 @@ def read_shapes(value: Any) -> dict[str, str]:
     """Return shapes by name, from a table or from text such as "q: 2, W: 2x3"."""
     if isinstance(value, str):
         pairs = re.findall(r"(\w+)\s*[:=]\s*(number|\d+(?:\s*[x×]\s*\d+)?)", value)
-        value = dict(pairs) if pairs else {name: "" for name in value.replace(",", " ").split()}
+        value = dict(pairs) if pairs else dict.fromkeys(value.replace(",", " ").split(), "")
     if not isinstance(value, Mapping):
         raise ValueError("unknowns: names with shapes are expected, as in unknowns='q: 2, W: 2x3'.")
     return {
@@ -67,10 +67,10 @@ def parse_side(text: str) -> Any:
     return parse_expression(text)
 
 
-def evaluate_side(text: str, known: Mapping[str, Any], vectors: str) -> Array:
+def evaluate_side(text: str, values_by_name: Mapping[str, Any], vectors: str) -> Array:
     """Return the value of a side of a condition."""
     side = parse_side(text)
-    return drop_axes(side) if isinstance(side, np.ndarray) else evaluate(side, known, vectors)
+    return drop_axes(side) if isinstance(side, np.ndarray) else evaluate(side, values_by_name, vectors)
 
 
 def _read_numbers(text: str, name: str = "value") -> Array:
@@ -90,19 +90,19 @@ class ConstructiveExercise(Exercise):
         "construct": "unknowns",
     }
 
-    given: Arrays = {}
+    given: Arrays = Field({})
     """Given numbers, vectors and matrices, as in "K = [[1, 0], [0, 1]], v_a = [1, 0]"."""
-    unknowns: Annotated[dict[str, str], BeforeValidator(read_shapes)] = {}
+    unknowns: Annotated[dict[str, str], BeforeValidator(read_shapes)] = Field({})
     """Names to construct with their shapes, as in "q: 2, W: 2x3"; without a shape any is right."""
     condition: Annotated[tuple[str, ...], BeforeValidator(read_conditions)] = ()
     """Equations or inequalities that must hold, as in "softmax(beta * q @ K.T) @ V = (v_a + v_b) / 2"."""
-    scale: Arrays = {}
+    scale: Arrays = Field({})
     """Large numbers at which a limit is checked, as in "beta = 1000"."""
     tolerance: Annotated[float, Field(gt=0, le=1)] = 1e-3
     """Largest difference of both sides of an equation."""
     vectors: Literal["", "column", "row"] = ""
     """Vectors as columns or rows in the condition; by default as the shapes fit."""
-    example: Arrays = {}
+    example: Arrays = Field({})
     """Values that satisfy the conditions, for the solution."""
 
     @classmethod
@@ -150,29 +150,29 @@ class ConstructiveExercise(Exercise):
         if sum(map(len, lines)) > 10_000:
             raise InputError(f"{self.name}: the answer has more than 10,000 characters.")
         values: dict[str, Array] = {}
-        known = {**self.given, **self.scale}
+        values_by_name = {**self.given, **self.scale}
         for line in lines:
             name, sign, text = line.partition("=")
             name = name.strip()
             if not sign or name not in self.unknowns:
                 raise InputError(f"{self.name}: {describe_unknown('name', name[:40], self.unknowns)}")
-            values[name] = self._read_value(name, text.strip(), {**known, **values})
+            values[name] = self._read_value(name, text.strip(), {**values_by_name, **values})
         for name in self.unknowns:
             if name not in values:
                 raise InputError(f"{self.name}: {name} is missing. As in: '{name} = {self._example_of(name)}'.")
         return values
 
-    def _read_value(self, name: str, text: str, known: Mapping[str, Any]) -> Array:
+    def _read_value(self, name: str, text: str, values_by_name: Mapping[str, Any]) -> Array:
         """Return a value of an answer in the shape that is asked for."""
         try:
             array = _read_numbers(text, name)
         except InputError:
             try:
-                array = np.array(evaluate(parse_expression(text), known, self.vectors))
+                array = np.array(evaluate(parse_expression(text), values_by_name, self.vectors))
             except InputError:
                 raise InputError(
                     f"{name} = {text[:60]}: numbers are expected, as in {name} = {self._example_of(name)}, "
-                    f"or an expression of {', '.join(known) or 'numbers'}."
+                    f"or an expression of {', '.join(values_by_name) or 'numbers'}."
                 ) from None
         if not array.size or array.size > MAX_ENTRIES or array.ndim > 2:
             raise InputError(f"{name}: from 1 to {MAX_ENTRIES} numbers are expected, as in {self._example_of(name)}.")
@@ -185,8 +185,8 @@ class ConstructiveExercise(Exercise):
             return array.reshape(()) if shape else array
         sizes = tuple(map(int, re.findall(r"\d+", shape)))
         if array.size != int(np.prod(sizes)) or (len(sizes) == 2 and array.ndim == 2 and array.shape != sizes):
-            got = "×".join(map(str, array.shape)) or "one number"
-            raise InputError(f"{name}: {shape.replace('x', '×')} numbers are expected, got {got}.")
+            actual_shape = "×".join(map(str, array.shape)) or "one number"
+            raise InputError(f"{name}: {shape.replace('x', '×')} numbers are expected, got {actual_shape}.")
         return array.reshape(sizes)
 
     def _example_of(self, name: str) -> str:
@@ -199,13 +199,13 @@ class ConstructiveExercise(Exercise):
 
     def _check_conditions(self, values: Mapping[str, Any]) -> list[ValueLine]:
         """Return a line for each condition: whether it holds, and what both sides are."""
-        known = {**self.given, **self.scale, **values}
+        values_by_name = {**self.given, **self.scale, **values}
         lines: list[ValueLine] = []
         for text in self.condition:
             left_text, sign, right_text = split_condition(text)
-            way = self.vectors or self._find_way(left_text, right_text, known)
-            left = evaluate_side(left_text, known, way)
-            right = evaluate_side(right_text, known, way)
+            way = self.vectors or self._find_way(left_text, right_text, values_by_name)
+            left = evaluate_side(left_text, values_by_name, way)
+            right = evaluate_side(right_text, values_by_name, way)
             try:
                 difference = np.broadcast_to(left - right, np.broadcast_shapes(left.shape, right.shape))
             except ValueError:
@@ -223,23 +223,23 @@ class ConstructiveExercise(Exercise):
                 holds = holds and bool(np.isfinite(difference).all())
             left_value, right_value = format_values(left, 4), format_values(right, 4)
             at = f" at {', '.join(f'{name} = {value:g}' for name, value in self.scale.items() if np.ndim(value) == 0)}"
-            where = at if self.scale else ""
-            shown = f"your values give {left_value}{where}; {right_value} is needed"
+            location = at if self.scale else ""
+            text_of_sides = f"your values give {left_value}{location}; {right_value} is needed"
             if sign != "=":
-                shown = f"your values give {left_value} {sign} {right_value}{where}, which does not hold"
+                text_of_sides = f"your values give {left_value} {sign} {right_value}{location}, which does not hold"
             off = f"off by {gap:.4g} (at most {self.tolerance:g})" if sign == "=" else ""
-            reading = f"{left_value}{where}" if holds else ""
-            notes = tuple(filter(None, (shown, off)))
+            reading = f"{left_value}{location}" if holds else ""
+            notes = tuple(filter(None, (text_of_sides, off)))
             lines.append(ValueLine(text, holds, self._solution_text(), notes, reading=reading))
         return lines
 
-    def _find_way(self, left: str, right: str, known: Mapping[str, Any]) -> str:
+    def _find_way(self, left: str, right: str, values_by_name: Mapping[str, Any]) -> str:
         """Return whether vectors are columns or rows, so that both sides of a condition can be evaluated."""
         problem: InputError | None = None
         for way in ("column", "row"):
             try:
-                evaluate_side(left, known, way)
-                evaluate_side(right, known, way)
+                evaluate_side(left, values_by_name, way)
+                evaluate_side(right, values_by_name, way)
             except InputError as error:
                 problem = error
                 continue
@@ -284,5 +284,5 @@ class ConstructiveExercise(Exercise):
         if not self.example:
             return ExerciseHelp(self.name, level, ("Any values that satisfy the condition are right.",))
         values = {name: np.array(value, dtype=np.float64) for name, value in self.example.items()}
-        shown = [f"{line.text}: {line.reading}" for line in self._check_conditions(values)]
-        return ExerciseHelp(self.name, level, (self._solution_text(), *shown))
+        text_of_sides = [f"{line.text}: {line.reading}" for line in self._check_conditions(values)]
+        return ExerciseHelp(self.name, level, (self._solution_text(), *text_of_sides))

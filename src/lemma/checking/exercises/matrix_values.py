@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from pydantic import BeforeValidator, ValidationInfo
 
-from lemma.checking.exercises.statements import read_matrix, write_plain
+from lemma.checking.exercises.statements import read_matrix, show, write_plain
 from lemma.checking.expected_values import Array
 from lemma.checking.expressions import (
     AXIS_FUNCTIONS,
@@ -24,6 +24,7 @@ from lemma.checking.expressions import (
 from lemma.errors import InputError, describe_unknown
 
 MAX_NAMES, MAX_OPERATIONS, MAX_MISTAKES = 20, 4_000, 40
+MAX_STEPS, MAX_PRINTED = 12, 16  # parts of an expression that a solution shows, and their numbers
 NamedArrays = dict[str, Array]
 
 
@@ -66,7 +67,8 @@ def _read_array(item: Any, info: ValidationInfo) -> Any:
         raise ValueError(f"{info.field_name}: a value is empty.")
     if is_nested or text.startswith("[[") or ";" in text or len(rows) > 1:
         return rows
-    return rows[0] if isinstance(item, list | tuple) or text.startswith("[") or len(rows[0]) > 1 else rows[0][0]
+    row = [*rows[0]] if rows else []
+    return row if isinstance(item, list | tuple) or text.startswith("[") or len(row) > 1 else row[0]
 
 
 Arrays = Annotated[dict[str, Any], BeforeValidator(read_arrays)]
@@ -119,6 +121,20 @@ def drop_axes(array: Array) -> Array:
     if array.size == 1:
         return array.reshape(())
     return array.reshape(-1) if array.ndim == 2 and 1 in array.shape else array
+
+
+def describe_steps(node: Node, values: Mapping[str, Any], vectors: str = "") -> list[str]:
+    """Return the parts of an expression with their values, inner ones first, as in "A @ x = [1, 2]"."""
+    steps: dict[str, str] = {}
+    parts = [part for _, part in walk(node) if part.children and part.op != ".T"]
+    for part in reversed(parts[:MAX_STEPS]):
+        try:
+            value = evaluate(part, values, vectors)
+        except InputError:  # with columns for the whole and rows for a part
+            continue
+        if value.size <= MAX_PRINTED and value.ndim <= 2:
+            steps[write_expression(part)] = show(value)
+    return [f"{text} = {value}" for text, value in steps.items()]
 
 
 def evaluate_mistakes(node: Node, values: Mapping[str, Any], vectors: str = "") -> dict[str, Array]:

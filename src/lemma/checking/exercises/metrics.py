@@ -517,11 +517,11 @@ class MetricExercise(ConventionExercise):
             changes.append(("Macro F1 is read as the F1 of macro precision and recall.", {"macro": "harmonic"}))
         texts = " ".join((*self.candidate, *(text for group in self.reference for text in group)))
         has_marks = re.search(r"[^\w\s]", texts) is not None
-        is_plain = texts == texts.casefold()
-        if self.metric in ROUGE and not (self.case or self.tokens) and (has_marks or not is_plain):
+        is_lowercase = texts == texts.casefold()
+        if self.metric in ROUGE and not (self.case or self.tokens) and (has_marks or not is_lowercase):
             note = "Read with upper and lower case, and with punctuation as part of words."
             changes.append((note, {"case": "kept", "tokens": "words"}))
-        if self.metric == "bleu" and not self.case and not is_plain:
+        if self.metric == "bleu" and not self.case and not is_lowercase:
             changes.append(("Read without upper and lower case.", {"case": "ignored"}))
         if self.metric == "bleu" and not self.tokens and has_marks:
             changes.append(("Read with punctuation apart.", {"tokens": "punctuation"}))

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from lemma.checking.check_values import AnswerKey, ValueClaim, normalize_name
+from lemma.checking.exercises.base import ExerciseHelp, HelpLevel
 from lemma.checking.exercises.statements import (
     ConventionExercise,
     Vector,
@@ -65,7 +66,7 @@ class NumberFormat:
         exponent = frexp(abs(value))[1] - 1 if value else -(10**4)
         return 2.0 ** (max(exponent, 1 - self.bias) - self.mantissa)
 
-    def round(self, value: float, how: str = "nearest") -> float:
+    def round(self, value: float, mode: str = "nearest") -> float:
         """Return the number of the format that is nearest to a value, ties to even; or truncated, or ties up.
 
         >>> FORMATS["float16"].round(2049), FORMATS["float16"].round(70000)
@@ -75,9 +76,9 @@ class NumberFormat:
             return value
         unit = Fraction(self.spacing(value))
         quotient = abs(Fraction(value)) / unit
-        if how == "truncate":
+        if mode == "truncate":
             count = floor(quotient)
-        elif how == "half up":
+        elif mode == "half up":
             count = floor(quotient + Fraction(1, 2))
         else:
             count = round(quotient)
@@ -258,12 +259,32 @@ class NumericsExercise(ConventionExercise):
             names = {normalize_name(name) for name in (result.name, *result.aliases)}
             for claim in claims:
                 value = claim.value if normalize_name(claim.target.name) in names else None
-                if isinstance(value, WrittenNumber) and float(value.value) == self.numbers[0]:
+                if isinstance(value, WrittenNumber) and self._is_too_coarse(value, float(result.values)):
+                    is_same = float(value.value) == self.numbers[0]
                     text = "the number is not changed, but the format cannot hold it"
+                    text = text if is_same else "too few digits are given to see which number of the format it is"
                     right = repr(float(result.values))
                     changed = expect_words((result.name, *result.aliases), right, mistakes={text: value.text})
                     key = self.make_key([*key.expected[:-1], changed])
         yield key
+
+    def _is_too_coarse(self, answer: WrittenNumber, right: float) -> bool:
+        """Return whether an answer repeats the number, or is rounded so much that a neighbour would fit, too."""
+        value = float(answer.value)
+        if value == self.numbers[0]:
+            return True
+        distance = abs(value - right)
+        return FORMATS[self.format].spacing(right) / 2 < distance <= float(answer.unit) / 2
+
+    def help_with(self, level: HelpLevel, answers: Sequence[str] = ()) -> ExerciseHelp:
+        """Return help as for other exercises; the solution of a rounding shows all digits."""
+        help_text = super().help_with(level, answers)
+        result = self.expected_values()[-1]
+        if level != "solution" or self.topic != "rounding" or not result.is_numeric:
+            return help_text
+        exact = f"{result.name} = {float(result.values)!r}"
+        lines = (exact if line.startswith(f"{result.name} = ") else line for line in help_text.lines)
+        return replace(help_text, lines=tuple(lines))
 
     def main_names(self) -> tuple[str, ...]:
         """Return the result of the topic."""
@@ -431,10 +452,10 @@ class NumericsExercise(ConventionExercise):
 
     # Quantization
 
-    def _quantize(self, scale: float, zero: float, low: int, high: int, how: str = "nearest") -> Array:
+    def _quantize(self, scale: float, zero: float, low: int, high: int, mode: str = "nearest") -> Array:
         """Return the integers of the numbers."""
         quotients = np.array(self.numbers) / scale
-        rounded = np.trunc(quotients) if how == "truncate" else np.floor(quotients) if how == "floor" else quotients
+        rounded = np.trunc(quotients) if mode == "truncate" else np.floor(quotients) if mode == "floor" else quotients
         return np.clip(np.rint(rounded) + zero, low, high)
 
     def _expect_quantized(self) -> list[ExpectedValue]:
@@ -491,7 +512,10 @@ class NumericsExercise(ConventionExercise):
                     "integer of the number 0",
                     "round(lowest integer − min / scale)",
                     f"round({low} − {show(min(lowest, 0.0))} / {show(scale)})",
-                    {"the sign is wrong": float(np.rint(low + min(lowest, 0.0) / scale)), "it is 0": 0.0},
+                    {
+                        "the sign is wrong": float(np.rint(low + min(lowest, 0.0) / scale)),
+                        "only absmax has the zero point 0": 0.0,
+                    },
                 )
             )
         values += [
@@ -540,12 +564,12 @@ class NumericsExercise(ConventionExercise):
         count = len(self.scores) or self.classes
         others = self.spread == "others"
         eps, right = self.smoothing, self.target - 1
-        one_hot = np.zeros(count)
+        hot = np.zeros(count)
         if 0 <= right < count:
-            one_hot[right] = 1.0
-        over_all = one_hot * (1 - eps) + eps / count
-        over_others = one_hot * (1 - eps) + (1 - one_hot) * eps / max(1, count - 1)
-        targets = over_others if others else over_all
+            hot[right] = 1.0
+        spread_evenly = hot * (1 - eps) + eps / count
+        spread_without_target = hot * (1 - eps) + (1 - hot) * eps / max(1, count - 1)
+        targets = spread_without_target if others else spread_evenly
         target_value = expect(
             "targets y smoothed labels q",
             targets,
@@ -553,14 +577,15 @@ class NumericsExercise(ConventionExercise):
             "1 − ε for the right class, ε/(K−1) for each other" if others else "(1 − ε)·one-hot + ε/K",
             f"ε = {show(eps)}, K = {count}",
             {
-                "ε is shared by the other classes, ε/(K−1); here by all, ε/K": over_others if not others else targets,
-                "ε is shared by all classes, ε/K; here by the others, ε/(K−1)": over_all if others else targets,
-                "the targets are not smoothed": one_hot,
-                "1 − ε is not completed by ε/K: the targets do not sum to 1": one_hot * (1 - eps)
-                + (1 - one_hot) * eps / count,
-                "each other class gets ε instead of a share of it": one_hot * (1 - eps) + (1 - one_hot) * eps,
-                "the right class keeps 1": one_hot + (1 - one_hot) * eps / count,
-                "ε and 1 − ε are exchanged": one_hot * eps + (1 - eps) / count,
+                "ε is shared by the other classes, ε/(K−1); here by all, ε/K": spread_without_target
+                if not others
+                else targets,
+                "ε is shared by all classes, ε/K; here by the others, ε/(K−1)": spread_evenly if others else targets,
+                "the targets are not smoothed": hot,
+                "1 − ε is not completed by ε/K: the targets do not sum to 1": hot * (1 - eps) + (1 - hot) * eps / count,
+                "each other class gets ε instead of a share of it": hot * (1 - eps) + (1 - hot) * eps,
+                "the right class keeps 1": hot + (1 - hot) * eps / count,
+                "ε and 1 − ε are exchanged": hot * eps + (1 - eps) / count,
             },
         )
         if not self.scores:
@@ -583,7 +608,7 @@ class NumericsExercise(ConventionExercise):
                 )
             )
         with np.errstate(over="ignore", invalid="ignore"):
-            plain = np.exp(scaled)
+            unshifted = np.exp(scaled)
             doubled = np.exp(scores * heat - (scores * heat).max())
             unscaled = np.exp(scores - scores.max())
             binary = 2.0**shifted
@@ -596,7 +621,6 @@ class NumericsExercise(ConventionExercise):
                 "z − max z",
                 mistakes={
                     "the mean is subtracted instead of the maximum": scaled - scaled.mean(),
-                    "the sign": -shifted,
                 },
             ),
             expect(
@@ -604,10 +628,13 @@ class NumericsExercise(ConventionExercise):
                 powers,
                 "exponentials of the shifted scores",
                 "exp(z − max z)",
-                mistakes={"the largest score is not subtracted": plain},
+                mistakes={"the largest score is not subtracted": unshifted},
             ),
             expect(
-                "sum denominator Z", total, "sum of the exponentials", mistakes={"without shift": float(plain.sum())}
+                "sum denominator Z",
+                total,
+                "sum of the exponentials",
+                mistakes={"the largest score is not subtracted": float(unshifted.sum())},
             ),
             expect(
                 "logsumexp lse LSE log_sum_exp",
@@ -618,7 +645,7 @@ class NumericsExercise(ConventionExercise):
                 {
                     "the largest score is not added back": log(total),
                     "the largest score is subtracted instead of added": log(total) - largest,
-                    "the logarithm is left out": float(plain.sum()),
+                    "the logarithm is left out": float(unshifted.sum()),
                     "that is the largest score": largest,
                     "log2 is taken instead of ln": lse / log(2),
                     "log10 is taken instead of ln": lse / log(10),
@@ -631,7 +658,7 @@ class NumericsExercise(ConventionExercise):
                 log_softmax,
                 "logarithms of the softmax",
                 "z − logsumexp",
-                mistakes={"the largest score is forgotten": scaled - log(total), "the sign": -log_softmax},
+                mistakes={"the largest score is forgotten": scaled - log(total)},
             ),
             expect(
                 "softmax probabilities p y_hat",
@@ -640,7 +667,7 @@ class NumericsExercise(ConventionExercise):
                 "exp(z/T) / Σ exp(z/T)",
                 f"{show(powers)} / {show(total)}",
                 {
-                    "the exponentials are not normalized": plain,
+                    "the exponentials are not normalized": unshifted,
                     "the shifted exponentials are not normalized": powers,
                     "the scores are divided by their sum, without exp": scores / scores.sum()
                     if scores.sum()
@@ -723,7 +750,7 @@ class NumericsExercise(ConventionExercise):
                 keep * numbers,
                 "expected output without scaling",
                 "(1 − p)·x",
-                mistakes={"p instead of 1 − p": drop * numbers, "x": numbers},
+                mistakes={"p instead of 1 − p": drop * numbers, "that is x itself": numbers},
             )
         )
         values.append(

@@ -63,10 +63,10 @@ class Rule:
 State = dict[str, Array]
 
 
-def clip(gradient: Array, limit: float, how: str) -> Array:
+def clip(gradient: Array, limit: float, mode: str) -> Array:
     """Return a gradient clipped to a norm, or by a mistaken rule."""
     norm = float(np.linalg.norm(gradient))
-    match how:
+    match mode:
         case "none":
             return gradient
         case "value":
@@ -128,7 +128,7 @@ class OptimizerExercise(ConventionExercise):
     momentum: Annotated[float, Field(ge=0, le=1)] = 0.9
     """Momentum μ."""
     form: Literal["", "pytorch", "classic", "ema"] = ""
-    """Momentum: v = μv + g (pytorch), v = μv − ηg (classic) or v = μv + (1−μ)g (ema); by default any of them."""
+    """Momentum: v = μv + g (pytorch), v = μv − ηg (classic) or v = μv + (1−μ)g (ema); by default any."""
     beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
     """β1 of Adam."""
     beta2: Annotated[float, Field(ge=0, lt=1)] = 0.999
@@ -276,7 +276,7 @@ class OptimizerExercise(ConventionExercise):
         return self.steps or (len(self.gradient_rows()) if self.gradients else 1)
 
     def run(self, rule: Rule) -> State:
-        """Return all quantities of all steps under an update rule, by name, such as g1, m1, v1 and theta1."""
+        """Return all quantities of all steps under an update rule by name, such as g1, m1, v1 and theta1."""
         theta, values = np.array(self.start, dtype=np.float64), State()
         zeros = np.zeros_like(theta)
         state = {"m": zeros, "v": zeros}
@@ -287,8 +287,8 @@ class OptimizerExercise(ConventionExercise):
                 if rows:
                     gradient = rows[min(step, len(rows)) - 1]
                 else:
-                    looks_ahead = rule.optimizer == "nesterov" and rule.form == "classic"
-                    point = theta + rule.momentum * state["v"] if looks_ahead else theta
+                    is_nesterov = rule.optimizer == "nesterov" and rule.form == "classic"
+                    point = theta + rule.momentum * state["v"] if is_nesterov else theta
                     if not np.isfinite(point).all():
                         break
                     gradient = self.loss_gradient(point)
@@ -355,17 +355,18 @@ class OptimizerExercise(ConventionExercise):
                 state["v"] = average(state["v"], squares, rule.decay if name == "rmsprop" else rule.beta2)
             second = state["v"]
             if name in ("adam", "adamw"):
-                state["m"] = average(state["m"], gradient, rule.beta1)
-                first = values[f"m{step}"] = state["m"]
-            values[f"v{step}"] = second
-            if name in ("adam", "adamw"):
+                first_moment = average(state["m"], gradient, rule.beta1)
+                state["m"] = values[f"m{step}"] = first_moment
+                values[f"v{step}"] = second
                 power = {"power": count, "next": count + 1, "same": 1}[rule.correction]
                 if rule.corrects_m:
-                    first = first / (1 - rule.beta1**power)
+                    first_moment = first_moment / np.float64(1 - rule.beta1**power)
                 if rule.corrects_v:
-                    second = second / (1 - rule.beta2**power)
-                values[f"m_hat{step}"], values[f"v_hat{step}"] = first, second
-                update = first if rule.has_numerator else gradient
+                    second = second / np.float64(1 - rule.beta2**power)
+                values[f"m_hat{step}"], values[f"v_hat{step}"] = first_moment, second
+                update = first_moment if rule.has_numerator else gradient
+            else:
+                values[f"v{step}"] = second
             if rule.has_denominator:
                 if not rule.has_root:
                     denominator = second + rule.eps
@@ -375,7 +376,7 @@ class OptimizerExercise(ConventionExercise):
                     denominator = np.sqrt(second) + rule.eps
                 # nothing moves where the gradient is 0 and no ε is added
                 update = np.where((denominator == 0) & (update == 0), 0.0, update / denominator)
-        values[f"update{step}"] = rule.sign * rate * update
+        values[f"update{step}"] = np.asarray(rule.sign * rate * update)
         return theta * (1 - shrink) + rule.sign * rate * update
 
     def mistaken_rules(self) -> dict[str, Rule]:
@@ -396,9 +397,13 @@ class OptimizerExercise(ConventionExercise):
         if name in ADAPTIVE:
             add("the square root is left out", has_root=False)
             add("the gradient is not squared in v", has_square=False)
-            inside = self.epsilon == "inside"
-            text = "ε is outside the root; here it is inside" if inside else "ε is inside the root; here it is outside"
-            add(text, epsilon="outside" if inside else "inside")
+            epsilon_inside = self.epsilon == "inside"
+            text = (
+                "ε is outside the root; here it is inside"
+                if epsilon_inside
+                else "ε is inside the root; here it is outside"
+            )
+            add(text, epsilon="outside" if epsilon_inside else "inside")
         if name in ("rmsprop", "adam", "adamw"):
             add("the weights β and 1 − β are exchanged", weights="exchanged")
             add("the factor 1 − β is left out", weights="sum")
@@ -412,12 +417,12 @@ class OptimizerExercise(ConventionExercise):
         if name == "rmsprop" or name == "adagrad":
             add("the division by √v is left out: that is plain SGD", has_denominator=False)
         if name in WITH_VELOCITY:
-            forms = {
+            form_texts = {
                 "ema": "the gradient is weighted with 1 − μ",
                 "classic": "the velocity holds −η·g, as in v = μv − ηg",
                 "pytorch": "the gradient is not weighted: v = μv + g",
             }
-            for form, text in forms.items():
+            for form, text in form_texts.items():
                 if form != (self.form or "pytorch"):
                     add(text, form=form)
             add("the momentum is left out: that is plain SGD", optimizer="sgd")
@@ -439,8 +444,8 @@ class OptimizerExercise(ConventionExercise):
             add("the weight decay is left out", decays="none")
             add("the weight decay has the wrong sign", weight_decay=-self.weight_decay)
         if self.clip_norm:
-            for how, text in CLIPPING_MISTAKES.items():
-                add(text, clipping=how)
+            for mode, text in CLIPPING_MISTAKES.items():
+                add(text, clipping=mode)
         add("the learning rate is left out", has_rate=False)
         if name in ("adam", "adamw"):
             add("the bias correction takes β instead of β^t", correction="same")
@@ -475,7 +480,10 @@ class OptimizerExercise(ConventionExercise):
     def _expect_steps(self) -> list[ExpectedValue]:
         """Return gradients, state and parameters of all steps."""
         right = self.run(self.rule())
-        if self.eps <= NEGLIGIBLE_EPS:  # mistakes are recognized without it, too
+        if self.eps <= NEGLIGIBLE_EPS:  # 1.5 is right where ε makes it 1.50000001
+            if self._explains:
+                without = self.run(self.rule(eps=0.0))
+                right = {name: without[name] if _is_near(without[name], right[name]) else right[name] for name in right}
             rules = {text: replace(rule, eps=0.0) for text, rule in self.mistaken_rules().items()}
         else:
             rules = self.mistaken_rules()
@@ -510,10 +518,12 @@ class OptimizerExercise(ConventionExercise):
             if stem == "theta" and len(names) == len(self.start) > 1:
                 for index, parameter in enumerate(names):
                     entries = {text: float(array[index]) for text, array in mistakes.items()}
-                    own = [f"{parameter}^{step}", f"{parameter}^({step})", f"{parameter}({step})"]
+                    extra_names = [f"{parameter}^{step}", f"{parameter}^({step})", f"{parameter}({step})"]
                     if not parameter[-1].isdigit():
-                        own = [f"{parameter}_{step}", *own]
-                    values.append(expect(own, float(value[index]), f"{parameter} after step {step}", mistakes=entries))
+                        extra_names = [f"{parameter}_{step}", *extra_names]
+                    values.append(
+                        expect(extra_names, float(value[index]), f"{parameter} after step {step}", mistakes=entries)
+                    )
         if not values:
             raise InputError("the parameters become too large: take a smaller learning rate.")
         return values
@@ -526,16 +536,16 @@ class OptimizerExercise(ConventionExercise):
 
     def _aliases(self, stem: str, step: int, names: Sequence[str]) -> list[str]:
         """Return the names of a quantity at a step."""
-        own = [f"{stem}{step}", *(f"{other}{step}" for other in ALIASES.get(stem, ()))]
+        extra_names = [f"{stem}{step}", *(f"{other}{step}" for other in ALIASES.get(stem, ()))]
         if stem == "theta" and len(names) == 1 and names[0].isalpha():
-            own += [f"{names[0]}{step}"]
+            extra_names += [f"{names[0]}{step}"]
         if stem == "theta":
-            own += [f"theta({step})", f"theta^({step})", f"theta^{step}"]
+            extra_names += [f"theta({step})", f"theta^({step})", f"theta^{step}"]
         if stem == "v" and self.optimizer in ("adagrad", "rmsprop"):
-            own += [f"G_{step}", f"s{step}", f"r{step}", f"E_{step}"]
+            extra_names += [f"G_{step}", f"s{step}", f"r{step}", f"E_{step}"]
         if stem == "v" and self.optimizer in WITH_VELOCITY:
-            own += [f"velocity{step}", f"b{step}", f"u{step}", f"m{step}"]
-        return list(dict.fromkeys(own))
+            extra_names += [f"velocity{step}", f"b{step}", f"u{step}", f"m{step}"]
+        return list(dict.fromkeys(extra_names))
 
     def _explain(self, stem: str, step: int, values: State) -> tuple[str, str]:
         """Return the formula of a quantity and its computation with numbers."""
@@ -573,8 +583,8 @@ class OptimizerExercise(ConventionExercise):
                         return "v = μ·v − η·g", f"{mu}·{old} − {rate}·{gradient}"
                 return "v = μ·v + g", f"{mu}·{old} + {gradient}"
             case "update":
-                inside = self.epsilon == "inside"
-                root = "√(v + ε)" if inside else "(√v + ε)"
+                epsilon_inside = self.epsilon == "inside"
+                root = "√(v + ε)" if epsilon_inside else "(√v + ε)"
                 if name in ("adam", "adamw"):
                     root = root.replace("v", "v̂")
                     top, bottom = text(f"m_hat{step}"), text(f"v_hat{step}")
@@ -609,7 +619,7 @@ class OptimizerExercise(ConventionExercise):
             yield "Read with v = μv − ηg and θ = θ + v.", self.change(form="classic")
             yield "Read with v = μv + (1−μ)g, a moving average.", self.change(form="ema")
         if self.optimizer in ADAPTIVE and 0 < self.eps <= NEGLIGIBLE_EPS:
-            yield "Read without ε, which is too small to matter.", self.change(eps=0.0)
+            yield f"Read with ε = {self.eps:g} to the last decimal.", self.change()
         if self.optimizer in ADAPTIVE and not self.epsilon:
             yield "Read with ε inside the root.", self.change(epsilon="inside")
 
@@ -654,7 +664,7 @@ class OptimizerExercise(ConventionExercise):
                 "gradient after clipping",
                 "g·c/‖g‖ if ‖g‖ > c, else g",
                 f"{show(gradient)} · {show(factor)}",
-                {text: clip(gradient, limit, how) for how, text in CLIPPING_MISTAKES.items()},
+                {text: clip(gradient, limit, mode) for mode, text in CLIPPING_MISTAKES.items()},
             ),
         ]
 
@@ -686,12 +696,12 @@ class OptimizerExercise(ConventionExercise):
             }
         elif self.schedule in ("linear", "cosine"):
             progress = min(1.0, (step - warmup) / span)
-            share = {
+            fractions = {
                 "the warm-up is counted: step / total": step / total,
                 "the divisor is total": (step - warmup) / total,
             }
-            share["the numerator is step: the warm-up is not subtracted"] = step / span
-            share["that is the remaining part"] = 1 - progress
+            fractions["the numerator is step: the warm-up is not subtracted"] = step / span
+            fractions["that is the remaining part"] = 1 - progress
             values.append(
                 expect(
                     "progress fraction",
@@ -699,7 +709,7 @@ class OptimizerExercise(ConventionExercise):
                     "part of the decay that is done",
                     "(step − warmup) / (total − warmup)",
                     f"({step} − {warmup}) / ({total} − {warmup})",
-                    share,
+                    fractions,
                     scales={100.0: "in per cent"},
                 )
             )
@@ -732,12 +742,12 @@ class OptimizerExercise(ConventionExercise):
                 cosine = low + 0.5 * (peak - low) * (1 + cos(pi * progress))
                 mistakes["the decay is a cosine; here it is linear"] = cosine
                 mistakes["the rate rises: that is progress instead of 1 − progress"] = low + (peak - low) * progress
-            mistakes |= {f"progress: {text}": curve(part) for text, part in share.items() if 0 <= part <= 1}
+            mistakes |= {f"progress: {text}": curve(part) for text, part in fractions.items() if 0 <= part <= 1}
         elif self.schedule == "wsd" and step > total - self.decay_steps:
-            begin = total - self.decay_steps
+            decay_start = total - self.decay_steps
             formula = "min + (peak − min)(total − step) / decay_steps"
             work = f"{show(low, 8)} + {show(peak - low, 8)}·({total} − {step}) / {self.decay_steps}"
-            part = min(1.0, (step - begin) / self.decay_steps)
+            part = min(1.0, (step - decay_start) / self.decay_steps)
             mistakes |= {
                 "the stable phase is not over: the highest rate is given": peak,
                 "the rate rises: that is the part that is done": low + (peak - low) * part,
@@ -806,6 +816,11 @@ class OptimizerExercise(ConventionExercise):
         if name == "cosine":
             return low + 0.5 * (peak - low) * (1 + cos(pi * progress))
         return low + (peak - low) * (1 - progress)
+
+
+def _is_near(first: Array, second: Array) -> bool:
+    """Return whether two arrays differ by no more than a negligible ε can make them."""
+    return bool(np.allclose(first, second, rtol=1e-6, atol=1e-7))
 
 
 @lru_cache(64)

@@ -148,11 +148,11 @@ class PositionExercise(ValueExercise):
     def _expect_angles(self) -> list[ExpectedValue]:
         """Return the frequencies of the pairs and their angles at the position."""
         width, frequencies = self.num_features, self._frequencies()
-        from_one = self.base ** (-2.0 * np.arange(1, width // 2 + 1) / width)
+        counted_up = self.base ** (-2.0 * np.arange(1, width // 2 + 1) / width)
         wrong = {
             "the exponent is −i/d instead of −2i/d": self._frequencies(1),
             "the exponent is −4i/d: i counts pairs, 2i is the entry": self._frequencies(4),
-            "pairs are counted from 1 instead of 0": from_one,
+            "pairs are counted from 1 instead of 0": counted_up,
             "the exponent has the wrong sign": 1 / frequencies,
             "the exponent lacks the division by d": self.base ** (-2.0 * np.arange(width // 2)),
             "the base is left out": np.ones(width // 2),
@@ -341,17 +341,17 @@ class PositionExercise(ValueExercise):
             return values
         key, frequencies = np.array(self.key), self._frequencies()
         values.append(self._expect_rotated("rotated_key k_rot k' k_n", key, self.key_position, "the key"))
-        turned, distance = values[-2].values, self.position - self.key_position
+        rotated_query, distance = values[-2].values, self.position - self.key_position
         key_index = self.key_position - self.count_from
 
         def score_at(positions: float, pairing: str = "") -> float:
             return float(self._rotate(query, positions * frequencies, pairing) @ key)
 
         other = "neighbours" if self.pairing == "halves" else "halves"
-        score = float(turned @ values[-1].values)
+        score = float(rotated_query @ values[-1].values)
         mistakes: dict[str, Any] = {
             "neither query nor key is rotated": float(query @ key),
-            "only the query is rotated": float(turned @ key),
+            "only the query is rotated": float(rotated_query @ key),
             "only the key is rotated": float(query @ values[-1].values),
             "query and key are rotated in different directions": score_at(self.index + key_index),
             "the distance has the wrong sign, or one rotation has the wrong direction": score_at(-distance),
@@ -367,7 +367,7 @@ class PositionExercise(ValueExercise):
         }
         root = f"the score is divided by √d = √{self.num_features}; here it is not scaled"
         mistakes[root] = score / np.sqrt(self.num_features)
-        work = f"{show(turned)} · {show(values[-1].values)} = {show_terms(turned * values[-1].values)}"
+        work = f"{show(rotated_query)} · {show(values[-1].values)} = {show_terms(rotated_query * values[-1].values)}"
         values.append(expect("distance relative_position m-n", distance, "position of the query − of the key"))
         formula = "(R_m q)·(R_n k): depends on m − n alone"
         values.append(expect("score dot q·k", score, "inner product after rotation", formula, work, mistakes))
@@ -386,7 +386,7 @@ class PositionExercise(ValueExercise):
         """Return the slopes of the heads, and the biases of a query in one head."""
         slopes, heads = self._slopes(), self.heads
         numbers, power = np.arange(1, heads + 1), 1 << (heads.bit_length() - 1)
-        plain = 2.0 ** (-8 * numbers / heads)
+        unshifted = 2.0 ** (-8 * numbers / heads)
         is_power = power == heads
         formula = "m_h = 2^(−8h/H) for h = 1 … H"
         if not is_power:
@@ -402,7 +402,7 @@ class PositionExercise(ValueExercise):
                 + ("" if is_power else f"; then {show(slopes[power:][:4])} from {2 * power} heads"),
                 {
                     "heads are counted from 0 instead of 1": 2.0 ** (-8 * (numbers - 1) / heads),
-                    "the exponent −8h/H is taken although H is no power of two": plain,
+                    "the exponent −8h/H is taken although H is no power of two": unshifted,
                     "the exponent is −h instead of −8h/H": 2.0**-numbers,
                     "the exponent is −h/H: the 8 is left out": 2.0 ** (-numbers / heads),
                     "the sign of the exponent is wrong": 2.0 ** (8 * numbers / heads),

@@ -163,14 +163,16 @@ class ConventionExercise(ValueExercise):
         return ()
 
     def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
-        """Check lines `NAME = VALUE` under the convention of the fields, then under each that they leave open."""
+        """Check lines `NAME = VALUE` under each convention that the fields leave open; the one that fits best counts."""
         report = super().check(answers, show_solution)
         if report:
             return report
         for note, exercise in self.conventions():
             other = ValueExercise.check(exercise, answers, show_solution)
-            if other:
-                return replace(other, name=report.name, notes=(*other.notes, note))
+            if sum(line.right for line in other.lines) > sum(line.right for line in report.lines):
+                report = replace(other, name=self.name, notes=(*other.notes, note))
+            if report:
+                break
         return report
 
 
@@ -235,7 +237,7 @@ def expect_exactly(
     mistakes: Mapping[str, float] | None = None,
     extra: Sequence[str] = (),
 ) -> ExpectedValue:
-    """Return an expected number; one that is tiny or huge, such as 1.18e-38, is right to the significant digits written.
+    """Return an expected number; a tiny or huge one, such as 1.18e-38, is right to the significant digits written.
 
     Args:
         extra: other ways to write it, such as "2^-126".
@@ -265,13 +267,13 @@ def normalize_scientific(text: str) -> str:
     >>> normalize_scientific(r"1.180 \times 10^{-38}"), normalize_scientific("65,504"), normalize_scientific("2^{-126}")
     ('1.18E-38', '6.5504E+4', '2^-126')
     """
-    plain = text.strip().strip("$").replace("−", "-").replace("–", "-").casefold()
-    plain = _POWER_OF_TEN.sub(r"e\1", plain).replace(",", "").replace("_", "")
-    plain = re.sub(r"^10\^\{?([+-]?\d{1,4})\}?$", r"1e\1", "".join(plain.split()))
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", plain) and len(plain) < 100:
-        number = Decimal(plain)
+    unshifted = text.strip().strip("$").replace("−", "-").replace("–", "-").casefold()
+    unshifted = _POWER_OF_TEN.sub(r"e\1", unshifted).replace(",", "").replace("_", "")
+    unshifted = re.sub(r"^10\^\{?([+-]?\d{1,4})\}?$", r"1e\1", "".join(unshifted.split()))
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d{1,4})?", unshifted) and len(unshifted) < 100:
+        number = Decimal(unshifted)
         return f"{number.normalize():E}" if number else "0"
-    return re.sub(r"[{}()]", "", plain.replace("**", "^"))
+    return re.sub(r"[{}()]", "", unshifted.replace("**", "^"))
 
 
 def show(value: Any, decimals: int = 4) -> str:

@@ -366,19 +366,19 @@ def expect_rouge(candidate: Tokens, references: Sequence[Tokens], beta: float, v
         else:
             shared["the counts are not clipped"] = overlap(references[best], False)
         unit = "words in the longest common subsequence" if kind == "L" else f"common {kind}-grams"
-        plain = kind == variant
+        unshifted = kind == variant
         stem = (f"rouge{kind}", f"rouge-{kind}", f"r{kind}", f"r-{kind}", f"rouge-{kind}-", f"rouge{kind}-")
 
         def names(
             *measures: str,
             stem: tuple[str, ...] = stem,
-            plain: bool = plain,
+            unshifted: bool = unshifted,
             kind: str = kind,
         ) -> list[str]:
             full = [f"{start}_{measure}" for start in stem for measure in measures]
             full += [f"{measure}_{kind}" for measure in measures] + [f"{m}({s})" for m in measures for s in stem[:2]]
             full += [f"{measure}_lcs" for measure in measures] if kind == "L" else []
-            return full + ([*measures] if plain else [])
+            return full + ([*measures] if unshifted else [])
 
         values.append(
             expect(
@@ -440,7 +440,7 @@ def expect_rouge(candidate: Tokens, references: Sequence[Tokens], beta: float, v
 
 def expect_chrf(candidate: str, references: Sequence[str], max_n: int, beta: float) -> list[ExpectedValue]:
     """Return precision and recall of character n-grams by order, their means, and chrF."""
-    plain = "".join(candidate.split())
+    unshifted = "".join(candidate.split())
 
     def measure(hypothesis: str, reference: str) -> tuple[list[float], list[float]]:
         precisions, recalls = list[float](), list[float]()
@@ -455,8 +455,8 @@ def expect_chrf(candidate: str, references: Sequence[str], max_n: int, beta: flo
     def score(parts: tuple[list[float], list[float]], weight: float = beta) -> float:
         return f_score(float(np.mean(parts[0])), float(np.mean(parts[1])), weight)
 
-    best = max(references, key=lambda text: score(measure(plain, "".join(text.split()))))
-    precisions, recalls = parts = measure(plain, "".join(best.split()))
+    best = max(references, key=lambda text: score(measure(unshifted, "".join(text.split()))))
+    precisions, recalls = parts = measure(unshifted, "".join(best.split()))
     precision, recall = float(np.mean(precisions)), float(np.mean(recalls))
     values: list[ExpectedValue] = []
     for order, (left, right) in enumerate(zip(precisions, recalls, strict=True), 1):
@@ -565,8 +565,8 @@ def expect_edits(
     """Return the table, the distance, the numbers of edits and the error rate of turning a source into a target."""
     table = edit_table(source, target, costs)
     distance = float(table[-1, -1])
-    is_plain = costs.substitute == 1
-    other = EditCosts(costs.insert, costs.delete, 2.0 if is_plain else 1.0)
+    is_lowercase = costs.substitute == 1
+    other = EditCosts(costs.insert, costs.delete, 2.0 if is_lowercase else 1.0)
     paired = sum(a != b for a, b in zip(source, target, strict=False))
     common = longest_common_subsequence(source, target)
     mistakes = {

@@ -52,7 +52,7 @@ class TokenizationExercise(ConventionExercise):
     """Algorithm: byte pairs, WordPiece or Unigram."""
     corpus: PlainText = ""
     """Text to learn from; its words are separated by blanks."""
-    words: Table = {}
+    words: Table = Field({})
     """Counts of the words to learn from, instead of a corpus, as in {low: 5, lower: 2}."""
     end_of_word: str = "</w>"
     """Symbol at the end of every word, for byte pairs; none for no symbol."""
@@ -68,7 +68,7 @@ class TokenizationExercise(ConventionExercise):
     """Words to encode."""
     pieces: Words = ()
     """Vocabulary of WordPiece, such as "un ##happy ##ly"."""
-    probabilities: Table = {}
+    probabilities: Table = Field({})
     """Probabilities or counts of the pieces of Unigram, as in {hug: 0.2, h: 0.1}."""
     remove: PlainText = ""
     """Piece of Unigram whose removal is asked for: how much the loss of the words grows."""
@@ -186,7 +186,7 @@ class TokenizationExercise(ConventionExercise):
     # Byte pairs
 
     def normalize(self, text: str) -> str:
-        r"""Return symbols as written by a person: single blanks, no plus signs or quotes, one mark for the end of word."""
+        """Return written symbols in a standard form: single blanks, no quotes, one mark for the end of word."""
         text = re.sub(r"['\"`+,()|→]", " ", text) if not re.search(r"['+|]", self.corpus) else text
         end = self.end_of_word
         if end:
@@ -286,12 +286,21 @@ class TokenizationExercise(ConventionExercise):
             "merges": "merge the most frequent pair of neighbouring symbols, count again, and so on",
             "segmentation": "apply the merges to each word in their order",
         }.get(value.name, "")
+        values, work = value.values, ""
+        if not value.is_numeric:  # spellings first, the letters that name merges after them
+            values = tuple((words[1], words[0], *words[2:]) for words in values)
+        elif value.name.startswith("counts"):
+            pairs = zip(value.labels[0], value.values, strict=True)
+            work = ", ".join(f"{pair} {int(count)}" for pair, count in list(pairs)[:30])
+        extra_names = (alias for alias in value.aliases if alias != "words")
         return replace(
             value,
+            values=values,
             mistakes=mistakes,
             meaning=meaning,
-            aliases=(*(alias for alias in value.aliases if alias != "words"), *aliases),
+            aliases=(*extra_names, *aliases),
             formula=formula,
+            work=work,
         )
 
     def _expect_sizes(
@@ -381,7 +390,7 @@ class TokenizationExercise(ConventionExercise):
             "the end of word is left out": "no end",
             "a merge is applied once only": "once",
         }
-        wrong = {text: self._merge_word(word, merges, how) for text, how in mistakes.items()}
+        wrong = {text: self._merge_word(word, merges, mode) for text, mode in mistakes.items()}
         wrong["no merge is applied"] = [*word, *([self.end_of_word] if self.end_of_word else [])]
         names = self._token_names(word)
         used, symbols = list[str](), list(wrong["no merge is applied"])
@@ -636,7 +645,7 @@ class TokenizationExercise(ConventionExercise):
         return dict(self.probabilities)
 
     def _list_best(self, word: str, probabilities: Mapping[str, float]) -> list[tuple[float, Pieces]]:
-        """Return the most probable segmentations of a word with their log probability (natural): several if they tie."""
+        """Return the most probable segmentations of a word, several if they tie, with their natural log probability."""
         best: list[list[tuple[float, Pieces]]] = [[(0.0, ())]]
         for end in range(1, len(word) + 1):
             options = [
@@ -836,8 +845,10 @@ class TokenizationExercise(ConventionExercise):
         if not match or not word:
             return None
         values = self._expect_word(word[1].strip("'\""))
-        wanted = normalize_name(name)
-        return next((value for value in values if wanted in map(normalize_name, (value.name, *value.aliases))), None)
+        target_name = normalize_name(name)
+        return next(
+            (value for value in values if target_name in map(normalize_name, (value.name, *value.aliases))), None
+        )
 
     def conventions(self) -> Iterable[tuple[str, Self]]:
         """Yield the other bases of logarithms, where the statement leaves the base open."""

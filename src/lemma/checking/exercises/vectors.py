@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from lemma.checking.check_values import AnswerKey, ValueClaim
-from lemma.checking.exercises.matrix_values import Arrays, evaluate, evaluate_mistakes, parse_expression
+from lemma.checking.exercises.matrix_values import Arrays, describe_steps, evaluate, evaluate_mistakes, parse_expression
 from lemma.checking.exercises.statements import (
     ConventionExercise,
     PlainText,
@@ -61,7 +61,7 @@ class VectorExercise(ConventionExercise):
         "one-hot",
     ] = "expression"
     """What is computed."""
-    given: Arrays = {}
+    given: Arrays = Field({})
     """Given numbers, vectors and matrices, as in "A = [[1, 2], [3, 4]], x = [1, 0]"."""
     expression: PlainText = ""
     """Expression of the given values: + - * / @ (product), A.T, softmax, sum, sqrt, exp and so on."""
@@ -211,7 +211,7 @@ class VectorExercise(ConventionExercise):
             value,
             self.expression,
             self.expression,
-            "",
+            "; ".join(describe_steps(node, self.given, self.vectors)),
             evaluate_mistakes(node, self.given, self.vectors),
             up_to=frozenset(self.up_to),
         )
@@ -232,14 +232,21 @@ class VectorExercise(ConventionExercise):
                 products,
                 {"the products are not added with their signs": float(np.abs(a * b).sum())},
             ),
-            expect(f"norm_{first} |{first}| ||{first}|| norm({first})", left, "", "√(Σ x²)", "", {"the root": left**2}),
+            expect(
+                f"norm_{first} |{first}| ||{first}|| norm({first})",
+                left,
+                "",
+                "√(Σ x²)",
+                "",
+                {"the root is left out": left**2},
+            ),
             expect(
                 f"norm_{second} |{second}| ||{second}|| norm({second})",
                 right,
                 "",
                 "√(Σ x²)",
                 "",
-                {"the root": right**2},
+                {"the root is left out": right**2},
             ),
         ]
         squares = left**2 * right**2
@@ -307,7 +314,7 @@ class VectorExercise(ConventionExercise):
                 "sum of absolute values",
                 "Σ|x|",
                 show_terms(np.abs(x)),
-                {"signs": float(x.sum())},
+                {"the signs are not removed": float(x.sum())},
             ),
             expect("Linf norm_inf max_norm L∞", largest, "largest absolute value", "max|x|"),
         ]
@@ -377,11 +384,11 @@ class VectorExercise(ConventionExercise):
     def _expect_eigen(self, matrix: Array) -> list[ExpectedValue]:
         """Return determinant, trace, eigenvalues and eigenvectors."""
         eigenvalues, vectors = np.linalg.eig(matrix)
-        order = np.argsort(-eigenvalues.real)
-        eigenvalues, vectors = eigenvalues.real[order], vectors.real[:, order]
+        order = np.argsort(-np.real(eigenvalues))
+        eigenvalues, vectors = np.real(eigenvalues)[order], np.real(vectors)[:, order]
         values = [
             expect("trace tr", float(np.trace(matrix))),
-            expect("determinant det", float(np.linalg.det(matrix)), mistakes={"sign": -float(np.linalg.det(matrix))}),
+            expect("determinant det", float(np.linalg.det(matrix))),
         ]
         free = frozenset({"sign", "scale"})
         for index, vector in enumerate(vectors.T, 1):
@@ -456,7 +463,7 @@ class VectorExercise(ConventionExercise):
         for name, other in frequencies.items():
             if name != (self.tf_scheme or "raw"):
                 wrong[f"the term frequency is {TF_TEXTS[name]}"] = other * idf
-        values = [
+        return [
             expect("tf", tf, "term frequencies; rows: documents", labels=both, up_to=free),
             expect(
                 "df",
@@ -476,7 +483,6 @@ class VectorExercise(ConventionExercise):
             ),
             expect("tfidf tf-idf w result", tf * idf, "rows: documents", "tf·idf", "", wrong, labels=both, up_to=free),
         ]
-        return values
 
     def find_value(self, name: str) -> ExpectedValue | None:
         """Return an entry of a matrix by its words, as in tfidf(cat, d1) or count(the, cat)."""
@@ -545,7 +551,7 @@ class VectorExercise(ConventionExercise):
                 "p_rows p_x",
                 rows,
                 "sums of the rows",
-                mistakes={"columns": columns} if len(rows) == len(columns) else {},
+                mistakes={"those are the sums of the columns": columns} if len(rows) == len(columns) else {},
             ),
             expect("p_columns p_y", columns, "sums of the columns"),
         ]
@@ -568,7 +574,7 @@ class VectorExercise(ConventionExercise):
         for tf in (self.tf_scheme,) if self.tf_scheme else TF_TEXTS:
             for idf in (self.idf_scheme,) if self.idf_scheme else IDF_TEXTS:
                 for base in (self.log_base,) if self.log_base else LOGS:
-                    note = f"Read with the term frequency as {TF_TEXTS[tf]}, idf = {IDF_TEXTS[idf]}, log to the base {base}."
+                    note = f"Read with tf = {TF_TEXTS[tf]}, idf = {IDF_TEXTS[idf]} and logarithms to the base {base}."
                     yield note, self.model_copy(update={"tf_scheme": tf, "idf_scheme": idf, "log_base": base})
 
 
@@ -579,4 +585,4 @@ IDF_TEXTS = {"plain": "log(N/df)", "smooth": "log((1+N)/(1+df)) + 1", "plus-one"
 def _left_vector(matrix: Array, eigenvalue: float) -> Array:
     """Return an eigenvector of the transposed matrix."""
     eigenvalues, vectors = np.linalg.eig(matrix.T)
-    return vectors.real[:, int(np.abs(eigenvalues - eigenvalue).argmin())]
+    return np.real(vectors)[:, int(np.abs(eigenvalues - eigenvalue).argmin())]

@@ -191,3 +191,12 @@ def test_pass_at_k_is_the_fraction_of_samples_with_a_right_one() -> None:
 def test_statements_that_make_no_exercise_are_explained(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(LemmaError, match=message):
         lemma.check.exercise("metric", fields, "1")
+
+
+def test_the_convention_that_fits_best_counts_for_every_line() -> None:
+    fields = {"metric": "kl", "p": "0.5 0.5", "q": "0.9 0.1"}
+    lines = ["KL = 0.511", "H(p) = 0.693", "H(p,q) = 9.99"]
+    report = lemma.check.exercise("metric", fields, *lines)
+    assert [line.right for line in report.lines] == [True, True, False] and "base e" in str(report)
+    report = lemma.check.exercise("metric", {**fields, "log_base": 2}, *lines)
+    assert not any(line.right for line in report.lines)

@@ -98,6 +98,10 @@ def test_a_number_that_is_only_repeated_is_not_rounded() -> None:
     assert not lemma.check.exercise("numerics", fields, "0.1")
     assert lemma.check.exercise("numerics", fields, "0.09998")
     assert lemma.check.exercise("numerics", {"topic": "rounding", "numbers": 0.25}, "0.25")
+    report = lemma.check.exercise("numerics", {"topic": "rounding", "numbers": 2049}, "2.05e3")
+    assert not report and "Too few digits" in str(report)
+    report = lemma.check.exercise("numerics", {"topic": "rounding", "numbers": 0.1}, "0.100037")
+    assert not report and "Too few digits" not in str(report)
 
 
 def test_tiny_numbers_are_compared_by_their_digits() -> None:

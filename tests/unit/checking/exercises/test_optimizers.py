@@ -98,6 +98,8 @@ def test_a_negligible_epsilon_may_be_left_out() -> None:
     fields = {"optimizer": "adam", "start": 2, "gradients": "0.4", "learning_rate": 1}
     assert lemma.check.exercise("optimizer", fields, "theta1 = 1")
     assert lemma.check.exercise("optimizer", fields, "theta1 = 1.000000025")
+    report = lemma.check.exercise("optimizer", fields, "theta1 = 1", "theta1 = 1.0", "m1 = 3")
+    assert [line.right for line in report.lines] == [True, True, False]
     assert not lemma.check.exercise("optimizer", {**fields, "eps": 0.1, "epsilon": "outside"}, "theta1 = 1")
     exact = 2 - 0.4 / (0.4 + 0.1), 2 - 0.4 / sqrt(0.16 + 0.1)
     report = lemma.check.exercise("optimizer", {**fields, "eps": 0.1}, f"theta1 = {exact[1]:.4f}")

@@ -1,7 +1,7 @@
 """Tokenizers agree with the tokenizers library and with brute force."""
 
 import random
-from itertools import product
+from itertools import pairwise, product
 from math import log, prod
 from typing import Any
 
@@ -28,7 +28,7 @@ def test_merges_encode_as_in_the_tokenizers_library(seed: int) -> None:
     corpus = " ".join("".join(generator.choices("abc", k=generator.randint(1, 6))) for _ in range(8))
     exercise = TokenizationExercise.read({"corpus": corpus, "end_of_word": "none"}, "tokenization")
     merges = [
-        tuple(pair[1].split()) for pair in next(v for v in exercise.expected_values() if v.name == "merges").values
+        tuple(pair[0].split()) for pair in next(v for v in exercise.expected_values() if v.name == "merges").values
     ]
     symbols = dict.fromkeys(["a", "b", "c", *("".join(pair) for pair in merges)])
     tokenizer = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, merges))
@@ -45,7 +45,7 @@ def brute_force_orders(words: dict[str, int], merges: int) -> set[tuple[tuple[st
     def follow(rows: dict[str, list[str]], done: tuple[tuple[str, str], ...]) -> None:
         counts: dict[tuple[str, str], int] = {}
         for word, row in rows.items():
-            for pair in zip(row, row[1:], strict=False):
+            for pair in pairwise(row):
                 counts[pair] = counts.get(pair, 0) + words[word]
         best = max(counts.values(), default=0)
         if len(done) == merges or best < 2:
