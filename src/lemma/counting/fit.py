@@ -567,13 +567,17 @@ class SampleTable(Generic[Key]):
         return [dict(zip(self.probe_sizes, sizes, strict=True)) for sizes in self.samples]
 
     def _draw_sizes(self) -> Iterator[dict[str, int]]:
-        """Yield random probe sizes, small ones first, the same for all quantities so that they share readings."""
+        """Yield random probe sizes, small ones first, the same for all quantities so that they share readings.
+
+        None of the first few has a lowest size: a term that is missing there contradicts wrong monomials.
+        """
         rng = random.Random(len(self.probe_sizes))
         small = {
             name: nodes[: 2 if LAYER_NAMES.match(name) else NUM_SMALLEST] for name, nodes in self.probe_sizes.items()
         }
-        for choices in (small, self.probe_sizes):
-            for _ in range(NUM_DRAWS):
+        above_lowest = {name: nodes[1:] or nodes for name, nodes in small.items()}
+        for choices, number in ((above_lowest, NUM_CONTRADICTIONS), (small, NUM_DRAWS), (self.probe_sizes, NUM_DRAWS)):
+            for _ in range(number):
                 yield {name: rng.choice(nodes) for name, nodes in choices.items()}
 
 
