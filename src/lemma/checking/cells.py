@@ -202,6 +202,12 @@ class GradientCell(Spec):
             gradient = f"d{self.aliases.get(spelling[1:])}"
             if spelling.startswith("d") and gradient in self.all_names:
                 return gradient
+        prefix = re.match(r"(?:grad|gradient|nabla|delta|D)_?(?=.)", name)
+        if (
+            prefix
+            and (gradient := f"d{self.aliases.get(name[prefix.end() :], name[prefix.end() :])}") in self.gradients
+        ):
+            return gradient
         if (match := self.similar_names.get(name.replace("_", ""))) and "_" in f"{name}{match}":
             return match
         if name.startswith("d") and (match := self.similar_names.get(name.replace("_", "").lower())):

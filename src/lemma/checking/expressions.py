@@ -384,9 +384,22 @@ class _EquationParser(Cursor):
     def starts_operand(self) -> bool:
         """Return whether an operand follows right here, without a sign between; only in the notation of papers."""
         kind, text = self.current.kind, self.current.text
+        if self.has_trailing_condition():
+            return False
         if self.vocabulary is None or kind not in ("name", "(", "[", "sum", INDICATOR, "⟦", "jacobian"):
             return False
         return not (kind == "name" and text in _KEYWORDS and not self.vocabulary.is_value(text))
+
+    def has_trailing_condition(self) -> bool:
+        """Return whether a condition in brackets follows and ends the line or case, as in `ŷ_w v_c (w ≠ o)`."""
+        kinds = [token.kind for token in self.tokens[self.index : self.index + 6]]
+        is_condition = kinds[:2] == ["(", "name"] and kinds[2:3] in (["="], ["≠"]) and kinds[4:5] == [")"]
+        return self.vocabulary is not None and is_condition and kinds[5] in ("end", ",", ";", "⏎", "⟧")
+
+    def has_condition(self) -> bool:
+        """Return whether the next tokens are a condition such as `w ≠ o`."""
+        kinds = [token.kind for token in self.tokens[self.index : self.index + 3]]
+        return kinds in (["name", "=", "name"], ["name", "≠", "name"])
 
     def is_keyword(self, *words: str) -> bool:
         """Return whether the next token is one of these words and not the name of a value."""
@@ -409,6 +422,11 @@ class _EquationParser(Cursor):
                 self.is_literal = False
                 is_rest = self.is_keyword("otherwise", "else", "elsewhere")
                 conditions.append(self.take() and None if is_rest else self.condition())
+            elif len(cases) == len(conditions) + 1 and (
+                self.has_trailing_condition() or (had_comma and self.has_condition())
+            ):
+                self.is_literal = False
+                conditions.append(self.condition())
             elif len(cases) == len(conditions) + 1 and conditions and self.is_keyword("otherwise", "elsewhere", "else"):
                 self.take()
                 conditions.append(None)
@@ -465,7 +483,10 @@ class _EquationParser(Cursor):
             node = self.condition()
             self.expect(")")
             return node
-        kinds = [token.kind for token in self.tokens[self.index : self.index + 3]]
+        kinds = [token.kind for token in self.tokens[self.index : self.index + 4]]
+        if kinds == ["name", "=", "=", "name"]:  # k == y
+            self.tokens = self.tokens[: self.index + 1] + self.tokens[self.index + 2 :]
+            kinds = kinds[:2] + kinds[3:]
         if kinds[:2] in (["name", "="], ["name", "≠"]) and kinds[2:] and kinds[2] in ("name", "number"):
             first, sign, second = self.take(), self.take(), self.take()
             self.take_if("=")
@@ -587,7 +608,7 @@ class _EquationParser(Cursor):
             case "(":
                 if self.vocabulary and (node := self.bracketed_condition(")")):
                     return node
-                node = self.expression()
+                node = self.branches() if self.vocabulary else self.expression()
                 if sign := self.take_if(">", "<"):
                     self.take_if("=")  # at random values >= is >
                     node = self.node(sign.text, node, self.expression())
@@ -595,7 +616,12 @@ class _EquationParser(Cursor):
                 return node
             case "sum" if self.vocabulary:
                 self.is_literal = False
-                return self.node("index_sum", self.product(), value=token.text, position=token.position)
+                self.depth += 1
+                if self.depth > MAX_DEPTH:
+                    raise self.error(f"sums are nested more than {MAX_DEPTH} deep.", token)
+                body = self.product()
+                self.depth -= 1
+                return self.node("index_sum", body, value=token.text, position=token.position)
             case "\ue001" if self.vocabulary:
                 self.is_literal = False
                 if opening := self.take_if("(", "["):
@@ -641,6 +667,9 @@ class _EquationParser(Cursor):
         if follows and (follows == "(" or not vocabulary) and not (is_value and function not in _DERIVATIVES):
             self.take()
             return self.derivative(function, token)
+        if vocabulary and not is_value and token.text.lower() in ("onehot", "one_hot") and self.current.kind == "(":
+            self.is_literal = False
+            return self.atom()  # of a value that is one-hot already
         if self.current.kind == "(" and not is_value:
             if function not in {*ARITY, *NUMPY_OPERATORS}:
                 raise self.error(describe_unknown("function", token.text, ARITY), token)
@@ -1010,7 +1039,7 @@ def apply_function(function: str, arguments: list[Tensor], value: Any) -> Tensor
         return torch.where(first > 0, first, apply_operator("*", first, arguments[1]))
     if function == "eye":
         if first.ndim != 2 or first.shape[0] != first.shape[1]:
-            raise ShapeError("the identity matrix beside {}", first.shape)
+            raise ShapeError("the identity matrix next to {}", first.shape)
         return torch.eye(first.shape[0], dtype=float64)
     axes: tuple[int, ...] = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
     if function in AXIS_FUNCTIONS and (first.ndim < 2 or not all(-first.ndim <= axis < first.ndim for axis in axes)):

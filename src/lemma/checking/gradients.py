@@ -33,6 +33,7 @@ from lemma.checking.expressions import (
     TooMuchWork,
     Vocabulary,
     WorkBudget,
+    binary,
     expand_names,
     parse_line,
     variable,
@@ -45,8 +46,10 @@ from lemma.checking.local_mistakes import (
     list_forgotten_uses,
     list_wrong_derivatives,
 )
+from lemma.checking.notation import EXCEPT
 from lemma.checking.readings import Layout, Reading, change_layout, change_value, is_special, resolve_line
 from lemma.checking.repairs import (
+    MAX_OPERATIONS_PER_LINE,
     Repair,
     RepairContext,
     RepairSearch,
@@ -65,6 +68,7 @@ MAX_LINES, MAX_CHARACTERS = 100, 100_000
 MAX_CHECKING_OPERATIONS = 50_000  # for checking all lines of a report
 MAX_CONSTANT_STEPS = 3  # steps that may have been taken for constants at once
 MAX_CONSTANT_TRIALS, MAX_CONSTANT_OPERATIONS = 300, 8_000  # for trying this in a report
+MAX_LAYOUT_OPERATIONS = 20_000  # for reading a report in another layout
 MAX_LOCAL_OPERATIONS = 8_000  # for trying mistakes in one step of the backward pass
 NO_REPAIR = "; no simple repair found"
 LANGUAGE = (
@@ -212,7 +216,11 @@ def _find_layout(
     best, elsewhere = "given", [False] * len(right)
     most = right
     for layout in ("transposed", "vectors"):
-        other = [verdict.outcome == "right" for verdict in check(layout)]
+        try:
+            with WorkBudget(MAX_LAYOUT_OPERATIONS):
+                other = [verdict.outcome == "right" for verdict in check(layout)]
+        except InputError:  # its indices make no sense there, or it takes too long
+            continue
         telling = [
             _shows_layout(line.expression) and fits_other and not fits
             for line, fits, fits_other in zip(derivation, right, other, strict=True)
@@ -364,11 +372,11 @@ class _GradientChecker:
         if variable_names(reading.expression) & set(self.helpers):
             expanded = expand_names(reading.expression, self.helpers)
             expressions += [expanded] if expanded else []
-        prefix = line.text.partition("=")[0].strip()
+        prefix, budget = line.text.partition("=")[0].strip(), WorkBudget(MAX_OPERATIONS_PER_LINE)
 
         def repair(propose: Callable[[Node, RepairContext], Iterator[Repair]]) -> GradientVerdict | None:
             for expression in expressions:
-                if found := self.search.find(expression, reading.target, reading.samples, available, propose):
+                if found := self.search.find(expression, reading.target, reading.samples, available, propose, budget):
                     repaired = f"{prefix} = {found.expression}"
                     return replace(verdict, reason=f"{fault}: {found.description}", repair=repaired)
             return None
@@ -429,6 +437,8 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
             helpers = {line.name for line in lines} - cell.all_names
             for equation in read_line(definition, number, cell.vocabulary(helpers)):
                 lines.append(_canonicalize(equation, cell, helpers))
+            if len(lines) > 2 * MAX_LINES:
+                raise InputError(f"The derivation has more than {2 * MAX_LINES} equations. Check it in smaller parts.")
     if not lines:
         raise InputError("There is no line to check. Write lines such as dz = y_hat - y.")
     _check_names(lines, cell)
@@ -438,6 +448,9 @@ def read_derivation(cell: GradientCell, texts: Sequence[str]) -> list[Equation]:
 def _canonicalize(equation: Equation, cell: GradientCell, helpers: set[str]) -> Equation:
     """Return an equation in the cell's spelling; raise an error if it uses unknown names or defines an input."""
     source = SourceText(equation.text, f"line {equation.number}, column")
+    if match := re.fullmatch(rf"(.+_[a-z]){EXCEPT}([a-z])", equation.name):
+        condition = binary("-", Node("number", value="1"), Node("equal", value=(match[1][-1], match[2])))
+        equation = replace(equation, name=match[1], condition=condition)
     name, left = cell.canonical(equation.name), None
     if name not in cell.all_names and name not in helpers:
         node = cell.resolve_name(equation.name, ignore_case=equation.name.startswith("d"))
@@ -501,9 +514,12 @@ def _strip_line(text: str) -> str:
     return _DEFINITION.sub(r"\1 = ", _LABEL.sub("", line, count=1) if _LABEL.match(line) else line, count=1)
 
 
-_CASES = re.compile(r"\\begin\s*\{([a-z]*cases\*?)\}.*?\\end\s*\{\1\}", re.DOTALL)
+_CASES = re.compile(r"\\begin\s*\{([a-z]*(?:cases|matrix)\*?)\}.{0,4000}?\\end\s*\{\1\}", re.DOTALL)
 _ROWS = re.compile(r"\\\\(?:\[[^\]=]{0,10}\])?[ \t]*")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\s*\{(?:align|equation|gather|split|aligned|eqnarray|multline|math)\*?\}")
+_NEXT_EQUATION = re.compile(
+    r"\s*(?:[,;]\s*(?:and\s+)?|\s+and\s+|\\q?quad)\s*(?=(?:d(?!im|type)|∂|∇|δ|\\frac\s*\{\s*(?:\\partial|d|∂)|\\nabla|\\delta)[^=,;]{1,80}=)"
+)
 _WHERE = re.compile(r",?\s+(?:where|with)\s+(?=[^\s=]+\s*:?=)")
 
 
@@ -525,7 +541,22 @@ def _split_definitions(text: str) -> list[str]:
     ['e = y_hat - y', 'dU = h.T @ e']
     """
     first, *definitions = _WHERE.split(text)
-    return [*reversed(definitions), first]
+    return [part for line in (*reversed(definitions), first) for part in _split_equations(line)]
+
+
+def _split_equations(text: str) -> list[str]:
+    """Return the equations of a line with commas, semicolons or "and" between them.
+
+    >>> _split_equations("dV = A^T dO, dA = dO V^T and dX = sum(dA, dim=0)")
+    ['dV = A^T dO', 'dA = dO V^T', 'dX = sum(dA, dim=0)']
+    """
+    parts, start = list[str](), 0
+    for match in _NEXT_EQUATION.finditer(text):
+        before = text[start : match.start()]
+        if "=" in before and all(before.count(left) == before.count(right) for left, right in ("()", "[]", "{}")):
+            parts.append(before)
+            start = match.end()
+    return [*parts, text[start:]]
 
 
 def read_line(text: str, number: int, vocabulary: Vocabulary) -> list[Equation]:

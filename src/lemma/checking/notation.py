@@ -9,6 +9,7 @@ import re
 from lemma.errors import InputError
 
 MAX_BRACES = 40  # depth of nested braces
+EXCEPT = "EXCEPT"  # stands for ≠ in a subscript, as in u_{w≠o}
 INDICATOR = "\ue001"  # stands for 𝟙, which would be folded into a 1
 _WORDS = {"varepsilon": "epsilon", "varphi": "phi", "vartheta": "theta", "varsigma": "sigma", "varrho": "rho"}
 _STYLES = frozenset(
@@ -67,7 +68,7 @@ class _Translator:
         self.depth = depth
         self.out: Characters = []
         self.is_latex = "\\" in text
-        self.cases = 0
+        self.cases = self.matrices = 0
 
     def translate(self) -> Characters:
         """Translate up to `stop`; return the characters."""
@@ -155,7 +156,7 @@ class _Translator:
             return None
         if character in "$" or (character in "&~" and self.is_latex):
             is_case = character == "&" and self.cases
-            self.emit(" if " if is_case else " ", start)
+            self.emit("," if character == "&" and self.matrices else " if " if is_case else " ", start)
             return None
         if character in "𝟙𝟏":
             return self.emit(INDICATOR, start)
@@ -187,12 +188,15 @@ class _Translator:
         name = match[1] if match else ""
         self.position = match.end() if match else self.stop
         if name == "\\":
-            self.emit(" ⏎ " if self.cases else " ", start)
+            self.emit(";" if self.matrices else " ⏎ " if self.cases else " ", start)
         elif name in ("begin", "end"):
             environment = "".join(letter for letter, _ in self.group())
             if environment in ("cases", "dcases", "rcases"):
                 self.cases += 1 if name == "begin" else -1
                 self.emit("⟦" if name == "begin" else "⟧", start)
+            elif environment.endswith("matrix"):
+                self.matrices += 1 if name == "begin" else -1
+                self.emit("[" if name == "begin" else "]", start)
         elif name in ("frac", "dfrac", "tfrac", "cfrac", "nicefrac", "sfrac"):
             self.fraction(start)
         elif name == "sqrt":
@@ -265,6 +269,9 @@ class _Translator:
             return
         inner = self.group()
         content = "".join(letter for letter, _ in inner).strip()
+        if both := re.fullmatch(r"([\[(<⟨].*[\])>⟩])\s*(?:T|⊤)", content):  # h^{(t)\top}
+            self.layer(both[1], start)
+            content = "T"
         if _TRANSPOSE.fullmatch(content):
             self.emit(".T", start)
             following = self.text[self.position : self.position + 1]
@@ -272,13 +279,21 @@ class _Translator:
                 self.emit(" ", start)
         elif content in ("'", "′"):
             self.emit("'", start)
-        elif (
-            (match := _LAYER.fullmatch(content)) and self.out and (self.out[-1][0].isalnum() or self.out[-1][0] == "}")
-        ):
-            inside = match[1].replace(" ", "").replace("−", "-")
-            self.emit(f"_{_SUBSCRIPT_NEIGHBOUR.get(inside, re.sub(r'[^A-Za-z0-9]', '', inside))}", start)
+        elif _LAYER.fullmatch(content) and self.out and (self.out[-1][0].isalnum() or self.out[-1][0] == "}"):
+            self.layer(content, start)
         elif content not in ("*", "⋆", ""):
             self.out += [("^", start), ("(", start), *inner, (")", start)]
+
+    def layer(self, content: str, start: int) -> None:
+        """Append a layer, time or example in brackets, such as (1), [t-1] or (i), as a subscript."""
+        match = _LAYER.fullmatch(content)
+        inside = match[1].replace(" ", "").replace("−", "-") if match else ""
+        name = _SUBSCRIPT_NEIGHBOUR.get(inside, re.sub(r"[^A-Za-z0-9]", "", inside))
+        tail = "".join(letter for letter, _ in self.out[-2:])
+        if re.fullmatch(r"_[a-z]", tail) and re.fullmatch(r"[a-su-z]", name):  # x_j^{(i)} is x_ij
+            self.out.insert(len(self.out) - 1, (name, start))
+        elif name:
+            self.emit(f"_{name}", start)
 
     def subscript(self, start: int) -> None:
         """Translate what follows _ in braces or after a command: a part of the name, or an indicator's condition."""
@@ -288,6 +303,9 @@ class _Translator:
             self.out += [("[", start), *inner, ("]", start)]
             return
         squeezed = re.sub(r"\s", "", content)
+        if excluded := re.fullmatch(r"([a-z])≠([a-z])", squeezed):  # du_{w≠o}
+            self.emit(f"_{excluded[1]}{EXCEPT}{excluded[2]}", start)
+            return
         name = _SUBSCRIPT_NEIGHBOUR.get(squeezed) or re.sub(r"[^\w]", "", squeezed)
         if re.fullmatch(r"[a-z]_[a-z]", name) and self.out and self.out[-1][0] != "∇":  # u_{w_s}: the word s
             name = name[-1]

@@ -60,7 +60,10 @@ def change_layout(samples: Sequence[Sample], layout: Layout) -> tuple[Sample, ..
 
 def is_special(node: Node) -> bool:
     """Return whether an expression must be resolved before it can be evaluated."""
-    return any(child.op in SPECIAL or (child.op == ".T" and child.children[0] == _ONE) for _, child in walk(node))
+    return any(
+        child.op in SPECIAL or child.op == "*" or (child.op == ".T" and child.children[0] == _ONE)
+        for _, child in walk(node)
+    )
 
 
 def resolve_line(
@@ -81,11 +84,14 @@ def resolve_line(
         condition: of the whole line, as in `for w ≠ o`; None without one.
         is_transposed: whether the samples are in the other layout.
         is_flipped: whether vectors given by an index are rows instead of columns and the reverse.
+
+    A second reading is more lenient: the product of a matrix and a row is elementwise, a sum without an index is over
+    the columns, and * is a matrix product where it can be nothing else.
     """
     resolver = _Resolver(cell, samples, is_transposed, is_flipped)
     readings = [resolver.resolve_line(expression, left, condition)]
-    if resolver.could_broadcast:
-        resolver.broadcasts = True
+    if resolver.has_choice:
+        resolver.is_lenient = True
         readings.append(resolver.resolve_line(expression, left, condition))
     return readings
 
@@ -107,7 +113,7 @@ class _Resolver:
         self.letters: list[str] = []
         self.lengths: dict[str, tuple[str, int]] = {}
         self.labels = dict(cell.indices)
-        self.broadcasts, self.could_broadcast = False, False
+        self.is_lenient, self.has_choice = False, False
 
     def resolve_line(self, expression: Node, left: Node, condition: Node | None) -> Reading:
         """Return the reading of a line."""
@@ -201,6 +207,9 @@ class _Resolver:
         free = [axis for axis in (0, 1) if shape[axis] > 1]
         if len(letters) > len(free):
             raise InputError(f"{node.value}: {node.children[0].value} has fewer than {len(letters)} indices.")
+        known = [letter for letter in letters if letter in self.labels]
+        if known and max(self.values[self.labels[known[0]]].shape) not in shape:
+            raise InputError(f"{node.value}: {node.children[0].value} has no position {known[0]}.")
         if len(letters) == 2 or len(free) == 1:
             return list(zip(letters, reversed(free) if self.is_transposed else free, strict=False))
         letter = letters[0]
@@ -251,7 +260,7 @@ class _Resolver:
     # Expressions.
 
     def resolve(self, node: Node) -> Node:
-        """Return an expression in the small language, with matrix and elementwise products told apart."""
+        """Return an expression in the small language, with every product either elementwise or a matrix product."""
         match node.op:
             case "index":
                 return self._resolve_index(node)
@@ -265,7 +274,8 @@ class _Resolver:
                 return _ONE
         if node.is_binary or node.op == "juxt":
             left, right = node.children
-            if node.op in ("juxt", "@") and left.op in ("juxt", "@", "*") and _special_operand(left.children[1]):
+            is_inner = left.op in ("juxt", "@", "*") and _special_operand(left.children[1])
+            if node.op in ("juxt", "@") and is_inner and not _special_operand(right):
                 return self.resolve(Node("juxt", (left.children[0], Node(node.op, (left.children[1], right))), ""))
             if _special_operand(left) or _special_operand(right):
                 special = self._resolve_identity(node)
@@ -274,6 +284,11 @@ class _Resolver:
         children = tuple(map(self.resolve, node.children))
         if node.op == "juxt":
             return self._juxtapose(children[0], children[1], node.value)
+        if node.op == "*" and self._value(Node("*", children)) is None:  # a matrix product, as in h^T * x
+            product = binary("@", *children)
+            if self._value(product) is not None:
+                self.has_choice = True
+                return product if self.is_lenient else Node("*", children)
         if node.op == "softmax" and node.value is None and self.is_transposed:
             value = self._value(children[0])
             if value is not None and value.ndim == 2 and min(value.shape) > 1:
@@ -297,9 +312,9 @@ class _Resolver:
             return binary("*", left, right)
         product = binary("*", left, right)
         if first.shape[-1] != second.shape[-2] and self._value(product) is not None:
-            if first.shape[-2:] == second.shape[-2:] or self.broadcasts or sign == "·":
+            if first.shape[-2:] == second.shape[-2:] or self.is_lenient or sign == "·":
                 return product
-            self.could_broadcast = True
+            self.has_choice = True
         return binary("@", left, right)
 
     def _resolve_identity(self, node: Node) -> Node | None:
@@ -316,9 +331,11 @@ class _Resolver:
         if node.op in ("juxt", "@") and "identity" in (kind_left, kind_right):
             return self.resolve(right if kind_left else left)
         if node.op in ("juxt", "@") and kind_left == "ones_vector":
-            return Node("sum", (self.resolve(right),), 0)
+            resolved = self.resolve(right)  # 1 m is the row m in every row
+            return Node("sum", (resolved,), 0) if left.op == ".T" else resolved
         if node.op in ("juxt", "@") and kind_right == "ones_vector":
-            return Node("sum", (self.resolve(left),), 1)
+            resolved = self.resolve(left)
+            return resolved if right.op == ".T" else Node("sum", (resolved,), 1)
         return None
 
     def _resolve_index(self, node: Node) -> Node:
@@ -329,7 +346,7 @@ class _Resolver:
         if not labelled:
             return Node("index", (base,), self._spec(node))
         if len(axes) > 1:
-            raise InputError(f"{node.value}: one label is read, and no index beside it.")
+            raise InputError(f"{node.value}: write one label and no other index.")
         (letter, axis) = labelled[0]
         one_hot = variable(self.labels[letter])
         is_column = self.values[one_hot.value].shape[1] == 1
@@ -385,7 +402,8 @@ class _Resolver:
             resolved = self.resolve(body)
             value = self._value(resolved)
             is_matrix = value is not None and value.ndim == 2 and min(value.shape) > 1
-            return Node("sum", (resolved,), (1 if self.is_transposed else 0) if is_matrix else None)
+            self.has_choice |= is_matrix
+            return Node("sum", (resolved,), int(self.is_transposed ^ self.is_lenient) if is_matrix else None)
         letter, excluded = match.groups()
         resolved = self.resolve(body)
         axis = self.letters.index(letter) - len(self.letters) - 2

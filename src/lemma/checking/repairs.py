@@ -58,14 +58,15 @@ class RepairSearch:
         samples: Sequence[Sample],
         available: Collection[str] | None = None,
         propose: "Callable[[Node, RepairContext], Iterator[Repair]] | None" = None,
+        line_budget: WorkBudget | None = None,
     ) -> Repair | None:
         """Return the first repair that has the value of `target`, such as "dW", in every sample.
 
         It uses only `available` names, if these are not None; `propose` yields the repairs that are tried, by default
-        all. Return None without one, or if the operations run out.
+        all. Return None without one, or if the operations of `line_budget` or of the whole report run out.
         """
         first, *other_samples = samples
-        with suppress(TooMuchWork), self.budget, WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
+        with suppress(TooMuchWork), self.budget, line_budget or WorkBudget(MAX_OPERATIONS_PER_LINE) as budget:
             evaluate = Evaluator(first.values)
             evaluate.cache_values(expression)
             for repair in (propose or propose_repairs)(expression, RepairContext(self.cell, target, first)):

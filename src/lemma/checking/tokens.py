@@ -218,7 +218,7 @@ _DERIVATION_ALPHABET = {
     "number": r"(?:[0-9]+(?:\.[0-9]+)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
     "gradient": rf"{_BY}{_LOSS}\s*/\s*{_BY}({_VALUE})|∂\s*/\s*∂\s*({_VALUE})\s*{_LOSS}(?!\w)"
     rf"|∇_?({_VALUE})(?:\s*{_LOSS}(?!\w))?",
-    "jacobian": rf"∂\s*{_VALUE}\s*/\s*∂\s*{_VALUE}",
+    "jacobian": rf"∂[^=+∂;]{{1,60}}/\s*∂\s*{_VALUE}",
     "name": _VALUE,
     "transpose": r"\^?\s*(?:\{\s*)?⊤(?:\s*\})?|\^\s*\{\s*T\s*\}",
     "superscript": r"[ᵀ²³]",

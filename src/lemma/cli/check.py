@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from lemma.spec.exercises import KINDS
 from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError
-from lemma.spec.exercises import KINDS
 
 app = typer.Typer(
     help="Check your own derivation: a formula, a number, a gradient, a computation by hand, or a sheet of answers.",

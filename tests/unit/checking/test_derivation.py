@@ -122,6 +122,19 @@ def test_matrix_steps_are_compared_with_autograd_and_each_other() -> None:
     assert wrong.first_wrong and wrong.first_wrong.line == 5 and "the sign is wrong" in wrong.first_wrong.reason
 
 
+def test_matrix_steps_are_read_in_the_notation_of_papers() -> None:
+    steps = r"""
+        \frac{\partial L}{\partial P} = -Y / P / n
+        dZ = P ⊙ (dP − sum(P ⊙ dP, axis=1))
+           = \frac{1}{n} (P - Y)
+           = \frac{1}{n} (P + Y)
+    """
+    report = check_derivation({**SOFTMAX, "steps": steps})
+    assert [step.outcome for step in report.lines] == ["right"] * 3 + ["wrong"]
+    words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"A": "n d", "B": "d d"}}
+    assert check_derivation({**words, "steps": "Y = (AB)^T\n  = B^\\top A^\\top"}).right
+
+
 def test_loss_is_optional_and_wrong_transposes_are_detected() -> None:
     words = {"sizes": {"n": "rows", "d": "width"}, "inputs": {"A": "n d", "B": "d d"}}
     report = check_derivation({**words, "steps": "Y = (A @ B).T\n  = B.T @ A.T\n  = A.T @ B.T"})
