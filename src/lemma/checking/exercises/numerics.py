@@ -305,7 +305,7 @@ class NumericsExercise(ConventionExercise):
                 unit,
                 "distance of the numbers around it",
                 "2^(exponent − mantissa bits)",
-                mistakes={"the spacing is twice as large": unit / 2, "the spacing is half as large": 2 * unit},
+                mistakes={"that is half of it": unit / 2, "that is twice as much": 2 * unit},
                 extra=_power_texts(unit),
             )
         ]

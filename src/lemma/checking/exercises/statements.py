@@ -163,7 +163,7 @@ class ConventionExercise(ValueExercise):
         return ()
 
     def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
-        """Check lines `NAME = VALUE` under each convention that the fields leave open; the one that fits best counts."""
+        """Check lines `NAME = VALUE` under each convention that the fields leave open; the best fit counts."""
         report = super().check(answers, show_solution)
         if report:
             return report

@@ -23,6 +23,7 @@ from lemma.checking.exercises.statements import (
 )
 from lemma.checking.expected_values import ExpectedValue, expect_words
 from lemma.checking.read_values import write_value
+from lemma.report.numbers import format_times
 
 MAX_TYPES, MAX_WORD_CHARS, MAX_CORPUS_CHARS, MAX_ORDERS = 60, 40, 1000, 60
 MAX_WORDPIECE_MERGES, MAX_STEPS = 30, 200
@@ -203,7 +204,7 @@ class TokenizationExercise(ConventionExercise):
         words = self.word_counts()
         rules = MergeRules(self.end_of_word, self.minimum, self.max_merges or None, self.ties, self.normalize)
         steps = [_STEP.fullmatch(normalize_name(claim.target.name)) for claim in claims]
-        count_steps = [1, *(int(step[2]) for step in steps if step and step[1] == "counts")]
+        count_steps = [1, *(int(step[2]) for step in steps if step)]
         once = dict.fromkeys(words, 1)
         other_end = "" if self.end_of_word else "</w>"
         wrong = {
@@ -224,7 +225,7 @@ class TokenizationExercise(ConventionExercise):
         for expected, count in expected_byte_pairs(words, self._claimed(claims), count_steps, orders, rules):
             by_name = {value.name: value for value in expected}
             merges = [tuple(alternatives[1].split()) for alternatives in by_name["merges"].values]
-            values = [self._add_mistakes(value, wrong) for value in expected]
+            values = [self._add_mistakes(value, wrong, by_name) for value in expected]
             values += self._expect_sizes(words, merges, int(by_name["symbols"].values))
             values += [value for word in self.encode for value in self._expect_merged(word, merges)]
             yield AnswerKey(
@@ -258,7 +259,12 @@ class TokenizationExercise(ConventionExercise):
                 merges[int(step[2])] = write_value(claim.value)
         return {step: text for step, text in merges.items() if step <= MAX_STEPS}
 
-    def _add_mistakes(self, value: ExpectedValue, wrong: Mapping[str, Sequence[ExpectedValue]]) -> ExpectedValue:
+    def _add_mistakes(
+        self,
+        value: ExpectedValue,
+        wrong: Mapping[str, Sequence[ExpectedValue]],
+        by_name: Mapping[str, ExpectedValue],
+    ) -> ExpectedValue:
         """Return a value with what it is under mistaken rules."""
         from dataclasses import replace
 
@@ -286,6 +292,16 @@ class TokenizationExercise(ConventionExercise):
             "merges": "merge the most frequent pair of neighbouring symbols, count again, and so on",
             "segmentation": "apply the merges to each word in their order",
         }.get(value.name, "")
+        step = value.name.removeprefix("merge")
+        if step.isdigit() and f"counts{step}" in by_name:
+            counts = by_name[f"counts{step}"]
+            largest = counts.values.max()
+            for labels in zip(counts.labels[0], counts.label_aliases, counts.values, strict=True):
+                *notations, count = labels
+                if count < largest:
+                    for notation in {*notations, *(text.replace(" ", "") for text in notations)}:
+                        text = f"{notation} occurs {format_times(int(count))}; another pair occurs more often"
+                        mistakes.setdefault(text, (notation,))
         values, work = value.values, ""
         if not value.is_numeric:  # spellings first, the letters that name merges after them
             values = tuple((words[1], words[0], *words[2:]) for words in values)
