@@ -6,7 +6,7 @@ line, and its methods check answers. `lemma check`, sheets, exports for other to
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import Any, ClassVar, Literal
@@ -57,6 +57,17 @@ class Exercise(Spec, ABC):
     """Names of the values that are asked for."""
     hint: str = ""
     """First hint; by default the formula of what is asked for."""
+
+    @classmethod
+    def is_answer(cls, name: str, value: str, stated: Collection[str]) -> bool:
+        """Return whether an argument NAME=VALUE of the command line is an answer although NAME is a field.
+
+        Args:
+            name: the text before the sign, with its blanks.
+            value: the text after the sign.
+            stated: names of all arguments.
+        """
+        return cls.blanks_mark_answers and name != name.strip()
 
     @property
     def name(self) -> str:
@@ -136,6 +147,9 @@ class ValueExercise(Exercise):
         """Return a line of an answer in the notation `NAME = VALUE`; subclasses read further notations."""
         return line
 
+    def check_bare_answer(self, answer: str) -> None:
+        """Raise an InputError if an answer without a name could be about several values."""
+
     def make_key(self, expected: Sequence[ExpectedValue]) -> AnswerKey:
         """Return an answer key with these values."""
         return AnswerKey(self.name, expected, self.find_value, names_command=f"lemma check {self.kind} … --names")
@@ -145,6 +159,7 @@ class ValueExercise(Exercise):
         asked = self.asks or self.main_names()
         lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
         if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
+            self.check_bare_answer(lines[0].strip())
             lines = [f"{asked[0]} = {lines[0].strip()}"]
         plain = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
         report = check_lines(self.name, plain, self.answer_keys, show_solution=show_solution)
@@ -196,7 +211,8 @@ def has_name(line: str) -> bool:
     """
     without_symbols = re.sub(r"</?\w+>|[-=]>", "", line)
     name, sign, _ = re.split(r"([=<>≈]|$)", without_symbols, maxsplit=1)
-    return bool(sign and name.strip()) and read_arithmetic(name) is None
+    is_cell = re.fullmatch(r"\s*\[[^\[\]]*,[^\[\]]*\]\s*", name) is not None  # as in [0, 5] = S
+    return bool(sign and name.strip()) and (is_cell or read_arithmetic(name) is None)
 
 
 def needed_decimals(value: ExpectedValue) -> int:

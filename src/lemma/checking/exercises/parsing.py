@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -359,6 +359,11 @@ class DependencyExercise(ValueExercise):
         return "" if configuration.is_final(self.system) else f"after step {len(transitions)} the parse is not complete"
 
     # Notation
+
+    @classmethod
+    def is_answer(cls, name: str, value: str, stated: Collection[str]) -> bool:
+        """Return whether heads are an answer: those that given transitions lead to."""
+        return name.strip() == "heads" and "given" in stated
 
     def main_names(self) -> tuple[str, ...]:
         """Return the attachment scores, the transitions, or the heads that given transitions lead to."""
