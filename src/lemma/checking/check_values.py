@@ -20,6 +20,7 @@ from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.expected_values import Array, ExpectedValue, Labels
 from lemma.checking.read_values import (
     FLOAT_TOLERANCE,
+    MIN_NONZERO,
     MIN_PERCENT_VALUE,
     BareList,
     ComputedNumber,
@@ -525,7 +526,7 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
     A value may be right in another unit (`scales`), or up to sign, scale, order or transposition (`up_to`).
     """
     exact, values = expected.values, answer.values
-    if exact.ndim == 0 and values.ndim == 0 and float(values) == 0 and abs(float(exact)) > FLOAT_TOLERANCE:
+    if exact.ndim == 0 and values.ndim == 0 and float(values) == 0 and abs(float(exact)) > MIN_NONZERO:
         return ""  # 0.00 says nothing about a small number
     if answer.matches(exact):
         is_exact = np.allclose(values, exact, rtol=1e-9, atol=FLOAT_TOLERANCE)
@@ -535,7 +536,8 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
         )
         # with one decimal, a mistake may be what the right value would be rounded to: 0.4 for 4/9
         return "" if answer.decimals <= 1 and not is_exact and any(is_mistake) else " "
-    if is_rounded_to_whole(answer, exact) and not any(answer.matches(wrong) for wrong in expected.mistakes.values()):
+    is_whole = "decimals" in expected.up_to and is_rounded_to_whole(answer, exact)
+    if is_whole and not any(answer.matches(wrong) for wrong in expected.mistakes.values()):
         return "rounded to a whole number"
     for scale, unit in expected.scales.items():
         if answer.matches(exact * scale):

@@ -427,7 +427,10 @@ class MetricExercise(ConventionExercise):
             counts = self._alignments()
             unit = "characters" if metric == "cer" or len("".join(source)) == len(source) else "words"
             unit = "words" if metric == "wer" else unit
-            return text_metrics.expect_edits(source, target, costs, counts[alignment], unit)
+            edits = counts[alignment]
+            if metric in ("wer", "cer"):  # a deletion is a word of the reference that the candidate leaves out
+                edits = (edits[0], edits[2], edits[1])
+            return text_metrics.expect_edits(source, target, costs, edits, unit)
         if metric == "kappa":
             return class_metrics.expect_kappa(self.confusion())
         if metric in CLASSES:
@@ -490,6 +493,10 @@ class MetricExercise(ConventionExercise):
             return replace(select_part(table, Target("table", (str(row + 1), str(column + 1)))), name=name)
         if re.fullmatch(r"d\([^()]*\)", plain) and self.metric in EDITS:
             return replace(values["distance"], name=name)
+        pair = re.fullmatch(r"(p?pmi)\((\d{1,3}),(\d{1,3})\)", plain)
+        if pair and self.metric == "mutual-information" and pair[1].upper() in values:
+            table = values[pair[1].upper()]
+            return replace(select_part(table, Target(table.name, (pair[2], pair[3]))), name=name)
         if re.fullmatch(r"(pp|ppl|perplexity)\([^()]*\)", plain) and "perplexity" in values:
             return replace(values["perplexity"], name=name)
         if (rouge := re.fullmatch(r"rouge([12l])", plain)) and self.metric in ROUGE:
@@ -513,7 +520,7 @@ class MetricExercise(ConventionExercise):
         """Return a line about the distance D, which is the name of the table too, under the distance's name."""
         name, sign, value = line.partition("=")
         if self.metric in EDITS and sign and name.strip() == "D" and not re.search(r"[\[;,]", value):
-            return f"distance ={value}"
+            return f"{'distance' if self.metric == 'edit-distance' else 'deletions'} ={value}"
         if self.metric in EDITS and (cell := re.match(r"\s*[Dd](?:ist|p)?\[\s*(\d+)\s*,\s*(\d+)\s*\]\s*=", line)):
             return f"D({cell[1]},{cell[2]}) = {line[cell.end() :]}"
         return line

@@ -754,6 +754,7 @@ class NGramExercise(ValueExercise):
             [name],
             right,
             mistakes=keep_distinct(right, mistakes),
+            up_to=frozenset({"decimals"}),
             formula="c* = P(w | v) · C(v), for add-k (C(v w) + k) C(v) / (C(v) + k V)",
             work=f"{format_ratio(probability or 0.0)} · {total}",
         )
@@ -976,6 +977,8 @@ class NGramExercise(ValueExercise):
             yield f"1 is added, not k = {k:g}", with_parts(1, model.size)
         if not self.vocabulary_size:
             types = len(model.vocabulary - {END}) + self.unknown
+            if self.unknown:
+                yield "V leaves out <unk>", with_parts(k, k * (model.size - 1))
             for size, text in (
                 (types, "V leaves out </s> (state vocabulary=words to count so)"),
                 (types + 1, "V counts </s> (state vocabulary=end to count so)"),
@@ -987,7 +990,7 @@ class NGramExercise(ValueExercise):
 
         def with_types(context: Words, word: str) -> float | None:
             context = self._shorten(context)
-            return with_parts(k, k * len(model.followers.get(context, {})))(context, word)
+            return with_parts(k, k * len(model.followers.get(context, {})))(context, word) if context else None
 
         yield "V counts the words that follow the context, not the whole vocabulary", with_types
 
@@ -1455,6 +1458,7 @@ class NGramExercise(ValueExercise):
             right,
             meaning="perplexity per token" + (", </s> counted" if tokens != words else ""),
             mistakes=keep_distinct(right, mistakes),
+            up_to=frozenset({"decimals"}),
             scales=make_alternatives(
                 right, [(text, _exponentiate(-other / tokens) or math.inf) for text, other in alternatives.items()]
             ),

@@ -381,6 +381,10 @@ class SequenceExercise(ValueExercise):
             elif all(letter in self.state_names for letter in letters):
                 items = letters
         items = [self._find_state(item.strip("\"'")) for item in items]
+        unknown = [item for item in items if item not in self.state_names]
+        if unknown and len(items) != self.chain.steps:
+            states = ", ".join(self.state_names)
+            raise InputError(f"{self.name}: path: '{unknown[0][:40]}' is no state. Write the states alone: {states}.")
         return "[" + ", ".join(f'"{item}"' for item in items) + "]"
 
     def _find_state(self, item: str) -> str:
@@ -398,6 +402,7 @@ class SequenceExercise(ValueExercise):
 
     def _rewrite_entry(self, name: str) -> str:
         """Return the name of a table's entry, such as α_2(H), v(H, 2) or delta2[H], as v[2, H]."""
+        name = re.sub(r"\]\s*\[", ", ", name)
         match = _TABLE_ENTRY.fullmatch(name.strip().strip("$").replace("\\mathrm", ""))
         table = TABLE_NAMES.get(normalize_name(match["name"])) if match else None
         if match is None or table is None or not self.has_chain:
@@ -696,6 +701,7 @@ class SequenceExercise(ValueExercise):
             _exp(log) or 0.0,
             meaning=meaning,
             mistakes=keep_distinct(_exp(log) or 0.0, {text: _exp(value) for text, value in wrong.items()}),
+            up_to=frozenset({"decimals"}),
             formula="sum of the forward values of the last step",
             work=" + ".join(f"{_exp(value) or 0:.4g}" for value in last),
         )
