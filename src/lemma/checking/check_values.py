@@ -20,6 +20,7 @@ from lemma.checking.checked_lines import CheckedLine, CheckedLines
 from lemma.checking.expected_values import Array, ExpectedValue, Labels
 from lemma.checking.read_values import (
     FLOAT_TOLERANCE,
+    MIN_NONZERO,
     MIN_PERCENT_VALUE,
     BareList,
     ComputedNumber,
@@ -47,6 +48,7 @@ MAX_LINES, MAX_CHARS, MAX_NAME_CHARS = 200, 200_000, 200
 MAX_DIFFERENCES, MAX_LISTED, MAX_NUMBERS = 3, 12, 24
 DEFAULT_DECIMALS = 4  # of expected numbers, where the answer has none
 MAX_ROUNDING_UNITS = 10  # units of the last decimal within which a value was probably rounded on the way
+MAX_COARSE_ERROR = 0.05  # of a value with one digit, within which a mistake explains it
 MAX_SLACK = 0.1  # of the distance between a mistake and the right value
 FACTORS = {"twice": 2.0, "half": 0.5, "ten times": 10.0, "a tenth of": 0.1}
 GREEK_NAMES = dict(
@@ -524,7 +526,7 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
     A value may be right in another unit (`scales`), or up to sign, scale, order or transposition (`up_to`).
     """
     exact, values = expected.values, answer.values
-    if exact.ndim == 0 and values.ndim == 0 and float(values) == 0 and abs(float(exact)) > FLOAT_TOLERANCE:
+    if exact.ndim == 0 and values.ndim == 0 and float(values) == 0 and abs(float(exact)) > MIN_NONZERO:
         return ""  # 0.00 says nothing about a small number
     if answer.matches(exact):
         is_exact = np.allclose(values, exact, rtol=1e-9, atol=FLOAT_TOLERANCE)
@@ -534,6 +536,9 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
         )
         # with one decimal, a mistake may be what the right value would be rounded to: 0.4 for 4/9
         return "" if answer.decimals <= 1 and not is_exact and any(is_mistake) else " "
+    is_whole = "decimals" in expected.up_to and is_rounded_to_whole(answer, exact)
+    if is_whole and not any(answer.matches(wrong) for wrong in expected.mistakes.values()):
+        return "rounded to a whole number"
     for scale, unit in expected.scales.items():
         if answer.matches(exact * scale):
             return unit
@@ -549,6 +554,14 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
         if factor and ("sign" in expected.up_to or factor > 0) and answer.matches(exact * factor):
             return f"the same times {factor:.4g}"
     return ""
+
+
+def is_rounded_to_whole(answer: RoundedArray, exact: Array) -> bool:
+    """Return whether an answer is a whole number of two or more digits to which the exact one rounds."""
+    if exact.ndim or answer.values.ndim or answer.units.any():
+        return False
+    number = float(answer.values)
+    return number.is_integer() and abs(number) >= 10 and abs(number - float(exact)) <= 0.5 + FLOAT_TOLERANCE
 
 
 def _check_words(claim: ValueClaim, expected: ExpectedValue) -> ValueLine:
@@ -603,9 +616,18 @@ def explain_difference(
     """
     exact, values = expected.values, answer.values
 
+    # one digit fits almost any number: 0.1 says little about 0.085
+    is_coarse = not values.ndim and 0 < abs(float(values)) < 9.5 * float(answer.units)
+
+    def fits(array: Array) -> bool:
+        is_near = not is_coarse or abs(float(np.max(values - array))) <= MAX_COARSE_ERROR * abs(float(values))
+        return answer.matches(array) and is_near
+
     def matches(array: Array) -> bool:
-        if answer.matches(array):
+        if fits(array):
             return True
+        if is_coarse:
+            return False
         # a value that was rounded on the way must be much closer to the mistake than the mistake is to the right value
         is_near = answer.matches(array, slack=1.0) and exact.shape == array.shape
         return is_near and float(np.abs(values - array).max()) <= MAX_SLACK * float(np.abs(array - exact).max())
@@ -620,9 +642,7 @@ def explain_difference(
         for name, array in different.items()
         if array.shape == values.shape and np.allclose(array, values, rtol=1e-9, atol=FLOAT_TOLERANCE)
     }
-    close = sorted(
-        (name for name, array in different.items() if answer.matches(array)), key=lambda name: name not in equal
-    )
+    close = sorted((name for name, array in different.items() if fits(array)), key=lambda name: name not in equal)
     if answer.decimals > 1:  # with one decimal, a further unit would fit almost any number
         close += [name for name, array in different.items() if name not in close and matches(array)]
     for name in close:

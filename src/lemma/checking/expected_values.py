@@ -36,7 +36,7 @@ class ExpectedValue:
     scales: Mapping[float, str] = field(
         default_factory=dict
     )  # other units in which it may be given: {100: "in per cent"}
-    up_to: frozenset[str] = frozenset()  # what does not matter: "sign", "scale", "order", "transposition"
+    up_to: frozenset[str] = frozenset()  # what does not matter: "sign", "scale", "order", "transposition", "decimals"
     normalize: Callable[[str], str] = normalize_word  # of words, for comparison
     unit: str = ""  # of the numbers, such as GB or ms: an answer may give it, or another of the same kind
 

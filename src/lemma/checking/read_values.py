@@ -27,6 +27,8 @@ from lemma.report.numbers import WrittenNumber, read_entry
 
 MAX_CHARS, MAX_DEPTH = 50_000, 3
 FLOAT_TOLERANCE = 1e-9  # rounding in float64 may add this to half a unit
+TINY = 1e-5  # below this size, the tolerance shrinks with the number
+MIN_NONZERO = 1e-15  # what is smaller may be an error of float64
 _BRACKETS = {"[": "]", "(": ")", "{": "}"}
 _ENDS = ",[](){}"
 _WRAPPED = re.compile(
@@ -415,7 +417,12 @@ class RoundedArray:
         The exact array has the same shape, or more axes before it.
         """
         with np.errstate(invalid="ignore"):  # infinities are equal or not
-            tolerance = self.units * (0.5 + slack) + FLOAT_TOLERANCE * np.maximum(1.0, np.abs(exact))
+            size = np.abs(exact)
+            allowed = np.where(size < TINY, FLOAT_TOLERANCE / TINY * size, FLOAT_TOLERANCE * np.maximum(1.0, size))
+            # 0 in an answer stands for what is 0 next to the largest entry, up to floating-point errors
+            largest = FLOAT_TOLERANCE * np.minimum(1.0, size.max(initial=0.0)) + MIN_NONZERO
+            allowed = np.where(self.values == 0, np.maximum(allowed, largest), allowed)
+            tolerance = self.units * (0.5 + slack) + allowed
             close = np.abs(exact - self.values) <= tolerance
         return np.where(np.isfinite(exact), close, exact == self.values)
 

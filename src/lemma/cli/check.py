@@ -1,13 +1,14 @@
 """`lemma check`: check a derivation. Exits with 0 if it is right, 1 if it is wrong, 2 if it cannot be read."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from lemma.spec.exercises import KINDS
 from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
-from lemma.errors import SpecError
+from lemma.errors import SpecError, describe_unknown
+from lemma.spec.exercises import KINDS
 
 app = typer.Typer(
     help="Check your own derivation: a formula, a number, a gradient, a computation by hand, or a sheet of answers.",
@@ -280,7 +281,10 @@ def _add_exercise_command(kind: str) -> None:
     """Add the command `lemma check KIND` for a kind of exercise."""
     entry = KINDS[kind]
 
-    @app.command(kind, help=f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}")
+    # an answer may begin with a minus sign, as in -0.36
+    settings = {"ignore_unknown_options": True}
+
+    @app.command(kind, help=f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}", context_settings=settings)
     def check_exercise(
         arguments: Annotated[
             list[str] | None,
@@ -298,6 +302,8 @@ def _add_exercise_command(kind: str) -> None:
     ) -> None:
         from lemma.api import check
 
+        if unknown := next((text for text in arguments or [] if re.match(r"--[a-z]", text)), None):
+            raise SpecError(describe_unknown("option", unknown, ["--file", "--names", "--show", "--json", "--help"]))
         answers = _read_lines(file, None, "") if file else []
         if names:
             return typer.echo(check.describe_exercise(kind, *(arguments or [])))

@@ -6,7 +6,7 @@ line, and its methods check answers. `lemma check`, sheets, exports for other to
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import floor, log10
 from typing import Any, ClassVar, Literal
@@ -28,6 +28,7 @@ from lemma.errors import InputError, describe_unknown
 from lemma.report.result import Block, Heading, Result, Text
 from lemma.spec.base import Spec
 
+REPETITIONS = 12  # of a repeating decimal
 MAX_REWRITTEN_CHARS = 5_000  # longer lines are read as they are
 HelpLevel = Literal["hint", "where", "solution"]
 
@@ -57,6 +58,17 @@ class Exercise(Spec, ABC):
     """Names of the values that are asked for."""
     hint: str = ""
     """First hint; by default the formula of what is asked for."""
+
+    @classmethod
+    def is_answer(cls, name: str, value: str, stated: Collection[str]) -> bool:
+        """Return whether an argument NAME=VALUE of the command line is an answer although NAME is a field.
+
+        Args:
+            name: the text before the sign, with its blanks.
+            value: the text after the sign.
+            stated: names of all arguments.
+        """
+        return cls.blanks_mark_answers and name != name.strip()
 
     @property
     def name(self) -> str:
@@ -136,6 +148,9 @@ class ValueExercise(Exercise):
         """Return a line of an answer in the notation `NAME = VALUE`; subclasses read further notations."""
         return line
 
+    def check_bare_answer(self, answer: str) -> None:
+        """Raise an InputError if an answer without a name could be about several values."""
+
     def make_key(self, expected: Sequence[ExpectedValue]) -> AnswerKey:
         """Return an answer key with these values."""
         return AnswerKey(self.name, expected, self.find_value, names_command=f"lemma check {self.kind} … --names")
@@ -144,11 +159,14 @@ class ValueExercise(Exercise):
         """Check lines `NAME = VALUE`; a line without a name is the value that is asked for, if it is a single one."""
         asked = self.asks or self.main_names()
         lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
+        written, lines = lines, [standardize_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
         if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
+            self.check_bare_answer(lines[0].strip())
             lines = [f"{asked[0]} = {lines[0].strip()}"]
+            written = lines
         plain = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
         report = check_lines(self.name, plain, self.answer_keys, show_solution=show_solution)
-        checked = (replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, lines, strict=True))
+        checked = (replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, written, strict=True))
         return replace(report, lines=tuple(checked))
 
     def describe(self) -> str:
@@ -188,6 +206,34 @@ class ValueExercise(Exercise):
         return tuple(str(line) for line in wrong) or ("All of it is right.",)
 
 
+def standardize_line(line: str) -> str:
+    r"""Return a line of an answer with the sign = and with repeating decimals written out.
+
+    >>> standardize_line(r"P(a) \approx 0.67"), standardize_line("P(a): 2/3"), standardize_line("P(a) = 2/3 (0.667)")
+    ('P(a) ≈ 0.67', 'P(a) = 2/3', 'P(a) = 2/3 = 0.667')
+    >>> standardize_line(r"P = 0.\overline{6}"), standardize_line("P = 0.0333...")
+    ('P = 0.666666666666', 'P = 0.0333333333333')
+    """
+    line = re.sub(r"\\(?:approx|simeq|sim)(?![a-z])", "≈", line)
+    line = re.sub(r"(?<=\d)\s*\((?:rounded|approx\.?|approximately|about)\)\s*$", "", line)
+    line = re.sub(
+        r"(\d\.\d{0,12})\\(?:overline|bar)\s*\{?(\d{1,6})\}?", lambda match: match[1] + match[2] * REPETITIONS, line
+    )
+    line = re.sub(
+        r"(\.\d{0,12}?)(\d)\2+(?:\.\.\.|…|\\[lc]?dots)", lambda match: match[1] + match[2] * REPETITIONS, line
+    )
+    if not re.search(r"[=≈<>]", line):
+        named = re.fullmatch(r"\s*([^:=]{1,100}\)|[A-Za-zκαβγ][\w@*-]{0,40})\s*(?::|\sis\s)\s*(\S.*)", line)
+        if named and read_arithmetic(named[2]) is not None:
+            return f"{named[1]} = {named[2]}"
+    repeated = re.fullmatch(r"(.*[=≈]\s*)([^=≈]*[^\s=≈(*·×/+-])\s+\(\s*[≈=~]?\s*(\d*\.\d+)\s*\)\s*", line)
+    if repeated:
+        first, second = read_arithmetic(repeated[2]), read_arithmetic(repeated[3])
+        if first and second and abs(first.value - second.value) <= second.unit:
+            return f"{repeated[1]}{repeated[2]} = {repeated[3]}"
+    return line
+
+
 def has_name(line: str) -> bool:
     """Return whether a line begins with a name and a sign; 2/3*0.5 = 0.333 begins with arithmetic.
 
@@ -196,8 +242,8 @@ def has_name(line: str) -> bool:
     """
     without_symbols = re.sub(r"</?\w+>|[-=]>", "", line)
     name, sign, _ = re.split(r"([=<>≈]|$)", without_symbols, maxsplit=1)
-    is_span = re.fullmatch(r"\s*[\[(]\s*\d+\s*,\s*\d+\s*[\])]\s*", name)  # of a chart: [0, 5] = S
-    return bool(sign and name.strip()) and bool(is_span or read_arithmetic(name) is None)
+    is_cell = re.fullmatch(r"\s*(\[[^\[\]]*,[^\[\]]*\]|\(\s*\d+\s*,\s*\d+\s*\))\s*", name)  # of a chart: [0, 5] = S
+    return bool(sign and name.strip()) and bool(is_cell or read_arithmetic(name) is None)
 
 
 def needed_decimals(value: ExpectedValue) -> int:

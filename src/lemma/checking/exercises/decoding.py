@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations, islice, pairwise
@@ -213,6 +213,11 @@ class DecodingExercise(ValueExercise):
 
     # Names and answers
 
+    @classmethod
+    def is_answer(cls, name: str, value: str, stated: Collection[str]) -> bool:
+        """Return whether a beam is an answer: its sequences, not its width."""
+        return name.strip() == "beam" and not value.strip().isdigit()
+
     def main_names(self) -> tuple[str, ...]:
         """Return the best sequence, the renormalized probabilities, or the probabilities."""
         return ("best",) if self.tree else ("q",) if self.is_truncated else ("p",)
@@ -237,6 +242,8 @@ class DecodingExercise(ValueExercise):
             return f"{name.strip()} = {self._rewrite_beam(value)}"
         if is_set:
             return f"{name.strip()} = {value}"
+        if re.fullmatch(r"[^{}\[\]:]+:\s*[\d.]+%?(\s*,[^{}\[\]:]+:\s*[\d.]+%?)+", value):
+            return f"{name.strip()} = {{{value}}}"
         return rewrite_number(line)
 
     def _rewrite_beam(self, value: str) -> str:
@@ -412,7 +419,7 @@ class DecodingExercise(ValueExercise):
             f"{terms} divided by their sum {total:.4g}" if self.logits else f"{powers} divided by their sum {total:.4g}"
         )
         return expect_numbers(
-            ["p", "probabilities", "probs", "softmax", "P"],
+            ["p", "probabilities", "probs", "softmax", "P", *(() if self.is_truncated else RENORMALIZED)],
             self.distribution,
             [self.token_names],
             "probabilities of the tokens, before any are left out",

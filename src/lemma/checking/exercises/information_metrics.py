@@ -110,6 +110,7 @@ def expect_perplexity(probabilities: Array, base: str) -> list[ExpectedValue]:
             "(p1·…·pN)^(−1/N) = exp(−(1/N) Σ ln p)",
             f"({ps})^(−1/{count}) = exp({show(natural_loss)})",
             mistakes,
+            up_to=frozenset({"decimals"}),
         )
     )
     return values
@@ -241,6 +242,7 @@ def expect_information(joint: Array, base: str) -> list[ExpectedValue]:
     product = np.outer(p_x, p_y)
     pmi = logs(np.where(joint > 0, joint / np.where(product > 0, product, 1), 1.0), base)
     information = h_x + h_y - h_xy
+    ratios = joint / np.where(product > 0, product, 1.0)
     values = [
         expect("p_x p(x) marginal_x", p_x, "distribution of X: rows", mistakes={"rows and columns are exchanged": p_y}),
         expect(
@@ -270,17 +272,37 @@ def expect_information(joint: Array, base: str) -> list[ExpectedValue]:
             {"that is H(X|Y)": h_xy - h_y, "that is H(X, Y) + H(X)": h_xy + h_x, **wrong_bases(h_xy - h_x, base)},
         ),
     ]
-    if np.all(joint > 0):
+    if np.any(joint > 0):
         values.append(
             expect(
                 "PMI pmi_matrix",
-                pmi,
+                np.where(joint > 0, pmi, -np.inf),
                 "pointwise mutual information of each cell",
                 f"{sign} p(x, y) / (p(x) p(y))",
                 "",
                 {"the marginals are left out": logs(joint, base)},
             )
         )
+    values.append(
+        expect(
+            "PPMI ppmi_matrix positive_PMI",
+            np.where(joint > 0, np.maximum(pmi, 0.0), 0.0),
+            "positive PMI of each cell",
+            f"max(0, {sign} p(x, y) / (p(x) p(y))), and 0 for pairs that do not occur",
+            "",
+            {
+                "negative PMI becomes 0": np.where(joint > 0, pmi, 0.0),
+                "the logarithm is left out": ratios,
+                **{
+                    f"the logarithm has the base {other}; here it is {sign}": np.where(
+                        joint > 0, np.maximum(logs(np.where(joint > 0, ratios, 1.0), other), 0.0), 0.0
+                    )
+                    for other in BASES
+                    if other != base
+                },
+            },
+        )
+    )
     values.append(
         expect(
             "I(X;Y) I(X,Y) MI mutual_information I",

@@ -2,13 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
-from lemma.checking.check_values import AnswerKey, ValueClaim
+from lemma.checking.check_values import AnswerKey, Target, ValueClaim, ValueReport, select_part
 from lemma.checking.exercises import class_metrics, information_metrics, text_metrics
+from lemma.checking.exercises.notation import make_alternatives
 from lemma.checking.exercises.statements import (
     MAX_NUMBERS,
     MAX_TEXT_CHARS,
@@ -17,11 +20,13 @@ from lemma.checking.exercises.statements import (
     Sentences,
     Vector,
     Words,
+    check_information_units,
     read_vector,
     write_plain,
 )
 from lemma.checking.exercises.text_metrics import EditCosts, split_words
 from lemma.checking.expected_values import ExpectedValue
+from lemma.errors import InputError
 
 METRICS = Literal[
     "bleu",
@@ -114,8 +119,12 @@ def read_references(value: Any, info: ValidationInfo) -> tuple[tuple[str, ...], 
 
 
 def read_rankings(value: Any, info: ValidationInfo) -> tuple[tuple[float, ...], ...]:
-    """Return rankings as rows of relevances, such as "1 0 1; 0 1" or [[1, 0, 1], [0, 1]]."""
+    """Return rankings as rows of relevances, such as "1 0 1; 0 1", "R N R; N R" or [[1, 0, 1], [0, 1]]."""
     if isinstance(value, str):
+        if re.fullmatch(r"[\s,;/\[\]rnyRNY]+", value):
+            value = re.sub(r"[nN]", " 0 ", re.sub(r"[ryRY]", " 1 ", value))
+        elif re.fullmatch(r"[\s,;/\[\]+−-]+", value):
+            value = re.sub(r"[−-]", " 0 ", value.replace("+", " 1 "))
         rows = [row.strip() for row in re.split(r"[;/]|\]\s*,\s*\[", value.strip()) if row.strip()]
         value = [re.sub(r"[\[\]]", " ", row).replace(",", " ") for row in rows]
     elif not isinstance(value, list | tuple):
@@ -418,7 +427,10 @@ class MetricExercise(ConventionExercise):
             counts = self._alignments()
             unit = "characters" if metric == "cer" or len("".join(source)) == len(source) else "words"
             unit = "words" if metric == "wer" else unit
-            return text_metrics.expect_edits(source, target, costs, counts[alignment], unit)
+            edits = counts[alignment]
+            if metric in ("wer", "cer"):  # a deletion is a word of the reference that the candidate leaves out
+                edits = (edits[0], edits[2], edits[1])
+            return text_metrics.expect_edits(source, target, costs, edits, unit)
         if metric == "kappa":
             return class_metrics.expect_kappa(self.confusion())
         if metric in CLASSES:
@@ -466,6 +478,56 @@ class MetricExercise(ConventionExercise):
         """Return the numbers of edits of the cheapest alignments."""
         source, target, costs = self._edit_pair()
         return text_metrics.count_edits(source, target, costs, text_metrics.edit_table(source, target, costs))
+
+    def find_value(self, name: str) -> ExpectedValue | None:
+        """Return a value by a further name, such as D(2, 3), PP(W), ROUGE-1 or macroaveraged recall."""
+        values = {value.name: value for value in self.expected_values()}
+        plain = re.sub(r"[\s_-]+", "", name).casefold()
+        cell = re.fullmatch(r"d(?:ist|istance|p)?[(\[](\d{1,3}),(\d{1,3})[)\]]", plain)
+        if cell and self.metric in EDITS and "table" in values:
+            table = values["table"]
+            row, column = int(cell[1]), int(cell[2])
+            if row >= table.shape[0] or column >= table.shape[1]:
+                last = " and ".join(str(size - 1) for size in table.shape)
+                raise InputError(f"{name}: rows and columns count from 0, up to {last}.")
+            return replace(select_part(table, Target("table", (str(row + 1), str(column + 1)))), name=name)
+        if re.fullmatch(r"d\([^()]*\)", plain) and self.metric in EDITS:
+            return replace(values["distance"], name=name)
+        pair = re.fullmatch(r"(p?pmi)\((\d{1,3}),(\d{1,3})\)", plain)
+        if pair and self.metric == "mutual-information" and pair[1].upper() in values:
+            table = values[pair[1].upper()]
+            return replace(select_part(table, Target(table.name, (pair[2], pair[3]))), name=name)
+        if re.fullmatch(r"(pp|ppl|perplexity)\([^()]*\)", plain) and "perplexity" in values:
+            return replace(values["perplexity"], name=name)
+        if (rouge := re.fullmatch(r"rouge([12l])", plain)) and self.metric in ROUGE:
+            return self._expect_rouge_score(name, "L" if rouge[1] == "l" else rouge[1], values)
+        average = re.fullmatch(r"(macro|micro)(?:averaged?|avg)?(precision|recall|f1|f|fscore)", plain)
+        if average and self.metric in CLASSES:
+            wanted = f"{average[1]}_{average[2] if average[2] in ('precision', 'recall') else 'F1'}"
+            found = next((value for value in values.values() if wanted in (value.name, *value.aliases)), None)
+            return replace(found, name=name) if found else None
+        return None
+
+    def _expect_rouge_score(self, name: str, kind: str, values: Mapping[str, ExpectedValue]) -> ExpectedValue:
+        """Return the score of a ROUGE variant: its F1, or the recall that it was first defined as."""
+        score, recall = values[f"rouge{kind}_f1"], values[f"rouge{kind}_recall"]
+        other = make_alternatives(float(score.values), [("the recall", float(recall.values))])
+        scales = {**other, **{100 * factor: f"{text}, in per cent" for factor, text in other.items()}}
+        mistakes = {text: wrong for text, wrong in score.mistakes.items() if not np.isclose(wrong, recall.values)}
+        return replace(score, name=name, scales={**score.scales, **scales}, mistakes=mistakes)
+
+    def rewrite_line(self, line: str) -> str:
+        """Return a line about the distance D, which is the name of the table too, under the distance's name."""
+        name, sign, value = line.partition("=")
+        if self.metric in EDITS and sign and name.strip() == "D" and not re.search(r"[\[;,]", value):
+            return f"{'distance' if self.metric == 'edit-distance' else 'deletions'} ={value}"
+        if self.metric in EDITS and (cell := re.match(r"\s*[Dd](?:ist|p)?\[\s*(\d+)\s*,\s*(\d+)\s*\]\s*=", line)):
+            return f"D({cell[1]},{cell[2]}) = {line[cell.end() :]}"
+        return line
+
+    def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
+        """Check lines `NAME = VALUE`; a unit such as bits or nats says the base of the logarithms."""
+        return check_information_units(self, answers, partial(ConventionExercise.check, show_solution=show_solution))
 
     def answer_keys(self, claims: Sequence[ValueClaim]) -> Iterable[AnswerKey]:
         """Yield the right answers: one for each cheapest alignment of an edit distance."""

@@ -5,11 +5,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from lemma.checking.check_values import ValueReport
 from lemma.checking.exercises.base import ValueExercise
 from lemma.checking.exercises.notation import (
     expect_word,
@@ -22,6 +23,7 @@ from lemma.checking.exercises.notation import (
     split_sentences,
     split_words,
 )
+from lemma.checking.exercises.statements import check_information_units
 from lemma.checking.expected_values import ExpectedValue, expect_numbers
 from lemma.errors import InputError
 from lemma.spec.base import Letter
@@ -387,6 +389,17 @@ class NGramExercise(ValueExercise):
         ]
 
     @cached_property
+    def has_typed_symbols(self) -> bool:
+        """True if the corpus is written with <s> and no convention is stated: some courses count it as a token."""
+        is_typed = any(BEGIN in self._split(sentence) for sentence in self.corpus)
+        return is_typed and "vocabulary" not in self.model_fields_set and not self.vocabulary_size
+
+    @property
+    def may_count_begin(self) -> bool:
+        """True if <s> may be counted among the tokens: it is a type of the vocabulary, or may be."""
+        return bool(self.sentences) and (self.vocabulary == "all" or self.has_typed_symbols)
+
+    @cached_property
     def effective_padding(self) -> Padding:
         """The padding; unigrams have none unless it is stated."""
         return self.padding if self.order > 1 or "padding" in self.model_fields_set else "none"
@@ -457,6 +470,11 @@ class NGramExercise(ValueExercise):
 
     # Values
 
+    def check_bare_answer(self, answer: str) -> None:
+        """Raise an InputError if the fields do not say what a number without a name is."""
+        if not (self.asks or self.test or self.context):
+            raise InputError(f"{self.name}: '{answer[:40]}' has no name. Which value is it? As in 'P(Sam | am) = 1/2'")
+
     def main_names(self) -> tuple[str, ...]:
         """Return the perplexity of a test, the most likely next word, or the number of n-gram types."""
         return ("PP",) if self.test else ("next word",) if self.context else ("n-gram types",)
@@ -464,7 +482,17 @@ class NGramExercise(ValueExercise):
     def rewrite_line(self, line: str) -> str:
         """Return a line with calculations worked out."""
         variable = r"([(|,]\s*)[wWxX]_?\{?[\w+−-]*\}?\s*=\s*(?=[^=]*\)\s*=)"  # as in P(w_2 = am | w_1 = I)
-        return rewrite_number(re.sub(variable, r"\1", re.sub(variable, r"\1", line)))
+        line = re.sub(variable, r"\1", re.sub(variable, r"\1", line))
+        ratio = re.match(r"\s*(?:C|c|[Cc]ount)\(([^()]+)\)\s*/\s*(?:C|c|[Cc]ount)\(([^()]+)\)\s*=(?!=)", line)
+        if ratio:
+            words, context = self._read_words(ratio[1]), self._read_words(ratio[2])
+            if len(words) == len(context) + 1 and words[:-1] == context:
+                line = f"P({words[-1]} | {' '.join(context)}) = {line[ratio.end() :]}"
+        return rewrite_number(line)
+
+    def check(self, answers: Sequence[str], show_solution: bool = False) -> ValueReport:
+        """Check lines `NAME = VALUE`; a unit such as bits or nats says the base of the logarithms."""
+        return check_information_units(self, answers, partial(ValueExercise.check, show_solution=show_solution))
 
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return the sizes of the corpus, and the values of the test or context."""
@@ -489,6 +517,8 @@ class NGramExercise(ValueExercise):
             "types are counted, not tokens": float(len(model.vocabulary)),
         }
         alternatives = [("counted without </s>", float(words))] if self.sentences else []
+        if self.may_count_begin:
+            alternatives.append(("counted with <s>", float(model.token_count + model.begin_count)))
         return expect_numbers(
             ["N", "number of tokens", "tokens"],
             model.token_count,
@@ -509,6 +539,8 @@ class NGramExercise(ValueExercise):
         }
         is_open = self.smoothing != "add-k" and "vocabulary" not in self.model_fields_set and not self.vocabulary_size
         alternatives = [("the types of words alone", float(types))] if is_open else []
+        if self.has_typed_symbols:
+            alternatives.append(("the types with <s> and </s>", float(types + 2 + self.unknown)))
         return expect_numbers(
             ["V", "|V|", "vocabulary size"],
             model.size,
@@ -583,6 +615,13 @@ class NGramExercise(ValueExercise):
             text = re.sub(pattern, replacement, text)
         match = _CALL.fullmatch(text.strip())
         if not match:
+            function = re.sub(r"[\s_{}]", "", text).casefold()
+            logarithm = re.fullmatch(r"(log|ln|log2|log10|lg)p", function)
+            if not logarithm or not self.test:
+                return None
+            probability = self._expect_text([self._read_words(sentence) for sentence in self.test], "")[0]
+            return self._take_logarithm(name, logarithm[1], probability)
+        if re.search(r"\)[^(]*\(", match["arguments"]):  # several brackets, as in C(a b)/C(a)
             return None
         function = re.sub(r"[\s_{}\-^]", "", match["name"]).casefold()
         arguments = re.sub(r"(?<=\S)\s+given\s+(?=\S)", "|", match["arguments"])
@@ -715,6 +754,7 @@ class NGramExercise(ValueExercise):
             [name],
             right,
             mistakes=keep_distinct(right, mistakes),
+            up_to=frozenset({"decimals"}),
             formula="c* = P(w | v) · C(v), for add-k (C(v w) + k) C(v) / (C(v) + k V)",
             work=f"{format_ratio(probability or 0.0)} · {total}",
         )
@@ -937,6 +977,8 @@ class NGramExercise(ValueExercise):
             yield f"1 is added, not k = {k:g}", with_parts(1, model.size)
         if not self.vocabulary_size:
             types = len(model.vocabulary - {END}) + self.unknown
+            if self.unknown:
+                yield "V leaves out <unk>", with_parts(k, k * (model.size - 1))
             for size, text in (
                 (types, "V leaves out </s> (state vocabulary=words to count so)"),
                 (types + 1, "V counts </s> (state vocabulary=end to count so)"),
@@ -948,7 +990,7 @@ class NGramExercise(ValueExercise):
 
         def with_types(context: Words, word: str) -> float | None:
             context = self._shorten(context)
-            return with_parts(k, k * len(model.followers.get(context, {})))(context, word)
+            return with_parts(k, k * len(model.followers.get(context, {})))(context, word) if context else None
 
         yield "V counts the words that follow the context, not the whole vocabulary", with_types
 
@@ -1026,7 +1068,7 @@ class NGramExercise(ValueExercise):
             own = self.lambdas[self.order - 1]
             return model.interpolate(context, word) + own * (model.count((word,)) / model.size - unigram)
 
-        yield "the unigram probability counts <s> among the tokens", count_begin
+        yield "the unigram probability counts <s> among the tokens (state vocabulary=all to count so)", count_begin
         yield "the unigram probability is divided by V, not by the number of tokens", use_words
 
     def _mistakes_of_kneser_ney(self) -> Iterator[tuple[str, Probability]]:
@@ -1132,6 +1174,20 @@ class NGramExercise(ValueExercise):
         if not context and is_plain and self.sentences and model.token_count:
             words = sum(map(len, self.sentences))
             yield "with the words alone as tokens, without </s>", model.count((word,)) / words
+        begin = model.token_count + model.begin_count
+        counts_begin = self.may_count_begin and model.begin_count and begin
+        if counts_begin and not context and is_plain:
+            yield "with <s> counted as a token", model.count((word,)) / begin
+        if counts_begin and self.smoothing == "interpolation" and context:
+            shifted = model.count((word,)) / begin - model.count((word,)) / model.token_count
+            yield (
+                "with <s> counted as a token",
+                model.interpolate(context, word) + self.lambdas[self.order - 1] * shifted,
+            )
+        if counts_begin and self.smoothing == "add-k":
+            size = model.size + (1 if self.has_typed_symbols else 0)
+            total = model.context_count(context) if context else begin
+            yield "with <s> counted in V", (model.count((*context, word)) + self.k) / (total + self.k * size)
         if context and is_plain and (total := model.followed_count(context)) and total != model.context_count(context):
             yield "with the occurrences of the context that have a next word", model.count((*context, word)) / total
         if self.smoothing == "interpolation" and self.sentences and model.token_count and context:
@@ -1222,7 +1278,11 @@ class NGramExercise(ValueExercise):
             wrong_factors["the probability of </s> is left out"] = last
             if len(factors) > 2:
                 wrong_factors["the probabilities of the first word and of </s> are left out"] = factors[1:-1]
-        return self._expect_measures(factors, wrong_factors, tokens, words, len(sentences), name, events)
+        alternatives: dict[str, list[float]] = {}
+        for index, (context, word) in enumerate(events):
+            for text, value in self._alternative_probabilities(self._shorten(context), word):
+                alternatives.setdefault(text, list(factors))[index] = value
+        return self._expect_measures(factors, wrong_factors, tokens, words, len(sentences), name, events, alternatives)
 
     def _event_probability(self, context: Words, word: str) -> float:
         """Return the probability of a word in a sentence; 0 where it is not defined."""
@@ -1244,6 +1304,7 @@ class NGramExercise(ValueExercise):
         sentence_count: int,
         name: str,
         events: Sequence[tuple[Words, str]],
+        alternatives: Mapping[str, list[float]],
     ) -> list[ExpectedValue]:
         """Return the probability, log-probability, cross-entropy and perplexity from the factors of a text."""
         product = math.prod(factors)
@@ -1252,6 +1313,15 @@ class NGramExercise(ValueExercise):
             for context, word in events[:MAX_LISTED_FACTORS]
         ]
         dots = " · …" if len(events) > MAX_LISTED_FACTORS else ""
+        accepted = make_alternatives(product, [(text, math.prod(values)) for text, values in alternatives.items()])
+        other_logs = {
+            text: math.fsum(map(math.log, values)) for text, values in alternatives.items() if min(values) > 0
+        }
+        wrong_factors = {
+            text: values
+            for text, values in wrong_factors.items()
+            if not any(math.isclose(math.prod(values), product * factor, rel_tol=1e-9) for factor in accepted)
+        }
         products = {text: math.prod(values) for text, values in wrong_factors.items()}
         extra = {
             "the probabilities are added, not multiplied": sum(factors),
@@ -1262,6 +1332,7 @@ class NGramExercise(ValueExercise):
             product,
             meaning="probability of the text",
             mistakes=keep_distinct(product, {**products, **extra}),
+            scales=accepted,
             formula="P(w_1 … w_T) = Π P(w_t | w_{t−n+1} … w_{t−1})",
             work=f"{' · '.join(named)}{dots} = {format_product(factors, MAX_LISTED_FACTORS)} = {product:.6g}",
         )
@@ -1282,22 +1353,34 @@ class NGramExercise(ValueExercise):
         unit = self.log_base or "2"
         return [
             probability,
-            self._expect_log([name] if name else ["logP", "log P(test)", "log probability", "log P(W)"], log, logs),
+            self._expect_log(
+                [name] if name else ["logP", "log P(test)", "log probability", "log P(W)"], log, logs, "", other_logs
+            ),
             expect_numbers(
                 [name] if name else ["H", "cross-entropy", "cross entropy", "H(W)", "entropy"],
                 nats / _log_of(unit),
                 meaning="cross-entropy per token in " + {"2": "bits", "e": "nats", "10": "digits"}[unit],
                 mistakes=self._mistakes_of_entropy(log, logs, tokens, words, sentence_count, unit),
-                scales=make_alternatives(1.0, [("in nats", math.log(2))]) if not self.log_base else {},
+                scales={
+                    **make_alternatives(nats, [(text, -other / tokens) for text, other in other_logs.items()]),
+                    **(make_alternatives(1.0, [("in nats", math.log(2))]) if not self.log_base else {}),
+                },
                 formula="H = −(1/M) Σ log P(w_t | …), M tokens with </s>"
                 if tokens != words
                 else "H = −(1/M) Σ log P(w_t | …)",
                 work=f"−{format_ratio(log / _log_of(unit))} / {tokens}".replace("−-", "").replace("--", ""),
             ),
-            self._expect_perplexity(name, factors, log, logs, tokens, words, sentence_count),
+            self._expect_perplexity(name, factors, log, logs, tokens, words, sentence_count, other_logs),
         ]
 
-    def _expect_log(self, names: list[str], log: float, logs: Mapping[str, float], base: str = "") -> ExpectedValue:
+    def _expect_log(
+        self,
+        names: list[str],
+        log: float,
+        logs: Mapping[str, float],
+        base: str = "",
+        alternatives: Mapping[str, float] | None = None,
+    ) -> ExpectedValue:
         """Return a log-probability: in the base of the exercise, or in any, which the verdict then names."""
         base = base or self.log_base
         unit = _log_of(base or "e")
@@ -1310,7 +1393,10 @@ class NGramExercise(ValueExercise):
             log / unit,
             meaning=f"logarithm of the probability in base {base or 'e'}",
             mistakes=keep_distinct(log / unit, mistakes),
-            scales={} if base else {factor: text for text, factor in others.items() if factor != 1.0},
+            scales={
+                **make_alternatives(log, [*(alternatives or {}).items()]),
+                **({} if base else {factor: text for text, factor in others.items() if factor != 1.0}),
+            },
             formula="log P = Σ log P(w_t | …)",
         )
 
@@ -1343,6 +1429,7 @@ class NGramExercise(ValueExercise):
         tokens: int,
         words: int,
         sentence_count: int,
+        alternatives: Mapping[str, float],
     ) -> ExpectedValue:
         """Return the perplexity of a text."""
         right, bits = _exponentiate(-log / tokens) or math.inf, -log / tokens / math.log(2)
@@ -1371,6 +1458,10 @@ class NGramExercise(ValueExercise):
             right,
             meaning="perplexity per token" + (", </s> counted" if tokens != words else ""),
             mistakes=keep_distinct(right, mistakes),
+            up_to=frozenset({"decimals"}),
+            scales=make_alternatives(
+                right, [(text, _exponentiate(-other / tokens) or math.inf) for text, other in alternatives.items()]
+            ),
             formula="PP = P(w_1 … w_T)^(−1/M) = 2^H, with M predicted tokens"
             + (", </s> among them" if tokens != words else ""),
             work=f"({math.exp(log) if log > -700 else 0:.6g})^(−1/{tokens})",
@@ -1379,14 +1470,20 @@ class NGramExercise(ValueExercise):
     def _expect_logarithm(self, name: str, function: str, inner: str) -> ExpectedValue | None:
         """Return the logarithm of a probability."""
         value = self.find_value(inner)
-        if value is None or not value.is_numeric or value.shape:
+        return self._take_logarithm(name, function, value) if value is not None else None
+
+    def _take_logarithm(self, name: str, function: str, value: ExpectedValue) -> ExpectedValue | None:
+        """Return the logarithm of a probability."""
+        if not value.is_numeric or value.shape:
             return None
         number = float(value.values)
         if number <= 0:
             return expect_word([name], (*INFINITE, "-∞", "−∞", "-inf", "-infinity"))
         base = {"ln": "e", "log2": "2", "log10": "10", "lg": "10"}.get(function, "")
         logs = {text: math.log(float(wrong)) for text, wrong in value.mistakes.items() if float(wrong) > 0}
-        return self._expect_log([name], math.log(number), logs, base)
+        scales = {factor: text for factor, text in value.scales.items() if factor != 100 and factor > 0}
+        others = {text: math.log(number * factor) for factor, text in scales.items()}
+        return self._expect_log([name], math.log(number), logs, base, others)
 
 
 def _log_of(base: str) -> float:

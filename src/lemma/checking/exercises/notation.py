@@ -28,6 +28,8 @@ _FUNCTIONS: dict[str, Callable[[float], float]] = {
 _NAME_SIGN = re.compile(r"((?:</?\w+>|->|=>|[^=<>≈])++)(==?|≈)(.+)", re.DOTALL)
 _PERCENTAGE = re.compile(r"([+-]?\d{0,15})(?:\.(\d{0,12}))?\s*\\?%")
 
+_CONDITIONAL = re.compile(r"\b(?:[Pp]|Pr)\(\s*([^()|]{1,40}?)\s*(?:\|\s*([^()|]{1,40}?)\s*)?\)")  # P(H | C), P(H)
+
 Number = Fraction | float
 
 
@@ -157,6 +159,27 @@ def write_number(number: Number) -> str:
     return f"{float(number):.12g}"
 
 
+_INFORMATION_UNIT = re.compile(
+    r"(?<=[\d)}\s])\s*\\?(?:text\{)?\s*(bits?|nats?|shannons?|hartleys?|dits?|bans?)\}?\s*\.?\s*$"
+)
+_UNIT_BASES = {"bit": "2", "shannon": "2", "nat": "e", "hartley": "10", "dit": "10", "ban": "10"}
+
+
+def find_information_unit(line: str) -> str:
+    """Return the base of the logarithms that the unit of an answer says: "2", "e" or "10"; "" without one.
+
+    >>> find_information_unit("H = 1.5 bits"), find_information_unit("KL = 0.2nats"), find_information_unit("H = 2")
+    ('2', 'e', '')
+    """
+    match = _INFORMATION_UNIT.search(line)
+    return _UNIT_BASES[match[1].removesuffix("s")] if match else ""
+
+
+def remove_information_unit(line: str) -> str:
+    """Return a line without a unit of information after its number."""
+    return _INFORMATION_UNIT.sub("", line)
+
+
 # Statements
 
 
@@ -232,6 +255,7 @@ def _parse_table(text: str, name: str) -> Any:
             text = re.sub(r"\}\s*,", ";", text.strip()) if text.count("{") > 1 else text
             text = re.sub(r"\]\s*,", ";", text) if text.count("[") > 1 else text
             text = re.sub(r"[{}\[\]\"']", " ", text)
+    text = _CONDITIONAL.sub(lambda match: f"{match[2]}->{match[1]}" if match[2] else match[1], text)
     rows = [row for row in re.split(r"[;\n]", text) if row.strip()]
     flat = [_parse_row(row) for row in rows]
     if all(row is not None for row in flat):
@@ -299,6 +323,8 @@ def as_rows(table: Any, row_names: Sequence[str], column_names: Sequence[str], n
 def as_row(row: Any, names: Sequence[str], name: str) -> list[float]:
     """Return a row of a table as numbers in the order of the names; what is left out of a dict is 0."""
     if isinstance(row, dict):
+        if len(row) == 1 and isinstance(inner := next(iter(row.values())), dict):  # P(H | start) in place of P(H)
+            row = inner
         if unknown := [label for label in row if label not in names]:
             raise ValueError(f"{name}: unknown label '{unknown[0][:40]}'. Choices: {', '.join(names)}.")
         return [float(row.get(label, 0.0)) for label in names]

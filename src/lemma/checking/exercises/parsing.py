@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import islice
@@ -34,7 +34,18 @@ SHIFT, LEFT, RIGHT, REDUCE = "SHIFT", "LEFT-ARC", "RIGHT-ARC", "REDUCE"
 TRANSITION_NAMES = {"shift": SHIFT, "sh": SHIFT, "s": SHIFT, "reduce": REDUCE, "re": REDUCE, "red": REDUCE, "d": REDUCE}
 TRANSITION_NAMES |= dict.fromkeys(("leftarc", "la", "left", "l", "leftreduce", "lreduce"), LEFT)
 TRANSITION_NAMES |= dict.fromkeys(("rightarc", "ra", "right", "r", "rightreduce", "rreduce"), RIGHT)
-YES, NO = ("yes", "true", "projective", "y", "1"), ("no", "false", "non-projective", "not projective", "n", "0")
+YES, NO = (
+    ("yes", "true", "projective", "y", "1"),
+    (
+        "no",
+        "false",
+        "non-projective",
+        "nonprojective",
+        "not projective",
+        "n",
+        "0",
+    ),
+)
 NOTHING = ("", "∅", "empty", "-", "–", "none", "[]", "{}", "ε", "\\emptyset", "nothing")
 Arc = tuple[int, int]
 
@@ -360,6 +371,11 @@ class DependencyExercise(ValueExercise):
 
     # Notation
 
+    @classmethod
+    def is_answer(cls, name: str, value: str, stated: Collection[str]) -> bool:
+        """Return whether heads are an answer: those that given transitions lead to."""
+        return name.strip() == "heads" and "given" in stated
+
     def main_names(self) -> tuple[str, ...]:
         """Return the attachment scores, the transitions, or the heads that given transitions lead to."""
         if self.predicted:
@@ -486,6 +502,9 @@ class DependencyExercise(ValueExercise):
         for transition, configuration in zip(transitions, configurations[1:], strict=True):
             added = configuration.arcs - previous.arcs
             label = self.labels[next(iter(added))[1] - 1] if added and self.labels else ""
+            written = claimed[len(alternatives)] if len(alternatives) < len(claimed) else ""
+            if added and not self.labels and written.startswith(f"{transition}("):  # no gold labels to compare with
+                label = written.removeprefix(f"{transition}(").removesuffix(")")
             alternatives.append((transition, f"{transition}({label})") if label else (transition,))
             previous = configuration
         plain = tuple(re.sub(r"\(.*", "", item) for item in claimed)
@@ -1166,7 +1185,7 @@ class ChartEntry:
 def read_rules(value: Any) -> Any:
     """Return rules as texts: from lines or " / ", or a list."""
     if isinstance(value, str):
-        value = [rule for rule in re.split(r"\n|;|\s/\s", value) if rule.strip()]
+        value = [rule for rule in re.split(r"\n|;|\s/\s|,(?=\s*[^\s,|]+\s*(?:->|→))", value) if rule.strip()]
     if not isinstance(value, list | tuple) or not all(isinstance(rule, str) for rule in value):
         raise ValueError('grammar: rules are expected, as in grammar="S -> NP VP / NP -> she / VP -> runs [0.5]"')
     if len(value) > MAX_RULES:

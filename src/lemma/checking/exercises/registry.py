@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from lemma.checking.exercises.base import Exercise
 from lemma.errors import SpecError, describe_unknown
@@ -82,10 +82,11 @@ def split_arguments(
     elif remaining and not fields and exercise_class.first_field and "=" not in remaining[0]:
         stated[exercise_class.first_field] = parse_value(remaining.pop(0))
     answers: list[str] = []
+    starts = {argument.partition("=")[0].strip() for argument in remaining}
     for argument in remaining:
         name, sign, value = argument.partition("=")
         # where letters are sizes and answers too, N=7e9 is a field, and 'N = 7e9' an answer
-        is_answer = load_kind(kind).blanks_mark_answers and name != name.strip()
+        is_answer = exercise_class.is_answer(name, value, starts)
         if sign and name.strip() in names and not value.startswith("=") and not is_answer:
             stated[name.strip()] = parse_value(value.strip())
         else:
@@ -99,10 +100,22 @@ def describe_fields(kind: str) -> str:
     rows: list[tuple[str, str]] = []
     for name, field in exercise_class.model_fields.items():
         if name not in exercise_class.common_fields:
-            default = "" if field.is_required() else field.get_default()
+            default = "" if field.is_required() else field.get_default(call_default_factory=True)
             shown = "" if default in ("", (), {}, None, 0) and default is not False else f"={default}"
-            rows.append((f"{name}{shown}", field.description or ""))
+            rows.append((f"{name}{shown}", describe_choices(field.description or "", field.annotation)))
     return wrap_lines("\n".join(format_table([("Fields", ""), *rows], left=(0, 1))))
+
+
+def describe_choices(description: str, annotation: Any) -> str:
+    """Return the description of a field, with its choices if these are words that it does not name.
+
+    >>> describe_choices("Cells.", Literal["fencepost", "length"])
+    'Cells. Choices: fencepost, length.'
+    """
+    choices = [choice for choice in get_args(annotation) if isinstance(choice, str) and choice]
+    if get_origin(annotation) is not Literal or all(choice in description for choice in choices):
+        return description
+    return f"{description} Choices: {', '.join(choices)}."
 
 
 @dataclass(frozen=True)

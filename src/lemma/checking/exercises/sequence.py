@@ -27,9 +27,12 @@ from lemma.checking.exercises.notation import (
     split_words,
 )
 from lemma.checking.expected_values import Array, ExpectedValue, expect_numbers, expect_words
+from lemma.checking.read_values import read_arithmetic
 from lemma.errors import InputError
 
 MAX_STATES, MAX_STEPS, MAX_PATHS = 20, 50, 50
+BEGIN_NAMES = ("<s>", "start", "<start>", "bos", "<bos>", "begin", "^", "s0", "q0", "init")
+FINAL_NAMES = ("</s>", "end", "<end>", "stop", "<stop>", "eos", "<eos>", "$", "qf", "final")
 LOG_BASES: dict[str, float] = {"in base 2": 1 / math.log(2), "in base 10": 1 / math.log(10)}
 TABLES = {
     "v": ("v", "viterbi", "delta", "V", "vit", "viterbi table"),
@@ -199,6 +202,31 @@ class SequenceExercise(ValueExercise):
     k: Annotated[float, Field(ge=0, le=1000)] = 0.0
     """Number added to each count of tagged sentences; 0 for relative frequencies."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _split_transitions(cls, data: Any) -> Any:
+        """Return the fields with a start row and an end column of the transitions as fields of their own."""
+        if not isinstance(data, dict) or not data.get("transition"):
+            return data
+        table = read_table(data["transition"], "transition")
+        states = data.get("states") or ()
+        is_nested = isinstance(table, dict) and all(isinstance(row, dict) for row in table.values())
+        if not is_nested:
+            return data
+        data = {**data, "transition": table}
+        begin = next((label for label in table if label.casefold() in BEGIN_NAMES and label not in states), None)
+        if begin is not None and not data.get("start") and len(table) > 1:
+            data["start"] = table[begin]
+            data["transition"] = table = {label: row for label, row in table.items() if label != begin}
+        columns = {label for row in table.values() for label in row}
+        last = next((label for label in columns - set(table) if label.casefold() in FINAL_NAMES), None)
+        if last is not None and not data.get("end") and last not in states:
+            data["end"] = {label: row[last] for label, row in table.items() if last in row}
+            data["transition"] = {
+                label: {name: number for name, number in row.items() if name != last} for label, row in table.items()
+            }
+        return data
+
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
         if not self.tagged and not self.emission and not self.unary:
@@ -327,9 +355,11 @@ class SequenceExercise(ValueExercise):
 
     def rewrite_line(self, line: str) -> str:
         """Return a line with entries of tables as v[2, H], and paths as lists of states."""
-        name, sign, value = line.partition("=")
-        if not sign:
+        match = re.fullmatch(r"((?:\([^()]{0,200}\)|[^=()])*)=(.*)", line, re.DOTALL)
+        if not match:
             return line
+        name = re.sub(r"\([^()]*\)", lambda part: part[0].replace("=", ":"), match[1])  # P(q_2 = C | O) has two signs
+        value = match[2]
         is_path = normalize_name(name) in ("path", "bestpath", "viterbipath", "y*", "yhat", "tags", "posteriorpath")
         if is_path and self.has_chain:
             return (
@@ -350,10 +380,29 @@ class SequenceExercise(ValueExercise):
                 items = pieces
             elif all(letter in self.state_names for letter in letters):
                 items = letters
-        return "[" + ", ".join(f'"{item.strip(chr(34))}"' for item in items) + "]"
+        items = [self._find_state(item.strip("\"'")) for item in items]
+        unknown = [item for item in items if item not in self.state_names]
+        if unknown and len(items) != self.chain.steps:
+            states = ", ".join(self.state_names)
+            raise InputError(f"{self.name}: path: '{unknown[0][:40]}' is no state. Write the states alone: {states}.")
+        return "[" + ", ".join(f'"{item}"' for item in items) + "]"
+
+    def _find_state(self, item: str) -> str:
+        """Return the state that an item of a path names: itself, the tag of the/DT, or H for hot."""
+        names = self.state_names
+        if item in names:
+            return item
+        tag = re.split(r"[/_]", item)[-1]
+        if tag in names and (self.tagged or item[: -len(tag) - 1] in self.word_names):
+            return tag
+        similar = [name for name in names if name.casefold() == item.casefold()]
+        if not similar and len({name[:1].casefold() for name in names}) == len(names):
+            similar = [name for name in names if item.isalpha() and item.casefold().startswith(name.casefold())]
+        return similar[0] if len(similar) == 1 else item
 
     def _rewrite_entry(self, name: str) -> str:
         """Return the name of a table's entry, such as α_2(H), v(H, 2) or delta2[H], as v[2, H]."""
+        name = re.sub(r"\]\s*\[", ", ", name)
         match = _TABLE_ENTRY.fullmatch(name.strip().strip("$").replace("\\mathrm", ""))
         table = TABLE_NAMES.get(normalize_name(match["name"])) if match else None
         if match is None or table is None or not self.has_chain:
@@ -374,6 +423,12 @@ class SequenceExercise(ValueExercise):
         return f"{prefix}{table}[{', '.join(labels)}]" if labels else f"{prefix}{table}"
 
     # Values
+
+    def check_bare_answer(self, answer: str) -> None:
+        """Raise an InputError if a number has no name: it could be the probability of a path, or of all paths."""
+        if not self.asks and read_arithmetic(answer) is not None and answer not in self.state_names:
+            names = "P(O) = … or v_2(H) = …" if self.has_chain else "P(N | D) = …"
+            raise InputError(f"{self.name}: '{answer[:40]}' could be several values. Name it, as in {names}")
 
     def main_names(self) -> tuple[str, ...]:
         """Return the path, or the number of tags."""
@@ -646,6 +701,7 @@ class SequenceExercise(ValueExercise):
             _exp(log) or 0.0,
             meaning=meaning,
             mistakes=keep_distinct(_exp(log) or 0.0, {text: _exp(value) for text, value in wrong.items()}),
+            up_to=frozenset({"decimals"}),
             formula="sum of the forward values of the last step",
             work=" + ".join(f"{_exp(value) or 0:.4g}" for value in last),
         )
@@ -719,6 +775,13 @@ class SequenceExercise(ValueExercise):
             return value
         if not self.has_chain:
             return None
+        if function in ("p", "pr", "prob") and self._is_observed(inner):
+            values = {value.name: value for value in self._expect_total()}
+            return replace(values["P(O)"], name=name) if "P(O)" in values else None
+        if function in ("p", "pr", "prob") and re.fullmatch(r"[OoXxWw]\s*,\s*[QqYyTtZz]\*?", inner):
+            return replace(self._expect_best(self.chain.best_paths(1)[0])[0], name=name)
+        if value := self._find_state_probability(name, function, inner):
+            return value
         if function in ("xi", "ξ") or re.fullmatch(r"xi\d+", function):
             return self._find_pair(name, function, inner)
         left, bar, right = inner.partition("|")
@@ -731,6 +794,61 @@ class SequenceExercise(ValueExercise):
         is_posterior = bool(bar) and self._read_states(left) is not None
         return self._expect_any_path(name, states, is_posterior, bool(bar) and not is_posterior)
 
+    def _is_observed(self, text: str) -> bool:
+        """Return whether a text is the observations, as in 3 1 3 or O | λ."""
+        left, bar, right = (part.strip() for part in text.partition("|"))
+        if bar and normalize_name(right) not in ("lambda", "theta", "hmm", "model", "mu", "m"):
+            return False
+        plain = re.sub(r"^[oxw]\s*[=:]\s*", "", left, flags=re.IGNORECASE)
+        words = tuple(item for item in re.split(r"[\s,]+", plain.strip("[]() ")) if item)
+        is_joined = len(words) == 1 and words[0] == "".join(self.observations)
+        is_named = bool(bar) and left in ("O", "o", "X", "x", "w", "W")
+        return is_named or (bool(self.observations) and (is_joined or words == self.observations))
+
+    def _find_state_probability(self, name: str, function: str, inner: str) -> ExpectedValue | None:
+        """Return the probability of a state at a step, as in P(q_2 = C | O), P(X_2 = C | o_1, o_2) or filtered_2(C)."""
+        if not re.fullmatch(r"p|pr|prob|filter(ed)?\d*", function):
+            return None
+        condition = re.fullmatch(r"[A-Za-z]+_?\{?(\d{1,3})\}?\s*[=:]\s*([^|=:]+?)\s*\|\s*(.+)", inner)
+        if condition:
+            step, state, known = int(condition[1]), condition[2], condition[3].strip("() ")
+        elif function.startswith("filter"):
+            labels = [label.strip() for label in inner.split(",")]
+            step_text = re.sub(r"\D", "", function) or (labels.pop(0) if len(labels) == 2 else "")
+            if len(labels) != 1 or not step_text.isdigit():
+                return None
+            step, state, known = int(step_text[:3]), labels[0], ""
+        else:
+            return None
+        chain = self.chain
+        if state not in self.state_names or not 1 <= step <= chain.steps:
+            return None
+        index = self.state_names.index(state)
+        range_match = re.search(r"_?\{?1\s*:\s*(\d{1,3})\}?$", known)
+        items = [item for item in re.split(r"[\s,]+", known) if item]
+        if function.startswith("filter"):
+            last = step
+        elif range_match:
+            last = int(range_match[1])
+        elif items in (["O"], ["o"], ["X"], ["x"], ["w"]) or tuple(items) == self.observations:
+            last = chain.steps
+        elif all(re.fullmatch(r"[A-Za-z]+_?\{?\d{1,3}\}?([=:].+)?", item) for item in items):
+            last = len(items)
+        else:
+            return None
+        if not step <= last <= chain.steps:
+            return None
+        part = replace(chain, emission=chain.emission[:last], end=chain.end if last == chain.steps else chain.end * 0)
+        forward, backward = part.forward(), part.backward()
+        joint = float(forward[step - 1, index] + backward[step - 1, index])
+        wrong = {
+            "not divided by the sum over the states": joint,
+            "only the forward values are normalized: multiply by the backward values": float(
+                forward[step - 1, index] - log_sum(forward[step - 1], axis=0)
+            ),
+        }
+        return self._expect_exponential([name], joint - part.total(), wrong, "probability of the state")
+
     def _take_logarithm(self, name: str, value: ExpectedValue | None) -> ExpectedValue | None:
         """Return the logarithm of a value."""
         if value is None or not value.is_numeric or value.shape:
@@ -741,7 +859,7 @@ class SequenceExercise(ValueExercise):
 
     def _read_states(self, text: str) -> list[int] | None:
         """Return the states that a text lists, if there is one for each step."""
-        plain = re.sub(r"^\s*(?:path|y|states|q)\s*=\s*", "", text).strip("[]() ")
+        plain = re.sub(r"^\s*(?:path|y|states|q)\s*[=:]\s*", "", text).strip("[]() ")
         if plain in ("path", "y*", "best"):
             return list(self.chain.best_paths(1)[0])
         items = [item for item in re.split(r"[\s,]+|->|→", plain) if item]

@@ -1,16 +1,17 @@
 """Types of the fields of exercises, which read text as well as lists, and values whose mistakes differ from them."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from decimal import Decimal
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import numpy as np
 from pydantic import AfterValidator, BeforeValidator, ValidationInfo
 
 from lemma.checking.check_values import ValueReport
 from lemma.checking.exercises.base import ValueExercise
+from lemma.checking.exercises.notation import find_information_unit, remove_information_unit
 from lemma.checking.expected_values import Array, ExpectedValue, expect_numbers, expect_words
 from lemma.checking.read_values import read_value, write_value
 from lemma.errors import InputError
@@ -174,6 +175,33 @@ class ConventionExercise(ValueExercise):
             if report:
                 break
         return report
+
+
+Unitless = TypeVar("Unitless", bound=ValueExercise)
+
+
+def check_information_units(
+    exercise: Unitless, answers: Sequence[str], check: Callable[[Unitless, Sequence[str]], ValueReport]
+) -> ValueReport:
+    """Return the report of `check` on lines; those with bits or nats are read with that base of logarithms.
+
+    The exercise has the field `log_base`.
+    """
+    lines = [line for answer in answers for line in answer.splitlines() if line.strip()]
+    bases = [find_information_unit(line) for line in lines]
+    if not any(bases):
+        return check(exercise, answers)
+    reports: list[ValueReport] = []
+    for base in dict.fromkeys(bases):
+        selected = [remove_information_unit(line) for line, other in zip(lines, bases, strict=True) if other == base]
+        variant = exercise.model_copy(update={"log_base": base}) if base else exercise
+        reports.append(check(variant, selected))
+    by_base = {base: iter(report.lines) for base, report in zip(dict.fromkeys(bases), reports, strict=True)}
+    checked = (
+        replace(next(by_base[base]), text=" ".join(line.split())) for line, base in zip(lines, bases, strict=True)
+    )
+    notes = dict.fromkeys(note for report in reports for note in report.notes)
+    return replace(reports[0], lines=tuple(checked), notes=tuple(notes))
 
 
 def expect(

@@ -425,7 +425,7 @@ def expect_rouge(candidate: Tokens, references: Sequence[Tokens], beta: float, v
             for text, wrong in shared.items()
         }
         value = expect_f_score(
-            [*names("f1", "f", "f-score", "fscore", "fmeasure", "f-measure", "f1-score")],
+            [*names("f1", "f", "F1", "F", "f-score", "fscore", "fmeasure", "f-measure", "f1-score")],
             precision,
             recall,
             beta,

@@ -24,7 +24,8 @@ from lemma.checking.exercises.parsing import (
 )
 from lemma.checking.exercises.registry import read_exercise
 from lemma.checking.exercises.sequence import SequenceExercise
-from lemma.errors import LemmaError, SpecError
+from lemma.cli.main import main as run_command
+from lemma.errors import InputError, LemmaError, SpecError
 
 CORPUS = ["a b a c", "b a", "c c b a b", "a a c b"]
 
@@ -439,3 +440,29 @@ def test_any_answer_is_checked_in_time(kind: str, fields: dict[str, Any]) -> Non
         except LemmaError as error:
             assert len(str(error)) < 2500
         assert time.process_time() - begin < 2, answer
+
+
+def test_answers_that_begin_with_a_minus_sign_are_no_options(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, code in ((["calculation", "value=log(0.7)", "-0.36"], 0), (["n-gram", "--nmaes"], 2)):
+        with pytest.raises(SystemExit) as error:
+            run_command(["check", *arguments])
+        assert error.value.code == code
+    assert "--names" in capsys.readouterr().err
+
+
+def test_a_number_without_a_name_is_not_guessed() -> None:
+    with pytest.raises(InputError, match="no name"):
+        lemma.check.exercise("n-gram", {"corpus": "a b / a c"}, "1/2")
+    with pytest.raises(InputError, match="several values"):
+        lemma.check.exercise("sequence", {"tagged": ["a/X b/Y"], "observations": "a b"}, "0.0286")
+
+
+def test_a_field_that_is_an_answer_too_is_told_by_the_other_fields() -> None:
+    given = "given=SHIFT SHIFT LEFT-ARC SHIFT RIGHT-ARC RIGHT-ARC"
+    assert lemma.check.exercise("parsing", "sentence=She ate fish", given, "heads = 2 0 2")
+
+
+def test_choices_of_a_field_are_listed() -> None:
+    described = lemma.check.describe_exercise("metric")
+    assert "bleu, rouge" in " ".join(described.split())
+    assert "Undefined" not in lemma.check.describe_exercise("calculation")
