@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic.fields import FieldInfo
 
 from lemma.checking.exercises.base import Exercise
 from lemma.errors import SpecError, describe_unknown
@@ -82,14 +84,20 @@ def split_arguments(
     elif remaining and not fields and exercise_class.first_field and "=" not in remaining[0]:
         stated[exercise_class.first_field] = parse_value(remaining.pop(0))
     answers: list[str] = []
+    spaced: list[str] = []  # fields with a blank before the sign
     for argument in remaining:
         name, sign, value = argument.partition("=")
+        has_blank, name = name != name.strip(), name.strip()
         # where letters are sizes and answers too, N=7e9 is a field, and 'N = 7e9' an answer
-        is_answer = load_kind(kind).blanks_mark_answers and name != name.strip()
-        if sign and name.strip() in names and not value.startswith("=") and not is_answer:
-            stated[name.strip()] = parse_value(value.strip())
+        is_answer = has_blank and (exercise_class.blanks_mark_answers or name in stated)
+        if sign and name in names and not value.startswith("=") and not is_answer:
+            stated[name] = parse_value(value.strip())
+            spaced += [argument] if has_blank else []
         else:
             answers.append(argument)
+    if not answers and not source and spaced and len(spaced) < len(stated) and remaining[-1] == spaced[-1]:
+        answers.append(spaced[-1])  # 'lr = 0.01' after fields without blanks
+        del stated[spaced[-1].partition("=")[0].strip()]
     return read_exercise(source, kind, **stated, **(fields or {})), answers
 
 
@@ -99,10 +107,18 @@ def describe_fields(kind: str) -> str:
     rows: list[tuple[str, str]] = []
     for name, field in exercise_class.model_fields.items():
         if name not in exercise_class.common_fields:
-            default = "" if field.is_required() else field.get_default()
+            default = "" if field.is_required() else field.get_default(call_default_factory=True)
             shown = "" if default in ("", (), {}, None, 0) and default is not False else f"={default}"
-            rows.append((f"{name}{shown}", field.description or ""))
+            rows.append((f"{name}{shown}", f"{field.description or ''} {describe_choices(field)}".strip()))
     return wrap_lines("\n".join(format_table([("Fields", ""), *rows], left=(0, 1))))
+
+
+def describe_choices(field: FieldInfo) -> str:
+    """Return the words that a field may have as a sentence, unless its help text has them all; "" for other fields."""
+    words = [word for word in get_args(field.annotation) if isinstance(word, str) and word]
+    if get_origin(field.annotation) is not Literal or all(word in (field.description or "") for word in words):
+        return ""
+    return f"One of: {', '.join(words)}."
 
 
 @dataclass(frozen=True)
