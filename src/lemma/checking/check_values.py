@@ -308,7 +308,14 @@ class AnswerKey:
         if value := exact or (similar[0] if len(similar) == 1 else self.find_more(name)):
             return select_part(value, target)
         names = [value.name for value in self.expected]
-        numbered = [value.name for value in self.expected if f"{name}1" in (value.name, *value.aliases)]
+        first = normalize_name(f"{name}1")
+        numbered = [value.name for value in self.expected if first in map(normalize_name, (value.name, *value.aliases))]
+        if (
+            numbered
+            and numbered[0].endswith("1")
+            and not any(normalize_name(other) == normalize_name(f"{numbered[0][:-1]}2") for other in names)
+        ):
+            return select_part(self.find(Target(numbered[0])), target)
         if numbered:
             stem = numbered[0].rstrip("0123456789")
             same = [other for other in names if other.rstrip("0123456789") == stem]

@@ -398,15 +398,19 @@ class RoundedArray:
         """Return the numbers of an answer, each with the precision to which it is written.
 
         An entry with few decimals, such as 1 or 0.5 next to 0.125, may have left out final zeros: it has the precision
-        of the entry with the most decimals.
+        of the entry with the most decimals. Three digits, as in 135.4 and 2916, say enough of a larger number.
         """
         decimals = max((number.decimals or 0 for number in entries.flat), default=0)
         shared = 10.0**-decimals if decimals else 0.0
         fewest = max(2, decimals - 2)
-        units = [
-            float(number.unit) if number.decimals is None or number.decimals >= fewest else shared
-            for number in entries.flat
-        ]
+
+        def choose_unit(number: Any) -> float:
+            if number.decimals is None or number.decimals >= fewest:
+                return float(number.unit)
+            own = 10.0**-number.decimals
+            return own if abs(number.value) >= 100 * own and (number.unit or not number.decimals) else shared
+
+        units = [choose_unit(number) for number in entries.flat]
         values = [float(number.value) for number in entries.flat]
         arrays = [np.array(numbers, dtype=np.float64).reshape(entries.shape) for numbers in (values, units)]
         return cls(arrays[0], arrays[1], decimals)

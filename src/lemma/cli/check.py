@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from lemma.cli.common import Json, announce_if_slow, print_result, split_settings
 from lemma.errors import SpecError, describe_unknown
@@ -269,6 +270,17 @@ def exercises(
     print_result(check.exercises(kind), json)
 
 
+class AnswerCommand(TyperCommand):
+    """A command whose arguments may be negative numbers, such as -0.416 or -ln(2); options begin with two signs."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Mark arguments such as -0.5 with a blank, so that they are not read as options."""
+        marked = [
+            f" {text}" if text[:1] == "-" and text[:2] != "--" and text not in ("-h", "-") else text for text in args
+        ]
+        return super().parse_args(ctx, marked)
+
+
 Show = Annotated[
     str | None,
     typer.Option(
@@ -281,10 +293,7 @@ def _add_exercise_command(kind: str) -> None:
     """Add the command `lemma check KIND` for a kind of exercise."""
     entry = KINDS[kind]
 
-    # an answer may begin with a minus sign, as in -0.36
-    settings = {"ignore_unknown_options": True}
-
-    @app.command(kind, help=f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}", context_settings=settings)
+    @app.command(kind, cls=AnswerCommand, help=f"{entry.summary}\n\nAs in: lemma check {kind} {entry.example}")
     def check_exercise(
         arguments: Annotated[
             list[str] | None,

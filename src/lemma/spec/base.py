@@ -146,6 +146,8 @@ def check_number(name: str, value: int, field: FieldInfo) -> None:
         if not _accepts_bool(field.annotation):
             raise ValueError(f"{name} = {str(value).lower()}: a number is expected, as in {name}={field.get_default()}")
         return
+    if field.annotation is str:  # a text such as a formula, which may be a number alone
+        return
     limit = MAX_DEPTH if "depth" in name or name.startswith("L") else MAX_NUMBER
     limit = next((bound.le for bound in field.metadata if isinstance(bound, Le) and type(bound.le) is int), limit)
     if not -limit <= value <= limit:

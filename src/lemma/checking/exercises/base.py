@@ -21,6 +21,7 @@ from lemma.checking.check_values import (
     check_lines,
     describe_values,
     format_values,
+    read_claim,
 )
 from lemma.checking.expected_values import ExpectedValue
 from lemma.checking.read_values import read_arithmetic
@@ -30,6 +31,8 @@ from lemma.spec.base import Spec
 
 REPETITIONS = 12  # of a repeating decimal
 MAX_REWRITTEN_CHARS = 5_000  # longer lines are read as they are
+MAX_GUESSED_CHARS, MAX_GUESSED_NAMES = 300, 40  # of an answer without a name, and of the values it is compared with
+_CLAIM_SEPARATOR = re.compile(r"\s*[,;]\s*(?:and\s+)?(?=[^\W\d][\w^{}\\]{0,30}\s*[=≈](?!=))")
 HelpLevel = Literal["hint", "where", "solution"]
 
 
@@ -162,12 +165,62 @@ class ValueExercise(Exercise):
         written, lines = lines, [standardize_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
         if len(lines) == 1 and len(asked) == 1 and not has_name(lines[0]):
             self.check_bare_answer(lines[0].strip())
-            lines = [f"{asked[0]} = {lines[0].strip()}"]
+            lines = [self._name_line(lines[0].strip(), asked[0])]
             written = lines
+        parts = [part for line in lines for part in self._split_claims(line)]
+        written, lines = written if len(parts) == len(lines) else parts, parts
         plain = [self.rewrite_line(line) if len(line) <= MAX_REWRITTEN_CHARS else line for line in lines]
         report = check_lines(self.name, plain, self.answer_keys, show_solution=show_solution)
         checked = (replace(line, text=" ".join(text.split())) for line, text in zip(report.lines, written, strict=True))
         return replace(report, lines=tuple(checked))
+
+    def _split_claims(self, line: str) -> list[str]:
+        """Return the parts of a line such as "w1 = 4, w2 = 3.2", each of which begins with the name of a value."""
+        parts = _CLAIM_SEPARATOR.split(line)
+        if len(parts) < 2 or "[" in line:
+            return [line]
+        key = self.make_key(self.expected_values())
+        try:
+            for part in parts:
+                key.find(read_claim(part).target)
+        except InputError:
+            return [line]
+        return parts
+
+    def _is_right_as(self, name: str, text: str) -> bool | None:
+        """Return whether a text is right as the value of a name; None if it cannot be its value."""
+        try:
+            report = check_lines(self.name, [self.rewrite_line(f"{name} = {text}")], self.answer_keys)
+        except InputError:
+            return None
+        (line,) = report.lines if len(report.lines) == 1 else (None,)
+        if line is None or any(" expected" in difference for difference in line.differences):
+            return None
+        return line.right
+
+    def _name_line(self, text: str, default: str) -> str:
+        """Return an answer without a name with the name of the value that it is about.
+
+        That is the default, unless the exercise does not say what it asks for, and the answer cannot be the default: it
+        has another shape, or is a number in place of words. Then it is the value for which it is right.
+        """
+        named = f"{default} = {text}"
+        if self.asks or len(text) > MAX_GUESSED_CHARS or not text:
+            return named
+        values = {value.name: value for value in self.expected_values()}
+        usual = values.get(default)
+        is_word = usual is not None and not usual.is_numeric
+        if usual is None or (is_word and read_arithmetic(text) is None):
+            return named
+        if not is_word and self._is_right_as(default, text) is not None:
+            return named
+        names = [name for name in values if name != default]
+        if is_word:  # the number of what is asked for in words: P(best) of best, probability(pug) of tokens(pug)
+            subject = re.sub(r".*\((.*)\)", r"\1", default)
+            names = [name for name in names if values[name].is_numeric and f"({subject})" in name]
+            probability = next((name for name in names if name.casefold().startswith("p")), default)
+            named = f"{probability} = {text}"
+        return next((f"{name} = {text}" for name in names[:MAX_GUESSED_NAMES] if self._is_right_as(name, text)), named)
 
     def describe(self) -> str:
         """Return a table of the names that an answer may use, with shapes and meanings but no values."""

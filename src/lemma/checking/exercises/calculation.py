@@ -41,6 +41,9 @@ from lemma.report.numbers import WrittenNumber
 MAX_LETTERS, MAX_LINES = 40, 20
 MIN_EXPLAINED_DIGITS = 2  # of an answer; a single digit agrees with too many mistakes
 CLOSE = Fraction(1, 100)  # relative error below which a number was probably rounded on the way
+MAX_SIZE_RATIO = 1000  # of a size in bytes to that in its unit, below which it is not written in this unit
+MIN_RATE = 10**9  # the smallest number that is taken for FLOPs or bytes per second
+TIME_FACTORS = {Fraction(number) for number in (24, 60, 365, 1000, 3600, 86_400, 31_536_000, "1e-3", 10**6, "1e-6")}
 WHOLE_FACTORS = (2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 TIME_NAMES = ("seconds", "milliseconds", "minutes", "hours", "days", "weeks", "years")
 _DEFINITION = re.compile(r"\s*(?P<name>\\?[^\W\d]\w*(?:_?\{\w+\})?)\s*(?::=|=)\s*(?P<value>.+)", re.DOTALL)
@@ -142,8 +145,11 @@ class CalculationExercise(ValueExercise):
             scale = to_fraction(unit.value)
             is_percent = any(isinstance(part, UnitNode) and part.text == "%" for part in walk(self.node))
             if not evaluation.dimension and not is_percent:
-                value, dimension = value * scale, unit.dimension
-            elif evaluation.dimension != unit.dimension:
+                is_base = self._is_in_base_unit(value, unit.dimension, scale)
+                value, dimension = value if is_base else value * scale, unit.dimension
+            elif is_same_kind(drop_operations(evaluation.dimension), unit.dimension):  # FLOPs are often left out
+                dimension = unit.dimension
+            elif not is_same_kind(evaluation.dimension, unit.dimension):
                 actual, wanted = describe_dimension(evaluation.dimension), describe_dimension(unit.dimension)
                 raise InputError(f"value is in {actual}, but unit = '{self.unit}' in {wanted}")
         written, _ = find_written(self.node, about=False)
@@ -151,6 +157,27 @@ class CalculationExercise(ValueExercise):
         if written is not None and written.unit:
             slack = written.unit / 2 * (value / written.value if written.value else 1)
         return CalculationTarget(value, dimension, scale, abs(slack))
+
+    def _is_in_base_unit(self, value: Fraction, dimension: Dimension, scale: Fraction) -> bool:
+        """Return whether a formula without units is in the base unit, rather than in the unit of the result.
+
+        37/671 with unit % is a ratio, and 16*N with N = 7.5e9 and unit GB is in bytes: no one has 1.2e11 GB. Numbers as
+        large as 989e12 are FLOPs and bytes per second, so that a time is in seconds.
+        """
+        if isinstance(self.node, LiteralNode):
+            return False
+        if scale == Fraction(1, 100) and not dimension:
+            has_hundred = any(
+                isinstance(part, LiteralNode) and to_fraction(part.number.value) == 100 for part in walk(self.node)
+            )
+            return abs(value) <= 1 and not has_hundred
+        if dimension == (("time", 1),):
+            sizes = [to_fraction(part.number.value) for part in walk(self.node) if isinstance(part, LiteralNode)]
+            if TIME_FACTORS & set(sizes):  # divided by 86400: the formula is in days
+                return False
+            sizes += [self.letter_values[part.name].value for part in walk(self.node) if isinstance(part, LetterNode)]
+            return any(abs(size) >= MIN_RATE for size in sizes)
+        return dimension == (("data", 1),) and abs(value) * MAX_SIZE_RATIO >= scale >= 1000 and abs(value) >= 10**6
 
     def expected_values(self) -> Sequence[ExpectedValue]:
         """Return the result, with its formula and its numbers."""
@@ -471,6 +498,19 @@ class CalculationExercise(ValueExercise):
 def scale_number(number: WrittenNumber, factor: Fraction) -> WrittenNumber:
     """Return a number and its precision times a factor."""
     return replace(number, value=number.value * factor, unit=number.unit * abs(factor))
+
+
+def drop_operations(dimension: Dimension) -> Dimension:
+    """Return a dimension without FLOPs: 6*N*D, whose FLOPs nobody writes, over FLOPs per second is a time."""
+    return tuple((name, power) for name, power in dimension if name != "operations")
+
+
+def is_same_kind(left: Dimension, right: Dimension) -> bool:
+    """Return whether two dimensions are the same; FLOPS may mean FLOPs or FLOPs per second."""
+    if left == right:
+        return True
+    rates = ((("operations", 1),), (("operations", 1), ("time", -1)))
+    return left in rates and right in rates
 
 
 def mutate(node: MathNode, side: int = 1) -> Iterator[tuple[str, MathNode]]:

@@ -229,6 +229,8 @@ class DecodingExercise(ValueExercise):
             return line
         value = value.lstrip("=").strip()
         plain = normalize_name(name)
+        if not self.tree and re.fullmatch(r"[pq]", plain) and re.match(r"\{?\s*['\"]?[^\W\d]\w*['\"]?\s*:", value):
+            return f"{name.strip()} = {{{value.strip('{} ')}}}"
         is_set = plain in ("kept", "keep", "tokens", "keptset", "nucleus", "candidateset", "k", "topk", "topp", "set")
         if is_set:
             value = strip_brackets(value)
@@ -345,7 +347,7 @@ class DecodingExercise(ValueExercise):
             ),
         }
         return expect_numbers(
-            ["penalized", "penalized logits", "penalised logits", "penalized scores", "z'"],
+            ["penalized", "penalized logits", "penalised logits", "penalized scores", "z'", "logits", "scores"],
             self.penalized,
             [self.token_names],
             "scores after the repetition penalty",
@@ -916,7 +918,8 @@ class DecodingExercise(ValueExercise):
         text = re.sub(r"\\(?:text|mathrm)\s*\{([^{}]*)\}", r"\1", name).replace("\\mid", "|").strip("$ ")
         match = re.fullmatch(r"\s*(?P<name>[^()]*?)\s*\((?P<inner>.*)\)\s*", text)
         if not match:
-            return self._find_count(name)
+            is_token = not self.tree and text in self.token_names and self.repetition_penalty == 1
+            return self._find_token(name, "p", text) if is_token else self._find_count(name)
         function = re.sub(r"[\s_\\{}]", "", match["name"]).casefold()
         inner = match["inner"].strip()
         if not self.tree:

@@ -228,7 +228,15 @@ class MemoryExercise(QuantityExercise):
     def main_names(self) -> tuple[str, ...]:
         """Return the total of training, else the cache, else the weights."""
         names = {each.name for each in self.quantities}
-        order = ("total", "model_states") if self.is_training else ("total",) if self.phase else ("kv_cache", "weights")
+        if "memory" in self.model_fields_set and "largest_batch" in names:
+            return ("largest_batch",)
+        order = (
+            ("total", "model_states")
+            if self.is_training
+            else ("total",)
+            if self.phase
+            else ("kv_cache", "weights", "kv_per_token")
+        )
         return (next((name for name in order if name in names), self.quantities[-1].name),)
 
     def expected_quantities(self) -> Sequence[ExpectedQuantity]:
@@ -253,6 +261,7 @@ class MemoryExercise(QuantityExercise):
     def _parameter_quantities(self) -> list[ExpectedQuantity]:
         """Return what depends on the number of parameters alone."""
         size = PRECISION_BYTES[self.precision]
+        has_activations = bool(self.activations or self.other_activations)
         gradient = PRECISION_BYTES[self.gradient_precision or self.precision]
         state = PRECISION_BYTES[self.state_precision]
         count = {"adamw": 2, "adam": 2, "momentum": 1, "sgd": 0}[self.optimizer]
@@ -331,6 +340,7 @@ class MemoryExercise(QuantityExercise):
                     "moments and float32 master weights" if master else "moments of the optimizer",
                     ("optimizer states", "optimizer memory", "adamw", "adam states", "optimizer state", "M_opt"),
                     mistakes,
+                    conventions={"the moments, without the float32 master weights": moments} if master else {},
                 ),
             ]
         parts = [f"N*{size}", f"N*{gradient}", *([f"{count}*N*{state}"] if count else []), *(["N*4"] if master else [])]
@@ -375,6 +385,7 @@ class MemoryExercise(QuantityExercise):
                     "fixed",
                     "training",
                     "model state memory",
+                    *(("total", "total memory", "M_total") if self.is_training and not has_activations else ()),
                 ),
                 mistakes,
             )

@@ -1,5 +1,6 @@
 """Exercises on numerics: number formats, quantization, softmax, dropout and variances."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -292,6 +293,10 @@ class NumericsExercise(ConventionExercise):
         names |= {"log-sum-exp": "logsumexp", "cross-entropy": "loss", "label-smoothing": "targets"}
         return (names.get(self.topic) or self.expected_values()[-1].name,)
 
+    def rewrite_line(self, line: str) -> str:
+        """Return a line in which an underflow is written as the number 0."""
+        return re.sub(r"=\s*(?:it\s+)?underflows?(?:\s+to\s+(?:0|zero))?\s*$", "= 0", line, flags=re.IGNORECASE)
+
     # Formats
 
     def _expect_rounding(self) -> list[ExpectedValue]:
@@ -501,8 +506,9 @@ class NumericsExercise(ConventionExercise):
             if isfinite(wrong) and wrong > 0:
                 wrong_integers[f"scale: {text}"] = self._quantize(wrong, zero, low, high)
         quotients = show_terms(numbers[:8] / scale, ", ")
+        reciprocal = {} if "scale" in self.asks else {scale**-2: "1/scale, by which the numbers are multiplied"}
         values = [
-            expect("scale s", scale, "size of a step", formula, work, wrong_scales),
+            expect("scale s", scale, "size of a step", formula, work, wrong_scales, scales=reciprocal),
         ]
         if self.scheme == "zero-point":
             values.append(
@@ -802,7 +808,12 @@ class NumericsExercise(ConventionExercise):
         output = n * variance * self.variance
         return [
             expect(
-                "weight_variance var_w Var(W) var", variance, "variance of a weight", formulas[self.method], work, wrong
+                "weight_variance variance var_w Var(W) var",
+                variance,
+                "variance of a weight",
+                formulas[self.method],
+                work,
+                wrong,
             ),
             expect(
                 "bound a limit",
@@ -842,7 +853,7 @@ class NumericsExercise(ConventionExercise):
         var = self.variance**2 * width
         values = [
             expect(
-                "score_variance Var(q·k) variance_of_score Var(q.k) Var",
+                "score_variance variance Var(q·k) variance_of_score Var(q.k) Var",
                 var,
                 "variance of q·k with independent entries of mean 0",
                 "d · Var(q)·Var(k)",
@@ -855,7 +866,7 @@ class NumericsExercise(ConventionExercise):
                 },
             ),
             expect(
-                "score_std std Std(q·k)",
+                "score_std std std Std(q·k)",
                 sqrt(var),
                 "standard deviation of q·k",
                 "√(d · Var(q)·Var(k))",

@@ -789,7 +789,21 @@ class OptimizerExercise(ConventionExercise):
                 "the exponent of warmup is −½ instead of −3/2": self.width**-0.5
                 * min(number**-0.5, number * warmup**-0.5),
             }
-        names = ["rate", "lr", "eta", f"lr({step})", f"lr_{step}", f"eta_{step}", f"eta({step})", "lr_t"]
+        names = [
+            "rate",
+            "lr",
+            "eta",
+            "alpha",
+            "learning_rate",
+            f"alpha_{step}",
+            "alpha_t",
+            "eta_t",
+            f"lr({step})",
+            f"lr_{step}",
+            f"eta_{step}",
+            f"eta({step})",
+            "lr_t",
+        ]
         values.append(expect(names, rate, f"learning rate at step {step}", formula, work, mistakes))
         return values
 

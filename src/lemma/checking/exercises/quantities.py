@@ -8,6 +8,7 @@ import random
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -59,6 +60,7 @@ KINDS_OF_UNITS: dict[Dimension, str] = {
     DOLLARS: "money",
     (-1, 0, 0): "FLOPs per byte",
 }
+BINARY_KB = "KB of 1,024 bytes"
 MAX_BARE = 1e5  # a larger number without a unit is in the base unit
 BARE_UNITS: dict[Dimension, tuple[str, ...]] = {  # in which a number without a unit may be meant
     BYTES: ("GB", "GiB", "MB", "MiB", "kB", "KiB", "TB", "TiB"),
@@ -181,6 +183,8 @@ class ExpectedQuantity:
         unit: the unit in which it is shown; its kind of unit is that of right answers.
         mistakes: formulas that known mistakes lead to, by description; for a word, the wrong words.
         steps: factors by which known mistakes change it, which may also be combined, by description.
+        conventions: formulas that other textbooks use for it, by description; they are right where nothing is asked for
+            by name.
         exact: whether the number must not be rounded.
         words: the right words, if it is a word rather than a number.
         function: evaluates it where no formula does; then `formula` is a text.
@@ -194,6 +198,7 @@ class ExpectedQuantity:
     aliases: tuple[str, ...] = ()
     mistakes: Mapping[str, str | Evaluator] = field(default_factory=dict)
     steps: Mapping[str, str] = field(default_factory=dict)
+    conventions: Mapping[str, str] = field(default_factory=dict)
     exact: bool = False
     words: tuple[str, ...] = ()
     function: Evaluator | None = None
@@ -237,6 +242,8 @@ class QuantityExercise(Exercise):
     """
 
     blanks_mark_answers: ClassVar[bool] = True
+    has_single_question: ClassVar[bool] = False
+    """Whether the fields say what is asked for, so that an answer without a name is about nothing else."""
 
     unit: str = ""
     """Unit of numbers that are written without one, such as GB. By default any common unit is accepted."""
@@ -306,6 +313,7 @@ class QuantityExercise(Exercise):
             )
             raise InputError(f"{self.name}: from 1 to {MAX_LINES} lines are expected, got {len(lines)}. {hint}")
         asked = self.asked_quantities()
+        lines = [part for line in lines for part in self._split_claims(line)]
         checked = [
             self._check_line(line, asked[index] if len(asked) == len(lines) else asked[0] if len(asked) == 1 else None)
             for index, line in enumerate(lines)
@@ -318,14 +326,75 @@ class QuantityExercise(Exercise):
         """Check a line; `default` is the quantity that it is about if it has no name."""
         if len(line) > MAX_LINE_CHARS:
             raise InputError(f"{self.name}: a line has at most {MAX_LINE_CHARS:,} characters, not {len(line):,}.")
+        if default is None:
+            asked = self.asked_quantities()
+            default = next((each for each in asked if not each.words and self._is_right(each, line)), None)
         quantity, text = self._split_name(line, default)
+        usual = (
+            quantity
+            if quantity is default and text == line and not self.asks and not self.has_single_question
+            else None
+        )
+        if usual is not None:
+            quantity = self._choose_quantity(usual, line)
         special = self.check_special(quantity, line, text)
         if special is not None:
             return special
         if quantity.words:
             return self._check_word(quantity, line, text)
-        checker = AnswerChecker(self, quantity, text)
-        return checker.check(line)
+        checked = AnswerChecker(self, quantity, text).check(line)
+        if checked.right and usual is not None and quantity is not usual:
+            meaning = f", {quantity.meaning}" if quantity.meaning else ""
+            checked = replace(checked, reading="; ".join(filter(None, [f"{quantity.name}{meaning}", checked.reading])))
+        return checked
+
+    def _is_right(self, quantity: ExpectedQuantity, line: str) -> bool:
+        """Return whether a line without a name is right for a quantity."""
+        try:
+            return AnswerChecker(self, quantity, line).check(line).right
+        except InputError:
+            return False
+
+    def _choose_quantity(self, default: ExpectedQuantity, line: str) -> ExpectedQuantity:
+        """Return the quantity that an answer without a name is about, where the exercise does not say what it asks for.
+
+        It is the usual one, unless the answer is a word, or has the unit and value of another quantity. An answer that
+        has the unit of the usual quantity and the value of another one could be meant as either.
+        """
+        worded = [each for each in self.quantities if each.words]
+        plain = _plain_words(line)
+        for each in worded:
+            if any(plain == _plain_words(str(word)) for word in (*each.words, *each.mistakes.values())):
+                return each
+        if default.words:
+            return default
+        checker = AnswerChecker(self, default, line)
+        if checker.check(line).right:
+            return default
+        others = [
+            each
+            for each in self.quantities
+            if each.name != default.name and not each.words and AnswerChecker(self, each, line).has_exact_value()
+        ][:4]
+        if not others:
+            return default
+        same_kind = {each.name for each in self.quantities if each.dimension == others[0].dimension}
+        if not checker.has_other_unit() or len(same_kind) > 1:
+            names = " or ".join(dict.fromkeys((default.name, *(each.name for each in others))))
+            meaning = f" ({others[0].meaning})" if others[0].meaning else ""
+            mistake = checker.check(line).mistake.rstrip(".")
+            raise InputError(
+                f"{self.name}: '{shorten(line, 40)}': which quantity is it? It is right for {others[0].name}{meaning}, "
+                f"not for {default.name}{f' ({mistake})' if mistake and 'that is' not in mistake else ''}. Write "
+                f"{names} before it, as in '{others[0].name} = {shorten(line, 40)}'."
+            )
+        return others[0]
+
+    def _split_claims(self, line: str) -> list[str]:
+        """Return the parts of a line such as "N = 69e9, D = 1.4e12", each of which begins with a name."""
+        parts = re.split(r"\s*(?:[,;]\s*(?:and\s+)?|\sand\s+)(?=[^\W\d][\w^*{}\\ ]{0,40}\s*[=≈:])", line)
+        names = [re.split("[=≈:]", part, maxsplit=1)[0] for part in parts]
+        return parts if len(parts) > 1 and all(self.find(replace_latex(name)) for name in names) else [line]
 
     def check_special(self, quantity: ExpectedQuantity, line: str, text: str) -> ValueLine | None:
         """Return the outcome of an answer that is neither a number, a formula nor a word; None for any other."""
@@ -572,7 +641,33 @@ class AnswerChecker:
             if wrong := self._find_wrong_step(members[:-1]):
                 notes.append(f"the result; but the step '{shorten(wrong, 60)}' does not have this value")
             return ValueLine(line, True, solution, reading="; ".join(notes))
+        for convention, formula in quantity.conventions.items():
+            if not exercise.asks and self.match(last, self.letters.evaluator(formula)) is not None:
+                return ValueLine(line, True, solution, reading=convention)
         return ValueLine(line, False, solution, (), next(self.diagnose(members), ""))
+
+    def has_exact_value(self) -> bool:
+        """Return whether the answer has the value of the quantity in the written unit, with two digits or more."""
+        last = self.members[-1]
+        for reading in last.readings:
+            node = reading.node
+            with suppress(InputError):
+                measure = self._evaluate(node, self.letters.values)
+                digits = re.sub(r"\D", "", last.text.partition("e")[0]).strip("0")
+                is_telling = bool(node.letters()) or len(digits) > 1 or measure.dimension != NONE
+                target = self.target
+                is_same = self._match_reading(reading, target, True) in ("", BINARY_KB)
+                if is_telling and is_same and self._is_different(lambda point: Fraction(1)):
+                    return True
+        return False
+
+    def has_other_unit(self) -> bool:
+        """Return whether the answer is written in a unit of another kind than that of the quantity."""
+        measures = []
+        for reading in self.members[-1].readings:
+            with suppress(InputError):
+                measures.append(self._evaluate(reading.node, self.letters.values).dimension)
+        return bool(measures) and all(each not in (NONE, self.quantity.dimension) for each in measures)
 
     def _select_members(self) -> list[_Member] | str:
         """Return the members that count; a sentence if the answer has not the form that is asked for."""
@@ -644,6 +739,8 @@ class AnswerChecker:
         wanted = self.quantity.dimension
         if dimension == wanted and (dimension != NONE or reading.is_percent or self.quantity.unit != "%"):
             yield Fraction(1), ""
+            if wanted == BYTES and re.search(r"(?<![A-Za-z])KB", reading.text):
+                yield Fraction(1024, 1000), BINARY_KB
             return
         if dimension != NONE:
             return

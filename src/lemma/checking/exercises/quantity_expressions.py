@@ -64,6 +64,16 @@ _FILLERS = [
     "fold",
     "users",
     "user",
+    "tok",
+    "toks",
+    "nats",
+    "nat",
+    "A100",
+    "H100",
+    "V100",
+    "A100s",
+    "H100s",
+    "V100s",
 ]
 DAY = 86_400
 TIME_UNITS = {
@@ -259,7 +269,7 @@ def read_readings(text: str, letters: Mapping[str, str]) -> list[Reading]:
         words = {token for token in tokens if token[:1].isalpha()}
         has_clash = any(word in letters and (find_unit(word) or word in COUNT_WORDS) for word in words)
         has_flops = any((match := _FLOP_UNIT.fullmatch(word)) and match[2].lower() == "flops" for word in words)
-        has_b = bool(words & {"B", "b"}) and not has_clash
+        has_b = bool(words & {"B", "b"})
         options = product(
             (False, True) if has_clash else (False,),
             (False, True) if has_flops else (False,),
@@ -370,6 +380,9 @@ def _normalize(text: str, letters: Mapping[str, str]) -> str:
     text = re.sub(r"(?i)(?<=\d)\s*-?\s*fold\b", "", text)
     text = re.sub(r"(?i)(flops?(?:\s*/\s*s)?)\s*-\s*(?=days?|hours?|h\b|s\b)", r"\1 ", text)
     text = re.sub(r"(?i)\bGPUh\b", "hours", text)
+    text = re.sub(r"\b([PEZ])F(?:LOPs?)?(?:/s)?[\s-]*days?\b", r"\1FLOP/s days", text)
+    text = re.sub(r"\b([AHV]\d00)\s*-\s*(?=hours?|days?)", r"\1 ", text)
+    text = re.sub(r"^\s*(?:USD|EUR)\s*(?=[\d.])(.*)$", r"\1 USD", text)
     text = re.sub(r"(?i)\s*\b(?:in total|altogether|of memory|of the total|of all parameters|each)\b\.?\s*$", "", text)
     if "x" not in letters:
         text = re.sub(r"(?<=[\d)A-Za-z])\s+[xX]\s+(?=[\d(A-Za-z])", " * ", text)
@@ -559,8 +572,9 @@ class _Parser:
         token = self.current
         is_letter = token in self.letters and not self.units_first
         after = self.tokens[self.index + 1] if self.index + 1 < len(self.tokens) else ""
-        means_count = token in COUNT_WORDS and not is_letter and (token != "B" or self.count_first or self.units_first)
-        if means_count and after != "^" and not (token in ("B", "b") and self._is_unit(after)):
+        means_count = token in COUNT_WORDS and not is_letter and (token != "B" or self.count_first)
+        is_counted = (find_unit(after) or (1, NONE))[1] == NONE  # 167 B tokens
+        if means_count and after != "^" and not (token in ("B", "b") and self._is_unit(after) and not is_counted):
             self.take()
             factor = COUNT_WORDS[token]
             measure = Measure(number.measure.value * factor, number.measure.error * factor)

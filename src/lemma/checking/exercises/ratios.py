@@ -124,13 +124,16 @@ def read_values(value: Any) -> Any:
 Values = Annotated[
     dict[str, Annotated[float, Field(gt=0, le=10**30)]], BeforeValidator(read_values), Field(max_length=MAX_LETTERS)
 ]
-Expression = Annotated[str, Field(max_length=500)]
+Expression = Annotated[
+    str, BeforeValidator(lambda value: str(value) if isinstance(value, (int, float)) else value), Field(max_length=500)
+]
 
 
 class RatioExercise(QuantityExercise):
     """A share, a ratio, a threshold, an inequality or an optimum."""
 
     kind: ClassVar[str] = "ratio"
+    has_single_question: ClassVar[bool] = True
     first_field: ClassVar[str] = "model"
 
     model: str = ""

@@ -83,14 +83,22 @@ def split_arguments(
         stated[exercise_class.first_field] = parse_value(remaining.pop(0))
     answers: list[str] = []
     starts = {argument.partition("=")[0].strip() for argument in remaining}
+    spaced: list[str] = []  # fields with a blank before the sign
     for argument in remaining:
         name, sign, value = argument.partition("=")
+        has_blank, name = name != name.strip(), name.strip()
         # where letters are sizes and answers too, N=7e9 is a field, and 'N = 7e9' an answer
-        is_answer = exercise_class.is_answer(name, value, starts)
-        if sign and name.strip() in names and not value.startswith("=") and not is_answer:
-            stated[name.strip()] = parse_value(value.strip())
+        is_answer = exercise_class.is_answer(argument.partition("=")[0], value, starts) or (
+            has_blank and name in stated
+        )
+        if sign and name in names and not value.startswith("=") and not is_answer:
+            stated[name] = parse_value(value.strip())
+            spaced += [argument] if has_blank else []
         else:
             answers.append(argument)
+    if not answers and not source and spaced and len(spaced) < len(stated) and remaining[-1] == spaced[-1]:
+        answers.append(spaced[-1])  # 'lr = 0.01' after fields without blanks
+        del stated[spaced[-1].partition("=")[0].strip()]
     return read_exercise(source, kind, **stated, **(fields or {})), answers
 
 

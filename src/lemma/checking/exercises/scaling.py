@@ -131,10 +131,14 @@ class ScalingExercise(QuantityExercise):
             "F": "P",
             "price": "c",
             "size": "S",
+            "message": "S",
+            "link": "v",
             "l": "m",
         }
+        if self.stages:
+            aliases |= {"K": "p"}
         if "N" not in values:
-            aliases |= {"N": "G"}
+            aliases |= {"N": "n" if "n" in values else "G"}
         if self.message and not self.stages:
             aliases |= {"n": "G", "p": "G", "K": "G", "B": "v" if "W" not in values else "B"}
         return Letters(values, {alias: letter for alias, letter in aliases.items() if alias not in values})
@@ -144,6 +148,7 @@ class ScalingExercise(QuantityExercise):
         names = {each.name for each in self.quantities}
         if {"N_opt", "D_opt"} <= names:
             return ("N_opt", "D_opt")
+        law = {"law", "loss_e", "loss_a", "loss_b", "alpha", "beta"}
         order = (
             "mfu_measured",
             "cost",
@@ -151,8 +156,10 @@ class ScalingExercise(QuantityExercise):
             "bubble",
             "allreduce_time",
             "allreduce_bytes",
-            "attainable",
             "time_per_token",
+            "intensity_of_kernel",
+            "attainable",
+            *(("C",) if {"loss", "C"} <= names and not law & self.model_fields_set else ()),
             "loss",
             "D_opt",
             "N_opt",
@@ -255,7 +262,7 @@ class ScalingExercise(QuantityExercise):
         steps = {"the number of devices is left out": "G", "the time is multiplied by the devices, not divided": "G^2"}
         if usage:
             steps |= {"the MFU is left out": "U", "multiplied by the MFU, not divided": "U^2"}
-        if compute and "P" in given:
+        if compute and "P" in given and not {"R", "D"} <= given:
             quantities.append(
                 ExpectedQuantity(
                     "training_time",
@@ -339,7 +346,18 @@ class ScalingExercise(QuantityExercise):
                     },
                 )
             )
-        if {"R", "D"} <= given and "P" not in given:
+        if {"R", "D"} <= given:
+            if self.gpus:
+                quantities.append(
+                    ExpectedQuantity(
+                        "gpu_hours",
+                        "G*D/R",
+                        "hours",
+                        "time times devices",
+                        ("gpu time", "gpu-hours", "gpu days", "gpu-days", "device hours", "total gpu hours"),
+                        steps={"divided by the number of devices": "1/G"},
+                    )
+                )
             quantities.append(
                 ExpectedQuantity(
                     "training_time",
@@ -757,7 +775,8 @@ class ScalingExercise(QuantityExercise):
                     "%",
                     "fraction of the time that a stage waits",
                     ("bubble fraction", "pipeline bubble", "idle fraction", "idle time"),
-                    {
+                    conventions={"the bubble over the ideal time, (p−1)/m": "(p - 1)/m"},
+                    mistakes={
                         "that is the bubble over the ideal time, (p−1)/m": "(p - 1)/m",
                         "1 is not subtracted from the stages above": "p/(m + p - 1)",
                         "1 is not subtracted in the denominator": "(p - 1)/(m + p)",

@@ -157,7 +157,8 @@ class TokenizationExercise(ConventionExercise):
         if self.remove:
             return ("loss_increase",)
         if self.encode:
-            return (f"tokens({self.encode[0]})",)
+            first, *others = self.encode
+            return ("tokens",) if others and self.algorithm == "bpe" else (f"tokens({first})",)
         return ("loss",) if self.algorithm == "unigram" else ("merges",)
 
     def answer_keys(self, claims: Sequence[ValueClaim]) -> Iterable[AnswerKey]:
@@ -166,7 +167,7 @@ class TokenizationExercise(ConventionExercise):
             yield from self._byte_pair_keys(claims)
         elif self.algorithm == "bpe":
             merges = [tuple(pair.split()) for pair in self.given_merges]
-            values = [value for word in self.encode for value in self._expect_merged(word, merges)]
+            values = self._expect_encoded(merges)
             yield self._key(values, partial(self._find_merged, merges))
         elif self.algorithm == "wordpiece":
             values = self._expect_wordpiece(claims) if self.word_counts() else []
@@ -183,6 +184,18 @@ class TokenizationExercise(ConventionExercise):
     def find_value(self, name: str) -> ExpectedValue | None:
         """Return the tokens of any word, and other values with parameters."""
         return next(iter(self.answer_keys(()))).find_more(name)
+
+    def rewrite_line(self, line: str) -> str:
+        """Return a line with pairs as lists: (b'e', b's'), (e, s) -> es; (es, t) -> est, or (e,s) (es,t)."""
+        name, sign, value = line.partition("=")
+        if sign and re.fullmatch(r"\s*(?:\[[^\[\],]+\]\s*){2,}", value):  # [the] [c] [a] [t]
+            return f"{name}= {' '.join(re.findall(r'[^][]+', value))}"
+        if not sign or not re.match(r"merge", normalize_name(name)) or re.search(r"[();]", self.corpus):
+            return line
+        value = re.sub(r"(?<!\w)b(?=['\"])", "", value)
+        value = re.sub(r"\)\s*(?:->|→|=>|⇒)\s*[^\s,;()]+", ")", value)
+        value = re.sub(r"\)\s+(?=\()", "), ", value)
+        return f"{name}= {value.strip().replace(';', ',')}"
 
     # Byte pairs
 
@@ -227,7 +240,7 @@ class TokenizationExercise(ConventionExercise):
             merges = [tuple(alternatives[1].split()) for alternatives in by_name["merges"].values]
             values = [self._add_mistakes(value, wrong, by_name) for value in expected]
             values += self._expect_sizes(words, merges, int(by_name["symbols"].values))
-            values += [value for word in self.encode for value in self._expect_merged(word, merges)]
+            values += self._expect_encoded(merges)
             yield AnswerKey(
                 self.name,
                 values,
@@ -434,6 +447,18 @@ class TokenizationExercise(ConventionExercise):
             ),
         ]
 
+    def _expect_encoded(self, merges: Sequence[tuple[str, ...]]) -> list[ExpectedValue]:
+        """Return the tokens of each word, and of all words together if there are several."""
+        values = [value for word in self.encode for value in self._expect_merged(word, merges)]
+        if len(self.encode) > 1:
+            tokens = [token for word in self.encode for token in self._merge_word(word, merges)]
+            values.append(
+                expect_words(
+                    "tokens encoding", " ".join(tokens), meaning="tokens of all words", normalize=self.normalize
+                )
+            )
+        return values
+
     def _token_names(self, word: str) -> list[str]:
         """Return the names of the tokens of a word."""
         names = [f"{name}({word})" for name in ("tokens", "encode", "encoding", "tokenize", "segmentation")]
@@ -443,6 +468,11 @@ class TokenizationExercise(ConventionExercise):
     def _find_merged(self, merges: Sequence[tuple[str, ...]], name: str) -> ExpectedValue | None:
         """Return the tokens of any word, as in tokens(lowest)."""
         match = re.fullmatch(r"\s*(?:tokens|encode|encoding|tokenize)\s*\(\s*(\S{1,40})\s*\)\s*", name)
+        if (counted := re.fullmatch(r"\s*count\s*\((.{1,40})\)\s*", name)) and self.word_counts():
+            joined = "".join(self.normalize(counted[1]).split())
+            step = next((step for step, pair in enumerate(merges, 1) if "".join(pair) == joined), 0)
+            names = {value.name: value for value in self.expected_values()} if step else {}
+            return names.get(f"count{step}")
         return self._expect_merged(match[1].strip("'\""), merges)[1] if match else None
 
     # WordPiece
