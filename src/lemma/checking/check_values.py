@@ -47,6 +47,7 @@ EXAMPLE = "As in: 'alpha2[they, Ajax] = 0.119', 'c_t = [0.52, -0.34]' or 'alpha2
 MAX_LINES, MAX_CHARS, MAX_NAME_CHARS = 200, 200_000, 200
 MAX_DIFFERENCES, MAX_LISTED, MAX_NUMBERS = 3, 12, 24
 DEFAULT_DECIMALS = 4  # of expected numbers, where the answer has none
+MIN_ZERO_DECIMALS = 3  # of a zero that stands for a small number: 0.000 for 0.0001
 MAX_ROUNDING_UNITS = 10  # units of the last decimal within which a value was probably rounded on the way
 MAX_COARSE_ERROR = 0.05  # of a value with one digit, within which a mistake explains it
 MAX_SLACK = 0.1  # of the distance between a mistake and the right value
@@ -533,7 +534,8 @@ def accepted_reading(answer: RoundedArray, expected: ExpectedValue) -> str:
     A value may be right in another unit (`scales`), or up to sign, scale, order or transposition (`up_to`).
     """
     exact, values = expected.values, answer.values
-    if exact.ndim == 0 and values.ndim == 0 and float(values) == 0 and abs(float(exact)) > MIN_NONZERO:
+    is_zero = exact.ndim == 0 and values.ndim == 0 and float(values) == 0
+    if is_zero and answer.decimals < MIN_ZERO_DECIMALS and abs(float(exact)) > MIN_NONZERO:
         return ""  # 0.00 says nothing about a small number
     if answer.matches(exact):
         is_exact = np.allclose(values, exact, rtol=1e-9, atol=FLOAT_TOLERANCE)
@@ -639,7 +641,7 @@ def explain_difference(
         is_near = answer.matches(array, slack=1.0) and exact.shape == array.shape
         return is_near and float(np.abs(values - array).max()) <= MAX_SLACK * float(np.abs(array - exact).max())
 
-    if matches(-exact):
+    if np.any(values) and matches(-exact):
         yield "the sign is wrong."
     different = {
         name: array for name, array in expected.mistakes.items() if not np.allclose(array, exact, rtol=1e-9, atol=0)

@@ -353,3 +353,12 @@ def test_large_cases_and_long_values_are_checked_or_refused_in_time() -> None:
     with pytest.raises(InputError, match="characters"):
         check_worked("e9", ["c_t = [" + "1, " * 15_000 + "1]"] * 10)
     assert time.process_time() - started < 5
+
+
+def test_zero_with_three_decimals_is_right_for_a_small_number() -> None:
+    identity = [[1, 0], [0, 1]]
+    case = {"sentences": ["a b"], "vectors": {"a": [0, 3], "b": [3, 0]}, "scaled": False}
+    report = check_worked({**case, **dict.fromkeys(("W_Q", "W_K", "W_V"), identity)}, ["alpha[a, b] = 0.000"])
+    assert report  # it is 0.0001234
+    report = check_worked({**case, **dict.fromkeys(("W_Q", "W_K", "W_V"), identity)}, ["alpha[a, b] = 0.0"])
+    assert not report and "sign" not in report.lines[0].mistake
