@@ -482,8 +482,8 @@ class MetricExercise(ConventionExercise):
     def find_value(self, name: str) -> ExpectedValue | None:
         """Return a value by a further name, such as D(2, 3), PP(W), ROUGE-1 or macroaveraged recall."""
         values = {value.name: value for value in self.expected_values()}
-        plain = re.sub(r"[\s_-]+", "", name).casefold()
-        cell = re.fullmatch(r"d(?:ist|istance|p)?[(\[](\d{1,3}),(\d{1,3})[)\]]", plain)
+        normalized = re.sub(r"[\s_-]+", "", name).casefold()
+        cell = re.fullmatch(r"d(?:ist|istance|p)?[(\[](\d{1,3}),(\d{1,3})[)\]]", normalized)
         if cell and self.metric in EDITS and "table" in values:
             table = values["table"]
             row, column = int(cell[1]), int(cell[2])
@@ -491,21 +491,23 @@ class MetricExercise(ConventionExercise):
                 last = " and ".join(str(size - 1) for size in table.shape)
                 raise InputError(f"{name}: rows and columns count from 0, up to {last}.")
             return replace(select_part(table, Target("table", (str(row + 1), str(column + 1)))), name=name)
-        if re.fullmatch(r"d\([^()]*\)", plain) and self.metric in EDITS:
+        if re.fullmatch(r"d\([^()]*\)", normalized) and self.metric in EDITS:
             return replace(values["distance"], name=name)
-        pair = re.fullmatch(r"(p?pmi)\((\d{1,3}),(\d{1,3})\)", plain)
+        pair = re.fullmatch(r"(p?pmi)\((\d{1,3}),(\d{1,3})\)", normalized)
         if pair and self.metric == "mutual-information" and pair[1].upper() in values:
             table = values[pair[1].upper()]
             return replace(select_part(table, Target(table.name, (pair[2], pair[3]))), name=name)
-        if re.fullmatch(r"(pp|ppl|perplexity)\([^()]*\)", plain) and "perplexity" in values:
+        if re.fullmatch(r"(pp|ppl|perplexity)\([^()]*\)", normalized) and "perplexity" in values:
             return replace(values["perplexity"], name=name)
-        if (rouge := re.fullmatch(r"rouge([12l])", plain)) and self.metric in ROUGE:
+        if (rouge := re.fullmatch(r"rouge([12l])", normalized)) and self.metric in ROUGE:
             return self._expect_rouge_score(name, "L" if rouge[1] == "l" else rouge[1], values)
-        average = re.fullmatch(r"(macro|micro)(?:averaged?|avg)?(precision|recall|f1|f|fscore)", plain)
+        average = re.fullmatch(r"(macro|micro)(?:averaged?|avg)?(precision|recall|f1|f|fscore)", normalized)
         if average and self.metric in CLASSES:
-            wanted = f"{average[1]}_{average[2] if average[2] in ('precision', 'recall') else 'F1'}"
-            found = next((value for value in values.values() if wanted in (value.name, *value.aliases)), None)
-            return replace(found, name=name) if found else None
+            average_name = f"{average[1]}_{average[2] if average[2] in ('precision', 'recall') else 'F1'}"
+            average_value = next(
+                (value for value in values.values() if average_name in (value.name, *value.aliases)), None
+            )
+            return replace(average_value, name=name) if average_value else None
         return None
 
     def _expect_rouge_score(self, name: str, kind: str, values: Mapping[str, ExpectedValue]) -> ExpectedValue:

@@ -28,7 +28,7 @@ from lemma.checking.expected_values import ExpectedValue, expect_numbers
 from lemma.errors import InputError
 from lemma.spec.base import Letter
 
-BEGIN, END, UNKNOWN = "<s>", "</s>", "<unk>"
+BOS, EOS, UNKNOWN = "<s>", "</s>", "<unk>"
 Words = tuple[str, ...]
 Probability = Callable[[Words, str], float | None]  # of a word after a context; None where it is not defined
 Padding = Literal["full", "single", "begin", "none"]
@@ -58,9 +58,9 @@ SMOOTHING_NAMES = {
     "good turing": "good-turing",
 }
 ORDER_NAMES = {"unigram": 1, "bigram": 2, "trigram": 3, "four-gram": 4, "4-gram": 4}
-SYMBOL_NAMES = {"bos": BEGIN, "<bos>": BEGIN, "start": BEGIN, "<start>": BEGIN, "<s>": BEGIN}
-SYMBOL_NAMES |= {"eos": END, "<eos>": END, "stop": END, "<stop>": END, "<end>": END, "</s>": END, "<\\s>": END}
-SYMBOL_NAMES |= {"<unk>": UNKNOWN, "unk": UNKNOWN, "⟨s⟩": BEGIN, "⟨/s⟩": END}
+SYMBOL_NAMES = {"bos": BOS, "<bos>": BOS, "start": BOS, "<start>": BOS, "<s>": BOS}
+SYMBOL_NAMES |= {"eos": EOS, "<eos>": EOS, "stop": EOS, "<stop>": EOS, "<end>": EOS, "</s>": EOS, "<\\s>": EOS}
+SYMBOL_NAMES |= {"<unk>": UNKNOWN, "unk": UNKNOWN, "⟨s⟩": BOS, "⟨/s⟩": EOS}
 UNDEFINED = ("undefined", "not defined", "0/0", "0", "nan", "division by zero", "-")
 INFINITE = ("infinite", "infinity", "inf", "∞", "undefined", "not defined")
 MAX_LISTED_FACTORS = 12
@@ -84,7 +84,7 @@ class NGramModel:
 
     Attributes:
         counts: occurrences of n-grams of every length up to the order; empty contexts count all tokens.
-        begin_count: sentences, each of which has a context of begin symbols.
+        bos_count: sentences, each of which has a context of begin symbols.
         vocabulary: types of words, without the symbols.
         extra_types: symbols counted by V.
         is_table: whether the counts are given, so that contexts may have to be summed up.
@@ -92,7 +92,7 @@ class NGramModel:
 
     order: int
     counts: Mapping[Words, int]
-    begin_count: int
+    bos_count: int
     vocabulary: frozenset[str]
     extra_types: int
     padding: Padding = "full"
@@ -114,7 +114,7 @@ class NGramModel:
         """The words after each context, with their counts."""
         table: dict[Words, Counter[str]] = {}
         for ngram, count in self.counts.items():
-            if ngram[-1:] != (BEGIN,) and ngram:
+            if ngram[-1:] != (BOS,) and ngram:
                 table.setdefault(ngram[:-1], Counter())[ngram[-1]] += count
         return table
 
@@ -123,7 +123,7 @@ class NGramModel:
         """For each context, how many different words precede it with each next word: the counts of lower orders."""
         table: dict[Words, Counter[str]] = {}
         for ngram in self.counts:
-            if len(ngram) > 1 and ngram[-1] != BEGIN:
+            if len(ngram) > 1 and ngram[-1] != BOS:
                 table.setdefault(ngram[1:-1], Counter())[ngram[-1]] += 1
         return table
 
@@ -136,8 +136,8 @@ class NGramModel:
         """Return how often an n-gram occurs."""
         if len(ngram) > self.order and not self.is_table:
             raise InputError(f"C({' '.join(ngram)}): the model has n-grams of at most {self.order} words.")
-        if ngram and set(ngram) == {BEGIN} and not self.is_table:
-            return self.begin_count
+        if ngram and set(ngram) == {BOS} and not self.is_table:
+            return self.bos_count
         if self.is_table and ngram not in self.counts and ngram in self.followers:
             return sum(self.followers[ngram].values())
         return self.counts.get(ngram, 0)
@@ -233,7 +233,7 @@ class NGramModel:
     def counts_of_counts(self, length: int) -> Counter[int]:
         """Return how many n-grams of a length occur once, twice and so on."""
         return Counter(
-            count for ngram, count in self.counts.items() if len(ngram) == length and ngram[-1] != BEGIN and count
+            count for ngram, count in self.counts.items() if len(ngram) == length and ngram[-1] != BOS and count
         )
 
     def adjusted_count(self, count: int, length: int) -> float:
@@ -248,22 +248,22 @@ class NGramModel:
 
     def pad(self, words: Words) -> tuple[Words, int]:
         """Return a sentence with its begin and end symbols, and the number of begin symbols."""
-        begin = {"full": self.order - 1, "single": 1, "begin": max(1, self.order - 1), "none": 0}[self.padding]
-        return (BEGIN,) * begin + words + ((END,) if self.padding in ("full", "single") else ()), begin
+        num_bos = {"full": self.order - 1, "single": 1, "begin": max(1, self.order - 1), "none": 0}[self.padding]
+        return (BOS,) * num_bos + words + ((EOS,) if self.padding in ("full", "single") else ()), num_bos
 
     def events(self, words: Words) -> list[tuple[Words, str]]:
         """Return the contexts and words whose probabilities are multiplied for a sentence.
 
         A sentence with symbols is taken as it is.
         """
-        if {BEGIN, END} & set(words):
-            begin = next((index for index, word in enumerate(words) if word != BEGIN), len(words))
-            if begin and self.padding == "full":
-                words, begin = (BEGIN,) * (self.order - 1) + words[begin:], self.order - 1
+        if {BOS, EOS} & set(words):
+            num_bos = next((index for index, word in enumerate(words) if word != BOS), len(words))
+            if num_bos and self.padding == "full":
+                words, num_bos = (BOS,) * (self.order - 1) + words[num_bos:], self.order - 1
         else:
-            words, begin = self.pad(words)
+            words, num_bos = self.pad(words)
         width = self.order - 1
-        return [(words[max(0, index - width) : index], words[index]) for index in range(begin, len(words))]
+        return [(words[max(0, index - width) : index], words[index]) for index in range(num_bos, len(words))]
 
 
 def count_ngrams(
@@ -273,15 +273,15 @@ def count_ngrams(
     counts: Counter[Words] = Counter()
     empty = NGramModel(order, {}, 0, frozenset(), 0, padding)
     for sentence in sentences:
-        padded, begin = empty.pad(sentence)
-        counts[()] += len(padded) - begin
+        padded, num_bos = empty.pad(sentence)
+        counts[()] += len(padded) - num_bos
         for length in range(1, order + 1):
             counts.update(padded[start : start + length] for start in range(len(padded) - length + 1))
     symbols = {"end": int(padding in ("full", "single")), "words": 0, "all": 2}[vocabulary]
     words = frozenset(word for sentence in sentences for word in sentence) - {UNKNOWN}
     has_unknown = has_unknown or any(UNKNOWN in sentence for sentence in sentences)
-    begin_count = len(sentences) if padding != "none" and (order > 1 or padding in ("single", "begin")) else 0
-    return NGramModel(order, counts, begin_count, words, symbols + has_unknown, padding, **options)
+    bos_count = len(sentences) if padding != "none" and (order > 1 or padding in ("single", "begin")) else 0
+    return NGramModel(order, counts, bos_count, words, symbols + has_unknown, padding, **options)
 
 
 def _read_order(value: Any) -> Any:
@@ -380,7 +380,7 @@ class NGramExercise(ValueExercise):
     def sentences(self) -> list[Words]:
         """The sentences of the corpus as words, without symbols; rare words are replaced."""
         sentences = [self._split(sentence) for sentence in self.corpus]
-        sentences = [tuple(word for word in sentence if word not in (BEGIN, END)) for sentence in sentences]
+        sentences = [tuple(word for word in sentence if word not in (BOS, EOS)) for sentence in sentences]
         frequencies = Counter(word for sentence in sentences for word in sentence)
         return [
             tuple(word if frequencies[word] >= self.min_count else UNKNOWN for word in sentence)
@@ -391,11 +391,11 @@ class NGramExercise(ValueExercise):
     @cached_property
     def has_typed_symbols(self) -> bool:
         """True if the corpus is written with <s> and no convention is stated: some courses count it as a token."""
-        is_typed = any(BEGIN in self._split(sentence) for sentence in self.corpus)
+        is_typed = any(BOS in self._split(sentence) for sentence in self.corpus)
         return is_typed and "vocabulary" not in self.model_fields_set and not self.vocabulary_size
 
     @property
-    def may_count_begin(self) -> bool:
+    def may_count_bos(self) -> bool:
         """True if <s> may be counted among the tokens: it is a type of the vocabulary, or may be."""
         return bool(self.sentences) and (self.vocabulary == "all" or self.has_typed_symbols)
 
@@ -421,11 +421,11 @@ class NGramExercise(ValueExercise):
             return count_ngrams(self.sentences, self.order, has_unknown=unknown, **conventions, **options)
         counts = {self._split(ngram): count for ngram, count in self.counts.items()}
         words = frozenset(word for ngram in counts for word in ngram)
-        symbols = {"end": {BEGIN}, "words": {BEGIN, END}, "all": set[str]()}[conventions["vocabulary"]]
+        symbols = {"end": {BOS}, "words": {BOS, EOS}, "all": set[str]()}[conventions["vocabulary"]]
         return NGramModel(
             self.order,
             counts,
-            counts.get((BEGIN,), 0),
+            counts.get((BOS,), 0),
             words - symbols,
             int(self.unknown),
             conventions["padding"],
@@ -439,9 +439,9 @@ class NGramExercise(ValueExercise):
         return self.make_model()
 
     @cached_property
-    def known_words(self) -> dict[str, str]:
+    def words_by_casefold(self) -> dict[str, str]:
         """The words of the model by their lower-case form."""
-        words = {word for ngram in self.model.counts for word in ngram} | {BEGIN, END, UNKNOWN}
+        words = {word for ngram in self.model.counts for word in ngram} | {BOS, EOS, UNKNOWN}
         return {word.casefold(): word for word in sorted(words, reverse=True)}
 
     def _split(self, text: str) -> Words:
@@ -452,15 +452,17 @@ class NGramExercise(ValueExercise):
     def _read_words(self, text: str) -> Words:
         """Return the words in the brackets of a name; case and symbols are matched to those of the corpus."""
         text = re.sub(r"<\s*(/?)\s*(\w+)\s*>", r" <\1\2> ", text)
-        words = text.replace("_", " ").split() if not any("_" in word for word in self.known_words) else text.split()
-        exact = set(self.known_words.values())
+        words = (
+            text.replace("_", " ").split() if not any("_" in word for word in self.words_by_casefold) else text.split()
+        )
+        exact = set(self.words_by_casefold.values())
         read = []
         for word in (part for raw in words for part in ([raw] if raw in exact else raw.split(","))):
             word = word.strip("'") or word
             if not word:
                 continue
             if word not in exact:
-                word = self.known_words.get(word.casefold(), SYMBOL_NAMES.get(word.casefold(), word))
+                word = self.words_by_casefold.get(word.casefold(), SYMBOL_NAMES.get(word.casefold(), word))
             if (self.unknown or self.min_count > 1) and word not in exact:
                 word = UNKNOWN
             read.append(word)
@@ -513,12 +515,12 @@ class NGramExercise(ValueExercise):
         model, words = self.model, sum(map(len, self.sentences))
         mistakes = {
             "the end symbols </s> are left out": float(words),
-            "the begin symbols <s> are counted too": float(model.token_count + model.begin_count),
+            "the begin symbols <s> are counted too": float(model.token_count + model.bos_count),
             "types are counted, not tokens": float(len(model.vocabulary)),
         }
         alternatives = [("counted without </s>", float(words))] if self.sentences else []
-        if self.may_count_begin:
-            alternatives.append(("counted with <s>", float(model.token_count + model.begin_count)))
+        if self.may_count_bos:
+            alternatives.append(("counted with <s>", float(model.token_count + model.bos_count)))
         return expect_numbers(
             ["N", "number of tokens", "tokens"],
             model.token_count,
@@ -530,7 +532,7 @@ class NGramExercise(ValueExercise):
 
     def _expect_vocabulary(self) -> ExpectedValue:
         """Return the size of the vocabulary."""
-        model, types = self.model, len(self.model.vocabulary - {END})
+        model, types = self.model, len(self.model.vocabulary - {EOS})
         mistakes = {
             "the symbol </s> is left out of V (state vocabulary=words to count so)": float(types + self.unknown),
             "the symbol </s> is counted in V (state vocabulary=end to count so)": float(types + 1 + self.unknown),
@@ -558,10 +560,10 @@ class NGramExercise(ValueExercise):
         ngrams = [
             ngram
             for ngram, count in self.model.counts.items()
-            if len(ngram) == self.order and ngram[-1] != BEGIN and count
+            if len(ngram) == self.order and ngram[-1] != BOS and count
         ]
         occurrences = sum(self.model.count(ngram) for ngram in ngrams)
-        inner = [ngram for ngram in ngrams if not {BEGIN, END} & set(ngram)]
+        inner = [ngram for ngram in ngrams if not {BOS, EOS} & set(ngram)]
         name = {1: "unigram", 2: "bigram", 3: "trigram"}.get(self.order, f"{self.order}-gram")
         mistakes = {
             f"occurrences are counted, not different {name}s": float(occurrences),
@@ -659,7 +661,7 @@ class NGramExercise(ValueExercise):
             return None
         if not bar:
             words = self._read_words(left)
-            if len(words) == 1 and words[0] not in (BEGIN, END):
+            if len(words) == 1 and words[0] not in (BOS, EOS):
                 return exercise.expect_probability((), words[0], name)
             return exercise._expect_text([words], name)[0] if words else None
         context, words = self._read_words(right), self._read_words(left)
@@ -763,7 +765,7 @@ class NGramExercise(ValueExercise):
         """Return the number of different words before or after others, as in N1+(* Sam)."""
         words = self._read_words(arguments)
         stars = [index for index, word in enumerate(words) if word in ("*", ".", "_")]
-        bigrams = [ngram for ngram in self.model.counts if len(ngram) == max(2, len(words)) and ngram[-1] != BEGIN]
+        bigrams = [ngram for ngram in self.model.counts if len(ngram) == max(2, len(words)) and ngram[-1] != BOS]
         if not stars:
             stars, words = [len(words)], (*words, "*")
             bigrams = [ngram for ngram in bigrams if len(ngram) == len(words)]
@@ -800,7 +802,7 @@ class NGramExercise(ValueExercise):
             "the words after it are counted, not those before": after / max(1, types),
             "the denominator is the vocabulary, not the number of bigram types": before / max(1, model.size),
             "the denominator is the number of bigrams, not of their types": before
-            / max(1, sum(model.count(ngram) for ngram in model.counts if len(ngram) == 2 and ngram[-1] != BEGIN)),
+            / max(1, sum(model.count(ngram) for ngram in model.counts if len(ngram) == 2 and ngram[-1] != BOS)),
             "only the numerator is given: divide by the number of bigram types": float(before),
         }
         return expect_numbers(
@@ -859,7 +861,7 @@ class NGramExercise(ValueExercise):
         """Return the most likely next word; several where they tie."""
         model = self.model
         candidates = sorted(
-            (model.vocabulary - {BEGIN}) | ({END} if self.effective_padding in ("full", "single") else set())
+            (model.vocabulary - {BOS}) | ({EOS} if self.effective_padding in ("full", "single") else set())
         )
         scores = {word: model.probability(context, word) or 0.0 for word in candidates[:5000]}
         best = max(scores.values(), default=0.0)
@@ -890,9 +892,9 @@ class NGramExercise(ValueExercise):
     def _mistaken_probabilities(self) -> Iterator[tuple[str, Probability]]:
         """Yield what mistakes make of the probability of a word after a context, by description."""
         model = self.model
-        plain = replace(model, smoothing="none")
+        unsmoothed = replace(model, smoothing="none")
         if self.smoothing != "none":
-            yield "the counts are not smoothed", lambda context, word: plain.estimate(self._shorten(context), word)
+            yield "the counts are not smoothed", lambda context, word: unsmoothed.estimate(self._shorten(context), word)
         yield from getattr(self, f"_mistakes_of_{self.smoothing.replace('-', '_')}", lambda: ())()
         if self.corpus and self.smoothing == "none" and self.effective_padding != "none":
             bare = self.make_model(padding="none")
@@ -900,7 +902,7 @@ class NGramExercise(ValueExercise):
                 "the symbols <s> and </s> are left out of the counts",
                 lambda context, word: (
                     None
-                    if {BEGIN, END} & {*context, word} or not (total := bare.followed_count(self._shorten(context)))
+                    if {BOS, EOS} & {*context, word} or not (total := bare.followed_count(self._shorten(context)))
                     else bare.count((*self._shorten(context), word)) / total
                 ),
             )
@@ -913,7 +915,7 @@ class NGramExercise(ValueExercise):
 
         def join(context: Words, word: str) -> float | None:
             context = self._shorten(context)
-            total = sum(n for ngram, n in model.counts.items() if len(ngram) == len(context) + 1 and ngram[-1] != BEGIN)
+            total = sum(n for ngram, n in model.counts.items() if len(ngram) == len(context) + 1 and ngram[-1] != BOS)
             return model.count((*context, word)) / total if context and total else None
 
         yield "the condition is reversed: P(v | w) in place of P(w | v)", reverse
@@ -921,21 +923,23 @@ class NGramExercise(ValueExercise):
         yield (
             "the denominator is the number of tokens, not the count of the context",
             lambda context, word: (
-                plain.count((*self._shorten(context), word)) / model.token_count if model.token_count else None
+                unsmoothed.count((*self._shorten(context), word)) / model.token_count if model.token_count else None
             ),
         )
         yield (
             "the context is ignored: that is the probability of the word alone",
-            lambda context, word: plain.estimate((), word) if context else None,
+            lambda context, word: unsmoothed.estimate((), word) if context else None,
         )
         yield (
             "the denominator is the size of the vocabulary, not the count of the context",
-            lambda context, word: plain.count((*self._shorten(context), word)) / model.size if model.size else None,
+            lambda context, word: (
+                unsmoothed.count((*self._shorten(context), word)) / model.size if model.size else None
+            ),
         )
         yield (
             "the denominator is the number of different next words, not the count of the context",
             lambda context, word: (
-                plain.count((*self._shorten(context), word)) / len(seen)
+                unsmoothed.count((*self._shorten(context), word)) / len(seen)
                 if (seen := model.followers.get(self._shorten(context), {}))
                 else None
             ),
@@ -976,7 +980,7 @@ class NGramExercise(ValueExercise):
             yield "V is not multiplied by k", with_parts(k, model.size)
             yield f"1 is added, not k = {k:g}", with_parts(1, model.size)
         if not self.vocabulary_size:
-            types = len(model.vocabulary - {END}) + self.unknown
+            types = len(model.vocabulary - {EOS}) + self.unknown
             if self.unknown:
                 yield "V leaves out <unk>", with_parts(k, k * (model.size - 1))
             for size, text in (
@@ -1039,36 +1043,40 @@ class NGramExercise(ValueExercise):
 
     def _mistakes_of_interpolation(self) -> Iterator[tuple[str, Probability]]:
         """Yield mistakes with linear interpolation."""
-        model, plain = self.model, replace(self.model, smoothing="none")
+        model, unsmoothed = self.model, replace(self.model, smoothing="none")
         yield "the weights are exchanged", replace(model, lambdas=self.lambdas[::-1]).interpolate
         yield (
             "the weights are left out",
             lambda context, word: sum(
-                plain.estimate(self._shorten(context)[start:], word) or 0.0
+                unsmoothed.estimate(self._shorten(context)[start:], word) or 0.0
                 for start in range(len(self._shorten(context)) + 1)
             ),
         )
         yield (
             "only the highest order is weighted; the others are left out",
-            lambda context, word: self.lambdas[0] * (plain.estimate(self._shorten(context), word) or 0.0),
+            lambda context, word: self.lambdas[0] * (unsmoothed.estimate(self._shorten(context), word) or 0.0),
         )
         yield (
             "only the lowest order is used",
-            lambda context, word: self.lambdas[self.order - 1] * (plain.estimate((), word) or 0.0),
+            lambda context, word: self.lambdas[self.order - 1] * (unsmoothed.estimate((), word) or 0.0),
         )
 
-        def count_begin(context: Words, word: str) -> float | None:
-            total = model.token_count + model.begin_count
-            own = self.lambdas[self.order - 1]
-            unigram = plain.estimate((), word) or 0.0
-            return model.interpolate(context, word) + own * (model.count((word,)) / total - unigram) if total else None
+        def count_bos(context: Words, word: str) -> float | None:
+            total = model.token_count + model.bos_count
+            unigram_weight = self.lambdas[self.order - 1]
+            unigram = unsmoothed.estimate((), word) or 0.0
+            return (
+                model.interpolate(context, word) + unigram_weight * (model.count((word,)) / total - unigram)
+                if total
+                else None
+            )
 
         def use_words(context: Words, word: str) -> float | None:
-            unigram = plain.estimate((), word) or 0.0
-            own = self.lambdas[self.order - 1]
-            return model.interpolate(context, word) + own * (model.count((word,)) / model.size - unigram)
+            unigram = unsmoothed.estimate((), word) or 0.0
+            unigram_weight = self.lambdas[self.order - 1]
+            return model.interpolate(context, word) + unigram_weight * (model.count((word,)) / model.size - unigram)
 
-        yield "the unigram probability counts <s> among the tokens (state vocabulary=all to count so)", count_begin
+        yield "the unigram probability counts <s> among the tokens (state vocabulary=all to count so)", count_bos
         yield "the unigram probability is divided by V, not by the number of tokens", use_words
 
     def _mistakes_of_kneser_ney(self) -> Iterator[tuple[str, Probability]]:
@@ -1091,7 +1099,7 @@ class NGramExercise(ValueExercise):
         def discounted(count: int, total: int) -> float:
             return max(count - discount, 0.0) / total
 
-        def share(types: int, total: int) -> float:
+        def interpolation_weight(types: int, total: int) -> float:
             return discount * types / total
 
         def continued(context: Words, word: str) -> float:
@@ -1103,11 +1111,11 @@ class NGramExercise(ValueExercise):
         yield "the second term, λ(v)·P_cont(w), is left out", combine(discounted, lambda types, total: 0.0, continued)
         yield (
             "the relative frequency of the word is used, not its continuation probability",
-            combine(discounted, share, unigram),
+            combine(discounted, interpolation_weight, unigram),
         )
         yield (
             "the discount is not subtracted from the count",
-            combine(lambda count, total: count / total, share, continued),
+            combine(lambda count, total: count / total, interpolation_weight, continued),
         )
         yield "the weight λ(v) is left out", combine(discounted, lambda types, total: 1.0, continued)
         yield (
@@ -1118,14 +1126,14 @@ class NGramExercise(ValueExercise):
             "λ(v) leaves out the discount",
             combine(discounted, lambda types, total: types / total, continued),
         )
-        yield "the first term is left out", combine(lambda count, total: 0.0, share, continued)
+        yield "the first term is left out", combine(lambda count, total: 0.0, interpolation_weight, continued)
         yield (
             "the weight is the discount itself, not d·types/C(v)",
             combine(discounted, lambda types, total: discount, continued),
         )
         yield (
             "the discount is subtracted although the count is 0",
-            combine(lambda count, total: (count - discount) / total, share, continued),
+            combine(lambda count, total: (count - discount) / total, interpolation_weight, continued),
         )
         yield "only the continuation probability is given", lambda context, word: model.continuation(word)
 
@@ -1133,8 +1141,8 @@ class NGramExercise(ValueExercise):
         """Return the probability of a word after a context."""
         model = self.model
         full = context[-(self.order - 1) :] if self.order > 1 else ()
-        if full and set(full) == {BEGIN} and self.effective_padding == "full":
-            full = (BEGIN,) * (self.order - 1)
+        if full and set(full) == {BOS} and self.effective_padding == "full":
+            full = (BOS,) * (self.order - 1)
         name = name or (f"P({word} | {' '.join(full)})" if full else f"P({word})")
         if not full and self.order > 1:
             right = model._unigram(word) if self.smoothing != "add-k" else replace(model, order=1).probability((), word)
@@ -1170,30 +1178,38 @@ class NGramExercise(ValueExercise):
     def _alternative_probabilities(self, context: Words, word: str) -> Iterator[tuple[str, float]]:
         """Yield the probability in other conventions that textbooks use, for what the statement leaves open."""
         model = self.model
-        is_plain = self.smoothing == "none"
-        if not context and is_plain and self.sentences and model.token_count:
+        is_unsmoothed = self.smoothing == "none"
+        if not context and is_unsmoothed and self.sentences and model.token_count:
             words = sum(map(len, self.sentences))
             yield "with the words alone as tokens, without </s>", model.count((word,)) / words
-        begin = model.token_count + model.begin_count
-        counts_begin = self.may_count_begin and model.begin_count and begin
-        if counts_begin and not context and is_plain:
-            yield "with <s> counted as a token", model.count((word,)) / begin
-        if counts_begin and self.smoothing == "interpolation" and context:
-            shifted = model.count((word,)) / begin - model.count((word,)) / model.token_count
+        tokens_with_bos = model.token_count + model.bos_count
+        can_count_bos = self.may_count_bos and model.bos_count and tokens_with_bos
+        if can_count_bos and not context and is_unsmoothed:
+            yield "with <s> counted as a token", model.count((word,)) / tokens_with_bos
+        if can_count_bos and self.smoothing == "interpolation" and context:
+            shifted = model.count((word,)) / tokens_with_bos - model.count((word,)) / model.token_count
             yield (
                 "with <s> counted as a token",
                 model.interpolate(context, word) + self.lambdas[self.order - 1] * shifted,
             )
-        if counts_begin and self.smoothing == "add-k":
+        if can_count_bos and self.smoothing == "add-k":
             size = model.size + (1 if self.has_typed_symbols else 0)
-            total = model.context_count(context) if context else begin
+            total = model.context_count(context) if context else tokens_with_bos
             yield "with <s> counted in V", (model.count((*context, word)) + self.k) / (total + self.k * size)
-        if context and is_plain and (total := model.followed_count(context)) and total != model.context_count(context):
+        if (
+            context
+            and is_unsmoothed
+            and (total := model.followed_count(context))
+            and total != model.context_count(context)
+        ):
             yield "with the occurrences of the context that have a next word", model.count((*context, word)) / total
         if self.smoothing == "interpolation" and self.sentences and model.token_count and context:
-            words, own = sum(map(len, self.sentences)), self.lambdas[self.order - 1]
+            words, unigram_weight = sum(map(len, self.sentences)), self.lambdas[self.order - 1]
             shifted = model.count((word,)) / words - model.count((word,)) / model.token_count
-            yield "with the words alone as tokens, without </s>", model.interpolate(context, word) + own * shifted
+            yield (
+                "with the words alone as tokens, without </s>",
+                model.interpolate(context, word) + unigram_weight * shifted,
+            )
         if self.smoothing == "backoff" and self.sentences and context and not model.count((*context, word)):
             words = sum(map(len, self.sentences))
             right = model.probability(context, word)
@@ -1202,7 +1218,7 @@ class NGramExercise(ValueExercise):
 
     def _explain_probability(self, context: Words, word: str, right: float | None) -> tuple[str, str]:
         """Return the general formula of a probability and the computation with its counts."""
-        model, joined = self.model, " ".join((*context, word))
+        model, ngram = self.model, " ".join((*context, word))
         count, total = model.count((*context, word)), model.context_count(context)
         before = f"C({' '.join(context)})" if context else "N"
         result = format_ratio(right) if right is not None else "not defined"
@@ -1210,14 +1226,14 @@ class NGramExercise(ValueExercise):
             case "add-k":
                 return (
                     "P(w | v) = (C(v w) + k) / (C(v) + k V)",
-                    f"(C({joined}) + {self.k:g}) / ({before} + {self.k:g}·{model.size}) = "
+                    f"(C({ngram}) + {self.k:g}) / ({before} + {self.k:g}·{model.size}) = "
                     f"({count} + {self.k:g}) / ({total} + {self.k * model.size:g}) = {result}",
                 )
             case "backoff":
                 formula = "S(w | v) = C(v w)/C(v) if C(v w) > 0, else α·S(w)"
                 if count or not context:
-                    return formula, f"C({joined})/{before} = {count}/{total}"
-                return formula, f"C({joined}) = 0, so {self.backoff:g} · S({word} | lower order) = {result}"
+                    return formula, f"C({ngram})/{before} = {count}/{total}"
+                return formula, f"C({ngram}) = 0, so {self.backoff:g} · S({word} | lower order) = {result}"
             case "interpolation":
                 terms = [
                     f"{weight:g}·{format_ratio(model.estimate(context[start:], word) or 0.0)}"
@@ -1235,7 +1251,7 @@ class NGramExercise(ValueExercise):
             case "kneser-ney":
                 return (
                     "P_KN(w | u v) = max(C(u v w) − d, 0)/C(u v) + λ(u v) P_KN(w | v), with continuation counts below",
-                    f"C({joined}) = {count}, lower order {format_ratio(model.kneser_ney(context[1:], word, False))}",
+                    f"C({ngram}) = {count}, lower order {format_ratio(model.kneser_ney(context[1:], word, False))}",
                 )
             case "katz":
                 formula = "P(w | v) = (C(v w) − d)/C(v) if C(v w) > 0, else α(v) P(w)"
@@ -1248,7 +1264,7 @@ class NGramExercise(ValueExercise):
             case _:
                 return (
                     "P(w | v) = C(v w)/C(v)" if context else "P(w) = C(w)/N"
-                ), f"C({joined})/{before} = {count}/{total}"
+                ), f"C({ngram})/{before} = {count}/{total}"
 
     def _expect_text(self, sentences: Sequence[Words], name: str) -> list[ExpectedValue]:
         """Return the probability of sentences, its logarithm, the cross-entropy and the perplexity."""
@@ -1257,7 +1273,7 @@ class NGramExercise(ValueExercise):
         if not events or len(events) > 1000:
             raise InputError(f"{self.name}: {name or 'test'}: from 1 to 1,000 words are expected, got {len(events)}.")
         factors = [self._event_probability(context, word) for context, word in events]
-        words = sum(word != END for _, word in events)
+        words = sum(word != EOS for _, word in events)
         tokens = len(events) if self.perplexity_tokens == "all" or not words else words
         wrong_factors: dict[str, list[float]] = {}
         for text, probability in self._mistaken_probabilities():
@@ -1270,11 +1286,11 @@ class NGramExercise(ValueExercise):
                 factor if value is None else value for value, factor in zip(values, factors, strict=True)
             ]
         first, last = factors[1:], factors[:-1]
-        if events[0][0] and set(events[0][0]) == {BEGIN} and first:
+        if events[0][0] and set(events[0][0]) == {BOS} and first:
             wrong_factors["the probability of the first word after <s> is left out"] = first
         elif first and not events[0][0] and self.order > 1:
             wrong_factors["the probability of the first word is left out"] = first
-        if events[-1][1] == END:
+        if events[-1][1] == EOS:
             wrong_factors["the probability of </s> is left out"] = last
             if len(factors) > 2:
                 wrong_factors["the probabilities of the first word and of </s> are left out"] = factors[1:-1]
@@ -1308,7 +1324,7 @@ class NGramExercise(ValueExercise):
     ) -> list[ExpectedValue]:
         """Return the probability, log-probability, cross-entropy and perplexity from the factors of a text."""
         product = math.prod(factors)
-        named = [
+        factor_names = [
             f"P({word} | {' '.join(context)})" if context else f"P({word})"
             for context, word in events[:MAX_LISTED_FACTORS]
         ]
@@ -1334,7 +1350,7 @@ class NGramExercise(ValueExercise):
             mistakes=keep_distinct(product, {**products, **extra}),
             scales=accepted,
             formula="P(w_1 … w_T) = Π P(w_t | w_{t−n+1} … w_{t−1})",
-            work=f"{' · '.join(named)}{dots} = {format_product(factors, MAX_LISTED_FACTORS)} = {product:.6g}",
+            work=f"{' · '.join(factor_names)}{dots} = {format_product(factors, MAX_LISTED_FACTORS)} = {product:.6g}",
         )
         if min(factors) <= 0:
             impossible = "the probability is 0, so its logarithm and the perplexity are infinite"
@@ -1384,10 +1400,10 @@ class NGramExercise(ValueExercise):
         """Return a log-probability: in the base of the exercise, or in any, which the verdict then names."""
         base = base or self.log_base
         unit = _log_of(base or "e")
-        others = {"in base 2": 1 / math.log(2), "in base 10": 1 / math.log(10), "in base e": 1.0}
+        base_factors = {"in base 2": 1 / math.log(2), "in base 10": 1 / math.log(10), "in base e": 1.0}
         mistakes = {text: value / unit for text, value in logs.items()}
         if base:
-            mistakes |= {f"the logarithm is {text}": log * factor for text, factor in others.items()}
+            mistakes |= {f"the logarithm is {text}": log * factor for text, factor in base_factors.items()}
         return expect_numbers(
             names,
             log / unit,
@@ -1395,7 +1411,7 @@ class NGramExercise(ValueExercise):
             mistakes=keep_distinct(log / unit, mistakes),
             scales={
                 **make_alternatives(log, [*(alternatives or {}).items()]),
-                **({} if base else {factor: text for text, factor in others.items() if factor != 1.0}),
+                **({} if base else {factor: text for text, factor in base_factors.items() if factor != 1.0}),
             },
             formula="log P = Σ log P(w_t | …)",
         )
@@ -1482,8 +1498,8 @@ class NGramExercise(ValueExercise):
         base = {"ln": "e", "log2": "2", "log10": "10", "lg": "10"}.get(function, "")
         logs = {text: math.log(float(wrong)) for text, wrong in value.mistakes.items() if float(wrong) > 0}
         scales = {factor: text for factor, text in value.scales.items() if factor != 100 and factor > 0}
-        others = {text: math.log(number * factor) for factor, text in scales.items()}
-        return self._expect_log([name], math.log(number), logs, base, others)
+        alternative_logs = {text: math.log(number * factor) for factor, text in scales.items()}
+        return self._expect_log([name], math.log(number), logs, base, alternative_logs)
 
 
 def _log_of(base: str) -> float:

@@ -39,8 +39,8 @@ def evaluate_arithmetic(text: str) -> Number | None:
     >>> evaluate_arithmetic("1/3 * 2/3"), evaluate_arithmetic("log2(8)"), evaluate_arithmetic("C(a)/2")
     (Fraction(2, 9), 3.0, None)
     """
-    for written, plain in {"−": "-", "–": "-", "·": "*", "×": "*", "\\cdot": "*", "\\times": "*", "÷": "/"}.items():
-        text = text.replace(written, plain)
+    for symbol, operator in {"−": "-", "–": "-", "·": "*", "×": "*", "\\cdot": "*", "\\times": "*", "÷": "/"}.items():
+        text = text.replace(symbol, operator)
     text = re.sub(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}", r"((\1)/(\2))", text).replace("\\", "").strip(" $")
     if not text or len(text) > MAX_ARITHMETIC_CHARS:
         return None
@@ -52,10 +52,10 @@ def evaluate_arithmetic(text: str) -> Number | None:
         tokens.append(match.group().strip())
         position = match.end()
     try:
-        value, rest = _add(tokens, 0, 0)
+        value, end = _add(tokens, 0, 0)
     except (ValueError, IndexError, ZeroDivisionError, OverflowError, TypeError):
         return None
-    if rest != len(tokens) or isinstance(value, complex) or not math.isfinite(value):
+    if end != len(tokens) or isinstance(value, complex) or not math.isfinite(value):
         return None
     return value
 
@@ -128,11 +128,11 @@ def rewrite_number(line: str) -> str:
     if percentage and (percentage[1] or percentage[2]):
         decimals = len(percentage[2] or "") + 2
         return f"{name} = {Decimal(f'{percentage[1] or 0}.{percentage[2] or 0}') / 100:.{decimals}f}"
-    plain = last.replace("−", "-")
-    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?\d{1,12}\s*/\s*\d{1,12}", plain):
+    normalized = last.replace("−", "-")
+    if re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?\d{1,12}\s*/\s*\d{1,12}", normalized):
         return f"{name} = {last}"
     power = re.fullmatch(
-        r"([+-]?\d+(?:\.\d+)?)\s*(?:[*·×x]|\\cdot|\\times)\s*10\s*(?:\^|\*\*)\s*\{?([+-]?\d+)\}?", plain
+        r"([+-]?\d+(?:\.\d+)?)\s*(?:[*·×x]|\\cdot|\\times)\s*10\s*(?:\^|\*\*)\s*\{?([+-]?\d+)\}?", normalized
     )
     if power:
         return f"{name} = {power[1]}e{power[2]}"
@@ -279,9 +279,9 @@ def _parse_table(text: str, name: str) -> Any:
 
 def _parse_row(text: str) -> dict[str, float] | list[float] | None:
     """Return a row of labels with numbers, or of numbers; None for other text."""
-    joined = re.sub(r"\s*(?:->|→|\|)\s*", "->", text)
-    joined = re.sub(r"\s*[:=]\s*", "=", joined.strip().strip(",&"))
-    items = [item for item in re.split(r"[\s,&]+", joined) if item]
+    normalized = re.sub(r"\s*(?:->|→|\|)\s*", "->", text)
+    normalized = re.sub(r"\s*[:=]\s*", "=", normalized.strip().strip(",&"))
+    items = [item for item in re.split(r"[\s,&]+", normalized) if item]
     if not items:
         return None
     if all(is_number(item) for item in items):

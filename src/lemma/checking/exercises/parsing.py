@@ -103,7 +103,7 @@ class Configuration:
         return not self.buffer and (system == "arc-eager" or len(self.stack) == 1)
 
 
-def follows_oracle(configuration: Configuration, system: System, transition: str, heads: Sequence[int]) -> str:
+def find_oracle_violation(configuration: Configuration, system: System, transition: str, heads: Sequence[int]) -> str:
     """Return why a transition loses the gold tree; "" if it does not.
 
     Args:
@@ -178,7 +178,9 @@ def list_oracles(heads: Sequence[int], system: System) -> Iterator[tuple[str, ..
             continue
         for transition in (SHIFT, REDUCE, RIGHT, LEFT):  # the last is tried first
             following = configuration.apply(system, transition)
-            if isinstance(following, Configuration) and not follows_oracle(configuration, system, transition, heads):
+            if isinstance(following, Configuration) and not find_oracle_violation(
+                configuration, system, transition, heads
+            ):
                 pending.append((following, (*done, transition)))
 
 
@@ -190,17 +192,17 @@ def crosses(left: Arc, right: Arc) -> bool:
 
 def split_transitions(text: str) -> list[str]:
     """Return the transitions of a text in their standard names, with labels in brackets."""
-    plain = strip_brackets(text)
-    plain = re.sub(r"\b(left|right)[\s_-]*(arc|reduce)", r"\1\2", plain, flags=re.IGNORECASE)
-    plain = re.sub(r"->|→|=>|;|\d+[.:]", ",", plain)
-    items = re.findall(r"[A-Za-z][\w-]*(?:\s*[(\[:]\s*[\w:]+\s*[)\]]?)?", plain)
+    normalized = strip_brackets(text)
+    normalized = re.sub(r"\b(left|right)[\s_-]*(arc|reduce)", r"\1\2", normalized, flags=re.IGNORECASE)
+    normalized = re.sub(r"->|→|=>|;|\d+[.:]", ",", normalized)
+    items = re.findall(r"[A-Za-z][\w-]*(?:\s*[(\[:]\s*[\w:]+\s*[)\]]?)?", normalized)
     transitions = []
     for item in items:
         match = re.fullmatch(r"([A-Za-z]+)\s*[-_(\[:]?\s*([\w:]*)[)\]]?", item.replace(" ", ""))
         name = TRANSITION_NAMES.get((match[1] if match else item).casefold(), item)
         transitions.append(f"{name}({match[2]})" if match and match[2] and name in (LEFT, RIGHT) else name)
-    if len(items) == 1 and len(plain) > 2 and set(plain.upper()) <= set("SLRD"):
-        transitions = [TRANSITION_NAMES[letter.casefold()] for letter in plain]
+    if len(items) == 1 and len(normalized) > 2 and set(normalized.upper()) <= set("SLRD"):
+        transitions = [TRANSITION_NAMES[letter.casefold()] for letter in normalized]
     return transitions
 
 
@@ -364,7 +366,7 @@ class DependencyExercise(ValueExercise):
             following = configuration.apply(self.system, transition)
             if isinstance(following, str):
                 return f"step {number}: {following}"
-            if self.heads and (reason := follows_oracle(configuration, self.system, transition, self.gold)):
+            if self.heads and (reason := find_oracle_violation(configuration, self.system, transition, self.gold)):
                 return f"step {number}: {reason}"
             configuration = following
         return "" if configuration.is_final(self.system) else f"after step {len(transitions)} the parse is not complete"
@@ -390,28 +392,28 @@ class DependencyExercise(ValueExercise):
         if not match:
             return line
         name, value = re.sub(r"\[\s*(\d+)\s*\]|\(\s*(\d+)\s*\)", r"\1\2", match[1].strip()), match[2].strip()
-        plain = normalize_name(name)
+        normalized_name = normalize_name(name)
         items: list[str] | None = None
-        if plain in ("transitions", "oracle", "sequence", "actions", "moves"):
+        if normalized_name in ("transitions", "oracle", "sequence", "actions", "moves"):
             items = split_transitions(value)
-        elif re.fullmatch(r"(transition|action|move)\d+", plain):
+        elif re.fullmatch(r"(transition|action|move)\d+", normalized_name):
             items = split_transitions(value)
             return f'{name} = "{items[0]}"' if len(items) == 1 else line
-        elif re.fullmatch(r"(stack|buffer|queue|sigma|beta)\d*", plain):
+        elif re.fullmatch(r"(stack|buffer|queue|sigma|beta)\d*", normalized_name):
             inner = strip_brackets(value)
             inner = re.sub(r"\[ROOT\]|<ROOT>", ROOT, inner)
             items = [item for item in re.split(r"[\s,|]+", inner) if item.strip("\"'")]
             items = [] if inner.strip().casefold() in NOTHING else items
-        elif re.fullmatch(r"(arcs|a|edges|relations)\d*", plain) or plain == "crossingarcs":
+        elif re.fullmatch(r"(arcs|a|edges|relations)\d*", normalized_name) or normalized_name == "crossingarcs":
             items = self._split_arcs(value)
-        elif plain == "heads" and not value.startswith("{"):
+        elif normalized_name == "heads" and not value.startswith("{"):
             items = [item for item in re.split(r"[\s,]+", strip_brackets(value)) if item]
             numbers = [self._find_tokens(item) for item in items]
             if all(numbers) and not all(item.isdigit() for item in items):
                 items = [str(number[0]) for number in numbers]
             return f"heads = [{', '.join(items)}]"
         if items is None:
-            return line if plain.startswith("head(") else rewrite_number(line)
+            return line if normalized_name.startswith("head(") else rewrite_number(line)
         return f"{name} = [" + ", ".join(f'"{item.strip(chr(34))}"' for item in items) + "]"
 
     def _split_arcs(self, value: str) -> list[str]:
@@ -443,9 +445,9 @@ class DependencyExercise(ValueExercise):
         if self.given or self.crossing:
             yield self._make_step_key(self._normalize_transitions(self.given), ())
             return
-        plain = tuple(re.sub(r"\(.*", "", item) for item in claimed)
-        if claimed and not self._describe_wrong_step(plain):
-            yield self._make_step_key(plain, claimed)
+        unlabeled = tuple(re.sub(r"\(.*", "", item) for item in claimed)
+        if claimed and not self._describe_wrong_step(unlabeled):
+            yield self._make_step_key(unlabeled, claimed)
             return
         for transitions in islice(list_oracles(self.gold, self.system), MAX_KEYS):
             yield self._make_step_key(transitions, claimed)
@@ -502,13 +504,13 @@ class DependencyExercise(ValueExercise):
         for transition, configuration in zip(transitions, configurations[1:], strict=True):
             added = configuration.arcs - previous.arcs
             label = self.labels[next(iter(added))[1] - 1] if added and self.labels else ""
-            written = claimed[len(alternatives)] if len(alternatives) < len(claimed) else ""
-            if added and not self.labels and written.startswith(f"{transition}("):  # no gold labels to compare with
-                label = written.removeprefix(f"{transition}(").removesuffix(")")
+            claim = claimed[len(alternatives)] if len(alternatives) < len(claimed) else ""
+            if added and not self.labels and claim.startswith(f"{transition}("):  # no gold labels to compare with
+                label = claim.removeprefix(f"{transition}(").removesuffix(")")
             alternatives.append((transition, f"{transition}({label})") if label else (transition,))
             previous = configuration
-        plain = tuple(re.sub(r"\(.*", "", item) for item in claimed)
-        reason = self._describe_wrong_step(plain) if claimed else ""
+        unlabeled = tuple(re.sub(r"\(.*", "", item) for item in claimed)
+        reason = self._describe_wrong_step(unlabeled) if claimed else ""
         rows = [
             f"{number}. {transition}: [{' '.join(self._names(after.stack))}] [{' '.join(self._names(after.buffer))}]"
             for number, (transition, after) in enumerate(zip(transitions, configurations[1:], strict=True), 1)
@@ -532,8 +534,8 @@ class DependencyExercise(ValueExercise):
 
     def _find_step(self, transitions: tuple[str, ...], name: str) -> ExpectedValue | None:
         """Return the configuration after a step of some transitions, or the head of a word."""
-        plain = normalize_name(name)
-        if match := re.fullmatch(r"head(?:of)?\(?(.+?)\)?", plain):
+        normalized_name = normalize_name(name)
+        if match := re.fullmatch(r"head(?:of)?\(?(.+?)\)?", normalized_name):
             tokens = [token for token in self._find_tokens(match[1]) if token]
             if not tokens:
                 raise InputError(f"{self.name}: '{match[1][:40]}' is not a word of the sentence.")
@@ -542,7 +544,7 @@ class DependencyExercise(ValueExercise):
                 [name], [self.tokens[head], str(head)] if head >= 0 else ["none"], meaning="head of the word"
             )
         match = re.fullmatch(
-            r"(stack|sigma|buffer|queue|beta|arcs|a|edges|relations|transition|action|move)(\d+)", plain
+            r"(stack|sigma|buffer|queue|beta|arcs|a|edges|relations|transition|action|move)(\d+)", normalized_name
         )
         if not match or not transitions:
             return None
@@ -823,8 +825,8 @@ def spanning_tree(scores: Scores, nodes: Sequence[int]) -> dict[int, int]:
                 contracted[new, dependent], leaving[dependent] = score, head
         else:
             contracted[head, dependent] = score
-    rest = [node for node in nodes if node not in cycle]
-    tree = spanning_tree(contracted, [*rest, new])
+    nodes_outside_cycle = [node for node in nodes if node not in cycle]
+    tree = spanning_tree(contracted, [*nodes_outside_cycle, new])
     result = {node: heads[node] for node in cycle}
     for dependent, head in tree.items():
         if dependent == new:
@@ -877,13 +879,13 @@ class SpanningTreeExercise(ValueExercise):
 
     def _find_node(self, label: str) -> int:
         """Return the number of a word, with ROOT as 0; −1 for other text."""
-        plain = label.strip().strip("\"'[]").casefold()
-        if plain == "root":
+        normalized = label.strip().strip("\"'[]").casefold()
+        if normalized == "root":
             return 0
         names = [word.casefold() for word in self.words]
-        if plain in names:
-            return names.index(plain) + 1
-        return int(plain) if plain.isdigit() and int(plain[:4]) <= len(names) else -1
+        if normalized in names:
+            return names.index(normalized) + 1
+        return int(normalized) if normalized.isdigit() and int(normalized[:4]) <= len(names) else -1
 
     @cached_property
     def arcs(self) -> Scores:
@@ -957,18 +959,18 @@ class SpanningTreeExercise(ValueExercise):
         match = re.match(r"((?:->|[^=])*?)\s*==?(?![>])\s*(.*)", line, re.DOTALL)
         if not match:
             return line
-        value, plain = match[2].strip(), normalize_name(match[1])
-        if plain in ("heads", "tree", "arcs", "mst", "edges", "bestheads", "greedy", "greedyheads", "bestincoming"):
+        value, key = match[2].strip(), normalize_name(match[1])
+        if key in ("heads", "tree", "arcs", "mst", "edges", "bestheads", "greedy", "greedyheads", "bestincoming"):
             heads = self._read_tree(value)
-            target = "heads" if plain in ("heads", "tree", "arcs", "mst", "edges") else "best heads"
+            target = "heads" if key in ("heads", "tree", "arcs", "mst", "edges") else "best heads"
             return f"{target} = [" + ", ".join(f'"{head}"' for head in heads) + "]" if heads else line
-        if plain in ("cycle", "cyclenodes", "c"):
+        if key in ("cycle", "cyclenodes", "c"):
             nodes = [self._find_node(item) for item in re.split(r"[\s,]+|->|→", strip_brackets(value)) if item.strip()]
             if value.strip().casefold() in (*NOTHING, "no", "no cycle"):
                 return "cycle = [none]"
             names = [self.nodes[node] for node in sorted(set(nodes)) if node >= 0]
             return "cycle = [" + ", ".join(f'"{item}"' for item in names) + "]" if names else line
-        return line if plain.startswith("head(") else rewrite_number(line)
+        return line if key.startswith("head(") else rewrite_number(line)
 
     def _read_tree(self, value: str) -> list[str]:
         """Return the heads of a text: arcs, numbers or words, or a table by word."""
@@ -1095,9 +1097,9 @@ class SpanningTreeExercise(ValueExercise):
 
     def find_value(self, name: str) -> ExpectedValue | None:
         """Return the head of a word, or the score of an arc to or from the contracted cycle C."""
-        plain = re.sub(r"\s*(?:->|→|\\to|\\rightarrow)\s*", ",", name).strip("$ ")
+        normalized = re.sub(r"\s*(?:->|→|\\to|\\rightarrow)\s*", ",", name).strip("$ ")
         match = re.fullmatch(
-            r"(head|score|s|w|weight)\s*_?\(\s*([^(),]+?)\s*(?:,\s*([^(),]+?)\s*)?\)", plain, re.IGNORECASE
+            r"(head|score|s|w|weight)\s*_?\(\s*([^(),]+?)\s*(?:,\s*([^(),]+?)\s*)?\)", normalized, re.IGNORECASE
         )
         if not match:
             return None
@@ -1127,7 +1129,7 @@ class SpanningTreeExercise(ValueExercise):
             return expect_numbers([name], self.arcs[head, dependent])
         if not cycle:
             return None
-        inside = sum(self.arcs[greedy[node], node] for node in cycle)
+        cycle_score = sum(self.arcs[greedy[node], node] for node in cycle)
         if normalize_name(right) in ("c", "cycle", "vc") and head >= 0:
             gains = [
                 (self.arcs[head, node] - self.arcs[greedy[node], node], node)
@@ -1137,12 +1139,12 @@ class SpanningTreeExercise(ValueExercise):
             if not gains:
                 return None
             gain, node = max(gains)
-            value = gain + inside
-            plain = max(self.arcs[head, node] for _, node in gains)
+            value = gain + cycle_score
+            best_arc_score = max(self.arcs[head, node] for _, node in gains)
             wrong = {
-                "the score of the arc inside the cycle is not subtracted": plain,
-                "the arc inside the cycle is not subtracted, and the whole cycle added": plain + inside,
-                "the minimum is taken, not the maximum": min(gains)[0] + inside,
+                "the score of the arc inside the cycle is not subtracted": best_arc_score,
+                "the arc inside the cycle is not subtracted, and the whole cycle added": best_arc_score + cycle_score,
+                "the minimum is taken, not the maximum": min(gains)[0] + cycle_score,
                 "the minimum is taken, not the maximum, of the differences": min(gains)[0],
             }
             right_value, other = (value, gain) if abs(value) > 1e-9 else (gain, value)
@@ -1157,7 +1159,7 @@ class SpanningTreeExercise(ValueExercise):
                 mistakes=keep_distinct(right_value, mistakes),
                 scales=accepted,
                 formula="s(u→C) = max_v (s(u→v) − s(best head→v)) + sum of the cycle; the sum may be left out",
-                work=f"through {self.nodes[node]}: {gain:g} + {inside:g}",
+                work=f"through {self.nodes[node]}: {gain:g} + {cycle_score:g}",
             )
         if normalize_name(left) in ("c", "cycle", "vc") and dependent > 0:
             options = [self.arcs[node, dependent] for node in cycle if (node, dependent) in self.arcs]
@@ -1177,7 +1179,7 @@ class ChartEntry:
 
     parses: int = 0
     best: float = 0.0
-    inside: float = 0.0
+    probability_sum: float = 0.0  # the inside probability
     lowest: float = math.inf
     first_split: float = 0.0  # best probability at the first possible split alone
 
@@ -1267,44 +1269,46 @@ class CKYExercise(ValueExercise):
         chart: dict[tuple[int, int], dict[str, ChartEntry]] = {}
         count = len(self.sentence)
         for width in range(1, count + 1):
-            for begin in range(count - width + 1):
-                chart[begin, begin + width] = self._fill_cell(chart, begin, begin + width)
+            for start in range(count - width + 1):
+                chart[start, start + width] = self._fill_cell(chart, start, start + width)
         return chart
 
-    def _fill_cell(self, chart: dict[Any, Any], begin: int, end: int) -> dict[str, ChartEntry]:
+    def _fill_cell(self, chart: dict[Any, Any], start: int, end: int) -> dict[str, ChartEntry]:
         """Return the nonterminals over a span from those of shorter ones."""
         cell: dict[str, ChartEntry] = {}
 
-        def add(left: str, parses: int, best: float, inside: float, lowest: float, is_first: bool) -> None:
+        def add(left: str, parses: int, best: float, probability_sum: float, lowest: float, is_first: bool) -> None:
             entry = cell.setdefault(left, ChartEntry())
             entry.parses += parses
             entry.best = max(entry.best, best)
-            entry.inside += inside
+            entry.probability_sum += probability_sum
             entry.lowest = min(entry.lowest, lowest)
             if is_first:
                 entry.first_split = max(entry.first_split, best)
 
         for left, right, probability in self.rules:
             weight = 1.0 if probability is None else probability
-            if len(right) == 1 and end - begin == 1 and right[0].casefold() == self.sentence[begin].casefold():
+            if len(right) == 1 and end - start == 1 and right[0].casefold() == self.sentence[start].casefold():
                 if right[0] not in self.nonterminals:
                     add(left, 1, weight, weight, weight, True)
             elif len(right) == 2:
-                for split in range(begin + 1, end):
-                    first, second = chart[begin, split].get(right[0]), chart[split, end].get(right[1])
+                for split in range(start + 1, end):
+                    first, second = chart[start, split].get(right[0]), chart[split, end].get(right[1])
                     if first and second:
                         add(
                             left,
                             first.parses * second.parses,
                             weight * first.best * second.best,
-                            weight * first.inside * second.inside,
+                            weight * first.probability_sum * second.probability_sum,
                             weight * first.lowest * second.lowest,
-                            split == begin + 1,
+                            split == start + 1,
                         )
         for left, right, weight in self._unary_order:
             if right in cell:
                 entry = cell[right]
-                add(left, entry.parses, weight * entry.best, weight * entry.inside, weight * entry.lowest, True)
+                add(
+                    left, entry.parses, weight * entry.best, weight * entry.probability_sum, weight * entry.lowest, True
+                )
         return cell
 
     @cached_property
@@ -1326,28 +1330,28 @@ class CKYExercise(ValueExercise):
             pending = [rule for rule in pending if rule not in ready]
         return ordered
 
-    def _name_cell(self, begin: int, end: int) -> str:
+    def _name_cell(self, start: int, end: int) -> str:
         """Return the name of a cell in the indexing of the exercise."""
         return {
-            "fencepost": f"cell({begin},{end})",
-            "inclusive": f"cell({begin + 1},{end})",
-            "length": f"cell({begin + 1},{end - begin})",
+            "fencepost": f"cell({start},{end})",
+            "inclusive": f"cell({start + 1},{end})",
+            "length": f"cell({start + 1},{end - start})",
         }[self.indexing]
 
     def _read_span(self, first: int, second: int) -> tuple[int, int]:
         """Return the span of fence posts of a cell; an InputError says which there are."""
-        begin, end = {
+        start, end = {
             "fencepost": (first, second),
             "inclusive": (first - 1, second),
             "length": (first - 1, first - 1 + second),
         }[self.indexing]
-        if (begin, end) not in self.chart:
+        if (start, end) not in self.chart:
             first_cell, last_cell = self._name_cell(0, 1), self._name_cell(0, len(self.sentence))
             raise InputError(
                 f"{self.name}: there is no cell ({first}, {second}). Cells are counted as {self.indexing}: "
                 f"'{self.sentence[0]}' is {first_cell}, the sentence {last_cell}."
             )
-        return begin, end
+        return start, end
 
     def main_names(self) -> tuple[str, ...]:
         """Return the probability of the best parse, or the number of parses."""
@@ -1379,10 +1383,10 @@ class CKYExercise(ValueExercise):
         """Return the cells, the number of parses and, with probabilities, those of the parses."""
         count = len(self.sentence)
         spans = sorted(self.chart, key=lambda span: (span[1] - span[0], span[0]))
-        values = [self._expect_cell(begin, end, "") for begin, end in spans] if count <= 8 else []
+        values = [self._expect_cell(start, end, "") for start, end in spans] if count <= 8 else []
         values += [self._expect_spans(), self._expect_parses(), self._expect_accepted()]
         if self.has_probabilities and self._top:
-            values += [self._expect_best("P(best)"), self._expect_inside("P(sentence)")]
+            values += [self._expect_best("P(best)"), self._expect_probability_sum("P(sentence)")]
         if self._top and self._top.parses <= MAX_TREES:
             values.append(self._expect_tree())
         return values
@@ -1392,71 +1396,71 @@ class CKYExercise(ValueExercise):
         """The start symbol over the whole sentence."""
         return self.chart[0, len(self.sentence)].get(self.start_symbol)
 
-    def _explain_cell(self, begin: int, end: int) -> str:
+    def _explain_cell(self, start: int, end: int) -> str:
         """Return the rules that fill a cell."""
         reasons = []
-        if end - begin == 1:
+        if end - start == 1:
             for left, right, _ in self.rules:
-                if right == (self.sentence[begin],):
+                if right == (self.sentence[start],):
                     reasons.append(f"{left} → {right[0]}")
-        for split in range(begin + 1, end):
+        for split in range(start + 1, end):
             for left, right, _ in self.rules:
-                if len(right) == 2 and right[0] in self.chart[begin, split] and right[1] in self.chart[split, end]:
-                    cells = f"{self._name_cell(begin, split)} and {self._name_cell(split, end)}"
+                if len(right) == 2 and right[0] in self.chart[start, split] and right[1] in self.chart[split, end]:
+                    cells = f"{self._name_cell(start, split)} and {self._name_cell(split, end)}"
                     reasons.append(f"{left} → {right[0]} {right[1]} from {cells}")
         return "; ".join(reasons[:6])
 
-    def _expect_cell(self, begin: int, end: int, name: str) -> ExpectedValue:
+    def _expect_cell(self, start: int, end: int, name: str) -> ExpectedValue:
         """Return the nonterminals of a cell."""
-        right = sorted(self.chart[begin, end])
+        right = sorted(self.chart[start, end])
         wrong: dict[str, list[str]] = {}
-        words = " ".join(self.sentence[begin:end])
+        words = " ".join(self.sentence[start:end])
         for text, splits in (
-            ("only the first split is tried: try all of them", [begin + 1]),
+            ("only the first split is tried: try all of them", [start + 1]),
             ("only the last split is tried: try all of them", [end - 1]),
         ):
-            if end - begin > 2:
+            if end - start > 2:
                 wrong[text] = sorted(
                     left
                     for left in self.nonterminals
                     if any(
                         rule[0] == left
                         and len(rule[1]) == 2
-                        and rule[1][0] in self.chart[begin, split]
+                        and rule[1][0] in self.chart[start, split]
                         and rule[1][1] in self.chart[split, end]
                         for rule in self.rules
                         for split in splits
                     )
                 )
-        if end - begin > 1:
+        if end - start > 1:
             wrong["the right sides of rules are reversed"] = sorted(
                 {
                     left
                     for left, symbols, _ in self.rules
                     if len(symbols) == 2
                     and any(
-                        symbols[1] in self.chart[begin, split] and symbols[0] in self.chart[split, end]
-                        for split in range(begin + 1, end)
+                        symbols[1] in self.chart[start, split] and symbols[0] in self.chart[split, end]
+                        for split in range(start + 1, end)
                     )
                 }
             )
             wrong["that is what is below: the parts, not the symbols that they form"] = sorted(
                 {
                     symbol
-                    for split in range(begin + 1, end)
-                    for symbol in (*self.chart[begin, split], *self.chart[split, end])
+                    for split in range(start + 1, end)
+                    for symbol in (*self.chart[start, split], *self.chart[split, end])
                 }
             )
         wrong = {text: symbols for text, symbols in wrong.items() if symbols}
         wrong["the cell is not empty: a rule applies"] = []
         return expect_words(
-            [name or self._name_cell(begin, end)],
+            [name or self._name_cell(start, end)],
             right,
             right,
             f"symbols over '{words}'",
             mistakes={text: items for text, items in wrong.items() if items != right},
             formula="A is in a cell if A → B C, with B in [i, k] and C in [k, j] for some k",
-            work=self._explain_cell(begin, end),
+            work=self._explain_cell(start, end),
             up_to=frozenset({"order"}),
         )
 
@@ -1510,27 +1514,27 @@ class CKYExercise(ValueExercise):
             work=reason,
         )
 
-    def _trees(self, symbol: str, begin: int, end: int, limit: int) -> list[tuple[float, str]]:
+    def _trees(self, symbol: str, start: int, end: int, limit: int) -> list[tuple[float, str]]:
         """Return the trees of a symbol over a span with their probabilities."""
         trees: list[tuple[float, str]] = []
-        if symbol not in self.chart[begin, end]:
+        if symbol not in self.chart[start, end]:
             return trees
         for left, right, probability in self.rules:
             if left != symbol or len(trees) >= limit:
                 continue
             weight = 1.0 if probability is None else probability
             if len(right) == 2:
-                for split in range(begin + 1, end):
-                    if right[0] not in self.chart[begin, split] or right[1] not in self.chart[split, end]:
+                for split in range(start + 1, end):
+                    if right[0] not in self.chart[start, split] or right[1] not in self.chart[split, end]:
                         continue
-                    for first_weight, first in self._trees(right[0], begin, split, limit):
+                    for first_weight, first in self._trees(right[0], start, split, limit):
                         for second_weight, second in self._trees(right[1], split, end, limit):
                             trees.append((weight * first_weight * second_weight, f"({symbol} {first} {second})"))
             elif right[0] in self.nonterminals:
-                for inner_weight, inner in self._trees(right[0], begin, end, limit):
+                for inner_weight, inner in self._trees(right[0], start, end, limit):
                     trees.append((weight * inner_weight, f"({symbol} {inner})"))
-            elif end - begin == 1 and right[0].casefold() == self.sentence[begin].casefold():
-                trees.append((weight, f"({symbol} {self.sentence[begin]})"))
+            elif end - start == 1 and right[0].casefold() == self.sentence[start].casefold():
+                trees.append((weight, f"({symbol} {self.sentence[start]})"))
         return trees[:limit]
 
     def _expect_tree(self) -> ExpectedValue:
@@ -1538,8 +1542,10 @@ class CKYExercise(ValueExercise):
         trees = self._trees(self.start_symbol, 0, len(self.sentence), MAX_TREES)
         best = max(weight for weight, _ in trees)
         right = [tree for weight, tree in trees if weight >= best * (1 - 1e-9)]
-        others = sorted((weight, tree) for weight, tree in trees if weight < best * (1 - 1e-9))
-        wrong = {"that is another parse, of a lower probability": others[-1][1]} if others else {}
+        less_probable_trees = sorted((weight, tree) for weight, tree in trees if weight < best * (1 - 1e-9))
+        wrong = (
+            {"that is another parse, of a lower probability": less_probable_trees[-1][1]} if less_probable_trees else {}
+        )
         return expect_word(
             ["tree", "best tree", "parse tree"],
             right,
@@ -1548,16 +1554,16 @@ class CKYExercise(ValueExercise):
             normalize=normalize_tree,
         )
 
-    def _expect_best(self, name: str, symbol: str = "", begin: int = 0, end: int = 0) -> ExpectedValue:
+    def _expect_best(self, name: str, symbol: str = "", start: int = 0, end: int = 0) -> ExpectedValue:
         """Return the probability of the best parse of a symbol over a span."""
         symbol, end = symbol or self.start_symbol, end or len(self.sentence)
-        entry = self.chart[begin, end].get(symbol, ChartEntry(lowest=0.0))
-        trees = self._trees(symbol, begin, end, MAX_TREES) if entry.parses <= MAX_TREES else []
+        entry = self.chart[start, end].get(symbol, ChartEntry(lowest=0.0))
+        trees = self._trees(symbol, start, end, MAX_TREES) if entry.parses <= MAX_TREES else []
         best_tree = max(trees, default=(0.0, ""))[1]
         factors = self._factors(best_tree) if best_tree else []
         lexical = [probability for probability, is_word in factors if is_word]
         wrong: dict[str, float | None] = {
-            "that is the sum over all parses: take the best one": entry.inside,
+            "that is the sum over all parses: take the best one": entry.probability_sum,
             "that is the parse of the lowest probability": entry.lowest,
             "only the first split is tried: take the best of all": entry.first_split or None,
             "the probabilities of the words are left out": entry.best / math.prod(lexical) if lexical else None,
@@ -1609,19 +1615,19 @@ class CKYExercise(ValueExercise):
                 stack[-1].append(token)
         return factors
 
-    def _expect_inside(self, name: str, symbol: str = "", begin: int = 0, end: int = 0) -> ExpectedValue:
+    def _expect_probability_sum(self, name: str, symbol: str = "", start: int = 0, end: int = 0) -> ExpectedValue:
         """Return the sum of the probabilities of the parses of a symbol over a span."""
         symbol, end = symbol or self.start_symbol, end or len(self.sentence)
-        entry = self.chart[begin, end].get(symbol, ChartEntry(lowest=0.0))
+        entry = self.chart[start, end].get(symbol, ChartEntry(lowest=0.0))
         wrong = {
             "that is the best parse alone: add all parses": entry.best,
-            "the average of the parses is taken: add them": entry.inside / max(1, entry.parses),
+            "the average of the parses is taken: add them": entry.probability_sum / max(1, entry.parses),
         }
         return expect_numbers(
             [name, *(("P(w)", "inside", "total probability", "P(W)") if name == "P(sentence)" else ())],
-            entry.inside,
+            entry.probability_sum,
             meaning="sum of the probabilities of all parses",
-            mistakes=keep_distinct(entry.inside, wrong),
+            mistakes=keep_distinct(entry.probability_sum, wrong),
             formula="inside(A, i, j) = Σ over A → B C and k of P(A → B C) · inside(B, i, k) · inside(C, k, j)",
         )
 
@@ -1637,21 +1643,25 @@ class CKYExercise(ValueExercise):
             if len(numbers) == 2:
                 return self._expect_cell(*self._read_span(*numbers), name)
             words = tuple(match[2].casefold().split())
-            lowered = tuple(word.casefold() for word in self.sentence)
-            begins = [i for i in range(len(lowered)) if lowered[i : i + len(words)] == words] if words else []
-            if not begins:
+            lowercase_words = tuple(word.casefold() for word in self.sentence)
+            starts = (
+                [i for i in range(len(lowercase_words)) if lowercase_words[i : i + len(words)] == words]
+                if words
+                else []
+            )
+            if not starts:
                 raise InputError(f"{self.name}: '{match[2][:60]}' is not part of the sentence.")
-            return self._expect_cell(begins[0], begins[0] + len(words), name)
+            return self._expect_cell(starts[0], starts[0] + len(words), name)
         symbols = [part for part in parts if not part.isdigit()]
         if len(numbers) != 2 or len(symbols) != 1 or symbols[0] not in self.nonterminals:
             return None
-        begin, end = self._read_span(*numbers)
+        start, end = self._read_span(*numbers)
         if function in ("inside", "beta", "alpha"):
-            return self._expect_inside(name, symbols[0], begin, end)
+            return self._expect_probability_sum(name, symbols[0], start, end)
         if function in ("p", "best", "pi", "v", "viterbi", "score", "π"):
-            return self._expect_best(name, symbols[0], begin, end)
+            return self._expect_best(name, symbols[0], start, end)
         if function in ("parses", "trees", "count"):
-            entry = self.chart[begin, end].get(symbols[0])
+            entry = self.chart[start, end].get(symbols[0])
             return expect_numbers([name], entry.parses if entry else 0)
         return None
 

@@ -31,7 +31,7 @@ from lemma.checking.read_values import read_arithmetic
 from lemma.errors import InputError
 
 MAX_STATES, MAX_STEPS, MAX_PATHS = 20, 50, 50
-BEGIN_NAMES = ("<s>", "start", "<start>", "bos", "<bos>", "begin", "^", "s0", "q0", "init")
+START_NAMES = ("<s>", "start", "<start>", "bos", "<bos>", "begin", "^", "s0", "q0", "init")
 FINAL_NAMES = ("</s>", "end", "<end>", "stop", "<stop>", "eos", "<eos>", "$", "qf", "final")
 LOG_BASES: dict[str, float] = {"in base 2": 1 / math.log(2), "in base 10": 1 / math.log(10)}
 TABLES = {
@@ -214,10 +214,10 @@ class SequenceExercise(ValueExercise):
         if not is_nested:
             return data
         data = {**data, "transition": table}
-        begin = next((label for label in table if label.casefold() in BEGIN_NAMES and label not in states), None)
-        if begin is not None and not data.get("start") and len(table) > 1:
-            data["start"] = table[begin]
-            data["transition"] = table = {label: row for label, row in table.items() if label != begin}
+        start_label = next((label for label in table if label.casefold() in START_NAMES and label not in states), None)
+        if start_label is not None and not data.get("start") and len(table) > 1:
+            data["start"] = table[start_label]
+            data["transition"] = table = {label: row for label, row in table.items() if label != start_label}
         columns = {label for row in table.values() for label in row}
         last = next((label for label in columns - set(table) if label.casefold() in FINAL_NAMES), None)
         if last is not None and not data.get("end") and last not in states:
@@ -371,8 +371,8 @@ class SequenceExercise(ValueExercise):
 
     def _rewrite_path(self, value: str) -> str:
         """Return a path as a list of states."""
-        plain = value.strip().strip("[]()<> ")
-        items = [item for item in re.split(r"\s*(?:->|→|=>|,|;|\s|\\to)\s*", plain) if item]
+        normalized = value.strip().strip("[]()<> ")
+        items = [item for item in re.split(r"\s*(?:->|→|=>|,|;|\s|\\to)\s*", normalized) if item]
         if len(items) == 1 and items[0] not in self.state_names:
             pieces = items[0].split("-")
             letters = list(items[0])
@@ -480,8 +480,8 @@ class SequenceExercise(ValueExercise):
         }.get(name)
         wrong = {**({other[0]: other[1]} if other else {}), **wrong}
         if name in ("v", "alpha") and self.model != "crf":
-            plain = np.exp(logs)
-            normalized = plain / np.maximum(plain.sum(axis=1, keepdims=True), 1e-300)
+            probabilities = np.exp(logs)
+            normalized = probabilities / np.maximum(probabilities.sum(axis=1, keepdims=True), 1e-300)
             with np.errstate(divide="ignore"):
                 wrong["each step is normalized to sum to 1"] = np.log(normalized)
         if name == "v":
@@ -491,7 +491,7 @@ class SequenceExercise(ValueExercise):
         is_additive = self.model == "crf" and name == "v"
         aliases = [alias for alias in TABLES[name] if alias != name]
         with np.errstate(over="ignore"):
-            plain_value = expect_numbers(
+            score_value = expect_numbers(
                 [name, *aliases],
                 logs if is_additive else np.exp(logs),
                 labels,
@@ -502,7 +502,7 @@ class SequenceExercise(ValueExercise):
                 up_to=frozenset({"transposition"}),
             )
         if is_additive:
-            return [plain_value]
+            return [score_value]
         log_value = expect_numbers(
             [f"log {name}", *(f"log {alias}" for alias in aliases)],
             logs,
@@ -512,7 +512,7 @@ class SequenceExercise(ValueExercise):
             scales=LOG_BASES if self.model == "hmm" else {},
             up_to=frozenset({"transposition"}),
         )
-        return [plain_value, log_value]
+        return [score_value, log_value]
 
     def _describe_steps(self, name: str) -> str:
         """Return the computation of a table, one line per entry, for up to 12 entries."""
@@ -536,8 +536,8 @@ class SequenceExercise(ValueExercise):
                         f"{write(table[step - 1, left])}{sign}{write(chain.transition[left, index])}"
                         for left in range(len(states))
                     ]
-                    joined = f"max({', '.join(parts)})" if name == "v" else f"({' + '.join(parts)})"
-                    terms = f"{joined}{sign}{factor}"
+                    reduction = f"max({', '.join(parts)})" if name == "v" else f"({' + '.join(parts)})"
+                    terms = f"{reduction}{sign}{factor}"
                 lines.append(f"{name}[{step + 1}, {state}] = {terms} = {write(table[step, index])}")
         return "\n  ".join(lines)
 
@@ -545,12 +545,12 @@ class SequenceExercise(ValueExercise):
         """Return the backward tables that mistakes give, as logarithms."""
         chain = self.chain
         emission = np.concatenate([chain.emission[:1], chain.emission[:-1]])
-        own = [chain.end]
+        backward_logs = [chain.end]
         for current in chain.emission[-2::-1]:
-            own.append(log_sum(chain.transition + own[-1], axis=1) + current)
+            backward_logs.append(log_sum(chain.transition + backward_logs[-1], axis=1) + current)
         wrong = {
             "the emission of step t is used, not that of step t + 1": replace(chain, emission=emission).backward(),
-            "the emission of step t is multiplied, not that of t + 1": np.array(own[::-1]),
+            "the emission of step t is multiplied, not that of t + 1": np.array(backward_logs[::-1]),
         }
         for text, model in chain.list_mistaken().items():
             if "transposed" in text or text in ("the emissions are left out", "the transitions are left out"):
@@ -696,7 +696,7 @@ class SequenceExercise(ValueExercise):
             else ["Z", "Z(x)", "partition function"]
         )
         meaning = "probability of the observations" if is_probability else "partition function: sum over all paths"
-        plain = expect_numbers(
+        total = expect_numbers(
             names,
             _exp(log) or 0.0,
             meaning=meaning,
@@ -706,7 +706,7 @@ class SequenceExercise(ValueExercise):
             work=" + ".join(f"{_exp(value) or 0:.4g}" for value in last),
         )
         logs = self._expect_log([f"log {name}" for name in names], log, wrong)
-        return [plain, logs] if log < 700 else [logs]
+        return [total, logs] if log < 700 else [logs]
 
     def _posteriors(self) -> Array:
         """Return the probability of each state at each step, given all observations."""
@@ -799,11 +799,11 @@ class SequenceExercise(ValueExercise):
         left, bar, right = (part.strip() for part in text.partition("|"))
         if bar and normalize_name(right) not in ("lambda", "theta", "hmm", "model", "mu", "m"):
             return False
-        plain = re.sub(r"^[oxw]\s*[=:]\s*", "", left, flags=re.IGNORECASE)
-        words = tuple(item for item in re.split(r"[\s,]+", plain.strip("[]() ")) if item)
-        is_joined = len(words) == 1 and words[0] == "".join(self.observations)
-        is_named = bool(bar) and left in ("O", "o", "X", "x", "w", "W")
-        return is_named or (bool(self.observations) and (is_joined or words == self.observations))
+        observation_text = re.sub(r"^[oxw]\s*[=:]\s*", "", left, flags=re.IGNORECASE)
+        words = tuple(item for item in re.split(r"[\s,]+", observation_text.strip("[]() ")) if item)
+        is_concatenated = len(words) == 1 and words[0] == "".join(self.observations)
+        is_variable = bool(bar) and left in ("O", "o", "X", "x", "w", "W")
+        return is_variable or (bool(self.observations) and (is_concatenated or words == self.observations))
 
     def _find_state_probability(self, name: str, function: str, inner: str) -> ExpectedValue | None:
         """Return the probability of a state at a step, as in P(q_2 = C | O), P(X_2 = C | o_1, o_2) or filtered_2(C)."""
@@ -811,21 +811,21 @@ class SequenceExercise(ValueExercise):
             return None
         condition = re.fullmatch(r"[A-Za-z]+_?\{?(\d{1,3})\}?\s*[=:]\s*([^|=:]+?)\s*\|\s*(.+)", inner)
         if condition:
-            step, state, known = int(condition[1]), condition[2], condition[3].strip("() ")
+            step, state, evidence = int(condition[1]), condition[2], condition[3].strip("() ")
         elif function.startswith("filter"):
             labels = [label.strip() for label in inner.split(",")]
             step_text = re.sub(r"\D", "", function) or (labels.pop(0) if len(labels) == 2 else "")
             if len(labels) != 1 or not step_text.isdigit():
                 return None
-            step, state, known = int(step_text[:3]), labels[0], ""
+            step, state, evidence = int(step_text[:3]), labels[0], ""
         else:
             return None
         chain = self.chain
         if state not in self.state_names or not 1 <= step <= chain.steps:
             return None
         index = self.state_names.index(state)
-        range_match = re.search(r"_?\{?1\s*:\s*(\d{1,3})\}?$", known)
-        items = [item for item in re.split(r"[\s,]+", known) if item]
+        range_match = re.search(r"_?\{?1\s*:\s*(\d{1,3})\}?$", evidence)
+        items = [item for item in re.split(r"[\s,]+", evidence) if item]
         if function.startswith("filter"):
             last = step
         elif range_match:
@@ -859,10 +859,10 @@ class SequenceExercise(ValueExercise):
 
     def _read_states(self, text: str) -> list[int] | None:
         """Return the states that a text lists, if there is one for each step."""
-        plain = re.sub(r"^\s*(?:path|y|states|q)\s*[=:]\s*", "", text).strip("[]() ")
-        if plain in ("path", "y*", "best"):
+        path_text = re.sub(r"^\s*(?:path|y|states|q)\s*[=:]\s*", "", text).strip("[]() ")
+        if path_text in ("path", "y*", "best"):
             return list(self.chain.best_paths(1)[0])
-        items = [item for item in re.split(r"[\s,]+|->|→", plain) if item]
+        items = [item for item in re.split(r"[\s,]+|->|→", path_text) if item]
         if len(items) == 1 and len(items[0]) == self.chain.steps > 1:
             items = list(items[0])
         if len(items) != self.chain.steps or not all(item in self.state_names for item in items):
@@ -915,7 +915,7 @@ class SequenceExercise(ValueExercise):
     def _find_estimate(self, name: str, function: str, inner: str) -> ExpectedValue | None:
         """Return a count or relative frequency of the tagged sentences."""
         tags, moves, emitted, first, sentences = self._tag_counts
-        begin = ("<s>", "start", "START", "BOS", "<S>", "begin")
+        start_symbols = ("<s>", "start", "START", "BOS", "<S>", "begin")
         is_condition = "|" in inner
         parts = [part.strip() for part in re.split(r"\||,|->|→|\s+", inner) if part.strip()]
         if function in ("c", "count"):
@@ -929,7 +929,7 @@ class SequenceExercise(ValueExercise):
             if len(parts) != 2:
                 return None
             left, right = parts
-            if left in begin:
+            if left in start_symbols:
                 count = first[right]
             elif left in tags and right in tags:
                 wrong = {"that is the count of the tags in the other order": float(moves[right, left])}
@@ -941,41 +941,41 @@ class SequenceExercise(ValueExercise):
             parts, is_condition = [parts[0], "<s>"], True
         if len(parts) != 2:
             return None
-        given, outcome = (parts[1], parts[0]) if is_condition else (parts[0], parts[1])
+        condition, outcome = (parts[1], parts[0]) if is_condition else (parts[0], parts[1])
         k, words, states = self.k, len(self.word_names), len(self.state_names)
-        if given in begin and outcome in tags:
+        if condition in start_symbols and outcome in tags:
             count, total, kinds = first[outcome], sentences, states
             wrong = {"that is the frequency of the tag anywhere, not of first tags": tags[outcome] / sum(tags.values())}
             alternatives: list[tuple[str, float]] = []
-        elif given in tags and outcome in tags and function != "b":
-            count, total, kinds = moves[given, outcome], tags[given], states
-            followed = sum(number for (left, _), number in moves.items() if left == given)
+        elif condition in tags and outcome in tags and function != "b":
+            count, total, kinds = moves[condition, outcome], tags[condition], states
+            followed = sum(number for (left, _), number in moves.items() if left == condition)
             alternatives = (
                 [("with the occurrences of the tag that have a next tag", (count + k) / (followed + k * states))]
                 if followed
                 else []
             )
             wrong = {
-                "the condition is reversed: the tags are exchanged": moves[outcome, given] / tags[outcome],
+                "the condition is reversed: the tags are exchanged": moves[outcome, condition] / tags[outcome],
                 "the denominator is the tag after, not the tag before": count / tags[outcome],
                 "that is the frequency of the tag alone": tags[outcome] / sum(tags.values()),
                 "the joint probability is given: divide by the count of the tag before": count
                 / max(1, sum(moves.values())),
             }
-        elif given in tags:
-            count, total, kinds, alternatives = emitted[given, outcome], tags[given], words, []
+        elif condition in tags:
+            count, total, kinds, alternatives = emitted[condition, outcome], tags[condition], words, []
             occurrences = sum(number for (_, word), number in emitted.items() if word == outcome)
             wrong = {
                 "the condition is reversed: that is P(tag | word)": count / occurrences if occurrences else None,
                 "the denominator is the number of words, not the count of the tag": count / sum(tags.values()),
                 "divided by the number of different words of the tag": count
-                / max(1, sum(tag == given for tag, _ in emitted)),
+                / max(1, sum(tag == condition for tag, _ in emitted)),
             }
         elif outcome in tags:
-            count, kinds, alternatives = emitted[outcome, given], states, []
-            total = sum(number for (_, word), number in emitted.items() if word == given)
+            count, kinds, alternatives = emitted[outcome, condition], states, []
+            total = sum(number for (_, word), number in emitted.items() if word == condition)
             if not total:
-                raise InputError(f"{self.name}: {name}: '{given[:40]}' is not in the tagged sentences.")
+                raise InputError(f"{self.name}: {name}: '{condition[:40]}' is not in the tagged sentences.")
             wrong = {"the condition is reversed: that is P(word | tag)": count / tags[outcome]}
         else:
             return None

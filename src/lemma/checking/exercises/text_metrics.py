@@ -140,7 +140,7 @@ def expect_bleu(bleu: BleuStatement) -> list[ExpectedValue]:
     """Return the counts, the precisions, the brevity penalty and BLEU."""
     values: list[ExpectedValue] = []
     right = bleu.precisions()
-    others = {
+    mistaken_precisions = {
         "the counts are not clipped": bleu.precisions("none"),
         "the counts are clipped by the sum over the references instead of the largest": bleu.precisions("sum"),
         "only the first reference counts": bleu.precisions("first"),
@@ -150,12 +150,12 @@ def expect_bleu(bleu: BleuStatement) -> list[ExpectedValue]:
         "the denominator is the number of words instead of n-grams": bleu.precisions("max", "words"),
     }
     if bleu.smoothing == "none":
-        others["the counts are smoothed (add 1 for n > 1)"] = bleu.precisions(smoothing="add-1")
-        others["the counts are smoothed (add 1 for all n)"] = bleu.precisions(smoothing="add-1-all")
+        mistaken_precisions["the counts are smoothed (add 1 for n > 1)"] = bleu.precisions(smoothing="add-1")
+        mistaken_precisions["the counts are smoothed (add 1 for all n)"] = bleu.precisions(smoothing="add-1-all")
     else:
-        others["the counts are not smoothed"] = bleu.precisions(smoothing="none")
-        others["unigrams are smoothed, too"] = bleu.precisions(smoothing="add-1-all")
-        others["unigrams are not smoothed"] = bleu.precisions(smoothing="add-1")
+        mistaken_precisions["the counts are not smoothed"] = bleu.precisions(smoothing="none")
+        mistaken_precisions["unigrams are smoothed, too"] = bleu.precisions(smoothing="add-1-all")
+        mistaken_precisions["unigrams are not smoothed"] = bleu.precisions(smoothing="add-1")
     for index in range(bleu.max_n):
         order, name = index + 1, f"{index + 1}-grams"
         matches, total = bleu.count_matches(order), bleu.count_totals(order)
@@ -194,7 +194,7 @@ def expect_bleu(bleu: BleuStatement) -> list[ExpectedValue]:
                 f"modified precision of {name}",
                 "clipped count / number of n-grams in the candidate" + smoothed,
                 f"{matches}/{total}{' before smoothing' if smoothed else ''} = {show(right[index])}",
-                {text: precisions[index] for text, precisions in others.items()},
+                {text: precisions[index] for text, precisions in mistaken_precisions.items()},
                 scales=PERCENT,
             )
         )
@@ -255,9 +255,11 @@ def expect_bleu(bleu: BleuStatement) -> list[ExpectedValue]:
     )
     mistakes = {
         **{text: value * mean for text, value in penalties.items()},
-        **{text: penalty * geometric_mean(precisions) for text, precisions in others.items()},
+        **{text: penalty * geometric_mean(precisions) for text, precisions in mistaken_precisions.items()},
         **{text: penalty * value for text, value in means.items()},
-        "the counts are not clipped and the brevity penalty is left out": geometric_mean(others[next(iter(others))]),
+        "the counts are not clipped and the brevity penalty is left out": geometric_mean(
+            mistaken_precisions[next(iter(mistaken_precisions))]
+        ),
     }
     if penalty < 1:
         mistakes["the arithmetic mean is taken and the brevity penalty is left out"] = sum(right) / len(right)

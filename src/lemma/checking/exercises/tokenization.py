@@ -157,8 +157,8 @@ class TokenizationExercise(ConventionExercise):
         if self.remove:
             return ("loss_increase",)
         if self.encode:
-            first, *others = self.encode
-            return ("tokens",) if others and self.algorithm == "bpe" else (f"tokens({first})",)
+            first, *other_words = self.encode
+            return ("tokens",) if other_words and self.algorithm == "bpe" else (f"tokens({first})",)
         return ("loss",) if self.algorithm == "unigram" else ("merges",)
 
     def answer_keys(self, claims: Sequence[ValueClaim]) -> Iterable[AnswerKey]:
@@ -218,11 +218,11 @@ class TokenizationExercise(ConventionExercise):
         rules = MergeRules(self.end_of_word, self.minimum, self.max_merges or None, self.ties, self.normalize)
         steps = [_STEP.fullmatch(normalize_name(claim.target.name)) for claim in claims]
         count_steps = [1, *(int(step[2]) for step in steps if step)]
-        once = dict.fromkeys(words, 1)
+        unit_counts = dict.fromkeys(words, 1)
         other_end = "" if self.end_of_word else "</w>"
         wrong = {
             "each word counts once: the word counts are ignored": next(
-                expected_byte_pairs(once, {}, [1], 1, MergeRules(self.end_of_word, 1, self.max_merges or None))
+                expected_byte_pairs(unit_counts, {}, [1], 1, MergeRules(self.end_of_word, 1, self.max_merges or None))
             )[0],
             "the end of word is a symbol here" if self.end_of_word else "the end of word is no symbol here": next(
                 expected_byte_pairs(words, {}, [1], 1, MergeRules(other_end, self.minimum, self.max_merges or None))
@@ -469,8 +469,8 @@ class TokenizationExercise(ConventionExercise):
         """Return the tokens of any word, as in tokens(lowest)."""
         match = re.fullmatch(r"\s*(?:tokens|encode|encoding|tokenize)\s*\(\s*(\S{1,40})\s*\)\s*", name)
         if (counted := re.fullmatch(r"\s*count\s*\((.{1,40})\)\s*", name)) and self.word_counts():
-            joined = "".join(self.normalize(counted[1]).split())
-            step = next((step for step, pair in enumerate(merges, 1) if "".join(pair) == joined), 0)
+            merged_symbol = "".join(self.normalize(counted[1]).split())
+            step = next((step for step, pair in enumerate(merges, 1) if "".join(pair) == merged_symbol), 0)
             names = {value.name: value for value in self.expected_values()} if step else {}
             return names.get(f"count{step}")
         return self._expect_merged(match[1].strip("'\""), merges)[1] if match else None
@@ -562,13 +562,13 @@ class TokenizationExercise(ConventionExercise):
             merges.append(choice)
             by_count.append(frequent)
             for word, row in rows.items():
-                joined: list[str] = []
+                merged_row: list[str] = []
                 for symbol in row:
-                    if joined and joined[-1] == left and symbol == right:
-                        joined[-1] = merged
+                    if merged_row and merged_row[-1] == left and symbol == right:
+                        merged_row[-1] = merged
                     else:
-                        joined.append(symbol)
-                rows[word] = joined
+                        merged_row.append(symbol)
+                rows[word] = merged_row
         notations = tuple(map(self._notations, merges))
         segmentation = tuple((" ".join(row),) for row in rows.values())
         labels = tuple(map(str, range(1, len(merges) + 1)))
@@ -597,9 +597,14 @@ class TokenizationExercise(ConventionExercise):
     def _notations(self, pair: tuple[str, ...]) -> tuple[str, ...]:
         """Return the ways to write a pair: with ## or without, apart or closed up."""
         left, right = pair
-        plain = right.removeprefix("##")
-        texts = (f"{left} {right}", f"{left} {plain}", f"{left.removeprefix('##')} {plain}", f"{left}{plain}")
-        return tuple(dict.fromkeys(map(self._close, (*texts, f"{left.removeprefix('##')}{plain}"))))
+        continuation = right.removeprefix("##")
+        texts = (
+            f"{left} {right}",
+            f"{left} {continuation}",
+            f"{left.removeprefix('##')} {continuation}",
+            f"{left}{continuation}",
+        )
+        return tuple(dict.fromkeys(map(self._close, (*texts, f"{left.removeprefix('##')}{continuation}"))))
 
     def _close(self, text: str) -> str:
         """Return a pair as written by a person with single blanks, without signs around it."""
@@ -613,22 +618,23 @@ class TokenizationExercise(ConventionExercise):
         """Return the pieces of a word by the longest match from the left, or with a mistake."""
         pieces = set(self.pieces)
         tokens: list[str] = []
-        rest = word
-        while rest:
-            sizes = range(1, len(rest) + 1) if wrong == "shortest" else range(len(rest), 0, -1)
+        remainder = word
+        while remainder:
+            sizes = range(1, len(remainder) + 1) if wrong == "shortest" else range(len(remainder), 0, -1)
             prefix = "" if not tokens or wrong == "no prefix" else "##"
             size = next(
                 (
                     size
                     for size in sizes
-                    if prefix + rest[:size] in pieces or (wrong == "no prefix" and f"##{rest[:size]}" in pieces)
+                    if prefix + remainder[:size] in pieces
+                    or (wrong == "no prefix" and f"##{remainder[:size]}" in pieces)
                 ),
                 0,
             )
             if not size:
                 return [*tokens, UNKNOWN] if wrong == "partial" else [UNKNOWN]
-            tokens.append(prefix + rest[:size])
-            rest = rest[size:]
+            tokens.append(prefix + remainder[:size])
+            remainder = remainder[size:]
         return tokens
 
     def _expect_longest(self, word: str) -> ExpectedValue:
@@ -805,8 +811,8 @@ class TokenizationExercise(ConventionExercise):
 
     def _take_fewest(self, word: str, probabilities: Mapping[str, float]) -> Pieces:
         """Return the most probable of the segmentations with the fewest pieces; () if there is none."""
-        lowered = {piece: value * 1e-9 for piece, value in probabilities.items()}
-        best = self._list_best(word, lowered)
+        scaled = {piece: value * 1e-9 for piece, value in probabilities.items()}
+        best = self._list_best(word, scaled)
         return best[0][1] if best else ()
 
     def _loss(self, probabilities: Mapping[str, float]) -> float | None:
@@ -837,7 +843,7 @@ class TokenizationExercise(ConventionExercise):
         loss = self._loss(probabilities) if self.word_counts() else None
         if loss is None:
             return values
-        once = (
+        type_loss = (
             sum(-self._list_best(word, probabilities)[0][0] for word in self.word_counts())
             / {"e": 1.0, "2": log(2), "10": log(10)}[self.log_base or "e"]
         )
@@ -849,7 +855,7 @@ class TokenizationExercise(ConventionExercise):
                 "negative log-likelihood of the words",
                 "−Σ count(word)·log P(word)",
                 mistakes={
-                    "each word counts once: the word counts are ignored": once,
+                    "each word counts once: the word counts are ignored": type_loss,
                     "the loss is divided by the number of words": loss / total,
                     "the sign is left out": -loss,
                 },
@@ -857,10 +863,10 @@ class TokenizationExercise(ConventionExercise):
         )
         if not self.remove:
             return values
-        kept = {piece: value for piece, value in probabilities.items() if piece != self.remove}
-        rest = sum(kept.values())
-        renewed = {piece: value / rest for piece, value in kept.items()}
-        right, other = self._loss(kept), self._loss(renewed)
+        remaining = {piece: value for piece, value in probabilities.items() if piece != self.remove}
+        remaining_sum = sum(remaining.values())
+        renormalized = {piece: value / remaining_sum for piece, value in remaining.items()}
+        right, other = self._loss(remaining), self._loss(renormalized)
         if right is None or other is None:
             return values
         text = "the probabilities of the other pieces are divided by their new sum; here they stay"

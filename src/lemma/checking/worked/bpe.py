@@ -308,8 +308,8 @@ class BytePairTrace(Result):
         columns = 4 if self.letters else 3  # without letters, symbols are spelled already
         rows = []
         for word in self.segmentation:
-            symbols, spelled = shorten(" ".join(word.symbols)), shorten(" ".join(word.spelled))
-            rows.append((shorten(word.word), f"{word.times:,}", symbols, spelled)[:columns])
+            symbols, spelling = shorten(" ".join(word.symbols)), shorten(" ".join(word.spelled))
+            rows.append((shorten(word.word), f"{word.times:,}", symbols, spelling)[:columns])
         which = f"the {len(rows)} most frequent words" if len(rows) > 1 else "the only word"
         title = "Segmentation" if self.small else f"Segmentation of {which}"
         return Table(("word", "times", "symbols", "spelled")[:columns], rows, title, is_text=True)
@@ -369,8 +369,8 @@ def trace_byte_pairs(
     >>> print([f"{step.symbol}={step.pair}" for step in trace_byte_pairs("abbc abb abc abb").steps])
     ['A=a b', 'B=A b', 'C=c \\w', 'D=B \\w']
     """
-    words, about, small = _read_words(string, text)
-    _check_arguments(words, about, merges, minimum, end_of_word, show)
+    words, description, small = _read_words(string, text)
+    _check_arguments(words, description, merges, minimum, end_of_word, show)
     max_merges = merges if merges is not None or small else DEFAULT_MERGES
     max_pairs = show if show is not None or small else DEFAULT_PAIRS
     listed = words if small else {}  # words that are listed before and after every merge
@@ -388,7 +388,7 @@ def trace_byte_pairs(
     else:
         stopped = f"no pair occurs {format_times(minimum)}" if count else "every word is one symbol"
     return BytePairTrace(
-        about=about,
+        about=description,
         words=words.total(),
         different_words=len(words),
         end_of_word=end_of_word,
@@ -417,7 +417,7 @@ def _merge_frequent_pairs(
     """
     steps: list[MergeStep] = []
     while max_merges is None or len(steps) < max_merges:
-        count, (pair, *others) = merger.most_frequent() if merger.counts else (0, [(0, 0)])
+        count, (pair, *tied_pairs) = merger.most_frequent() if merger.counts else (0, [(0, 0)])
         if count < minimum:
             break
         counts, num_pairs = merger.list_counts(max_pairs), len(merger.counts)
@@ -430,7 +430,7 @@ def _merge_frequent_pairs(
             spelled=merger.spellings[-1],
             parts=(left, right),
             count=count,
-            ties=tuple(map(merger.join_names, others)),
+            ties=tuple(map(merger.join_names, tied_pairs)),
             counts=counts,
             pairs=num_pairs,
             words=merger.segment(listed),
@@ -450,16 +450,16 @@ def _read_words(string: str | None, text: str | Path | Sequence[str | Path] | No
         return count_words(names), ", ".join(names), False
     if any("\ud800" <= character <= "\udfff" for character in string):
         raise InputError("bpe: the string holds bytes that are not UTF-8. Save the text in a file, and give --text.")
-    about = f'"{shorten(escape_invisible(" ".join(string.split())), 80)}"'
-    return Counter(string.split()), about, len(string) <= MAX_SMALL_CHARS
+    description = f'"{shorten(escape_invisible(" ".join(string.split())), 80)}"'
+    return Counter(string.split()), description, len(string) <= MAX_SMALL_CHARS
 
 
 def _check_arguments(
-    words: Mapping[str, int], about: str, merges: int | None, minimum: int, end_of_word: str, show: int | None
+    words: Mapping[str, int], description: str, merges: int | None, minimum: int, end_of_word: str, show: int | None
 ) -> None:
-    """Raise an InputError for arguments of `trace_byte_pairs` that are out of range; `about` names the text."""
+    """Raise an InputError for arguments of `trace_byte_pairs` that are out of range; `description` names the text."""
     if not words:
-        raise InputError(f"bpe: {about} holds no words. Give some text.")
+        raise InputError(f"bpe: {description} holds no words. Give some text.")
     for name, value, least in (("merges", merges, 0), ("min", minimum, 1), ("show", show, 1)):
         if value is not None and value < least:
             raise InputError(f"bpe: {name} = {value}: it must be at least {least}.")
@@ -502,7 +502,7 @@ def _compare_with_library(merger: BytePairMerger, end_of_word: str, minimum: int
 
 @dataclass(frozen=True)
 class MergeRules:
-    """How pairs are merged by hand.
+    """Rules for merging pairs by hand.
 
     Attributes:
         end_of_word: symbol after every word; "" for none.
